@@ -15,7 +15,7 @@ from linprobe._version import __version__
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import estimator_name
 
-_COMMANDS = ("account", "budget", "compare", "evaluate", "plan", "predict", "train", "tune", "verify")
+_COMMANDS = ("account", "budget", "compare", "evaluate", "plan", "predict", "refine", "train", "tune", "verify")
 _HOMES = {"PrivacyWarning": "linprobe.errors", **dict.fromkeys(_COMMANDS, "linprobe.api")}  # else linprobe.estimators
 
 __all__ = ["PrivacyWarning", "__version__", "load_run", *_COMMANDS]

@@ -146,6 +146,35 @@ def compare(
     return run(request, progress or Silent())
 
 
+def refine(
+    run: AnyPath, unlabelled: AnyPath, *, out: AnyPath, sign: AnyPath | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Refine the weights of a run with public rows without labels, in a run of its own. It costs nothing.
+
+    Guarantee: that of the run, as post-processing of released weights and public rows.
+
+    Args:
+        run: run folder. unlabelled: feature file of public rows without labels. out: run folder to make.
+        sign: private key of a signed run.
+
+    Returns: the keys of `linprobe refine --json`.
+
+    Raises:
+        LinprobeError: a run or rows that cannot be used.
+
+    >>> refined = linprobe.refine("runs/first", "unlabelled.h5", out="runs/refined")  # doctest: +SKIP
+    >>> refined["epsilon"]  # doctest: +SKIP
+    1.0
+    """
+    from linprobe.options.requests import RefineRequest
+    from linprobe.publishing.refine import refine as run_command
+
+    request = RefineRequest(
+        run=Path(run), unlabelled=Path(unlabelled), out=Path(out), sign=None if sign is None else Path(sign)
+    )
+    return run_command(request, progress or Silent())
+
+
 def predict(
     run: AnyPath, features: AnyPath, *, group: str | None = None, all_classes: bool = False, **options: Any
 ) -> dict[str, list[Any]]:
@@ -154,7 +183,7 @@ def predict(
     Args:
         run: run folder. group: of the file; None for `rows` if it has unlabelled rows, else `test`.
         all_classes: add the probability of each class.
-        options: `allow_other`, `calibrate`, `prior`, as in `linprobe predict`.
+        options: `allow_other`, `calibrate`, `prior`, `together`, as in `linprobe predict`.
 
     Returns: columns by name, a value for each row: id, label, score (the probability of the label); for a run with
         several labels a row, 0 or 1 under the name of each label. `pandas.DataFrame` takes it as it is.
@@ -206,6 +235,8 @@ def verify(
     public_key: AnyPath | None = None,
     max_epsilon: float | None = None,
     max_delta: float | None = None,
+    unlabelled: AnyPath | None = None,
+    before: AnyPath | None = None,
 ) -> dict[str, Any]:
     """Judge whether a run is private and intact, and whether independent accountants agree on its epsilon.
 
@@ -213,6 +244,7 @@ def verify(
         run: run folder. features: feature file whose private rows must be the rows of the run.
         public_key: file of the key that must have signed the run.
         max_epsilon, max_delta: the most that the guarantee may state.
+        unlabelled, before: the rows that refined the run, and the run that they refined.
 
     Returns: the keys of `linprobe verify --json`: `verified`, and under `refused` why it is not.
 
@@ -231,6 +263,8 @@ def verify(
         public_key=None if public_key is None else Path(public_key),
         max_epsilon=max_epsilon,
         max_delta=max_delta,
+        unlabelled=None if unlabelled is None else Path(unlabelled),
+        before=None if before is None else Path(before),
     )
 
 
@@ -283,7 +317,11 @@ def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainReque
     """The request of named options; options of the method are all that `TrainRequest` does not have."""
     known = {field.name for field in fields(TrainRequest)} - {"features", "options"}
     given = {name: value for name, value in options.items() if name in known}
-    paths = {name: Path(given[name]) for name in ("out", "public", "book", "sign") if given.get(name) is not None}
+    paths = {
+        name: Path(given[name])
+        for name in ("out", "public", "unlabelled", "book", "sign")
+        if given.get(name) is not None
+    }
     rest = {name: value for name, value in options.items() if name not in known}
     return TrainRequest(
         features=None if features is None else Path(features), **{**given, **paths}, options=rest or None

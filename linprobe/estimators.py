@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -25,15 +25,18 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.spending import refit_warning
-from linprobe.data.dataset import Dataset
+from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
+from linprobe.data.feature_file import NO_LABEL
 from linprobe.data.labels import MULTILABEL
 from linprobe.data.owners import Bounds
-from linprobe.data.row_digests import RowHashes
+from linprobe.data.row_digests import RowHashes, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
 from linprobe.data.sources import ArraySource, Source
-from linprobe.errors import ArgumentError, DataError, PrivacyWarning, UsageError
+from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.methods import METHODS, Method
+from linprobe.metrics.refinement import unrefinable
 from linprobe.metrics.scores import class_scores, label_probabilities, probabilities
+from linprobe.options import VOTE
 from linprobe.options.declaration import arguments_of, estimator_name, hint
 from linprobe.plans.plan import Plan, plan_run, warnings_of
 from linprobe.plans.settings import OF_LABELS, Settings
@@ -172,6 +175,7 @@ class LinearProbe(LinearClassifier):
         text_weights: ArrayLike | None = None,
         owners: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
+        X_unlabelled: ArrayLike | None = None,
     ) -> Self:
         """Train on private rows `X` (n_private, n_features) with labels `y`, and public rows if given.
 
@@ -185,11 +189,13 @@ class LinearProbe(LinearClassifier):
             sample_weight: public factors on the losses of the rows of `X`, shape (n_rows,), 0 or more. PUBLIC: no
                 epsilon covers weights that were computed from other private rows. Gradients are clipped after they are
                 weighted, so weights above 1 change little. They multiply the weights of `class_weight`.
+            X_unlabelled: public rows without labels (n_unlabelled, n_features), which refine the weights after
+                training, at no cost.
 
         Raises:
             ParameterError, UsageError: a parameter or combination that is not allowed.
             DataError: labels outside the declared classes, NaN, wrong shapes, weights below 0.
-            PrivacyError: delta of at least 1/n_private, or noise too small for one step.
+            PrivacyError: delta of at least 1/n_private, noise too small for one step, or private rows in X_unlabelled.
 
         Warns:
             PrivacyWarning: delta above a tenth of 1/n_private; or rows that were in an earlier fit of this process,
@@ -216,6 +222,8 @@ class LinearProbe(LinearClassifier):
         public, known = self._public(X_public, public_labels)
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
         dataset = self._dataset(private, public, text, bounds, self._weights(known, by_row))
+        if X_unlabelled is not None:
+            dataset = replace(dataset, unlabelled=self._unlabelled(self._public_array(X_unlabelled, "X_unlabelled"), X))
         hashes = None
         if self.method.spends:
             hashes = np.concatenate([HASHES(rows) for source in dataset.protected for rows, _ in source.blocks()])
@@ -223,6 +231,23 @@ class LinearProbe(LinearClassifier):
                 people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
                 hashes = np.concatenate([hashes, people.view(np.uint64)])
         return self._fit(dataset, hashes=hashes)
+
+    def _public_array(self, given: ArrayLike, name: str) -> NDArray[np.floating]:
+        with naming_text(given, name):
+            rows = np.asarray(validate_data(self, given, dtype=[np.float32, np.float64], reset=False))
+        check_range(rows, name)
+        return rows
+
+    def _unlabelled(self, rows: NDArray[np.floating], private: NDArray[np.floating]) -> ArraySource:
+        """Rows that refine the weights. Raises as `fit`."""
+        reason = unrefinable(self.method, votes=vars(self).get("output") == VOTE, several_labels=self.multilabel_)
+        if reason is not None:
+            raise UsageError(f"X_unlabelled cannot refine this probe: {reason}; leave it out")
+        if len(rows) < LEAST_UNLABELLED:
+            raise DataError(f"X_unlabelled has {len(rows)} rows; allowed: {LEAST_UNLABELLED} or more")
+        if share_a_row([private], [rows]):
+            raise PrivacyError("X_unlabelled holds rows of X; a private row cannot be public too; give other rows")
+        return ArraySource(rows, np.full(len(rows), NO_LABEL))
 
     def fit_sources(
         self,

@@ -195,6 +195,14 @@ def own_books(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     return state / "linprobe"
 
 
+def write_unlabelled(path: Path, n_rows: int = 200, *, width: int = N_FEATURES, **description: Any) -> Path:
+    """Write a feature file of rows without labels, around the directions of `write_features`."""
+    rows, _ = gaussian_rows("unlabelled", n_rows, width)
+    with FeatureWriter(path, Description(class_names=(), **{"backbone": "test", **description})) as writer:
+        writer.write_group("rows", n_rows, width, [rows], None, [f"u/{row:04d}" for row in range(n_rows)])
+    return path
+
+
 @pytest.fixture
 def shared_books(own_books: Path) -> None:
     """The books of runs that several tests share, for a test that charges one of them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from linprobe.cli._command import command
 from linprobe.cli._shared import print_made
 from linprobe.extraction.request import ExtractOutcome
@@ -24,10 +26,14 @@ def _extract(request: ExtractRequest) -> None:
         print_made("feature file", outcome.file, facts)
 
 
+def _row_counts(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {'unlabelled' if group == 'rows' else group}" for group, count in rows.items())
+
+
 def _show_extraction(outcome: ExtractOutcome) -> None:
     from linprobe.cli import _terminal
 
-    rows = ", ".join(f"{count} {'unlabelled' if group == 'rows' else group}" for group, count in outcome.rows.items())
+    rows = _row_counts(outcome.rows)
     _terminal.note(f"{rows} rows, {outcome.n_features} features, {outcome.n_classes} classes")
     if outcome.extracted:
         share = outcome.waiting_share
@@ -48,13 +54,13 @@ def _import(request: ImportRequest) -> None:
 
     with _terminal.TerminalProgress() as progress:
         description = made_by.import_(request, progress)
-    rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())
+    rows = _row_counts(description["rows"])
     kind = "labels a row" if description["task"] == "multilabel" else "classes"
     _terminal.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} {kind}")
     if description["owners"]:
         people = ", ".join(f"{count} {group}" for group, count in description["owners"].items())
         _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")
-    if "test" not in description["rows"]:
+    if "train" in description["rows"] and "test" not in description["rows"]:
         _terminal.note("there are no test rows: no accuracy will be measured")
     if description["class_names_from"] == "test labels":
         _terminal.note("the class list was read from the test labels, which are public; --classes declares another")

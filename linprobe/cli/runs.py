@@ -17,6 +17,7 @@ from linprobe.options.requests import (
     ExportRequest,
     PdpReportRequest,
     PredictRequest,
+    RefineRequest,
     ReleaseRequest,
     ReportRequest,
     VerifyRequest,
@@ -36,6 +37,8 @@ def _verify(request: VerifyRequest) -> None:
         public_key=request.public_key,
         max_epsilon=request.max_eps,
         max_delta=request.max_delta,
+        unlabelled=request.unlabelled,
+        before=request.before,
     )
     if request.as_json:
         print_json(result)
@@ -137,6 +140,27 @@ def _pdp_report(request: PdpReportRequest) -> None:
         typer.echo(f"sorted            {result.sparkline}")
 
 
+@command(RefineRequest)
+def _refine(request: RefineRequest) -> None:
+    """Write the run, and print its path."""
+    from linprobe.accounting.figures import rounded_up
+    from linprobe.cli import _terminal
+    from linprobe.publishing import refine as commands
+
+    with _terminal.TerminalProgress() as progress:
+        outcome = commands.refine(request, progress)
+    if request.as_json:
+        print_made("run", outcome["run"], outcome)
+        return
+    accuracy = outcome["test_accuracy"]
+    measured = "" if accuracy is None else f"; test accuracy {accuracy:.4f}"
+    _terminal.note(
+        f"{outcome['rows']} rows without labels, strength {outcome['strength']:.2f}{measured}; epsilon "
+        f"{rounded_up(outcome['epsilon'])} as before"
+    )
+    print_made("run", outcome["run"])
+
+
 @command(EvaluateRequest)
 def _evaluate(request: EvaluateRequest) -> None:
     """Print the accuracy or macro AUROC; tables go to stderr."""
@@ -178,6 +202,7 @@ def _predict(request: PredictRequest) -> None:
         all_classes=request.probabilities,
         calibrate=request.calibrate,
         prior=request.prior,
+        together=request.together,
     )
     writer = csv.writer(sys.stdout, lineterminator="\n")
     header, first = next(rows), next(rows, None)  # a bad file is refused here, before anything is printed

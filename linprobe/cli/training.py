@@ -11,8 +11,8 @@ from linprobe.cli._command import Flag, add_command, command, flags_of, request_
 from linprobe.cli._shared import print_dry_run, print_made
 from linprobe.options.requests import CompareRequest, DryRunOption, JsonOption, TrainRequest, TuneRequest
 
-# a seed voids the guarantee, and a checkpoint would keep what the selection must forget
-NOT_TUNED = ("noise_seed", "insecure_seed", "checkpoint_every", "resume")
+# a seed voids the guarantee, a checkpoint would keep what the selection must forget, and linprobe refine comes after
+NOT_TUNED = ("unlabelled", "noise_seed", "insecure_seed", "checkpoint_every", "resume")
 FIGURES = {
     "balanced accuracy": "test_balanced_accuracy",
     "std of that noise": "test_balanced_accuracy_std",

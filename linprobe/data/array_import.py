@@ -27,7 +27,7 @@ from linprobe.data.array_files import (
     tensor_fits,
     too_large,
 )
-from linprobe.data.feature_file import GROUPS, check_class_names
+from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import (
@@ -45,6 +45,7 @@ from linprobe.errors import DataError, UsageError, reading
 from linprobe.progress import Progress, Silent
 
 KINDS = ("X", "y", "id")
+ALONE = {"X": f"X_{UNLABELLED}", "id": f"id_{UNLABELLED}"}  # arrays of a file of rows without labels, and their keys
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
 SUFFIXES = (".npz", ".npy", ".pt", ".csv", ".parquet")
 BLOCK_BYTES = 1 << 24
@@ -100,7 +101,7 @@ _COLUMNS, _SILENT = Columns(), Silent()
 
 def read_arrays(sources: Sequence[Path], columns: Columns = _COLUMNS, progress: Progress = _SILENT) -> Arrays:
     """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
-    class_names.
+    class_names. A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows.
 
     A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
     stem of the file name (`X_train.npy`). A folder means all array files in it.
@@ -160,6 +161,7 @@ def _read_one(source: Path, columns: Columns, progress: Progress) -> Arrays:
     if source.suffix == ".pt":
         loaded = _to_numpy(loaded, source)
     key = _known_key(source.stem, owner)
+    key = ALONE.get(source.stem, key) if source.stem == "X" else key
     if key is None or key == "class_names":
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
     return {key: loaded}
@@ -176,6 +178,8 @@ def _known_key(key: str, owner: str) -> str | None:
 def _selected(source: Path, keys: Iterable[str], owner: str, progress: Progress) -> dict[str, str]:
     """The arrays to read from a file, by their known key; notes the others."""
     known = {key: _known_key(key, owner) for key in keys}
+    if "X" in known and known.keys() <= ALONE.keys():
+        known = {key: ALONE[key] for key in known}
     others = [key for key, name in known.items() if name is None]
     if others:
         named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
@@ -415,28 +419,44 @@ def import_arrays(
     """
     where = ", ".join(map(str, sources))
     arrays = read_arrays(sources, columns, progress)
-    _check_present(arrays, columns, where)
-    if classes is None and "class_names" in arrays:
-        classes = [str(name) for name in arrays["class_names"]]
-    arrays, names, names_from = _settled(arrays, classes, where, private_test=private_test)
-    images = arrays["X_train"].ndim > 2
+    labelled = f"X_{UNLABELLED}" not in arrays
+    if labelled:
+        _check_present(arrays, columns, where)
+        if classes is None and "class_names" in arrays:
+            classes = [str(name) for name in arrays["class_names"]]
+        arrays, names, names_from = _settled(arrays, classes, where, private_test=private_test)
+    else:
+        _check_alone(arrays, where, private_test=private_test)
+        names, names_from = tuple(classes or ()), "declared"
+    first = "train" if labelled else UNLABELLED
+    images = arrays[f"X_{first}"].ndim > 2
     description = Description(
         class_names=names,
         class_names_from=names_from,
         backbone="pixels" if images else "",
         preprocessing="flattened pixels" if images else "as imported",
         source=", ".join(source.name for source in sources),
-        ids_from=GIVEN if "id_train" in arrays else CONTENT,
+        ids_from=GIVEN if f"id_{first}" in arrays else CONTENT,
         test_rows=PRIVATE if private_test else "public",
-        task=MULTILABEL if has_several_labels(arrays) else MULTICLASS,
+        task=MULTILABEL if labelled and has_several_labels(arrays) else MULTICLASS,
     )
     with FeatureWriter(out, description, shown_as=Path(where)) as writer:
-        for group in GROUPS:
+        for group in (*GROUPS, UNLABELLED):
             if f"X_{group}" in arrays:
                 _write_group(writer, group, arrays, names, where)
     if writer.note is not None:
         progress.note(writer.note)
     return description
+
+
+def _check_alone(arrays: Arrays, where: str, *, private_test: bool) -> None:
+    """UsageError for other arrays or options beside rows without labels, which need no classes."""
+    others = [key for key in arrays if key not in ALONE.values()]
+    if others or private_test:
+        raise UsageError(
+            f"{where} hold X, rows without labels, beside {others[0] if others else '--private-test'}; "
+            "allowed: X alone, with id; import the other rows into a file of their own"
+        )
 
 
 def _settled(
@@ -474,12 +494,14 @@ def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
         if key not in arrays:
             raise DataError(
                 f"{where} holds no {key}; needed: X_train, y_train, X_test, y_test, the last two only to measure "
-                "accuracy"
+                "accuracy; or X without y, for rows without labels"
             )
 
 
 def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
     x, y, ids = (arrays.get(f"{kind}_{group}") for kind in KINDS)
+    if x is not None and group == UNLABELLED:
+        y = np.full(len(x), NO_LABEL)
     if x is None or y is None or y.shape[:1] != (len(x),):
         raise DataError(
             f"X_{group} has shape {None if x is None else x.shape} and y_{group} {None if y is None else y.shape}; "
@@ -487,7 +509,8 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
         )
     if ids is not None and len(ids) != len(x):
         raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
-    labels, made = y if y.ndim == 2 else label_indices(y, names, f"y_{group}"), ContentIds(group)
+    labelled = y.ndim == 1 and group != UNLABELLED
+    labels, made = label_indices(y, names, f"y_{group}") if labelled else y, ContentIds(group)
     owners = _owners(arrays, group, len(x))
     order = None
     if owners is not None:
@@ -503,7 +526,9 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
 
     names_of_rows = (str(name) for name in (made.names if ids is None else ids))
     people = None if owners is None else owners.tolist()
-    writer.write_group(group, len(x), int(np.prod(x.shape[1:])), blocks(), labels, names_of_rows, _stored_as(x), people)
+    stored = None if group == UNLABELLED else labels
+    width = int(np.prod(x.shape[1:]))
+    writer.write_group(group, len(x), width, blocks(), stored, names_of_rows, _stored_as(x), people)
 
 
 def _stored_as(x: NDArray[Any]) -> type[np.floating]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.digits import write_digits
-from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
 from linprobe.data.owners import Bounds, capped, id_hash, owner_bounds, refuse_both_sides
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_checks import GroupRows, check_rows
-from linprobe.data.row_digests import Commitment
+from linprobe.data.row_digests import Commitment, share_a_row
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.data.sources import ChainedSource, Source
 from linprobe.errors import DataError, PrivacyError, UsageError
@@ -27,6 +27,7 @@ from linprobe.options import OWNER, RECORD
 from linprobe.options.requests import DIGITS as DIGITS
 from linprobe.progress import Progress
 
+LEAST_UNLABELLED = 2
 ONE_CLASS = "the rows of {} have several labels each"
 
 
@@ -68,6 +69,7 @@ class Dataset:
         features: the feature file of the private rows; None for rows of a caller.
         people: names of the people, in the order of `bounds`. Private.
         shots: public training rows per class; None if not given.
+        unlabelled: public rows without labels, which refine the weights after training, or None.
         present: which units of `private` have their rows, shape (n_units,); None for all. The places of the others are
             empty: a neighbour under zero-out, for audits and tests.
     """
@@ -84,6 +86,7 @@ class Dataset:
     people: Sequence[str] = ()
     shots: int | None = None
     present: NDArray[np.bool_] | None = None
+    unlabelled: Source | None = None
 
     @property
     def protected(self) -> list[Source]:
@@ -147,6 +150,7 @@ class Dataset:
                 self.features,
                 keep=self.keep,
                 public=public,
+                unlabelled=[self.unlabelled] if isinstance(self.unlabelled, GroupRows) else [],
                 joined=self.joined,
                 commitments=commitments,
                 digest=digest,
@@ -219,7 +223,8 @@ def open_features(
     with FeatureFile(path) as features:
         if labelled and "train" not in features.sizes:
             raise DataError(
-                f"{path} holds rows without labels, which only predict and info read; give a file with the group train"
+                f"{path} holds rows without labels, for predict, refine or --unlabelled; give a file with the group "
+                "train"
             )
         if whole:
             check_rows(features)
@@ -239,8 +244,11 @@ def dataset_of(
     other: FeatureReader | None = None,
     split: Split | None = None,
     class_weight: str | dict[str, float] | None = None,
+    unlabelled: FeatureReader | None = None,
 ) -> Dataset:
-    """The rows of a feature file, split by public facts; `other` has public rows. No row of `features` is read.
+    """The rows of a feature file, split by public facts; `other` has public rows, `unlabelled` some without labels.
+
+    No row of `features` is read.
 
     Raises:
         UsageError: options that do not fit the files, or `owner` without owners. DataError: files that do not belong
@@ -255,7 +263,8 @@ def dataset_of(
     shots = 0 if split.joined and split.shots else split.shots
     public, taken = _public_rows(features, other, shots, split)
     private, bounds, people = private_units(features, taken, split)
-    _refuse_shared_people(people, public)
+    further = None if unlabelled is None else _unlabelled_rows(features, unlabelled)
+    _refuse_shared_people(people, (*(() if public is None else public.parts), *(() if further is None else (further,))))
     weights = None
     if class_weight is not None and class_weight != BALANCED:
         free = public is not None and not split.joined  # labels of protected rows must not be counted
@@ -273,6 +282,7 @@ def dataset_of(
         features,
         people,
         shots,
+        unlabelled=further,
     )
 
 
@@ -334,16 +344,8 @@ def public_shots(
 
 def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRows:
     """Public rows of another file, from its `public` group or else its `train` group; classes are matched by name."""
-    if other.n_features != features.n_features:
-        raise DataError(
-            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; "
-            "allowed: equal numbers; make both with the same backbone"
-        )
+    _check_made_alike(features, other)
     mine, theirs = features.description, other.description
-    differs = first_difference(extraction_of(mine), extraction_of(theirs))
-    if differs is not None:
-        name, here, there = differs
-        raise DataError(f"{other.path} has {name} {there} and {features.path} {here}; allowed: the same")
     if (mine.task, mine.several_labels and mine.class_names) != (
         theirs.task,
         theirs.several_labels and theirs.class_names,
@@ -367,6 +369,45 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
             f"{', '.join(mine.class_names[:5])}"
         )
     return GroupRows(other, group, keep, relabel)
+
+
+def _check_made_alike(features: FeatureReader, other: FeatureReader) -> None:
+    """DataError if the rows of two files differ in width, or in a setting of their extraction."""
+    if other.n_features != features.n_features:
+        raise DataError(
+            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; "
+            "allowed: equal numbers; make both with the same backbone"
+        )
+    differs = first_difference(extraction_of(features.description), extraction_of(other.description))
+    if differs is not None:
+        name, here, there = differs
+        raise DataError(f"{other.path} has {name} {there} and {features.path} {here}; allowed: the same")
+
+
+def unlabelled_group(features: FeatureReader) -> GroupRows:
+    """The rows without labels of a feature file. DataError: a file with labels, or a single row."""
+    n_rows = features.sizes.get(UNLABELLED, 0)
+    if n_rows < LEAST_UNLABELLED:
+        held = "labelled rows" if UNLABELLED not in features.sizes else "1 row"
+        raise DataError(
+            f"{features.path} holds {held}; allowed: {LEAST_UNLABELLED} or more rows without labels; import an .npz "
+            "with X alone, or give extract --unlabelled"
+        )
+    return GroupRows(features, UNLABELLED)
+
+
+def _unlabelled_rows(features: FeatureReader, other: FeatureReader) -> GroupRows:
+    """The rows of another file, without labels. PrivacyError if private test rows are among them."""
+    _check_made_alike(features, other)
+    rows = unlabelled_group(other)
+    if features.description.private_test and share_a_row(
+        (x for x, _ in features.blocks("test")), (x for x, _ in rows.blocks())
+    ):
+        raise PrivacyError(
+            f"{other.path} holds private test rows of {features.path}; refinement treats its rows as public, and that "
+            "would leak; give other rows with --unlabelled"
+        )
+    return rows
 
 
 def private_units(
@@ -410,9 +451,9 @@ def check_unit(features: FeatureReader, unit: str | None) -> None:
         )
 
 
-def _refuse_shared_people(people: Sequence[str], public: PublicRows | None) -> None:
+def _refuse_shared_people(people: Sequence[str], public: Iterable[GroupRows]) -> None:
     private = set(people)
-    for part in () if public is None else public.parts:
+    for part in public:
         if private and part.features.has_owners(part.group) and not private.isdisjoint(part.owners()):
             raise PrivacyError(
                 f"group {part.group} of {part.features.path} holds rows of people who have private rows too; a person "

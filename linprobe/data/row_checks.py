@@ -13,6 +13,7 @@ from contextlib import ExitStack
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, common_keys
 from linprobe.data.owners import refuse_both_sides
 from linprobe.data.row_digests import Commitment, Numbers, RawRows, RowSet, name_keys
@@ -100,6 +101,7 @@ def check_rows(
     *,
     keep: NDArray[np.bool_] | None = None,
     public: Sequence[GroupRows] = (),
+    unlabelled: Sequence[GroupRows] = (),
     joined: bool = False,
     commitments: Sequence[Commitment] = (),
     digest: bool = False,
@@ -112,6 +114,7 @@ def check_rows(
         keep: mask of the private rows among the training rows, shape (n_train,); None for all.
         public: rows that are compared with the private rows; or, if they are `joined` to them, with the test rows. The
             rows of another public file were checked when it was opened.
+        unlabelled: public rows without labels, which are compared with the private rows.
         commitments: all training rows are added to them. digest: compute and keep the digest of the private rows.
 
     Raises:
@@ -121,7 +124,7 @@ def check_rows(
     """
     test = None if features.checked else _check_all_but_training_rows(features)
     if "train" in features.sizes:
-        private, compared = GroupRows(features, "train", keep), () if joined else public
+        private, compared = GroupRows(features, "train", keep), [*(() if joined else public), *unlabelled]
         for part in compared:
             _refuse_shared_images(private, part)
         sha = features.begin_digest("train", keep) if digest and not features.has_digest("train", keep) else None
@@ -138,8 +141,8 @@ def check_rows(
 def _check_all_but_training_rows(features: FeatureReader) -> RowSet | None:
     """Check test rows, public rows, text weights, ids and owners; returns the test rows, None without such rows."""
     test = RowSet(_finite_rows(features, "test"), FEWEST) if "test" in features.sizes else None
-    if "public" in features.sizes:
-        for _ in _finite_rows(features, "public"):
+    for group in {"public", UNLABELLED} & features.sizes.keys():
+        for _ in _finite_rows(features, group):
             pass
     text = features.text_weights()
     if text is not None and not np.isfinite(text).all():
@@ -211,6 +214,11 @@ def _refuse_shared_images(private: GroupRows, part: GroupRows) -> None:
 
 def _shared(what: str, features: FeatureReader, public: GroupRows) -> str:
     """The message for images or training rows of `features` that are both private and public."""
+    if public.group == UNLABELLED:
+        return (
+            f"{public.features.path} holds training {what} of {features.path}; refinement treats its {what} as public, "
+            "and that would leak; give other rows with --unlabelled"
+        )
     if public.features is not features:
         return (
             f"{public.features.path} holds training {what} of {features.path}; a private {what[:-1]} cannot be public "

@@ -23,6 +23,7 @@ from linprobe.data.dataset import (
     dataset_of,
     open_features,
     refuse_training_rows,
+    unlabelled_group,
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
@@ -152,7 +153,12 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
         others = {name_of(path): _shared(stack, path) for path in request.public if path is not None}
         reader = _rows(stack, features)
         check_test_rows(reader, "methods are compared on")
-        planned = plan_runs(request, {name: _public_digest(other) for name, other in others.items()}, reader.sizes)
+        further = _unlabelled(stack, request.unlabelled)
+        digest = "" if further is None else unlabelled_group(further).digest()
+        if request.unlabelled is not None:  # worker processes may have another working directory
+            request = replace(request, unlabelled=request.unlabelled.absolute())
+        publics = {name: _public_digest(other) for name, other in others.items()}
+        planned = plan_runs(request, publics, reader.sizes, digest)
         if any(run.spends for run in planned):
             check_unit(reader, request.unit)
         yield _Comparison(request, of, features, others, reader, planned)
@@ -192,6 +198,10 @@ def _rows(stack: ExitStack, features: Features) -> FeatureReader:
     return stack.enter_context(open_features(features, whole=False))
 
 
+def _unlabelled(stack: ExitStack, path: Path | None) -> FeatureReader | None:
+    return None if path is None else stack.enter_context(open_features(path, labelled=False))
+
+
 def _public_digest(features: Features) -> str:
     """SHA-256 of the rows that a file provides as public rows."""
     with ExitStack() as stack:
@@ -207,7 +217,7 @@ def _train(run: Planned, features: Features, other: Features) -> Path:
     """
     with ExitStack() as stack:
         other = None if run.request.public is None else _rows(stack, other)
-        ready = Ready(run.request, _rows(stack, features), other)
+        ready = Ready(run.request, _rows(stack, features), other, _unlabelled(stack, run.request.unlabelled))
         try:
             if run.tuning is None:
                 train_on(ready, make_settings(run.request, ready.method), Silent())
@@ -405,7 +415,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
 
 def _ready(found: _Comparison, run: Planned, stack: ExitStack) -> Ready:
     other = None if run.request.public is None else _rows(stack, found.others.get(run.setting.public))
-    return Ready(run.request, found.reader, other)
+    return Ready(run.request, found.reader, other, _unlabelled(stack, run.request.unlabelled))
 
 
 def _preview(found: _Comparison, run: Planned, stack: ExitStack) -> Preview:

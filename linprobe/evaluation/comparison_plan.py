@@ -157,8 +157,10 @@ def name_of(path: Path | None) -> str:
     return "" if path is None else path.stem
 
 
-def plan_runs(request: CompareRequest, public_digests: dict[str, str], sizes: dict[str, int]) -> list[Planned]:
-    """Every run, in the order of the table."""
+def plan_runs(
+    request: CompareRequest, public_digests: dict[str, str], sizes: dict[str, int], unlabelled: str = ""
+) -> list[Planned]:
+    """Every run, in the order of the table; `unlabelled` is the digest of the rows without labels."""
     planned = []
     for path, shots in product(request.public or (None,), request.shots or (None,)):
         setting = Setting(name_of(path), shots)
@@ -174,9 +176,11 @@ def plan_runs(request: CompareRequest, public_digests: dict[str, str], sizes: di
                     public_shots=shots,
                     split_seed=seed,
                     unit=request.unit or RECORD,
+                    unlabelled=request.unlabelled if METHODS[row.method].private and row.tuning is None else None,
                     **_budget(row, epsilon, request.delta),
                 )
-                name = _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
+                refined_by = "" if asked.unlabelled is None else unlabelled
+                name = _folder_name(row, setting, asked, public_digests.get(setting.public, ""), refined_by)
                 folder = request.folder / RUNS / name
                 # worker processes may have another working directory
                 planned.append(Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
@@ -203,7 +207,7 @@ def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) ->
     return [*asked.values(), *rows.values()]
 
 
-def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str) -> str:
+def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str, unlabelled: str) -> str:
     """A readable name, and a digest of everything that distinguishes the run from others."""
     _, first = method_options(METHODS[row.method], asked.options or {})
     folder = None if first is None else Path(first.folder)
@@ -212,6 +216,8 @@ def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_d
     identity += [asked.delta, setting.shots, public_digest, asked.split_seed]
     if asked.unit != RECORD:
         identity.append(asked.unit)
+    if unlabelled:
+        identity.append(unlabelled)
     if row.tuning is not None:
         identity.append(asdict(row.tuning))
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from linprobe.errors import DataError, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import gives_log_odds, shift_between
 from linprobe.metrics.figures import class_figures, figures_by_task, no_better_than_guessing
-from linprobe.metrics.scores import class_scores, fit_temperature, label_probabilities, predictions
+from linprobe.metrics.refinement import gathered, refine
+from linprobe.metrics.scores import class_scores, fit_temperature, label_probabilities, probabilities
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import TRAINED, UNIFORM
@@ -32,6 +33,7 @@ from linprobe.runs.matching import (
     refuse_private_as_public,
     refuse_private_rows,
 )
+from linprobe.runs.refinement import kept_shares, known_of, refuse_unrefinable
 
 
 def predict_rows(
@@ -44,6 +46,7 @@ def predict_rows(
     all_classes: bool = False,
     calibrate: Path | None = None,
     prior: str | None = None,
+    together: bool = False,
 ) -> Iterator[tuple[str | float, ...]]:
     """The names of the columns, then (id, class name, its probability) of every row of a group of a feature file, or of
     a `.npy` array. A run with several labels a row gives 0 or 1 for each label in place of name and probability.
@@ -53,6 +56,8 @@ def predict_rows(
         allow_other: score rows that were extracted with other settings than the run's rows; a note says so.
         all_classes: add a column for the probability of each class, in label order.
         calibrate: feature file whose public rows give the temperature. prior: as in `bias_for`.
+        together: refine the weights on these rows first, and give the rows the classes that they have together. The
+            rows are then needed in memory, up to a number at which a fixed part of them refines.
 
     Raises:
         DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
@@ -63,8 +68,10 @@ def predict_rows(
     if group is not None and features.suffix == ".npy":
         raise UsageError(f"option --group {group} does nothing for {features}, whose rows have no groups; leave it out")
     run = run_folder.read_run(folder)
-    bias = bias_for(run, prior)
-    temperature = temperature_of(run, calibrate, progress, bias, allow_other=allow_other)
+    if together:
+        refuse_unrefinable(run)
+    moved = _moved(run, prior)
+    temperature = temperature_of(run, calibrate, progress, moved[0], allow_other=allow_other)
     answers = run.class_names if run.task == MULTILABEL else ["label", "score"]
     yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
     if features.suffix == ".npy":
@@ -79,8 +86,13 @@ def predict_rows(
         check_made_alike(run, features, {}, progress)
         check_width(run, array.shape[1], features)
         ids: Iterator[str] = (str(row) for row in range(len(array)))
-        blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
-        yield from _predicted(run, bias, ids, _finite(blocks, features), temperature, all_classes)
+
+        def parts() -> Iterator[NDArray[np.floating]]:
+            blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
+            return _finite(blocks, features)
+
+        scored = _scored(run, moved, parts, len(array), together=together)
+        yield from _predicted(run, ids, scored, temperature, all_classes)
         return
     with open_features(features, whole=False, labelled=False) as opened:
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
@@ -91,8 +103,41 @@ def predict_rows(
             )
         check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, features)
-        rows = _finite((x for x, _ in opened.blocks(group)), features)
-        yield from _predicted(run, bias, iter(opened.ids(group)), rows, temperature, all_classes)
+
+        def blocks() -> Iterator[NDArray[np.floating]]:
+            return _finite((x for x, _ in opened.blocks(group)), features)
+
+        scored = _scored(run, moved, blocks, opened.sizes[group], together=together)
+        yield from _predicted(run, iter(opened.ids(group)), scored, temperature, all_classes)
+
+
+def _scored(
+    run: run_folder.RunFolder,
+    moved: tuple[NDArray[np.float32], NDArray[np.float64] | None],
+    blocks: Callable[[], Iterator[NDArray[np.floating]]],
+    n_rows: int,
+    *,
+    together: bool,
+) -> Iterator[NDArray[np.float64]]:
+    """Class scores of rows, a block (b, n_classes) for each of `blocks`; `together`, after refinement on the rows.
+
+    Args:
+        moved: bias and class shares, as `_moved` gives them.
+    """
+    bias, shares = moved
+    if not together:
+        for x in blocks():
+            yield class_scores(x, run.weights, bias)
+        return
+    rows, places = gathered(blocks(), n_rows, *run.weights.shape)
+    refined = refine(rows, run.weights, bias, known_of(run.manifest), shares)
+    start = done = 0
+    for x in blocks():
+        stop = int(np.searchsorted(places, start + len(x)))
+        scores = class_scores(x, refined.weights, refined.bias)
+        scores[places[done:stop] - start] = refined.scores[done:stop]
+        yield scores
+        start, done = start + len(x), stop
 
 
 def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
@@ -117,21 +162,20 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
 
 def _predicted(
     run: run_folder.RunFolder,
-    bias: NDArray[np.float32],
     ids: Iterator[str],
-    blocks: Iterator[NDArray[np.floating]],
+    blocks: Iterator[NDArray[np.float64]],
     temperature: float,
     all_classes: bool,
 ) -> Iterator[tuple[str | float, ...]]:
     names = run.class_names
     if run.task == MULTILABEL:
-        for x in blocks:
-            scores = class_scores(x, run.weights, bias)
+        for scores in blocks:
             shares = label_probabilities(scores).tolist() if all_classes else [[]] * len(scores)
             for marks, line in zip((scores > 0).astype(int).tolist(), shares, strict=True):
                 yield next(ids), *marks, *line
         return
-    for best, share in predictions(blocks, run.weights, bias, temperature):
+    for scores in blocks:
+        best, share = scores.argmax(axis=1), probabilities(scores, run.weights, temperature)
         score = share[np.arange(len(best)), best].tolist()
         others = share.tolist() if all_classes else [[]] * len(score)
         for index, value, line in zip(best.tolist(), score, others, strict=True):
@@ -200,8 +244,13 @@ def bias_for(run: run_folder.RunFolder, prior: str | None) -> NDArray[np.float32
         UsageError: a run without class counts, or whose scores are no log-odds. ParameterError, DataError: as
             `shares_given`.
     """
+    return _moved(run, prior)[0]
+
+
+def _moved(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
+    """The bias that `bias_for` gives, and the class shares that the scores are then for; None if nobody counted."""
     if prior is None:
-        return run.bias
+        return run.bias, kept_shares(run)
     shares = _movable_shares(run)
     if shares is None:
         raise UsageError(
@@ -211,7 +260,8 @@ def bias_for(run: run_folder.RunFolder, prior: str | None) -> NDArray[np.float32
         )
     known = {TRAINED: shares, UNIFORM: np.full_like(shares, 1 / len(shares))}
     wanted = known[prior] if prior in known else shares_given(prior, run.class_names)
-    return np.asarray(run.bias + shift_between(known[run.manifest.class_prior], wanted), dtype=run.bias.dtype)
+    shift = shift_between(known[run.manifest.class_prior], wanted)
+    return np.asarray(run.bias + shift, dtype=run.bias.dtype), wanted
 
 
 def _movable_shares(run: run_folder.RunFolder) -> NDArray[np.float64] | None:

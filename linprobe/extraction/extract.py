@@ -14,8 +14,11 @@ from linprobe.progress import Progress
 # arguments that do not change how an image becomes a row
 FREE = {
     "source", "out", "weights", "device", "precision", "batch_size", "workers", "dtype", "on_error", "overwrite",
-    "like", "as_json",
+    "like", "as_json", "unlabelled",
 }  # fmt: skip
+OF_LABELLED = (
+    "classes", "test_fraction", "private_test", "owners", "owner_regex", "class_names", "templates",
+)  # fmt: skip
 
 
 def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | None:
@@ -55,14 +58,17 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
     from linprobe.extraction.sources.folders import check_unlabelled
 
     recipe = None
-    if request.like is None:
+    if request.like is None and not request.unlabelled:
         located(request.source)
     else:
         check_unlabelled(Path(request.source))
+    if request.like is not None:
         recipe = _recipe(request.like)
     _check_out(request)
     if recipe is not None:
         _check_alone(request, recipe)
+    elif request.unlabelled:
+        _check_unlabelled(request)
     # torch and torchvision take seconds to import
     if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
         progress.note(f"{request.source}: loading PyTorch and the network")
@@ -99,6 +105,16 @@ def _check_alone(request: ExtractRequest, recipe: Recipe) -> None:
             raise UsageError(
                 f"option {one.spellings[0]} does nothing with --like {recipe.name}, which settles "
                 "network, preprocessing and classes; leave one of the two out"
+            )
+
+
+def _check_unlabelled(request: ExtractRequest) -> None:
+    """UsageError for an option about labels, or about other images."""
+    for name, one in declared(ExtractRequest).items():
+        if name in OF_LABELLED and getattr(request, name) != one.default:
+            raise UsageError(
+                f"option {one.spellings[0]} does nothing with --unlabelled, which makes rows without labels; leave "
+                "one of the two out"
             )
 
 

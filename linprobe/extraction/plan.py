@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import PRIVATE
 from linprobe.data.owners import id_hash
 from linprobe.errors import DataError, UsageError, first_line
@@ -78,7 +79,7 @@ def prompt_parts(
     Raises:
         UsageError: the network has no text tower, or no such templates. DataError: an unsuitable file.
     """
-    if backbone.encode_text is None:
+    if backbone.encode_text is None or not source.class_names:
         if class_names is not None or templates is not None:
             raise UsageError(f"backbone {backbone.name} has no text tower; leave out --class-names and --templates")
         return None
@@ -249,10 +250,14 @@ def _with_transform(request: ExtractRequest, source: ImageSource, backbone: Back
     transform = backbone.transform
     if backbone.transform_for is not None:
         # test images are public: a private image must not decide the preprocessing
-        looked_at = set() if request.private_test else first_shapes(source.groups["test"], LOOKED_AT)
+        looked_at = set() if request.private_test else first_shapes(_public_images(request, source), LOOKED_AT)
         transform = backbone.transform_for(looked_at)
     transform = transform.overridden(request.resize, request.crop, request.mean, request.std, request.interpolation)
     return replace(backbone, transform=transform)
+
+
+def _public_images(request: ExtractRequest, source: ImageSource) -> Members:
+    return source.groups[UNLABELLED if request.unlabelled else "test"]
 
 
 def _precision(wanted: str, backbone: Backbone, device: torch.device) -> str:
@@ -269,7 +274,7 @@ def _test_size(request: ExtractRequest, source: ImageSource, transform: ImageTra
         raise UsageError(
             "the images have no fixed size, and a private test image must not decide it; give --resize and --crop"
         )
-    size = first_size(source.groups["test"], transform)
+    size = first_size(_public_images(request, source), transform)
     if size is None:
         raise DataError(f"{source.name}: no test image can be read; allowed: at least one whole image")
     return size

@@ -72,7 +72,7 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> Ex
     # rank 0 chooses the backbone; the others wait until it has downloaded the weights
     named = request.backbone if group.rank == 0 else group.broadcast_text("")
     owners = owners_from(request.owners, request.owner_regex)
-    if recipe is None:
+    if recipe is None and not request.unlabelled:
         classes = None if request.classes is None else read_lines(request.classes, "class list", "one class name")
         source = open_source(
             request.source,
@@ -81,7 +81,7 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> Ex
             owner_of=None if owners is None else owners.of,
         )
     else:
-        source = unlabelled_source(Path(request.source), recipe.class_names)
+        source = unlabelled_source(Path(request.source), () if recipe is None else recipe.class_names)
     source = with_owners(source, owners)
     weights = (request.weights, request.random_weights, request.arguments or {})
     if recipe is not None:

@@ -13,7 +13,7 @@ The loss is convex in 1/T, so its minimum over an interval is found by a line se
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TypeVar
 
 import numpy as np
@@ -63,18 +63,6 @@ def probabilities(
 def label_probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Probabilities of several labels a row from their scores (b, n_labels): each by itself, sigmoid(score)."""
     return np.asarray(np.exp(-np.logaddexp(0, -scores)))
-
-
-def predictions(
-    blocks: Iterable[NDArray[np.floating]],
-    weights: NDArray[np.float32],
-    bias: NDArray[np.float32],
-    temperature: float = 1.0,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """For each block: each row's best class (b,), and all classes' `probabilities` (b, n_classes)."""
-    for x in blocks:
-        scores = class_scores(x, weights, bias)
-        yield scores.argmax(axis=1), probabilities(scores, weights, temperature)
 
 
 def right_and_wrong(

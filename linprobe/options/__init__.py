@@ -40,6 +40,7 @@ Centre = Literal["auto", "none", "public"]
 Init = Literal["auto", "zero", "public", "text", "run"]
 Loss = Literal["softmax", "squared", "sigmoid"]  # sigmoid: multilabel rows
 Output = Literal["last", "average", "weighted", "ema", "vote"]
+VOTE = "vote"
 Precision = Literal["float32", "bfloat16", "float16"]
 Reference = Literal["init", "zero"]
 Wanted = Literal["auto", "yes", "no"]
@@ -76,6 +77,13 @@ class RunOptions:
     out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME", group="Output")
     public: Path | None = option(
         None, "Feature file of public rows from the same backbone, added to any public shots.", group="Data"
+    )
+    unlabelled: Path | None = option(
+        None,
+        "Feature file of public rows without labels, from the same backbone; they refine the weights after training, "
+        "at no cost.",
+        metavar="FILE",
+        group="Data",
     )
     public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.", group="Data")
     split_seed: int = option(0, "Seed that chooses the public shots.", group="Data")

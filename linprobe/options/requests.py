@@ -175,6 +175,7 @@ class ExtractRequest(
         metavar="RUN|FILE",
         group=NETWORK,
     )
+    unlabelled: bool = option(False, "SOURCE is any folder of images; make rows without labels.", group=IMAGES)
     out: Path | None = option(None, "Feature file to write.", unset="features/SOURCE-BACKBONE.h5")
     classes: Path | None = option(None, "File of class names in label order, one per line.", group=IMAGES)
     test_fraction: float | None = option(
@@ -401,7 +402,27 @@ class PredictRequest(
         help="Feature file or .npy array of rows; - reads its path from stdin.", argument="FEATURES|-"
     )
     group: str | None = option(None, "Group of the feature file: rows, test, train, public.", unset="rows, else test")
+    together: bool = option(False, "Predict the rows together: rows near each other help one another.")
     probabilities: bool = option(False, "Add a column with the probability of each class.")
+
+
+@dataclass(frozen=True)
+class RefineRequest(
+    JsonOption,
+    OfRun,
+    Request,
+    command="refine",
+    examples=("refine runs/first unlabelled.h5 --out runs/refined",),
+):
+    """Refine the weights of a run with public rows without labels, and print the new run.
+
+    The guarantee is that of the run, and nothing is spent. The rows must be public: rows of the private people, or rows
+    that are private for another reason, would leak.
+    """
+
+    unlabelled: Path = option(help="Feature file of rows without labels, from the same backbone.", argument="ROWS")
+    out: Path = option(help="Run folder to make.")
+    sign: Path | None = option(None, "Private key of a signed run.", metavar="KEY")
 
 
 @dataclass(frozen=True)
@@ -488,6 +509,12 @@ class VerifyRequest(
     """
 
     features: Path | None = option(None, "Feature file; also check that the run was trained on its private rows.")
+    unlabelled: Path | None = option(
+        None, "Feature file of the rows that refined the run; compute the refinement anew.", metavar="FILE"
+    )
+    before: Path | None = option(
+        None, "The run that was refined; verify it, and compare weights and epsilon.", flags=("--run",), metavar="RUN"
+    )
     public_key: Path | None = option(
         None, "Ed25519 public key (PEM); refuse a run that it did not sign.", metavar="FILE"
     )
@@ -721,6 +748,9 @@ class CompareRequest(
         (),
         "Feature file of public rows; repeat for more; the word none adds a comparison without public rows.",
         metavar="FILE|none",
+    )
+    unlabelled: Path | None = option(
+        None, "Feature file of public rows without labels, which refine every private run of train.", metavar="FILE"
     )
     baselines: bool = option(True, "Also train only-public and non-private.", flags=("--baselines/--no-baselines",))
     attack: bool = option(False, "Also run the threshold membership attack on every run; the results are private.")

@@ -28,7 +28,7 @@ from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.methods import METHODS, Method, Schedule
 from linprobe.methods.class_counts import gives_log_odds
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import LARGE_STEP, MANY_ROWS, MANY_ROWS_FROM_TEXT, OWNER, RECORD, Centring, Intercept
+from linprobe.options import LARGE_STEP, MANY_ROWS, MANY_ROWS_FROM_TEXT, OWNER, RECORD, VOTE, Centring, Intercept
 from linprobe.options.declaration import declared, refuse_idle
 from linprobe.plans.centring import settled
 from linprobe.plans.settings import INIT_WORDS, Settings, schedule_of
@@ -330,7 +330,7 @@ def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
     refused: dict[str, tuple[bool, str]] = {
         "variant 'theory'": (getattr(options, "variant", "") == "theory", "variant practical"),
         "option loss": (getattr(options, "loss", None) is not None, "none, for binary cross-entropy"),
-        "output 'vote'": (getattr(options, "output", "") == "vote", "another output, such as average"),
+        "output 'vote'": (getattr(options, "output", "") == VOTE, "another output, such as average"),
         "init 'text'": (settings.starts_from_text, "init auto, zero or public"),
         "init from a run": (settings.first_run is not None, "init auto, zero or public"),
         "weights of classes": (dataset.weights is not None and not dataset.weights.of_rows_alone, "weights of rows"),

@@ -41,7 +41,7 @@ from linprobe.runs import signature
 from linprobe.runs.check import check_run, check_signature, refuse_interrupted
 from linprobe.runs.claim import claimed, refuse_existing
 from linprobe.runs.guarantee import NOUNS, accountant_of, guarantee_text
-from linprobe.runs.manifest import CARD, LEDGER, PAGES, SIGNATURE, Manifest, Published
+from linprobe.runs.manifest import CARD, LEDGER, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
 from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.per_record_file import write_per_record
 from linprobe.runs.release_rules import HISTOGRAM
@@ -83,9 +83,9 @@ def publish(
 
     Raises:
         PrivacyError: a run that is not private, or one that does not match its manifest.
-        UsageError: see `_signing_key`; the run has such a histogram already. LinprobeError: no budget book.
+        UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
     """
-    manifest, key = run.manifest, _signing_key(run, sign)
+    manifest, key = run.manifest, signing_key(run, sign)
     events, planned = _planned(run, epsilon)
     out, name = _place(run)
     with claimed(out), new_run_folder(out) as folder:
@@ -116,7 +116,7 @@ def publish(
             "run": str(out),
             "file": str(out / name),
         }
-        _write(folder, run, updated, {name: json_text(histogram).encode()}, key)
+        write_derived(folder, run, updated, {name: json_text(histogram).encode()}, key)
     return histogram, updated
 
 
@@ -126,7 +126,7 @@ def preview_publication(run: RunFolder, epsilon: float, sign: Path | None, book:
     Raises:
         LinprobeError: as `publish`.
     """
-    key = _signing_key(run, sign)
+    key = signing_key(run, sign)
     events, planned = _planned(run, epsilon)
     out, name = _place(run)
     path, spent = preview_histogram(run, grouped(events), planned, book)
@@ -156,8 +156,8 @@ def _place(run: RunFolder) -> tuple[Path, str]:
     return out, FILE.format(number)
 
 
-def _signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
-    """The key that signed a run, to sign the run with the histogram; None for a run that is not signed.
+def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
+    """The key that signed a run, to sign a run derived from it; None for a run that is not signed.
 
     The signature is checked, so that an edited manifest is never signed.
 
@@ -173,8 +173,7 @@ def _signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
     if sign is None:
         if SIGNATURE in run.names:
             raise UsageError(
-                f"run {run.folder} is signed, and so is the run with its histogram; give --sign KEY with the key that "
-                "signed it"
+                f"run {run.folder} is signed, and so is a run made from it; give --sign KEY with the key that signed it"
             )
         return None
     key = signature.private_key(sign)
@@ -200,15 +199,24 @@ def _charged(manifest: Manifest, events: Sequence[GaussianEvent], published: Pub
     )
 
 
-def _write(
-    folder: Path, run: RunFolder, manifest: Manifest, made: dict[str, bytes], key: Ed25519PrivateKey | None
+def write_derived(
+    folder: Path,
+    run: RunFolder,
+    manifest: Manifest,
+    made: dict[str, bytes],
+    key: Ed25519PrivateKey | None,
+    dropped: Sequence[str] = (),
 ) -> None:
-    """Write the files of a run as they were checked, and those that were `made`; `folder` has its ledger already."""
-    kept = {name: run[name] for name in run.manifest.files if name not in (LEDGER, *PAGES)}
+    """Write the files of a run as they were checked, but those `dropped`, and the ones that were `made` in their place.
+
+    `folder` has its ledger already.
+    """
+    kept = {name: run[name] for name in run.manifest.files if name not in (LEDGER, *PAGES, *dropped)}
     for name, content in {**kept, **made}.items():
         with replace_when_complete(folder / name) as stream:
             stream.write(content)
-    write_per_record(folder, run.per_record)
+    if PER_RECORD in run.names:  # a release has none
+        write_per_record(folder, run.per_record)
     pages = None
     if key is not None or CARD in run.manifest.files:  # they state epsilon
         from linprobe.reporting.release_pages import pages_of_run

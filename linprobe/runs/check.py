@@ -29,7 +29,8 @@ from linprobe.accounting.selection import SelectionEvent, selection_cross_check,
 from linprobe.errors import DataError, PrivacyError
 from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.mechanisms.noise import INSECURE, SECURE
-from linprobe.methods import METHODS
+from linprobe.methods import METHODS, Method
+from linprobe.metrics.refinement import unrefinable
 from linprobe.runs.guarantee import (
     ADJACENCIES,
     SEED_KINDS,
@@ -103,7 +104,7 @@ def verified(run: RunFolder) -> Recomputed:
     _check_names(run)
     _check_derived(manifest)
     try:
-        _ = run.weights, run.test_metrics
+        _ = run.weights, run.unrefined, run.test_metrics
         named = len(run.per_record.ids) if PER_RECORD in run.names else manifest.n_private
     except DataError as error:
         raise PrivacyError(str(error)) from None
@@ -374,6 +375,7 @@ def _check_derived(manifest: Manifest) -> None:
             given, found = manifest.options.get(option), getattr(manifest, key)
             if given is not None and given != found:
                 raise PrivacyError(f"option {option} is {given}, the manifest's {key} {found}; do not trust it")
+    _check_refined(manifest, method)
     check_purposes(manifest, manifest.selection)
     if (manifest.test_rows == "none") != (manifest.n_test == 0):
         raise PrivacyError(f"test_rows is {manifest.test_rows} and n_test {manifest.n_test}; do not trust it")
@@ -383,6 +385,17 @@ def _check_derived(manifest: Manifest) -> None:
         datetime.fromisoformat(manifest.created)
     except ValueError:
         raise PrivacyError(f"created is {manifest.created[:40]!r}, which is no time; do not trust it") from None
+
+
+def _check_refined(manifest: Manifest, method: Method) -> None:
+    """PrivacyError for a refinement that no run can have."""
+    refined = manifest.refined
+    if refined is None:
+        return
+    if unrefinable(method, votes=False, several_labels=manifest.several_labels) is not None:
+        raise PrivacyError(f"method {method.name} on {manifest.task} rows cannot be refined; do not trust it")
+    if (refined.run is None) != (refined.run_digest is None):
+        raise PrivacyError(f"refined names run {refined.run} with digest {refined.run_digest}; do not trust it")
 
 
 def _check_accuracy(manifest: Manifest) -> None:

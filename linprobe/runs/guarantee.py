@@ -19,7 +19,7 @@ from linprobe.accounting.accountants import (
     choose_accountant,
     gaussian_figures,
 )
-from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.calibrate import GRADIENT, Budget
 from linprobe.accounting.events import OWNER, RECORD, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon, selection_limit
@@ -265,3 +265,10 @@ def limit_of(manifest: Manifest) -> AttackLimit | None:
         return selection_limit(manifest.selection, delta, accountant_of(manifest))
     accountant = GAUSSIAN if manifest.accountant is None else accountant_of(manifest)
     return accountant.attack_limit(manifest.releases or (), delta)
+
+
+def claimed_releases(manifest: Manifest) -> tuple[Releases, ...]:
+    """The releases of a run; of one that private selection chose, its steps."""
+    if manifest.releases or manifest.noise_multiplier is None:
+        return manifest.releases or ()
+    return (Releases(GRADIENT, manifest.noise_multiplier, manifest.sampling_rate or 1.0, manifest.steps or 1),)

@@ -28,8 +28,8 @@ MANIFEST_FORMAT = 3
 MANIFEST, SIGNATURE, PER_RECORD = "manifest.json", "manifest.json.sig", "per_record.npz"
 RUN_FILES = ("model.npz", "ledger.jsonl", "history.csv")  # of every run
 MODEL, LEDGER, HISTORY = RUN_FILES
-OPTIONAL_FILES = ("test_figures.json", "config.toml")  # of a run with public test rows, of one of linprobe train
-TEST_FIGURES, CONFIG = OPTIONAL_FILES
+OPTIONAL_FILES = ("test_figures.json", "config.toml", "unrefined.npz")  # public test rows, linprobe train, refinement
+TEST_FIGURES, CONFIG, UNREFINED = OPTIONAL_FILES
 PAGES = ("README.md", "claim.yaml")  # of a signed run, and of a release
 CARD, CLAIM = PAGES
 NAMED_FILES = (*RUN_FILES, *OPTIONAL_FILES, *PAGES)
@@ -123,6 +123,15 @@ EXTRACTION = record(
     arguments=none_or(by_name(ANY)),
 )
 SOFTWARE = {**by_name(TEXT), "required": ["linprobe"]}
+REFINED = record(
+    file=TEXT,
+    rows=COUNT,
+    digest=DIGEST,
+    strength=SHARE,
+    class_shares=none_or(list_of(AMOUNT)),
+    run=none_or(TEXT),
+    run_digest=none_or(DIGEST),
+)
 PUBLISHED = record(
     what=TEXT,
     epsilon=AMOUNT,
@@ -195,6 +204,25 @@ class Published:
     epsilon: float
     noise_multiplier: float
     file: str | None
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """How public rows without labels changed the weights; `unrefined.npz` holds those before.
+
+    Attributes:
+        file: of the rows. rows: their number. digest: SHA-256 of the rows and their ids.
+        strength: of the change, from 0 to 1. class_shares: that were kept; None for estimated ones.
+        run, run_digest: name of the run that was refined and digest of its manifest; None if training did it.
+    """
+
+    file: str
+    rows: int
+    digest: str
+    strength: float
+    class_shares: list[float] | None = None
+    run: str | None = None
+    run_digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -345,6 +373,7 @@ class Manifest(Accuracy, RunStatement):
     """A manifest. Attributes: the keys of the JSON object, whose values `docs/run-folder.md` explains."""
 
     tuning: Annotated[dict[str, Any] | None, none_or(TUNING)] = None
+    refined: Annotated[Refinement | None, REFINED] = None
     published: Annotated[tuple[Published, ...], list_of(PUBLISHED)]
     selection: Annotated[SelectionEvent | None, SELECTION] = None
     run_id: Annotated[str | None, _kind("32 hexadecimal digits", type="string", pattern="^[0-9a-f]{32}$")] = None
@@ -357,7 +386,7 @@ class Manifest(Accuracy, RunStatement):
     def of(cls, privacy: PrivacyStatement, accuracy: Accuracy, **stated: Any) -> Self:
         """The manifest of a new run, not yet sealed; `stated` are the keys of `RunStatement` and `tuning`."""
         others = () if stated["task"] == MULTILABEL else OF_LABELS
-        absent = privacy.absent | {"selection", "test_counts", *WITH_COUNTS, *others}
+        absent = privacy.absent | {"refined", "selection", "test_counts", *WITH_COUNTS, *others}
         parts = {**vars(privacy), **vars(accuracy), **stated, "published": (), "absent": absent}
         return cls(**parts, private_commitment=None, per_record_commitment=None, files={}, manifest_digest="")
 
@@ -451,6 +480,8 @@ def _check_together(found: Mapping[str, Any]) -> None:
     unlisted = [name for name in RUN_FILES if name not in found["files"]]
     if unlisted:
         raise ValueError(f"files has no digest of {', '.join(unlisted)}")
+    if ("refined" in found) != (UNREFINED in found["files"]):
+        raise ValueError(f"refined and the digest of {UNREFINED} stand alone; allowed: both or neither")
     if "selection" in found and not {"settings", "chosen"} <= (found.get("tuning") or {}).keys():
         raise ValueError(f"tuning is {_shown(found.get('tuning'))} beside selection; allowed: with settings and chosen")
     if len(found["class_names"]) != found["n_classes"]:
@@ -511,6 +542,7 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
     "releases": lambda found: None if found is None else tuple(Releases(**release) for release in found),
     "published": lambda found: tuple(Published(**release) for release in found),
     "selection": _selection,
+    "refined": lambda found: Refinement(**found),
     "test_counts": lambda found: None if found is None else NoisyCounts(**found),
     "class_counts": lambda found: None if found is None else CountsByClass(**found),
 }
@@ -518,6 +550,7 @@ _ENCODED: dict[str, Callable[[Any], Any]] = {
     "releases": lambda value: None if value is None else [asdict(release) for release in value],
     "published": lambda value: [asdict(release) for release in value],
     "selection": lambda value: None if value is None else value.as_dict(),
+    "refined": lambda value: None if value is None else asdict(value),
     "test_counts": lambda value: None if value is None else asdict(value),
     "class_counts": lambda value: None if value is None else asdict(value),
 }

@@ -53,6 +53,7 @@ from linprobe.runs.manifest import (
     RUN_FILES,
     SIGNATURE,
     TEST_FIGURES,
+    UNREFINED,
     DamagedManifestError,
     Manifest,
 )
@@ -71,7 +72,13 @@ CHECKPOINT, RUN_ID = "checkpoint.npz", "run_id"
 DIVERGED_NOTE = "diverged.json"
 MOST_LINES = 1 << 30  # bytes of a ledger or history: a million steps have a fifth of it
 MOST_WEIGHTS = 1 << 34  # bytes
-MOST_BYTES = {SIGNATURE: LONGEST_SIGNATURE, LEDGER: MOST_LINES, HISTORY: MOST_LINES, MODEL: MOST_WEIGHTS}
+MOST_BYTES = {
+    SIGNATURE: LONGEST_SIGNATURE,
+    LEDGER: MOST_LINES,
+    HISTORY: MOST_LINES,
+    MODEL: MOST_WEIGHTS,
+    UNREFINED: MOST_WEIGHTS,
+}
 MakePages = Callable[[Manifest], Mapping[str, str]]
 """From a manifest with the digests of all other files: the names of pages and their texts."""
 
@@ -137,11 +144,10 @@ class RunFolder:
         except OSError as error:
             raise DamagedManifestError(f"{path} cannot be read ({error}); restore it from a copy") from None
 
-    @cached_property
-    def _model(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        model, manifest = self.folder / MODEL, self.manifest
+    def _arrays(self, name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        model, manifest = self.folder / name, self.manifest
         try:
-            content = self[MODEL]
+            content = self[name]
         except OSError as error:
             raise DataError(f"{model} cannot be read ({error.strerror}); restore it from a copy") from None
         arrays = read_archive(model, None, BytesIO(content))
@@ -159,6 +165,15 @@ class RunFolder:
             more = printable(", ".join(sorted(set(arrays) - {"weights", "bias"}))[:80]) or "other bytes"
             raise DataError(f"{model} holds {more} besides weights and bias; restore it from a copy")
         return weights, bias
+
+    @cached_property
+    def _model(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        return self._arrays(MODEL)
+
+    @cached_property
+    def unrefined(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """Weights and bias before refinement; None for a run that was not refined. Raises as `weights`."""
+        return None if self.manifest.refined is None else self._arrays(UNREFINED)
 
     @property
     def weights(self) -> NDArray[np.float32]:
@@ -409,6 +424,7 @@ def write_run(
     test_metrics: dict[str, Any] | None = None,
     config: str | None = None,
     pages: MakePages | None = None,
+    unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
 ) -> Manifest:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
@@ -416,14 +432,17 @@ def write_run(
     facts of each step, none for a run without steps.
     `test_metrics` of public test rows are as `figures_by_task` gives them; None without public test rows.
     `config` is the text of its config file. `pages` makes the pages of a run that is signed.
+    `unrefined` are weights and bias before refinement; None without.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
     # weights of a run without a guarantee may reveal private rows
-    with replace_when_complete(folder / MODEL, private=not manifest.private) as stream:
-        np.savez(stream, weights=weights, bias=bias)
-    write_csv(folder / HISTORY, history)
     for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
         (folder / name).unlink(missing_ok=True)  # left by a process that was killed
+    models = {MODEL: (weights, bias)} | ({} if unrefined is None else {UNREFINED: unrefined})
+    for name, (matrix, offset) in models.items():
+        with replace_when_complete(folder / name, private=not manifest.private) as stream:
+            np.savez(stream, weights=matrix, bias=offset)
+    write_csv(folder / HISTORY, history)
     if config is not None:
         with replace_when_complete(folder / CONFIG, "w") as stream:
             stream.write(config)

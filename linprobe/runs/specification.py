@@ -22,6 +22,7 @@ from linprobe.runs.manifest import (
     PER_RECORD,
     SIGNATURE,
     TEST_FIGURES,
+    UNREFINED,
     WITH_COUNTS,
     Manifest,
 )
@@ -36,7 +37,7 @@ MEANINGS = {
     SIGNED: "`--public-key` checks the signature",
     STATED: "nothing in the folder proves the value; rules may bound it. `verify` lists it as stated, not checked",
 }
-COUNTS = ("test_counts",)
+COUNTS, OF_REFINED = ("test_counts",), ("refined",)
 HISTOGRAM_FILES = "published_histogram_N.json"
 
 
@@ -117,6 +118,7 @@ KEYS: Mapping[str, Proof] = {
     "test_label_accuracy": Proof(STATED, "`test_figures.json`"),
     "test_counts": Proof(STATED, "needs the `test accuracy` release; accuracies and noise follow from it"),
     "tuning": Proof(STATED, "needs the `selection` release, whose noise is `std`, or `selection`"),
+    "refined": Proof(STATED, "stands beside `unrefined.npz`; `--unlabelled` proves it, and `--run` names the same run"),
     "published": Proof(STATED, "one `histogram` line each, with its noise"),
     "selection": Proof(RECOMPUTED, "equal to the ledger's line"),
     "run_id": Proof(STATED, ""),
@@ -136,6 +138,7 @@ FILES: Mapping[str, Proof] = {
         "sensitivities are those of `purpose`, and of `clip_norm` in `history.csv`",
     ),
     MODEL: Proof(STATED, "digest; `weights` and `bias` of the stated shape, finite, and not one byte besides them"),
+    UNREFINED: Proof(STATED, "digest; as `model.npz`; `--unlabelled` refines it to the model, `--run` proves it"),
     HISTORY: Proof(STATED, "digest; a line of public facts for each of the `steps`; `clip_norm` is matched"),
     TEST_FIGURES: Proof(STATED, "digest; agrees with itself and with the manifest"),
     CONFIG: Proof(STATED, "digest"),
@@ -160,6 +163,7 @@ def stated_in(manifest: Manifest, names: frozenset[str]) -> list[str]:
         *(() if manifest.several_labels else OF_LABELS),
         *(() if manifest.test_rows == "private" else COUNTS),
         *(WITH_COUNTS if manifest.class_counts is None else ()),
+        *OF_REFINED,  # a run without it was not refined
     }
     keys = [key for key, proof in KEYS.items() if proof.by == STATED and (manifest.has(key) or key not in of_kind)]
     if PER_RECORD not in names and manifest.per_record_commitment is not None:

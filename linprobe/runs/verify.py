@@ -38,6 +38,8 @@ def verify(
     public_key: Path | None = None,
     max_epsilon: float | None = None,
     max_delta: float | None = None,
+    unlabelled: Path | None = None,
+    before: Path | None = None,
 ) -> dict[str, Any]:
     """Judge whether a run is private, intact, and judged alike by all accountants.
 
@@ -45,6 +47,7 @@ def verify(
         features: feature file that must hold the private rows of the run.
         public_key: file of the key that must have signed the run.
         max_epsilon, max_delta: the most that the guarantee may state, 0 or more.
+        unlabelled, before: the rows that refined the run, and the run that they refined.
 
     Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp and epsilon_dp_accounting (third
         opinions on sums over all rows and over samples; None where the library has none), delta, gdp_mu, zcdp_rho,
@@ -63,6 +66,11 @@ def verify(
     try:
         _check_signed(run, public_key, result)
         bound = _check_private(run, features, result).bound
+        if unlabelled is not None or before is not None:
+            from linprobe.runs.refinement import check_refinement
+
+            proved = check_refinement(run, unlabelled, before)
+            result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
         for name, limit, stated in (
             ("max-eps", max_epsilon, bound[0]),
             ("max-delta", max_delta, bound[1]),

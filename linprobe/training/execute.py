@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.dataset import Dataset
@@ -33,6 +34,7 @@ from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Fitted, Problem, Run
 from linprobe.methods.class_counts import CLASS_COUNTS, ClassCounts, class_shares, released_counts, shift_between
 from linprobe.methods.private_mean import MEAN, released_mean
+from linprobe.metrics.refinement import Known, Refined, gathered, refine
 from linprobe.metrics.scores import count_private, right_and_wrong
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group
@@ -82,6 +84,7 @@ class Trained:
         centre: `public` or `private` if rows were centred on such a mean, else `none`.
         privacy: the guarantee and how it was reached.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
+        unrefined: weights and bias before refinement, and refined: its result; None without unlabelled rows.
         tested: noisy numbers of correct and wrong predictions on private test rows; None if not released.
         selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
         class_counts: noisy numbers of private rows by class; None if not released.
@@ -97,6 +100,8 @@ class Trained:
     tested: NoisyTest | None = None
     selected: Selected | None = None
     class_counts: ClassCounts | None = None
+    unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+    refined: Refined | None = None
 
 
 @dataclass(frozen=True)
@@ -254,10 +259,18 @@ def _finish(
         selected = _select(prepared, fitted, dataset, group, backend)
         fitted = fitted.shrunk(selected.shrink)
     weights, bias = _folded(preprocessing, fitted)
-    if settings.balanced and prepared.class_counts is not None:
+    shares: NDArray[np.float64] | None = None
+    if prepared.class_counts is not None and not dataset.several_labels:
         shares = class_shares(prepared.class_counts, plan.n_units)
-        bias = np.asarray(bias + shift_between(shares, np.full_like(shares, 1 / len(shares))), dtype=bias.dtype)
-    tested = None
+    if settings.balanced and shares is not None:
+        own, shares = shares, np.full_like(shares, 1 / len(shares))
+        bias = np.asarray(bias + shift_between(own, shares), dtype=bias.dtype)
+    tested, unrefined, refined = None, None, None
+    if dataset.unlabelled is not None and group.rank == 0:
+        centred = preprocessing.centre is not None
+        rows, _ = gathered((x for x, _ in dataset.unlabelled.blocks()), dataset.unlabelled.n_rows, *weights.shape)
+        refined = refine(rows, weights, bias, Known.of(plan.n_units, grouped(ledger.events), centred=centred), shares)
+        unrefined, weights, bias = (weights, bias), refined.weights, refined.bias
     if settings.test_epsilon is not None:
         tested = _test(weights, bias, dataset, mechanism, plan.schedule.others[TEST_ACCURACY], group, backend)
     ledger.close()
@@ -281,6 +294,8 @@ def _finish(
         tested,
         selected,
         prepared.class_counts,
+        unrefined,
+        refined,
     )
 
 

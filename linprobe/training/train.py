@@ -35,7 +35,8 @@ from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.metrics.figures import no_better_than_guessing
-from linprobe.options import RunOptions
+from linprobe.metrics.refinement import unrefinable
+from linprobe.options import VOTE, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
@@ -48,6 +49,7 @@ from linprobe.runs.claim import claimed
 from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest
 from linprobe.runs.output import run_folder_of_group
 from linprobe.runs.per_record_file import PrivateRecords
+from linprobe.runs.refinement import refinement
 from linprobe.runs.test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
 from linprobe.training.charge import BookFinder, RunCharge
 from linprobe.training.checkpoint import Keeping, run_identity
@@ -85,12 +87,14 @@ class Ready:
 
     Attributes:
         request: with its method, run folder and shots. features, other: feature file, and file of public rows.
+        unlabelled: file of public rows without labels.
         choice: why the method was chosen, if the request named none.
     """
 
     request: TrainRequest
     features: FeatureReader
     other: FeatureReader | None = None
+    unlabelled: FeatureReader | None = None
     choice: ChosenMethod | None = None
 
     @property
@@ -110,7 +114,7 @@ class Ready:
         split = Split(
             request.public_shots, request.split_seed, request.unit, request.per_owner_rows, self.method.joins_public
         )
-        return dataset_of(self.features, self.other, split, request.class_weight)
+        return dataset_of(self.features, self.other, split, request.class_weight, self.unlabelled)
 
     def with_test(self, settings: Settings) -> Settings:
         """The settings with the part of epsilon that pays for a noisy accuracy on private test rows.
@@ -215,7 +219,19 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
             _claim(request, stack, progress)
         features = stack.enter_context(open_features(request.features, whole=False))
         other = None if request.public is None else stack.enter_context(open_features(request.public))
-        yield Ready(request, features, other)
+        unlabelled = None
+        if request.unlabelled is not None:
+            _refuse_unlabelled(request, method, features)
+            unlabelled = stack.enter_context(open_features(request.unlabelled, labelled=False))
+        yield Ready(request, features, other, unlabelled)
+
+
+def _refuse_unlabelled(request: TrainRequest, method: Method, features: FeatureReader) -> None:
+    """UsageError if rows without labels cannot refine the weights of a run."""
+    votes = (request.options or {}).get("output") == VOTE
+    reason = unrefinable(method, votes=votes, several_labels=features.description.several_labels)
+    if reason is not None:
+        raise UsageError(f"option --unlabelled cannot refine this run: {reason}; leave it out")
 
 
 def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
@@ -332,6 +348,7 @@ def train_on(
                 measured,
                 config,
                 pages_to_sign(out, signing_key),
+                trained.unrefined,
             )
     except BaseException as error:
         if keep is not None and keep.can_resume:
@@ -385,6 +402,7 @@ def manifest_of(
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
     description, weights, counts = features.description, dataset.weights, trained.class_counts
+    unlabelled = ready.unlabelled
     names = description.class_names
     return Manifest.of(
         trained.privacy,
@@ -414,4 +432,5 @@ def manifest_of(
         class_counts=counts and CountsByClass(dict(zip(names, counts.by_class.tolist(), strict=True)), counts.std),
         class_prior=UNIFORM if settings.balanced else TRAINED,
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
+        refined=None if unlabelled is None or trained.refined is None else refinement(unlabelled, trained.refined),
     )

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import MULTICLASS, MULTILABEL
-from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
+from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows, write_unlabelled
 
 STEPS = ("--method", "noisy-gd", "--steps", "3", "--eps", "3")
 WORDS: dict[str, tuple[str, ...]] = {
@@ -36,6 +36,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "signed": ("train", "rows.h5", *STEPS, "--sign", "key.pem"),
     "histogram": ("pdp-report", "plain", "--publish-epsilon", "0.5"),
     "release": ("release", "plain"),
+    "refined": ("train", "rows.h5", *STEPS, "--unlabelled", "unlabelled.h5"),
+    "refined later": ("refine", "plain", "unlabelled.h5"),
 }  # fmt: skip
 
 
@@ -66,14 +68,14 @@ def write_runs(folder: Path, kinds: Iterable[str] = tuple(WORDS)) -> dict[str, P
     write_rows(folder / "private.h5", private_test=True)
     write_rows(folder / "no-public.h5", groups=("train", "test"))
     write_rows(folder / "labels.h5", several_labels=True)
+    write_unlabelled(folder / "unlabelled.h5")
     key = Ed25519PrivateKey.generate()
     (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     (folder / "key.pem").chmod(0o600)
     made = {}
     for kind in kinds:
         command, source, *words = WORDS[kind]
-        words += ["--unit", "record"] if command in ("train", "tune") and "--unit" not in words else []
-        words = [str(folder / word) if word in ("plain", "key.pem") else word for word in words]
+        words = [str(folder / word) if word in ("plain", "key.pem", "unlabelled.h5") else word for word in words]
         made[kind] = folder / ("plain.published-1" if kind == "histogram" else kind.replace(" ", "-"))
         words += [] if kind == "histogram" else ["--out", str(made[kind])]
         words += ["--unit", "record"] if command in ("train", "tune") and "--unit" not in words else []

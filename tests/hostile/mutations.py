@@ -27,7 +27,7 @@ from tests.hostile.runs import sealed
 KINDS = (
     "plain", "sampled", "people", "shrunk", "selected", "private test rows", "class counts", "private mean",
     "inherited", "several labels", "covariance", "released clip norm", "public rows only", "histogram",
-    "signed", "release",
+    "signed", "release", "refined", "refined later",
 )  # fmt: skip
 RANGES = 24  # ranges of bytes of each binary file
 

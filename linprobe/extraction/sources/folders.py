@@ -141,9 +141,11 @@ def _members(root: Path, files: Iterable[tuple[Path, int]]) -> FolderMembers:
 def check_unlabelled(path: Path) -> None:
     """DataError if `path` is neither a folder nor an image file. Reads nothing."""
     if not path.exists():
-        raise DataError(f"{path} does not exist; with --like, give a folder of images, or one image file")
+        raise DataError(
+            f"{path} does not exist; with --like or --unlabelled, give a folder of images, or one image file"
+        )
     if not path.is_dir() and not path.name.lower().endswith(IMAGE_SUFFIXES):
-        raise DataError(f"{path} is no image; with --like, give a folder of images, or one image file")
+        raise DataError(f"{path} is no image; with --like or --unlabelled, give a folder of images, or one image file")
 
 
 def unlabelled_source(path: Path, names: Sequence[str]) -> ImageSource:

@@ -1,0 +1,146 @@
+"""What public rows without labels add to a run of the same epsilon, as JSON and printed lines.
+
+    python benchmarks/unlabelled/run.py [--seeds 3] [--epsilons 0.5 1 3] [--json FILE] [FILE.npz ...]
+
+Sets: the built-in digits, the synthetic sets of `benchmarks/accuracy/synthetic.py`, and files with X_train, y_train,
+X_test, y_test, of which at most 25,000 training rows are used. Their training rows are divided at random into private
+rows and unlabelled ones. `only-public` has 2 labelled rows of each class and no private row: what it gains is no gain
+of private rows. A seed chooses these rows; noise is fresh. With `--json`, the rows of the file are not measured anew.
+
+Every model is measured before and after refinement, on the test rows (one linear model) and on the unlabelled rows
+(predicted together). Further unlabelled rows, at epsilon 1: few rows, another balance of classes (Zipf's law), a fifth
+of rows of no class, and only such rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from linprobe import AdaMix, NoisyGD, OnlyPublic
+from linprobe.accounting.events import Releases
+from linprobe.metrics.refinement import Known, gathered, refine
+from linprobe.metrics.scores import class_scores
+
+sys.path.append(str(Path(__file__).parents[1] / "accuracy"))
+from synthetic import around_means, rare
+
+MOST_ROWS, SHOTS, SHARE = 25_000, 2, 0.55
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+def data_sets(files: list[Path]) -> Iterator[tuple[str, Rows, Rows]]:
+    """Name, training rows and test rows of every set."""
+    yield "digits", *_cut(*load_digits(return_X_y=True), 497)
+    yield "classes-100", *_cut(*around_means(12_000, 100, 256, apart=0.5, offset=0.0, seed=15), 2000)
+    yield "offset-10", *_cut(*around_means(27_000, 10, 128, apart=0.25, offset=3.0, seed=14), 2000)
+    yield "rare", *_cut(*rare(6500, 64, 3), 2000)
+    for file in files:
+        with np.load(file) as z:
+            scale = 255 if z["X_train"].dtype == np.uint8 else 1
+            x, x_test = (z[key].reshape(len(z[key]), -1).astype(np.float32) / scale for key in ("X_train", "X_test"))
+            yield file.stem, (x[:MOST_ROWS], z["y_train"][:MOST_ROWS]), (x_test, z["y_test"])
+
+
+def _cut(x: np.ndarray, y: np.ndarray, n_test: int) -> tuple[Rows, Rows]:
+    order = np.random.default_rng(1).permutation(len(x))
+    x, y = x[order].astype(np.float32), y[order]
+    return (x[:-n_test], y[:-n_test]), (x[-n_test:], y[-n_test:])
+
+
+def unlike(rows: Rows, seed: int) -> dict[str, Rows]:
+    """Unlabelled rows that differ from the private ones."""
+    x, y = rows
+    g = np.random.default_rng(seed)
+    groups = [g.permutation(np.flatnonzero(y == label)) for label in g.permutation(np.unique(y))]
+    most = max(map(len, groups))
+    zipf = np.concatenate([group[: max(1, most // (place + 1))] for place, group in enumerate(groups)])
+    other = x[: len(x) // 4][:, g.permutation(x.shape[1])]  # columns in another order
+    few = {f"{n} a class": np.concatenate([group[:n] for group in groups]) for n in (1, 3, 10)}
+    found = {name: (x[places], y[places]) for name, places in {**few, "Zipf": zipf}.items()}
+    none = np.full(len(other), -1)
+    return {
+        **found,
+        "20 % of no class": (np.concatenate([x, other]), np.concatenate([y, none])),
+        "other": (other, none),
+    }
+
+
+def measure(probe: Any, unlabelled: Rows, test: Rows) -> dict[str, float]:
+    """Accuracy before and after refinement, in per cent."""
+    weights, privacy = np.ascontiguousarray(probe.coef_.T), probe.privacy_
+    releases = [Releases(**release) for release in privacy["releases"] or ()]
+    known = Known.of(privacy["n_private"], releases, centred=probe.centre_ != "none")
+    rows, places = gathered([unlabelled[0]], len(unlabelled[0]), *weights.shape)
+    found = refine(rows, weights, probe.intercept_, known)
+    labels = unlabelled[1][places]
+
+    def share(scores: np.ndarray, y: np.ndarray) -> float:
+        return round(100 * float((scores.argmax(axis=1) == y)[y >= 0].mean()), 2) if (y >= 0).any() else 0.0
+
+    return {
+        "plain": share(class_scores(test[0], weights, probe.intercept_), test[1]),
+        "refined": share(class_scores(test[0], found.weights, found.bias), test[1]),
+        "plain_unlabelled": share(class_scores(rows, weights, probe.intercept_), labels),
+        "together": share(found.scores, labels),
+        "strength": round(found.strength, 3),
+    }
+
+
+def trained(method: str, epsilon: float, private: Rows, seed: int) -> Any:
+    """A probe; two rows of each class are public but for noisy-gd."""
+    x, y = private
+    options: dict[str, Any] = {"classes": np.unique(y)}
+    if method == "noisy-gd":
+        return NoisyGD(epsilon=epsilon, per_record=False, **options).fit(x, y)
+    order = np.random.default_rng(seed).permutation(len(y))
+    shots = np.concatenate([order[y[order] == label][:SHOTS] for label in np.unique(y)])
+    public, rest = (x[shots], y[shots]), np.delete(np.arange(len(y)), shots)
+    probe = OnlyPublic(**options) if method == "only-public" else AdaMix(epsilon=epsilon, per_record=False, **options)
+    return probe.fit(x[rest], y[rest], X_public=public[0], y_public=public[1])
+
+
+def main() -> None:
+    """Measure, print one line per row, and write JSON if --json is given."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 3.0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("files", nargs="*", type=Path)
+    arguments = parser.parse_args()
+    kept = json.loads(arguments.json.read_text())["results"] if arguments.json and arguments.json.is_file() else []
+    results = {(row["data"], row["unlabelled"], row["method"], row["epsilon"]): row for row in kept}
+    for name, (x, y), test in data_sets(arguments.files):
+        order, n = np.random.default_rng(2).permutation(len(x)), int(SHARE * len(x))
+        private, unlabelled = (x[order[:n]], y[order[:n]]), (x[order[n:]], y[order[n:]])
+        cells = [("only-public", 0.0), *((m, e) for m in ("adamix", "noisy-gd") for e in arguments.epsilons)]
+        for method, epsilon in cells:
+            kinds = {"alike": unlabelled} | (unlike(unlabelled, 3) if epsilon == 1 else {})
+            missing = {kind: rows for kind, rows in kinds.items() if (name, kind, method, epsilon) not in results}
+            probes = [trained(method, epsilon, private, seed) for seed in range(arguments.seeds if missing else 0)]
+            for kind, rows in missing.items():
+                runs = [measure(probe, rows, test) for probe in probes]
+                facts = {"data": name, "unlabelled": kind, "rows": len(rows[0]), "method": method, "epsilon": epsilon}
+                results[name, kind, method, epsilon] = {**facts, "n_private": n, "runs": runs}
+                mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
+                print(
+                    f"{name:<12} {method:<12} eps {epsilon:<4g} {kind:<17} test {mean['plain']:5.1f} -> "
+                    f"{mean['refined']:5.1f}, together {mean['plain_unlabelled']:5.1f} -> {mean['together']:5.1f}, "
+                    f"strength {mean['strength']:.2f}",
+                    flush=True,
+                )
+                if arguments.json:
+                    lines = ",\n".join(json.dumps(result) for result in results.values())
+                    arguments.json.write_text(f'{{"results": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Refined runs: what their manifest states, and whether the rows and the run that it names give their weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.dataset import open_features, unlabelled_group
+from linprobe.data.feature_file import UNLABELLED
+from linprobe.data.feature_reader import FeatureReader
+from linprobe.errors import PrivacyError, UsageError
+from linprobe.methods import find_method
+from linprobe.metrics.refinement import Known, Refined, gathered, refine, unrefinable
+from linprobe.runs.check import verified
+from linprobe.runs.guarantee import claimed_releases
+from linprobe.runs.manifest import MODEL, UNIFORM, UNREFINED, Manifest, Refinement
+from linprobe.runs.run_folder import RunFolder
+
+TOLERANCE = (
+    0.02  # of the norm of the change; another processor rounds sums otherwise, and the optimiser stops elsewhere
+)
+
+
+def refinement(unlabelled: FeatureReader, refined: Refined, parent: RunFolder | None = None) -> Refinement:
+    """What the manifest states of a refinement; `parent` is the run that was refined, None for training itself."""
+    return Refinement(
+        file=str(unlabelled.path),
+        rows=unlabelled.sizes[UNLABELLED],
+        digest=unlabelled.digest(UNLABELLED),
+        strength=refined.strength,
+        class_shares=None if refined.class_shares is None else refined.class_shares.tolist(),
+        run=None if parent is None else parent.folder.resolve().name,
+        run_digest=None if parent is None else parent.manifest.manifest_digest,
+    )
+
+
+def refined_by(
+    run: RunFolder, weights: NDArray[np.float32], bias: NDArray[np.float32], unlabelled: FeatureReader
+) -> Refined:
+    """`refine` with the facts that the manifest of a run states."""
+    group = unlabelled_group(unlabelled)
+    rows, _ = gathered((x for x, _ in group.blocks()), group.n_rows, *weights.shape)
+    return refine(rows, weights, bias, known_of(run.manifest), kept_shares(run))
+
+
+def kept_shares(run: RunFolder) -> NDArray[np.float64] | None:
+    """The class shares that the scores of a run are for, (n_classes,); None without class counts."""
+    shares = run.class_shares
+    if shares is None or run.manifest.class_prior != UNIFORM:
+        return shares
+    return np.full_like(shares, 1 / len(shares))
+
+
+def known_of(manifest: Manifest) -> Known:
+    """The public facts about the noise of a run."""
+    return Known.of(manifest.n_private, claimed_releases(manifest), centred=manifest.centre != "none")
+
+
+def refuse_unrefinable(run: RunFolder) -> None:
+    """UsageError for a run that rows without labels cannot refine."""
+    manifest = run.manifest
+    votes = run.weights.ndim == 3
+    reason = unrefinable(find_method(manifest.method), votes=votes, several_labels=manifest.several_labels)
+    if manifest.refined is not None:
+        reason = f"it is refined already, by {manifest.refined.file}; refine the run before"
+    if reason is not None:
+        raise UsageError(f"rows without labels cannot refine run {run.folder}: {reason}")
+
+
+def check_refinement(run: RunFolder, unlabelled: Path | None, parent: Path | None) -> list[str]:
+    """The keys and files that the named rows and run prove.
+
+    Args:
+        unlabelled: feature file that must hold the rows; the refinement is computed anew. parent: the run that must
+            have been refined.
+
+    Raises:
+        UsageError: a run that was not refined. PrivacyError: other rows, another run, or other weights.
+    """
+    stated, before, proved = run.manifest.refined, run.unrefined, []
+    if stated is None or before is None:
+        raise UsageError(f"run {run.folder} was not refined; leave out --unlabelled and --run")
+    if parent is not None:
+        _check_parent(run, stated, RunFolder(parent))
+        proved.append(UNREFINED)
+    if unlabelled is not None:
+        with open_features(unlabelled, labelled=False) as rows:
+            if unlabelled_group(rows).n_rows != stated.rows or rows.digest(UNLABELLED) != stated.digest:
+                raise PrivacyError(
+                    f"{unlabelled} does not hold the rows that refined {run.folder}; find the right file"
+                )
+            found = refined_by(run, *before, rows)
+        change = _norm(found.weights - before[0], found.bias - before[1])
+        off = _norm(found.weights - run.weights, found.bias - run.bias)
+        mine, theirs = kept_shares(run), stated.class_shares
+        same = (mine is None) == (theirs is None) and (mine is None or np.allclose(mine, np.asarray(theirs)))
+        if off > TOLERANCE * change or abs(found.strength - stated.strength) > TOLERANCE or not same:
+            raise PrivacyError(
+                f"{run.folder / MODEL} does not follow from {UNREFINED} and {unlabelled}: it is {off:.3g} away, "
+                f"allowed: {TOLERANCE * change:.3g}; do not trust it"
+            )
+        proved += ["refined", MODEL]
+    return proved
+
+
+def _check_parent(run: RunFolder, stated: Refinement, parent: RunFolder) -> None:
+    verified(parent)
+    mine, theirs = run.manifest, parent.manifest
+    pairs = {
+        "manifest digest": (stated.run_digest, theirs.manifest_digest),
+        "model": (mine.files[UNREFINED], theirs.files[MODEL]),
+        "epsilon": (mine.epsilon, theirs.epsilon),
+        "run_id": (mine.run_id, theirs.run_id),
+    }
+    for what, (named, found) in pairs.items():
+        if named != found:
+            raise PrivacyError(
+                f"run {run.folder} names {what} {named!s:.16}, and {parent.folder} has {found!s:.16}; give "
+                "the run that was refined with --run"
+            )
+
+
+def _norm(weights: NDArray[np.float32], bias: NDArray[np.float32]) -> float:
+    return float(np.sqrt((weights.astype(np.float64) ** 2).sum() + (bias.astype(np.float64) ** 2).sum()))

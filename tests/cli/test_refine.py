@@ -1,0 +1,266 @@
+"""Refinement with public rows without labels: `import` of X alone, `train --unlabelled`, `refine`, `verify`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe import NoisyGD, load_run
+from linprobe.data.dataset import open_features
+from linprobe.data.feature_reader import Description
+from linprobe.data.feature_writer import FeatureWriter
+from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.runs.run_folder import read_run
+from tests.cli.outcomes import NOISY, Cli, result_of, write_sealed
+from tests.conftest import N_FEATURES, gaussian_rows, write_unlabelled
+
+STEPS = [*NOISY[:2], "--eps", "1", "--steps", "4", "--public-shots", "0"]
+BACK = {"class_names": ("ant", "bee", "cat", "dog"), "backbone": "test"}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    return write_unlabelled(tmp_path / "u.h5")
+
+
+@pytest.fixture
+def refined(cli: Cli, private_file: Path, rows: Path) -> Path:
+    """A run, `run`, and the run that rows without labels made of it."""
+    assert cli("train", private_file, *STEPS, "--out", "run").status == 0
+    assert cli("refine", "run", rows, "--out", "refined").status == 0
+    return Path("refined").absolute()
+
+
+def test_arrays_without_labels_become_rows(cli: Cli, tmp_path: Path) -> None:
+    x = gaussian_rows("unlabelled", 30)[0]
+    np.savez(tmp_path / "u.npz", X=x, id=np.array([f"photo {row}" for row in range(30)]))
+    outcome = cli("import", "u.npz", "--out", "u.h5")
+    assert outcome.status == 0
+    assert "30 unlabelled rows" in outcome.stderr
+    assert result_of(cli("info", "u.h5", "--json"))["rows"] == {"rows": 30}
+    with open_features(tmp_path / "u.h5", labelled=False) as features:
+        np.testing.assert_array_equal(features.rows("rows", slice(0, 30)), x)
+        assert features.ids("rows")[3] == "photo 3"
+    assert cli("import", "u.npz", "--out", "v.h5", "--dry-run").status == 0
+
+
+def test_arrays_with_some_labels_are_refused(cli: Cli, refused: Callable[..., None], tmp_path: Path) -> None:
+    x, y = gaussian_rows("unlabelled", 30)
+    np.savez(tmp_path / "both.npz", X=x, y=y)
+    refused(cli("import", "both.npz", "--out", "u.h5"), 3, ["X_train", "X without y"], notes=1)
+    np.save(tmp_path / "X.npy", x)
+    np.save(tmp_path / "X_train.npy", x)
+    refused(cli("import", "X.npy", "X_train.npy", "--out", "u.h5"), 2, ["X alone"])
+
+
+def test_a_refined_run_costs_the_same_and_says_what_it_is(cli: Cli, refined: Path, rows: Path) -> None:
+    run, before = read_run(refined), read_run(Path("run"))
+    assert run.manifest.epsilon == before.manifest.epsilon
+    assert run.manifest.releases == before.manifest.releases
+    stated = run.manifest.refined
+    assert stated is not None
+    assert (stated.run, stated.run_digest) == ("run", before.manifest.manifest_digest)
+    assert (stated.rows, stated.file) == (200, str(rows))
+    assert stated.strength > 0
+    np.testing.assert_array_equal(run.unrefined[0], before.weights)
+    assert not np.array_equal(run.weights, before.weights)
+    assert before.manifest.refined is None
+    assert (refined / "ledger.jsonl").read_bytes() == Path("run/ledger.jsonl").read_bytes()
+    assert run.manifest.test_accuracy == result_of(cli("evaluate", refined, "--json"))["test_accuracy"]
+
+
+def test_verify_follows_the_chain(cli: Cli, refined: Path, rows: Path, private_file: Path) -> None:
+    alone = result_of(cli("verify", refined, "--max-eps", "1", "--json"))
+    assert {"refined", "model.npz", "unrefined.npz"} <= set(alone["stated_not_checked"])
+    chain = ["verify", refined, "--unlabelled", rows, "--run", "run", "--features", private_file, "--json"]
+    proved = result_of(cli(*chain))["stated_not_checked"]
+    assert not {"refined", "model.npz", "unrefined.npz"} & set(proved)
+
+
+def _forge(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    change(manifest)
+    write_sealed(run, manifest)
+
+
+def _other_weights(name: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        with np.load(run / name) as archive:
+            arrays = dict(archive)
+        np.savez(run / name, weights=arrays["weights"] * np.float32(1.5), bias=arrays["bias"])
+        _forge(run, lambda manifest: None)
+
+    return change
+
+
+FORGERIES: dict[str, Callable[[Path], None]] = {
+    "other weights": _other_weights("model.npz"),
+    "other weights before": _other_weights("unrefined.npz"),
+    "other rows": lambda run: _forge(run, lambda found: found["refined"].update(digest="0" * 64)),
+    "another number of rows": lambda run: _forge(run, lambda found: found["refined"].update(rows=7)),
+    "another strength": lambda run: _forge(run, lambda found: found["refined"].update(strength=0.0)),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_refinement_is_refused_with_its_rows(cli: Cli, refined: Path, rows: Path, name: str) -> None:
+    FORGERIES[name](refined)
+    assert cli("verify", refined, "--unlabelled", rows).status == 4
+
+
+@pytest.mark.parametrize("key", ["run_digest", "run"])
+def test_half_a_parent_is_refused(cli: Cli, refused: Callable[..., None], refined: Path, key: str) -> None:
+    _forge(refined, lambda found: found["refined"].update({key: None}))
+    refused(cli("verify", refined), 4, ["refined names run"])
+
+
+def test_another_parent_is_refused(cli: Cli, refused: Callable[..., None], refined: Path, private_file: Path) -> None:
+    assert cli("train", private_file, *STEPS, "--out", "other").status == 0
+    refused(cli("verify", refined, "--run", "other"), 4, ["manifest digest", "--run"])
+    _other_weights("model.npz")(Path("run"))
+    assert cli("verify", refined, "--run", "run").status == 4
+    refused(cli("verify", "other", "--run", "run"), 2, ["was not refined"])
+
+
+def test_training_refines_as_refine_does(
+    cli: Cli, refused: Callable[..., None], private_file: Path, rows: Path
+) -> None:
+    assert cli("train", private_file, *STEPS, "--out", "direct", "--unlabelled", rows).status == 0
+    run = read_run(Path("direct"))
+    assert run.manifest.refined is not None
+    assert run.manifest.refined.run is None
+    proved = result_of(cli("verify", "direct", "--unlabelled", rows, "--json"))["stated_not_checked"]
+    assert "model.npz" not in proved
+    assert "unlabelled" in Path("direct/config.toml").read_text()
+    refused(cli("refine", "direct", rows, "--out", "twice"), 2, ["refined already"])
+
+
+def test_refinement_reads_no_private_row(
+    cli: Cli, refined: Path, private_file: Path, rows: Path, tmp_path: Path
+) -> None:
+    """The run's feature file has other private rows, or is gone: the refined bits are the same."""
+    at = Path(read_run(Path("run")).manifest.features)
+    x, y = gaussian_rows("train", 400)
+    moved = tmp_path / "moved.h5"
+    with FeatureWriter(moved, Description(**BACK)) as writer:
+        writer.write_group("train", 400, N_FEATURES, [x[::-1] + 1], y, [f"train/{row:04d}" for row in range(400)])
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    for name, features in (("neighbour", moved), ("gone", tmp_path / "absent.h5")):
+        shutil.copytree("run", f"run-{name}")
+        write_sealed(Path(f"run-{name}"), {**manifest, "features": str(features)})
+        assert cli("refine", f"run-{name}", rows, "--out", name).status == 0
+        assert Path(name, "model.npz").read_bytes() == (refined / "model.npz").read_bytes()
+        assert read_run(Path(name)).manifest.test_accuracy is None  # its test rows are not those of the run
+    assert at.is_file()
+
+
+def _copies(path: Path, group: str, source: Path) -> Path:
+    with open_features(source) as features:
+        stolen = 2 * features.rows(group, slice(0, 1))
+    rows = np.concatenate([gaussian_rows("unlabelled", 20)[0], stolen])
+    with FeatureWriter(path, Description(class_names=(), backbone="test")) as writer:
+        writer.write_group("rows", len(rows), N_FEATURES, [rows], None, [f"u/{row}" for row in range(len(rows))])
+    return path
+
+
+def test_private_rows_among_the_rows_are_refused(
+    cli: Cli, refused: Callable[..., None], private_file: Path, tmp_path: Path
+) -> None:
+    leaky = _copies(tmp_path / "leaky.h5", "train", private_file)
+    refused(cli("train", private_file, *STEPS, "--out", "run", "--unlabelled", leaky), 4, ["leaky.h5", "--unlabelled"])
+    assert not Path("run").exists()
+    assert cli("train", private_file, *STEPS, "--out", "run").status == 0
+    refused(cli("refine", "run", leaky, "--out", "refined"), 4, ["leaky.h5", "would leak"])
+    assert not Path("refined").exists()
+
+
+def test_rows_that_do_not_fit_are_refused(
+    cli: Cli, refused: Callable[..., None], private_file: Path, tmp_path: Path
+) -> None:
+    assert cli("train", private_file, *STEPS, "--out", "run").status == 0
+    (tmp_path / "text.h5").write_text("no feature file")
+    wrong = {
+        private_file: "labelled rows",
+        write_unlabelled(tmp_path / "one.h5", 1): "1 row",
+        write_unlabelled(tmp_path / "wide.h5", width=N_FEATURES + 1): f"{N_FEATURES + 1} features",
+        tmp_path / "absent.h5": "does not exist",
+        tmp_path / "text.h5": "not an HDF5 file",
+    }
+    for path, words in wrong.items():
+        refused(cli("train", private_file, *STEPS, "--out", "new", "--unlabelled", path), 3, [words])
+        refused(cli("refine", "run", path, "--out", "new"), 3, [words])
+        assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--method", "non-private", "--public-shots", "0"], "adds no noise"),
+        ([*STEPS, "--output", "vote", "--ensemble", "2"], "votes"),
+    ],
+)
+def test_runs_that_cannot_be_refined_are_refused(
+    cli: Cli, refused: Callable[..., None], private_file: Path, rows: Path, words: list[str], why: str
+) -> None:
+    refused(cli("train", private_file, *words, "--out", "run", "--unlabelled", rows), 2, [why])
+    assert cli("train", private_file, *words, "--out", "run").status == 0
+    refused(cli("predict", "run", rows, "--together"), 2, [why])
+    assert cli("refine", "run", rows, "--out", "refined").status in (2, 4)
+
+
+def test_rows_predicted_together(cli: Cli, private_file: Path) -> None:
+    assert cli("train", private_file, *STEPS, "--eps", "0.3", "--out", "run").status == 0
+    alone, together = (
+        list(csv.DictReader(io.StringIO(cli("predict", "run", private_file, *words).stdout)))
+        for words in ([], ["--together"])
+    )
+    names, truth = BACK["class_names"], gaussian_rows("test", 120)[1]
+    hits = [sum(row["label"] == names[k] for row, k in zip(found, truth, strict=True)) for found in (alone, together)]
+    assert [row["id"] for row in alone] == [row["id"] for row in together]
+    assert hits[1] >= hits[0] - 1
+    assert [row["score"] for row in alone] != [row["score"] for row in together]
+
+
+def test_a_comparison_refines_its_private_runs(cli: Cli, private_file: Path, rows: Path) -> None:
+    words = ["--methods", "noisy-gd:steps=3", "--eps", "1", "--seeds", "1", "--jobs", "1", "--out", "compared"]
+    result_of(cli("compare", private_file, *words, "--json"))
+    result_of(cli("compare", private_file, *words, "--unlabelled", rows, "--json"))
+    found = [read_run(folder).manifest for folder in Path("compared/runs").iterdir() if folder.is_dir()]
+    by_method = sorted((one.method, one.refined is not None) for one in found)
+    assert by_method == [("noisy-gd", False), ("noisy-gd", True), ("non-private", False)]
+
+
+def test_a_refined_run_exports_releases_and_publishes(cli: Cli, refined: Path, rows: Path) -> None:
+    assert cli("release", refined, "--out", "released").status == 0
+    assert cli("verify", "released", "--unlabelled", rows).status == 0
+    assert cli("export", refined, "--to", "safetensors", "--out", "probe.safetensors").status == 0
+    assert cli("pdp-report", refined, "--publish-epsilon", "0.5").status == 0
+    assert cli("verify", f"{refined}.published-1", "--unlabelled", rows).status == 0
+    assert cli("verify", f"{refined}.published-1", "--run", "run").status == 4  # it has spent more
+
+
+def test_an_estimator_refines_as_the_command_does(private_file: Path) -> None:
+    x, y = gaussian_rows("train", 400)
+    u = gaussian_rows("unlabelled", 200)[0]
+    options = {"epsilon": 1, "n_steps": 4, "classes": range(4), "insecure_seed": 3}
+    plain, refined = (NoisyGD(**options).fit(x, y, X_unlabelled=given) for given in (None, u))
+    assert not np.array_equal(plain.coef_, refined.coef_)
+    assert plain.privacy_["releases"] == refined.privacy_["releases"]
+    with pytest.raises(PrivacyError, match="rows of X"):
+        NoisyGD(**options).fit(x, y, X_unlabelled=np.concatenate([u, x[:1]]))
+    with pytest.raises(DataError, match="1 rows"):
+        NoisyGD(**options).fit(x, y, X_unlabelled=u[:1])
+    with pytest.raises(UsageError, match="votes"):
+        NoisyGD(**options, output="vote", ensemble=2).fit(x, y, X_unlabelled=u)
+
+
+def test_a_loaded_run_has_the_refined_weights(refined: Path) -> None:
+    np.testing.assert_array_equal(load_run(refined).coef_.T, read_run(refined).weights)

@@ -1,0 +1,131 @@
+"""The rule of refinement: what it gains, when it changes nothing, and what it depends on."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from linprobe.accounting.events import Releases
+from linprobe.data.sources import ArraySource
+from linprobe.errors import UsageError
+from linprobe.metrics import refinement
+from linprobe.metrics.refinement import Known, gathered, refine
+from linprobe.metrics.scores import class_scores
+
+N_CLASSES, WIDTH = 5, 30
+NOISY, CLEAN = Known(1000, 0.1), Known(100_000, 3.0)
+
+
+def rows_of(n: int, seed: int, classes: int = N_CLASSES) -> tuple[np.ndarray, np.ndarray]:
+    """Rows around one direction per class."""
+    g = np.random.default_rng(seed)
+    labels = np.arange(n) % classes
+    return (4 * np.eye(N_CLASSES, WIDTH)[labels] + 0.7 * g.normal(size=(n, WIDTH))).astype(np.float32), labels
+
+
+def probe_with(noise: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The weights of a good probe with noise."""
+    g = np.random.default_rng(seed)
+    weights = 10 * np.eye(WIDTH, N_CLASSES) + noise * g.normal(size=(WIDTH, N_CLASSES))
+    return weights.astype(np.float32), (-weights.mean(axis=0) / 2).astype(np.float32)
+
+
+def accuracy(model: tuple[np.ndarray, np.ndarray], rows: tuple[np.ndarray, np.ndarray]) -> float:
+    return float((class_scores(rows[0], *model).argmax(axis=1) == rows[1]).mean())
+
+
+def test_rows_without_labels_correct_noisy_weights() -> None:
+    unlabelled, new, probe = rows_of(400, 1), rows_of(500, 2), probe_with(5.0)
+    found = refine(unlabelled[0], *probe, NOISY)
+    assert found.strength == 1
+    assert accuracy(probe, new) < 0.85
+    assert accuracy((found.weights, found.bias), new) > accuracy(probe, new) + 0.05
+    together = float((found.scores.argmax(axis=1) == unlabelled[1]).mean())
+    assert together > accuracy(probe, unlabelled) + 0.05
+
+
+def test_the_same_rows_and_weights_give_the_same_bits() -> None:
+    unlabelled, probe = rows_of(300, 1)[0], probe_with(8.0)
+    first, second = (refine(unlabelled, *probe, NOISY) for _ in range(2))
+    for name in ("weights", "bias", "scores"):
+        assert getattr(first, name).tobytes() == getattr(second, name).tobytes()
+
+
+@pytest.mark.parametrize("noise", [0.0, 2.0, 8.0])
+def test_a_run_with_little_noise_loses_nothing(noise: float) -> None:
+    new, probe = rows_of(500, 2), probe_with(noise)
+    found = refine(rows_of(300, 1)[0], *probe, CLEAN)
+    assert found.strength < 0.01
+    assert accuracy((found.weights, found.bias), new) >= accuracy(probe, new) - 0.005
+
+
+@pytest.mark.parametrize("n", [5, 10, 50])
+def test_few_rows_do_no_harm(n: int) -> None:
+    new, probe = rows_of(500, 2), probe_with(3.0)
+    found = refine(rows_of(n, 3)[0], *probe, NOISY)
+    assert accuracy((found.weights, found.bias), new) >= accuracy(probe, new) - 0.01
+
+
+def test_rows_of_another_kind_change_nothing() -> None:
+    new, probe = rows_of(500, 2), probe_with(3.0)
+    others = (5 * np.eye(1, WIDTH) + np.random.default_rng(4).normal(size=(300, WIDTH))).astype(np.float32)
+    found = refine(others, *probe, NOISY)
+    assert found.strength == 0
+    assert found.weights is probe[0]
+    assert accuracy((found.weights, found.bias), new) == accuracy(probe, new)
+
+
+@pytest.mark.parametrize("rows", [rows_of(1, 1)[0], np.ones((30, WIDTH), np.float32), np.zeros((3, WIDTH), np.float32)])
+def test_rows_without_differences_change_nothing(rows: np.ndarray) -> None:
+    probe = probe_with(3.0)
+    found = refine(rows, *probe, NOISY)
+    assert found.strength == 0
+    assert found.weights is probe[0]
+
+
+def test_given_class_shares_are_kept() -> None:
+    unlabelled, probe = rows_of(400, 1), probe_with(8.0)
+    shares = np.array([0.6, 0.1, 0.1, 0.1, 0.1])
+    found = refine(unlabelled[0], *probe, NOISY, shares)
+    even = refine(unlabelled[0], *probe, NOISY, np.ones(N_CLASSES))
+    of_first = [int((one.scores.argmax(axis=1) == 0).sum()) for one in (found, even)]
+    assert 60 < of_first[1] < 100
+    assert of_first[0] > of_first[1] + 40
+
+
+@pytest.mark.parametrize("shares", [[1.0, 1.0], [0.0] * 5, [-1.0, 1, 1, 1, 1], [math.nan, 1, 1, 1, 1]])
+def test_shares_that_are_no_distribution_are_refused(shares: list[float]) -> None:
+    with pytest.raises(UsageError, match="class shares"):
+        refine(rows_of(40, 1)[0], *probe_with(1.0), NOISY, shares)
+
+
+def test_the_noise_of_a_run_follows_from_its_releases() -> None:
+    steps = Releases("gradient", 20.0, 1.0, 400)
+    others = [Releases(purpose, 0.1, 1.0, 1) for purpose in ("test accuracy", "histogram")]
+    counted = Known.of(700, [steps, *others], centred=True)
+    assert counted == Known.of(700, [steps], centred=True)
+    assert counted.mu == pytest.approx(1.0)
+    assert counted.noise(7) == pytest.approx(0.01)
+    assert Known.of(0, [], centred=True).noise(7) == math.inf
+
+
+def test_many_rows_are_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refinement, "MOST_ROWS", 40)
+    rows, labels = rows_of(1000, 1)
+    source = ArraySource(rows, labels)
+    found, places = gathered((x for x, _ in source.blocks()), 1000, WIDTH, N_CLASSES)
+    assert places.tolist() == list(range(0, 1000, 25))
+    np.testing.assert_array_equal(found, rows[::25])
+    whole, all_places = gathered([rows[:17], rows[17:30]], 30, WIDTH, N_CLASSES)
+    assert all_places.tolist() == list(range(30))
+    np.testing.assert_array_equal(whole, rows[:30])
+
+
+def test_neighbours_do_not_depend_on_the_size_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    unlabelled, probe = rows_of(200, 1)[0], probe_with(8.0)
+    whole = refine(unlabelled, *probe, NOISY)
+    monkeypatch.setattr(refinement, "BLOCK_SCORES", 200 * 7)
+    parts = refine(unlabelled, *probe, NOISY)
+    np.testing.assert_allclose(parts.weights, whole.weights, atol=1e-3 * np.abs(whole.weights).max())

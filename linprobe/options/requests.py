@@ -37,7 +37,9 @@ IMAGES, NETWORK, SPEED = "Images", "Network", "Speed and reliability"  # heading
 PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 PROCESSES = "one per processor, at most 8"
 DIGITS = "digits"  # the built-in data
-MOST_RUNS = ("epsilon", "delta", "unit", "public_shots", "public", "class_weight", "method", "out", "dry_run")
+MOST_RUNS = (
+    "epsilon", "delta", "unit", "public_shots", "public", "unlabelled", "class_weight", "method", "out", "dry_run",
+)  # fmt: skip
 RATE_FLAGS = ("--sampling-rate", "--q")
 
 # Groups of options that several commands share.

@@ -49,7 +49,6 @@ def test_arrays_without_labels_become_rows(cli: Cli, tmp_path: Path) -> None:
     with open_features(tmp_path / "u.h5", labelled=False) as features:
         np.testing.assert_array_equal(features.rows("rows", slice(0, 30)), x)
         assert features.ids("rows")[3] == "photo 3"
-    assert cli("import", "u.npz", "--out", "v.h5", "--dry-run").status == 0
 
 
 def test_arrays_with_some_labels_are_refused(cli: Cli, refused: Callable[..., None], tmp_path: Path) -> None:

@@ -26,6 +26,12 @@ needs_kernel = pytest.mark.skipif(native.LIBRARY is None, reason="the kernel is 
 REASSOCIATED = ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-U__ASSOCIATIVE_MATH__"]
 
 
+@pytest.fixture(autouse=True)
+def _kernels_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the suite runs without the kernel too."""
+    monkeypatch.delenv("LINPROBE_NATIVE", raising=False)
+
+
 def compiled(source: Path, out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     command = ["cc", "-O3", "-std=gnu11", "-ffp-contract=fast", *flags, "-fPIC", "-shared", str(source), "-o", str(out)]
     return subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)

@@ -87,9 +87,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             stream.write("a,b,species\n")
             stream.writelines(f"{g.normal()},{g.normal()},{('setosa', 'virginica')[label]}\n" for label in labels)
     np.savez(folder / "arrays.npz", **arrays)
+    np.savez(folder / "alone.npz", X=g.normal(size=(40, 6)))
     np.savez(folder / "owned.npz", **arrays, owner_train=np.arange(240) // 2)
     np.savez(folder / "twice.npz", **{**arrays, "X_train": np.repeat(arrays["X_train"][::2], 2, axis=0)})
     made = {"features": "arrays", "later": "arrays", "new": "arrays", "patients": "owned", "twice": "twice"}
+    made["unlabelled"] = "alone"
     for name, source in made.items():
         assert run(["import", str(folder / f"{source}.npz"), "--out", str(folder / f"{name}.h5")]) == 0
     words = ["--method", "noisy-gd", "--eps", "3", "--steps", "3", "--book", str(folder / "book.jsonl")]

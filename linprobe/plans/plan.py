@@ -34,6 +34,11 @@ from linprobe.plans.centring import settled
 from linprobe.plans.settings import INIT_WORDS, Settings, schedule_of
 from linprobe.runs.check import FirstModel
 
+UNCHECKED_KIND = (
+    "the rows of this run are not centred, so unlabelled rows of another kind than the private ones would not be "
+    "noticed, and would make it worse; give rows of the same kind"
+)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -156,6 +161,8 @@ def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None) -> 
         said.append("NOT PRIVATE: the noise comes from a seed you gave; use this run for tests only")
     elif plan.budget is not None and delta is None:
         said.append(fewer_protected(dataset, plan.budget.releases, plan.budget.delta, plan.budget.accountant))
+    if dataset.unlabelled is not None and plan.preprocessing.centre is None and plan.settings.condition != MEAN:
+        said.append(UNCHECKED_KIND)
     return [text for text in said if text is not None]
 
 

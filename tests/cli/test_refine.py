@@ -263,3 +263,31 @@ def test_an_estimator_refines_as_the_command_does(private_file: Path) -> None:
 
 def test_a_loaded_run_has_the_refined_weights(refined: Path) -> None:
     np.testing.assert_array_equal(load_run(refined).coef_.T, read_run(refined).weights)
+
+
+@pytest.mark.parametrize(
+    ("words", "uniform"), [(["--class-counts", "yes"], False), (["--class-weight", "balanced"], True)]
+)
+def test_refinement_keeps_the_shares_that_were_counted(
+    cli: Cli, refused: Callable[..., None], private_file: Path, rows: Path, words: list[str], uniform: bool
+) -> None:
+    assert cli("train", private_file, *STEPS, *words, "--out", "run").status == 0
+    assert cli("refine", "run", rows, "--out", "later").status == 0
+    assert cli("train", private_file, *STEPS, *words, "--unlabelled", rows, "--out", "at once").status == 0
+    for folder in ("later", "at once"):
+        run = read_run(Path(folder))
+        assert run.class_shares is not None
+        shares = run.manifest.refined.class_shares
+        expected = [1 / len(shares)] * len(shares) if uniform else run.class_shares.tolist()
+        assert shares == pytest.approx(expected, abs=1e-12)
+        assert cli("verify", folder, "--unlabelled", rows).status == 0
+        manifest = json.loads(Path(folder, "manifest.json").read_text())
+        manifest["refined"]["class_shares"] = [0.7, *[0.3 / (len(shares) - 1)] * (len(shares) - 1)]
+        write_sealed(Path(folder), manifest)
+        refused(cli("verify", folder, "--unlabelled", rows), 4, ["does not follow"], notes=9)
+
+
+def test_a_run_without_centre_warns_of_rows_of_another_kind(cli: Cli, private_file: Path, rows: Path) -> None:
+    given = ["train", private_file, *STEPS, "--unlabelled", rows]
+    assert "another kind" in cli(*given, "--condition", "none", "--dry-run").stderr
+    assert "another kind" not in cli(*given, "--condition", "mean", "--dry-run").stderr

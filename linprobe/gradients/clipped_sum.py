@@ -25,7 +25,15 @@ from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.kernel import ChosenRows, KernelProducts
 from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
-from linprobe.gradients.rounding import SMALLEST_MARGIN, Arithmetic, ExactSum, Sample, arithmetic, unit_arithmetic
+from linprobe.gradients.rounding import (
+    SMALLEST_MARGIN,
+    Arithmetic,
+    ExactSum,
+    Sample,
+    SteadyProducts,
+    arithmetic,
+    unit_arithmetic,
+)
 from linprobe.gradients.unit_sums import MOST_CANCELLATION, Clip, UnitClip, unit_means
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
@@ -53,9 +61,13 @@ class Subspace(Projection, Protocol):
 
 @dataclass(frozen=True)
 class _Pass(Clip):
-    """What all threads of a clipped sum share. `wide`: whether sums of a few rows are float64."""
+    """What all threads of a clipped sum share.
+
+    `wide`: whether sums of a few rows are float64. `scores`: float64 scores of rows, for rows that change their places.
+    """
 
     wide: bool
+    scores: SteadyProducts
     subspace: Subspace | None
     contributions: Array | None
     backend: Backend
@@ -66,8 +78,8 @@ class _Worker:
 
     The float32 rounding of a record must not depend on the other records in the sample. The kernel computes the scores
     of a row in one order, at every place. BLAS does not. So without the kernel, scores are computed for all rows, at
-    fixed places, or, if not all are observed, nothing is rounded to float32. Each float32 sum is over a run of a
-    `Sample`.
+    fixed places, or, if not all are observed, by `SteadyProducts`, and nothing is rounded to float32. Each float32 sum
+    is over a run of a `Sample`.
 
     Args:
         weights: shape (n_classes, n_features), float32. products: with `weights`, for this thread.
@@ -81,9 +93,10 @@ class _Worker:
         self._products, self._clip, self._n_rows = products, clip, rows.n_rows
         steady = isinstance(products, KernelProducts) and not clip.wide
         self._fused = products if isinstance(products, KernelProducts) and not clip.wide and clip.plain else None
-        self._weights = None if clip.observed or steady else double(weights)
-        self._units = UnitClip(clip, double(weights), self._fused) if rows.units else None
-        self._further: Products | None = None
+        self._moving = not (clip.observed or steady)
+        alone = products.scores if isinstance(products, KernelProducts) else clip.scores.of
+        self._units = UnitClip(clip, double(weights), alone, self._fused) if rows.units else None
+        self._further: Callable[[Array], Array] | None = None
         self.weight = 0
         # a large sum is made by its thread
         self._sum = self._empty_sum() if math.prod(weights.shape) <= FEW_ENTRIES else None
@@ -128,18 +141,17 @@ class _Worker:
         elif sample is None or self._clip.observed:
             self._take_rows(block, sample)
         else:
-            rounded = self._weights is not None or not isinstance(self.sum.shift, float)
+            rounded = self._moving or not isinstance(self.sum.shift, float)
             for part in sample.parts(BLOCK_ROWS, rounded=rounded):
                 self._take_rows(block.chosen(part.places), part.compact())
 
     def _take_rows(self, block: Block, sample: Sample | None) -> None:
         """Clip the gradients of all rows, and add the gradients of `sample`, or of all rows."""
         clip, x = self._clip, block.x
-        if self._weights is not None:
+        if self._moving:
             block = replace(block, stored=double(x), translation=None)  # norms in a geometry are products too
-            r, _ = residuals_of(block.x @ self._weights.T, block.y, clip.loss, weights=block.weights)
-        else:
-            r, _ = residuals_of(self._products.scores(x), block.y, clip.loss, weights=block.weights)
+        scores = clip.scores.of(block.x) if self._moving else self._products.scores(x)
+        r, _ = residuals_of(scores, block.y, clip.loss, weights=block.weights)
         r_norms = residual_norms(r)
         norms = clip.geometry.norms(block, r, r_norms, self._multiply)
         factors = clip_factors(norms, clip.clip_norm, clip.margin)
@@ -147,7 +159,7 @@ class _Worker:
         if block.sampled is not None:
             factors = factors * block.sampled
         narrow_factors = single(factors)
-        if self._weights is not None:
+        if self._moving:
             self.sum.add((r * factors[:, None]).T @ block.x)
             self.wide_weight.add(factors.sum(keepdims=True))
             return
@@ -176,12 +188,13 @@ class _Worker:
             self.wide_weight.add(taken.weight)
 
     def _multiply(self, x: Array, matrix: Array) -> Array:
-        """x @ matrix, for the matrix of the geometry; float32 products of a sample depend on no other row."""
-        if self._clip.observed or self._weights is not None:
+        """x @ matrix, for the matrix of the geometry; products of a sample depend on no other row."""
+        if self._clip.observed:
             return x @ matrix
         if self._further is None:
-            self._further = self._clip.backend.products(matrix.T)
-        return self._further.scores(x)
+            steady = self._moving
+            self._further = SteadyProducts(matrix).of if steady else self._clip.backend.products(matrix.T).scores
+        return self._further(x)
 
     def _take_fused(self, block: Block, products: KernelProducts, sample: Sample | None) -> None:
         """`take` in one call, for a block whose records are all observed."""
@@ -237,9 +250,8 @@ def clipped_sum(
     rounding = _rounding(rows, products, geometry, loss, clip_norm, math.prod(weights.shape))
     contributions = backend.zeros(rows.n_local) if per_record and rows.observed else None
     wide, rate = rounding.dtype is np.float64, rows.sampling_rate
-    clip = _Pass(
-        clip_norm, rounding.margin, geometry, loss, rate, rows.observed, wide, subspace, contributions, backend
-    )
+    given = clip_norm, rounding.margin, geometry, loss, rate, rows.observed
+    clip = _Pass(*given, wide, SteadyProducts(narrow.T), subspace, contributions, backend)
     most = max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape)))
     n_threads = min(backend.n_threads(rows, weights), most)
     workers = [_Worker(clip, narrow, products.for_thread(), rows) for _ in range(n_threads)]

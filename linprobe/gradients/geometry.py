@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import Block
 from linprobe.data.preprocessing import SEGMENT
 from linprobe.errors import ParameterError
-from linprobe.gradients.rounding import FLOAT32_ROUNDING
+from linprobe.gradients.rounding import FLOAT32_ROUNDING, SteadyProducts
 from linprobe.parallel.array_api import Array, norm
 
 LARGEST_SPREAD = 1e6
@@ -90,6 +90,7 @@ class Origin(Geometry):
     def __init__(self, origin: NDArray[np.float64]) -> None:
         self._narrow = np.ascontiguousarray(origin, dtype=np.float32)
         self._origin = self._narrow.astype(np.float64)  # the rounded origin, as in `norms`
+        self._products = SteadyProducts(self._origin)
         self._length = float(np.linalg.norm(self._origin))
         # an inner product of n terms has an error of at most n roundings, in any order; a row norm, SEGMENT roundings
         self._slack = 2 * (origin.shape[0] + 1) * FLOAT32_ROUNDING * self._length
@@ -110,7 +111,7 @@ class Origin(Geometry):
 
     def along(self, x: Array, r: Array) -> Array:
         """x_j^T origin r_j."""
-        return ((x @ self._origin) * r).sum(-1)
+        return (self._products.of(x) * r).sum(-1)
 
     def unit_norms(self, squared: Array, along: Array, spread: Array) -> Array:
         """||S_u - origin||, rounded up."""

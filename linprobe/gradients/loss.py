@@ -11,6 +11,7 @@ No per-example gradient is formed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, contiguous, double, namespace, norm, numbers_like, on_host, single
 from linprobe.parallel.threads import blas_module, in_order
 
-LARGEST_WEIGHTS = 1e9  # beyond, float64 scores depend on the place of a row by more than the margin of a sum covers
+LARGEST_WEIGHTS = 1e9  # norm at which weights count as diverged; scores and their squares stay in the range of float32
 Weights = NDArray[np.float64]
 
 
@@ -52,7 +53,7 @@ def residuals_of(
     if loss == "softmax":
         scores -= xp.max(scores, axis=1, keepdims=True)
         own = xp.sum(scores[numbers_like(y), y], dtype=xp.float64) if with_loss and weights is None else None
-        xp.exp(scores, out=scores)
+        _exponentiate(scores)
         sums = xp.sum(scores, axis=1, keepdims=True)
         if own is not None:
             value = xp.sum(xp.log(sums), dtype=xp.float64) - own
@@ -72,6 +73,19 @@ def residuals_of(
     if weights is not None:
         scores *= weights[:, None]
     return scores, value
+
+
+def _exponentiate(scores: Array) -> None:
+    """e^s in place, for scores (b, n_classes) of at most 0. Float64 is rounded so that the sum of a row is exact.
+
+    Then it has the same bits in any order of additions, which on a GPU depends on the number of rows.
+    """
+    xp = namespace(scores)
+    xp.exp(scores, out=scores)
+    if scores.dtype == xp.float64:
+        shift = 1.5 * 2.0 ** math.ceil(math.log2(scores.shape[1]))  # whole steps, which add up to at most 2^52 of them
+        scores += shift
+        scores -= shift
 
 
 def _losses(scores: Array, y: Array, loss: Loss) -> Array:

@@ -13,6 +13,8 @@ changes by at most tau in exact arithmetic. In floating point, with u = 2^-24 an
         If the sum of a block is rounded as a whole (without the kernel, on a GPU, with `Scale`), float64 sums in the
         block add an error of at most 2^-27 A.
     The relative error of residual norms is 17 u (`linprobe.data.preprocessing.row_norms`), of factors and products 2 u.
+    The scores of a row are the same numbers in both cases: the kernel adds them in one order at every place; BLAS gets
+        the same rows at the same places in calls of the same shape; or no addition rounds (`SteadyProducts`).
 
 Clip factors keep gradients below tau by a margin that covers all these errors. tests/mechanisms/test_clipping.py checks
 each term, and that known attacks on the rounding stay far below the margin.
@@ -23,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -31,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.errors import ParameterError
+from linprobe.parallel.array_api import Array, double, namespace
 
 FLOAT32_ROUNDING = 2.0**-24
 SUM_ROWS = 128  # rows of a float32 sum
@@ -41,6 +44,10 @@ SAMPLED_STEPS = 9  # grid steps by which one record moves the roundings of a sam
 LEAST_ROWS = 1 << 13  # smaller sums use the grid of this many rows, so that shards of one data set share a grid
 SMALLEST_MARGIN = 2.0**-10
 LARGEST_MARGIN = 2.0**-4
+FLOAT64_BITS = 53
+ROW_BITS = 26  # of the numbers of a row in `SteadyProducts`: two more than float32 has
+STEADY_ROWS = 128  # of a call, so that they stay in cache
+LEAST_TOP = 2.0**-400  # largest number of a row or column, at least, so that no product underflows
 GRID_ROUNDINGS = 32  # grid steps by which one person moves the roundings of runs of rows: docs/proofs/people.md
 
 
@@ -70,6 +77,61 @@ class ExactSum:
         term += self.shift
         term -= self.shift
         self.total += term
+
+
+class SteadyProducts:
+    """Products x @ matrix in float64, whose row i depends on row i of x and on the matrix alone.
+
+    BLAS adds in an order that follows from the shape of a call and the place of a row in it. So no addition may round.
+    Each row of x is rounded to whole numbers up to 2^`ROW_BITS`, times a power of two; the matrix is split into parts
+    whose columns are whole numbers up to 2^b, times a power of two. n products of such numbers add up to at most 2^53,
+    in any order, if `ROW_BITS` + b + log2(n) <= 53. The parts together keep `ROW_BITS` bits of each column or more. So
+    the result differs from x @ matrix by at most n 2^-`ROW_BITS` times the largest numbers of the row and the column.
+
+    Args:
+        matrix: shape (n_features, n_columns), finite, on the host or a GPU.
+    """
+
+    def __init__(self, matrix: Array) -> None:
+        self._matrix, self._n_columns = matrix, matrix.shape[1]
+
+    @cached_property
+    def _parts(self) -> Array:
+        """The parts of the matrix side by side, shape (n_features, n_parts n_columns)."""
+        bits = FLOAT64_BITS - ROW_BITS - math.ceil(math.log2(self._matrix.shape[0]))
+        left, parts = double(self._matrix), []
+        for _ in range(-(-ROW_BITS // bits)):
+            parts.append(_leading(left, bits, axis=0))
+            left = left - parts[-1]
+        return namespace(left).concatenate(parts, axis=1)
+
+    def of(self, x: Array) -> Array:
+        """x @ matrix, shape (n, n_columns), for finite rows x (n, n_features)."""
+        if not isinstance(x, np.ndarray):
+            return self._products(x)
+        found = np.empty((len(x), self._n_columns))
+        for first in range(0, len(x), STEADY_ROWS):
+            rows = slice(first, first + STEADY_ROWS)
+            found[rows] = self._products(x[rows])
+        return found
+
+    def _products(self, x: Array) -> Array:
+        """`of`, in one call."""
+        products = _leading(double(x), ROW_BITS, axis=1) @ self._parts
+        found = products[:, : self._n_columns]
+        for first in range(self._n_columns, products.shape[1], self._n_columns):
+            found = found + products[:, first : first + self._n_columns]
+        return found
+
+
+def _leading(x: Array, bits: int, axis: int) -> Array:
+    """`x` rounded to whole numbers up to 2^bits times one power of two, which the largest number along `axis` gives."""
+    xp = namespace(x)
+    top = xp.max(abs(x), axis=axis, keepdims=True).clip(LEAST_TOP, None)
+    shift = 1.5 * 2.0 ** (FLOAT64_BITS - 1 - bits) * (top / xp.frexp(top)[0])  # rounds as in `ExactSum`
+    rounded = x + shift
+    rounded -= shift
+    return rounded
 
 
 @dataclass(frozen=True)

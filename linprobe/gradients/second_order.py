@@ -42,7 +42,7 @@ from linprobe.data.rows import Rows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients.clipped_sum import Reduce
 from linprobe.gradients.loss import Weights, check_weights, residuals_of
-from linprobe.gradients.rounding import ExactSum, arithmetic, unit_arithmetic
+from linprobe.gradients.rounding import ExactSum, SteadyProducts, arithmetic, unit_arithmetic
 from linprobe.gradients.unit_sums import MOST_CANCELLATION, outer_product_norms, sums_over_pairs
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, relative_contributions
 from linprobe.parallel.process_group import ALONE
@@ -198,12 +198,11 @@ def newton_sum(
         margin = arithmetic(1.0, n_entries, rows.n_rows).margin
     gradient, lock = ExactSum(np.zeros((n_features, n_classes)), np.array(clip_norm), rows.n_rows), Lock()
     hessians = [SymmetricSum(n_features, rows.n_rows, clip_norm) for _ in range(n_classes)]
-    contributions = np.empty(rows.n_local)
+    contributions, scores = np.empty(rows.n_local), SteadyProducts(weights)
 
     def take(block: Block) -> None:
         x = block.x.astype(np.float64)
-        scores = x @ weights
-        r = residuals_of(scores, block.y, "softmax")[0]
+        r = residuals_of(scores.of(x), block.y, "softmax")[0]
         p = r.copy()
         p[np.arange(len(p)), block.y] += 1
         summands = _Summands(x, r, hessian_scale * p * (1 - p))

@@ -9,11 +9,11 @@ the inner products of the rows and the inner products of the residuals:
 People with more than `PAIRED_ROWS` rows, and all people in a scale, have S_u formed instead, which is then less work.
 
 Rounding: a person whose place is empty moves the rows of the others in the block of that place, so nothing may depend
-on the place of a row. Products are float64; or, for softmax in the plain geometry with the kernel, float32 with
-residuals that have the same bits at every place (`KernelProducts`). The rows of one person may cancel. So the factor
-also keeps the summed lengths of the person's gradients, l = sum_j ||x_j|| ||r_j||, below `MOST_CANCELLATION` times the
-bound: without it, rounding relative to l would not be bounded relative to the clip norm. Orthogonal gradients of
-`PAIRED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
+on the place of a row. The kernel scores each row by itself; without it, scores are `SteadyProducts`. Other products are
+float64; or, for softmax in the plain geometry with the kernel, float32 (`KernelProducts`). The rows of one person may
+cancel. So the factor also keeps the summed lengths of the person's gradients, l = sum_j ||x_j|| ||r_j||, below
+`MOST_CANCELLATION` times the bound: without it, rounding relative to l would not be bounded relative to the clip norm.
+Orthogonal gradients of `PAIRED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
 """
 
 from __future__ import annotations
@@ -87,11 +87,13 @@ class UnitClip:
 
     Attributes:
         weights: shape (n_classes, n_features), float64.
+        scores: x @ weights.T for rows x, where the scores of a row depend on no other row.
         products: of these weights, for float32 sums; None for float64.
     """
 
     clip: Clip
     weights: Array
+    scores: Callable[[Array], Array]
     products: KernelProducts | None
 
     def add(self, block: Block, total: ExactSum) -> ClippedUnits:
@@ -139,9 +141,10 @@ class UnitClip:
     def _add_few(self, block: Block, pairs: Pairs, total: ExactSum | None, factors: Array, lengths: Array) -> None:
         """`_add` for the people with few rows each."""
         clip, geometry, owner = self.clip, self.clip.geometry, pairs.owner
-        x, y = double(widened(block.stored[pairs.rows])), block.y[pairs.rows]
+        x, y = widened(block.stored[pairs.rows]), block.y[pairs.rows]
         weights = None if block.weights is None else block.weights[pairs.rows]
-        r = residuals_of(x @ self.weights.T, y, clip.loss, weights=weights)[0]
+        r = residuals_of(double(self.scores(x)), y, clip.loss, weights=weights)[0]
+        x = double(x)
         row_lengths = ((x * x).sum(-1) * (r * r).sum(-1)) ** 0.5
         inner = inner_products(block.stored, pairs) if pairs.inner is None else pairs.inner
         inner = inner * (r[pairs.first] * r[pairs.second]).sum(-1)

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
+from linprobe.errors import LinprobeError
 from linprobe.mechanisms.grid import EXTRA_BITS, first_look, grid_step, nearest_cell
 from linprobe.parallel.array_api import contiguous
 from linprobe.parallel.threads import in_slices
@@ -45,9 +46,13 @@ class NoiseSource:
         key: 32 bytes, as secret as the private rows. It determines the draws since the last `ratchet`, and the keys of
             later ones until a `renewed_key` takes its place.
         draws: number of streams used since the last `ratchet`.
+
+    Raises:
+        LinprobeError: the arithmetic of this thread is not that of the proofs.
     """
 
     def __init__(self, insecure_seed: int | None = None) -> None:
+        _check_arithmetic()
         self.kind = SECURE if insecure_seed is None else INSECURE
         if insecure_seed is None:
             self.key = os.urandom(32)
@@ -119,6 +124,19 @@ class NoiseSource:
         # the cipher takes a 4-byte block counter, then the nonce
         place = block.to_bytes(4, "little") + nonce.to_bytes(12, "little")
         return Cipher(ChaCha20(self.key, place), mode=None).encryptor().update(bytes(n_bytes))
+
+
+def _check_arithmetic(half_unit: float = 2.0**-53, least: float = 2.0**-1074) -> None:
+    """Raise LinprobeError unless float64 is rounded to nearest and subnormal numbers are kept.
+
+    A library may change both for a thread and all that it starts; one compiled with -ffast-math does when it is loaded.
+    """
+    nearest = 1.0 + half_unit == 1.0 == -(-1.0 - half_unit) and 1.0 + 1.5 * half_unit > 1.0
+    if not nearest or not (least * 2.0**60 > 0 and half_unit * 2.0**-969 * 0.5 > 0):
+        raise LinprobeError(
+            f"the processor {'flushes small numbers to 0' if nearest else 'does not round to nearest'}, so noise and "
+            "sums would be wrong; allowed: the default of IEEE 754; run without the library that changed it"
+        )
 
 
 def _check_place(start: int, n: int) -> None:

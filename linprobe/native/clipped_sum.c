@@ -5,10 +5,19 @@
    panels of at most PANEL classes and of nearly equal size, so that the sums of some rows, or of two vectors of features,
    stay in registers. vectors.h has the kernels, which are compiled once for each vector width. */
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+/* The proofs need each float operation rounded as it is written. */
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || FLT_EVAL_METHOD
+#error "compile without -ffast-math, -ffinite-math-only and x87 arithmetic: the noise and the sums would be wrong"
+#endif
+#if defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)
+#error "compile without -fassociative-math and -freciprocal-math: the noise and the sums would be wrong"
+#endif
 
 #define LINE 64  /* bytes of cache */
 #define CHUNK 16 /* features in a chunk of packed weights; a cache line */
@@ -131,7 +140,13 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* Increment when a signature below changes: INTERFACE in linprobe/native/__init__.py. */
 int linprobe_interface(void)
 {
-    return 13;
+    return 14;
+}
+
+/* Floats in a vector on this processor: it decides the order in which scores are added. */
+int linprobe_lanes(void)
+{
+    return CALL(lanes);
 }
 
 /* out (n, n_classes) = scores of x (n, d), whose row stride is `stride` floats. The scores of a row have the same bits

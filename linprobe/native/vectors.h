@@ -335,6 +335,11 @@ TARGET static void KERNEL(clip_all)(float *r, size_t room, const int64_t *y, con
                      n_classes);
 }
 
+TARGET static int KERNEL(lanes)(void)
+{
+    return LANES;
+}
+
 #include "noise.h"
 #include "people.h"
 #include "runs.h"

@@ -26,6 +26,7 @@ from linprobe.accounting.selection import SelectionEvent, selection_epsilon, sel
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import Method
+from linprobe.native import arithmetic
 from linprobe.runs.manifest import NO_NOISE, Manifest, PrivacyStatement
 
 ADJACENCIES = {
@@ -145,12 +146,13 @@ def _sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
 
 
 def _software_versions() -> dict[str, str]:
-    """Versions of linprobe, Python, and the libraries whose arithmetic decides the result."""
+    """Versions of linprobe, Python, and the libraries whose arithmetic decides the result, and the kernel's digest."""
     names = ("numpy", "scipy", "scikit-learn", "cryptography")
     return {
         "linprobe": __version__,
         "python": platform.python_version(),
         **{name: version(name) for name in names},
+        "arithmetic": arithmetic(),
     }
 
 

@@ -33,8 +33,8 @@ from linprobe.atomic_files import replace_when_complete, sync_folder
 from linprobe.data.array_files import read_archive
 from linprobe.data.dataset import Dataset
 from linprobe.errors import DataError, PrivacyError, UsageError
-from linprobe.gradients.host import ARITHMETIC
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.native import arithmetic
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.plans.settings import Settings
@@ -275,5 +275,5 @@ def run_identity(settings: Settings, dataset: Dataset, *, precision: str, device
         "class weights": None if weights is None else weights.by_class.tolist(),
         "linprobe": __version__,
         "NumPy": np.__version__,
-        "arithmetic": ARITHMETIC,
+        "arithmetic": arithmetic(),
     }

@@ -58,7 +58,7 @@ def _kernel() -> list[Finding]:
     slower = "steps with few classes are slower"
     if os.environ.get("LINPROBE_NATIVE") == "0":
         return [Finding("kernel", "turned off", "limited", f"{slower}; unset LINPROBE_NATIVE")]
-    reason = "built for another machine or version" if native.PATH.exists() else "not built"
+    reason = "built for another machine or version, or gives wrong numbers" if native.PATH.exists() else "not built"
     return [Finding("kernel", reason, "limited", f"{slower}; install a C compiler, then linprobe again")]
 
 

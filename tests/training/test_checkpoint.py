@@ -557,6 +557,15 @@ def test_a_checkpoint_of_another_version_is_refused(stopped_run: TrainRequest, m
         train(stopped_run, Silent())
 
 
+def test_a_checkpoint_of_another_kernel_or_vector_width_is_refused(
+    stopped_run: TrainRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same noise must not meet a sum with other bits."""
+    monkeypatch.setattr(checkpoint, "arithmetic", lambda: "kernel 12ab, vectors of 3 floats")
+    with pytest.raises(UsageError, match=r"has arithmetic .* and this one 'kernel 12ab, vectors of 3 floats'"):
+        train(stopped_run, Silent())
+
+
 def changed_copy(features: Path, folder: Path, group: str = "train", text: float = 0.0, *, what: str = "row") -> Path:
     """The same file with another row, label or id in `group`, its rows in another order, or other text weights."""
     path = folder / "changed.h5"

@@ -26,7 +26,7 @@ PUBLISHED = Published("histogram", epsilon=0.5, noise_multiplier=7.5, file="publ
 def evidence_of(run: Path, **changes: Any) -> Evidence:
     """Evidence of a run, with `changes` to its manifest, and a published histogram."""
     manifest = replace(RunFolder(run).manifest, **{"published": (PUBLISHED,), **changes})
-    checked = Recomputed(manifest.epsilon, manifest.epsilon, manifest.epsilon, manifest.gdp_mu, manifest.zcdp_rho, 50)
+    checked = Recomputed(*[manifest.epsilon] * 3, None, manifest.gdp_mu, manifest.zcdp_rho, 50)
     return Evidence("run", manifest, checked, [HISTOGRAM], figures_on(["ant", "bee", "cat", "dog"]))
 
 

@@ -29,9 +29,8 @@ def officer_page() -> bytes:
     )
     schema = json.dumps(json_schema(), separators=(",", ":"))
     exact, check, words, ui = parts
-    script = (
-        f'"use strict";\n/* check begins */\nconst SCHEMA = {schema};\n{exact}\n{check}\n{words}/* check ends */\n\n{ui}'
-    )
+    judge = f"/* check begins */\nconst SCHEMA = {schema};\n{exact}\n{check}\n{words}/* check ends */"
+    script = f'"use strict";\n{judge}\n\n{ui}'
     policy = (
         f"default-src 'none'; script-src '{_source(script)}'; style-src '{_source(style)}'; connect-src 'none'; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"

@@ -22,6 +22,7 @@ from linprobe.runs.manifest import (
     PER_RECORD,
     SIGNATURE,
     TEST_FIGURES,
+    VERIFY_PAGE,
     Manifest,
 )
 
@@ -139,6 +140,7 @@ FILES: Mapping[str, Proof] = {
     HISTOGRAM_FILES: Proof(STATED, "digest"),
     CARD: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
     CLAIM: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
+    VERIFY_PAGE: Proof(MATCHED, "the page that this linprobe or an earlier one puts into a release; may be absent"),
     PER_RECORD: Proof(
         STATED, "`per_record_commitment` binds ids, losses and key; `n_private` ids; no further arrays; layout is free"
     ),

@@ -528,7 +528,7 @@ function checkDerived(m, selection) {
   checkPurposes(m, selection ? selection.runs.flat() : m.releases ?? []);
   must((m.test_rows === "none") === (m.n_test === 0), "test_rows and n_test contradict each other.");
   checkAccuracy(m);
-  const time = /^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?$/.test(m.created) && !Number.isNaN(Date.parse(m.created));
+  const time = /^\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?$/.test(m.created) && !Number.isNaN(Date.parse(m.created.replace(/[t ]/, "T")));
   must(time, `created is ${shown(m.created)}, which is no time.`);
 }
 
@@ -569,21 +569,72 @@ function checkCounts(m, released) {
   must(agree && complete && others.every((key) => !known(m[key])), "The accuracies do not follow from test_counts.");
 }
 
+/* The form of test_figures.json, as docs/metrics.md lists its keys. */
+
+const whole = (minimum) => ({ type: "integer", minimum });
+const orNull = (schema) => ({ ...schema, type: [schema.type, "null"] });
+const listOf = (items) => ({ type: "array", items });
+const object = (properties) => ({ type: "object", properties, required: Object.keys(properties), additionalProperties: false });
+const SHARE = { type: "number", minimum: 0, maximum: 1 }, METRIC = orNull(SHARE), INTERVAL = orNull({ type: "array", items: SHARE, minItems: 2, maxItems: 2 });
+const TEST_FIGURES = {
+  multiclass: object({
+    test_rows: whole(1), test_accuracy: SHARE, balanced_accuracy: SHARE, macro_auroc: METRIC, calibration_error: SHARE,
+    commonest_class: { type: "string" }, commonest_share: SHARE,
+    per_class: { type: "object", additionalProperties: object({ n: whole(0), recall: METRIC, recall_interval: INTERVAL,
+      predicted: whole(0), precision: METRIC, precision_interval: INTERVAL, auroc: METRIC }) },
+    confusion_matrix: orNull(listOf(listOf(whole(0)))),
+    calibration: listOf(object({ n: whole(1), confidence: { type: "number" }, accuracy: { type: "number" } })),
+  }),
+  multilabel: object({
+    test_rows: whole(1), macro_auroc: METRIC, macro_average_precision: METRIC, label_accuracy: SHARE, commonest_accuracy: SHARE,
+    per_label: { type: "object", additionalProperties: object({ n: whole(0), predicted: whole(0), accuracy: SHARE,
+      accuracy_interval: INTERVAL, auroc: METRIC, average_precision: METRIC, recall: METRIC, recall_interval: INTERVAL,
+      precision: METRIC, precision_interval: INTERVAL }) },
+  }),
+};
+const OF_FIGURES = {
+  multiclass: { n_test: "test_rows", test_accuracy: "test_accuracy", test_balanced_accuracy: "balanced_accuracy",
+    test_macro_auroc: "macro_auroc", test_calibration_error: "calibration_error" },
+  multilabel: { n_test: "test_rows", test_macro_auroc: "macro_auroc", test_label_accuracy: "label_accuracy",
+    test_macro_average_precision: "macro_average_precision" },
+};
+const total = (values) => values.reduce((sum, one) => sum + one, 0);
+
 /** test_figures.json must say what the manifest says, and agree with itself. */
 function checkTestFigures(bytes, m) {
-  const figures = plain(decoded(textOf(bytes, "test_figures.json"), "test_figures.json"));
-  const differ = () => refuse("test_figures.json contradicts itself or the manifest.");
-  const labels = m.task === "multilabel", parts = figures?.[labels ? "per_label" : "per_class"];
-  if (typeof parts !== "object" || parts === null || !sameNames(parts, m.class_names)) differ();
-  const names = labels ? [["n_test", "test_rows"], ["test_macro_auroc", "macro_auroc"], ["test_label_accuracy", "label_accuracy"],
-    ["test_macro_average_precision", "macro_average_precision"]] : [["n_test", "test_rows"], ["test_accuracy", "test_accuracy"],
-    ["test_balanced_accuracy", "balanced_accuracy"], ["test_macro_auroc", "macro_auroc"], ["test_calibration_error", "calibration_error"]];
-  for (const [key, name] of names) if (key in m && !sameJson(m[key], figures[name])) differ();
-  if (labels) return;
+  const typed = decoded(textOf(bytes, "test_figures.json"), "test_figures.json"), task = m.task ?? "multiclass";
+  const path = misfit(TEST_FIGURES[task], typed), figures = plain(typed);
+  must(path === null, `test_figures.json lacks ${shown(path)}, or holds another value there than linprobe writes.`);
+  const parts = figures.per_class ?? figures.per_label, agree = (right) => must(right, "test_figures.json contradicts itself or the manifest.");
+  agree(sameJson([...(typed.get("per_class") ?? typed.get("per_label")).keys()], m.class_names));
+  for (const [key, name] of Object.entries(OF_FIGURES[task])) agree(!(key in m) || sameJson(m[key], figures[name]));
   const one = m.class_names.map((name) => parts[name]);
-  if (!sameJson(one.map((entry) => entry?.recall), m.class_names.map((name) => m.test_accuracy_per_class?.[name]))) differ();
-  const hits = one.reduce((sum, entry) => sum + entry.n * (entry.recall ?? 0), 0) / figures.test_rows;
-  if (one.reduce((sum, entry) => sum + entry.n, 0) !== figures.test_rows || !close(hits, figures.test_accuracy)) differ();
+  for (const part of one) {
+    for (const name of ["accuracy", "recall", "precision"]) agree(!(name in part) || known(part[name]) === known(part[`${name}_interval`]));
+  }
+  if (task === "multilabel") return checkLabels(figures, one, agree);
+  agree(sameJson(one.map((part) => part.recall), m.class_names.map((name) => m.test_accuracy_per_class?.[name] ?? null)));
+  const n = one.map((part) => part.n), bins = figures.calibration;
+  agree(total(n) === figures.test_rows && (!bins.length || total(bins.map((bin) => bin.n)) === figures.test_rows));
+  agree(close(total(one.map((part) => part.n * (part.recall ?? 0))) / figures.test_rows, figures.test_accuracy));
+  const matrix = figures.confusion_matrix;
+  if (matrix === null) return undefined;
+  agree(matrix.length === n.length && matrix.every((row, k) => row.length === n.length && total(row) === n[k]));
+  return agree(one.every((part, k) => total(matrix.map((row) => row[k])) === part.predicted && (!n[k] || close(matrix[k][k] / n[k], part.recall ?? 0))));
+}
+
+function checkLabels(figures, one, agree) {
+  const rows = figures.test_rows, mean = (values) => (values.length ? total(values) / values.length : null);
+  for (const [key, name] of [["macro_auroc", "auroc"], ["macro_average_precision", "average_precision"], ["label_accuracy", "accuracy"]]) {
+    const expected = mean(one.map((part) => part[name]).filter(known));
+    agree(known(expected) === known(figures[key]) && close(expected ?? 0, figures[key] ?? 0));
+  }
+  agree(close(mean(one.map((part) => Math.max(part.n, rows - part.n) / rows)), figures.commonest_accuracy));
+  for (const part of one) {
+    const hits = part.n * (part.recall ?? 0), both = 0 < part.n && part.n < rows;
+    agree(part.n <= rows && part.predicted <= rows && known(part.auroc) === both && known(part.average_precision) === both);
+    agree(close(hits, part.predicted * (part.precision ?? 0)) && close(part.accuracy, 1 - (part.n + part.predicted - 2 * hits) / rows));
+  }
 }
 
 /* Archives: zip files, and the .npz files of NumPy, which are zip files of arrays. */
@@ -607,7 +658,8 @@ async function unzipped(bytes, where) {
   while (end >= 0 && end > bytes.length - 65558 && view.getUint32(end, true) !== 0x06054b50) end--;
   if (end < 0 || view.getUint32(end, true) !== 0x06054b50) bad("it is no zip file, or not all of it is there");
   const count = view.getUint16(end + 10, true), members = new Map();
-  let place = view.getUint32(end + 16, true), total = 0;
+  let place = view.getUint32(end + 16, true), sum = 0;
+  if (place + view.getUint32(end + 12, true) !== end) bad("it holds bytes that belong to no file");
   try {
     for (let n = 0; n < count; n++) {
       if (view.getUint32(place, true) !== 0x02014b50) bad("its list of files is damaged");
@@ -618,7 +670,7 @@ async function unzipped(bytes, where) {
       const path = textOf(bytes.subarray(place + 46, place + 46 + name), where);
       if (flags & 1) bad("it has a password");
       if (members.has(path)) bad(`it holds ${shown(path)} twice`);
-      if (packed === 0xffffffff || size === 0xffffffff || (total += size) > MOST_BYTES) bad("it is too large for a browser");
+      if (packed === 0xffffffff || size === 0xffffffff || (sum += size) > MOST_BYTES) bad("it is too large for a browser");
       if (view.getUint32(local, true) !== 0x04034b50) bad("a file in it is damaged");
       const start = local + 30 + view.getUint16(local + 26, true) + view.getUint16(local + 28, true);
       const raw = bytes.subarray(start, start + packed);

@@ -21,27 +21,35 @@ function runAmong(paths, folders) {
   return { files: new Map(inside.filter(([path]) => !path.includes("/"))), folders: [...new Set(nested)] };
 }
 
-/** Files with their paths, and folders, from a drop. */
+/** Files with their paths, and folders, from a drop. The items are gone after the event, so all are asked at once. A page
+    that was opened from a disk gets no entries from Chromium, but it gets handles. */
 async function dropped(items) {
   const paths = new Map(), folders = [];
-  const walk = async (entry, prefix) => {
-    const path = prefix + entry.name;
-    if (entry.isFile) {
-      paths.set(path, await new Promise((resolve, reject) => entry.file(resolve, reject)));
-      return;
-    }
+  const given = [...items].filter((item) => item.kind === "file").map((item) => {
+    const entry = item.webkitGetAsEntry?.();
+    if (!entry?.isDirectory) return { file: item.getAsFile() };
+    return item.getAsFileSystemHandle ? { handle: item.getAsFileSystemHandle() } : { entry };
+  });
+  const ofHandle = async (handle, path) => {
+    if (handle.kind === "file") return paths.set(path, await handle.getFile());
+    folders.push(`${path}/`);
+    for await (const [name, one] of handle.entries()) await ofHandle(one, `${path}/${name}`);
+    return paths;
+  };
+  const ofEntry = async (entry, path) => {
+    if (entry.isFile) return paths.set(path, await new Promise((resolve, reject) => entry.file(resolve, reject)));
     folders.push(`${path}/`);
     const reader = entry.createReader();
     for (;;) {
       const batch = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
-      if (!batch.length) return;
-      for (const one of batch) await walk(one, `${path}/`);
+      if (!batch.length) return paths;
+      for (const one of batch) await ofEntry(one, `${path}/${one.name}`);
     }
   };
-  const entries = [...items].filter((item) => item.kind === "file").map((item) => item.webkitGetAsEntry?.() ?? item.getAsFile());
-  for (const entry of entries) {
-    if (entry instanceof File) paths.set(entry.name, entry);
-    else if (entry) await walk(entry, "");
+  for (const { file, handle, entry } of given) {
+    if (file) paths.set(file.name, file);
+    else if (handle) await ofHandle(await handle, (await handle).name);
+    else if (entry) await ofEntry(entry, entry.name);
   }
   return { paths, folders };
 }
@@ -80,6 +88,7 @@ async function opened({ paths, folders }) {
 }
 function busy(on) {
   $("status").textContent = on ? "Checking…" : "";
+  if (on) $("result").replaceChildren();
   document.body.classList.toggle("busy", on);
 }
 
@@ -89,13 +98,12 @@ function list(title, note, lines, kind) {
     made("ul", {}, ...lines.map((line) => made("li", {}, line))))];
 }
 function card(kind, heading, ...more) {
-  const title = made("h2", { id: "verdict", tabindex: "-1" }, heading);
+  const title = made("h2", { id: "verdict" }, heading);
   const shape = $(`sign-${kind}`).content.cloneNode(true);
   return made("div", { class: `verdict ${kind}` }, shape, made("div", {}, title, ...more.filter(Boolean).map((text) => made("p", {}, text))));
 }
 function finish(...parts) {
   $("result").replaceChildren(...parts);
-  $("verdict").focus({ preventScroll: true });
   $("result").scrollIntoView({ block: "start" });
 }
 function show(found) {
@@ -131,8 +139,12 @@ function start() {
   document.addEventListener("drop", async (event) => {
     event.preventDefault();
     area.classList.remove("over");
-    const given = await dropped(event.dataTransfer.items);
-    if (given.paths.size || given.folders.length) await look(given);
+    try {
+      const given = await dropped(event.dataTransfer.items);
+      if (given.paths.size || given.folders.length) await look(given);
+    } catch {
+      showRefusal(new Refusal("unreadable", "This browser does not let the page read what was dropped. Use the buttons, or drop a zip file."));
+    }
   });
   const picked = (input) => {
     const paths = new Map([...input.files].map((file) => [file.webkitRelativePath || file.name, file]));

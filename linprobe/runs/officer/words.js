@@ -16,7 +16,8 @@ const STATED_KEYS = (
 const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 const percentAbove = (share) => `${Math.min(100, Math.ceil(share * 1000 + 1e-9) / 10)} %`;
 const plainDelta = (delta) => {
-  const digits = roundedUp(delta), once = Math.floor(1 / delta + 1e-6);
+  const [digits6, point] = decimal(Number(roundedUp(delta)));
+  const digits = point > -12 ? positional(digits6, point) : roundedUp(delta), once = Math.floor(1 / delta + 1e-6);
   return once > 1 && once < 1e12 ? `${digits} (1 in ${once.toLocaleString("en")})` : digits;
 };
 
@@ -27,7 +28,7 @@ function verdict({ manifest: m, cost, events, numbers, uncovered, signed, files 
   found.figures = figures(m, cost);
   found.private = m.private;
   found.warning = files.includes("per_record.npz")
-    ? "This folder holds per_record.npz. That file is private: it must not leave the house. linprobe release makes a folder without it." : null;
+    ? "This folder holds per_record.npz. That file is private: it must not leave your organisation. linprobe release makes a folder without it." : null;
   if (!m.private) {
     const seeded = m.seed_kind === "insecure";
     return { ...found, status: "not private", epsilon: null, sentence: seeded
@@ -43,12 +44,12 @@ function verdict({ manifest: m, cost, events, numbers, uncovered, signed, files 
   const whom = m.unit === "owner" ? "every person, with all of that person’s records" : "every single record";
   const own = cost.epsilon <= cost.stated, epsilon = own ? cost.stated : cost.epsilon;
   const figure = own || cost.proven ? `epsilon ${roundedUp(cost.stated)}` : `epsilon at most ${roundedUp(cost.epsilon)}`;
-  const more = own || cost.proven ? "" : ` The run itself states epsilon ${roundedUp(cost.stated)}, by a finer method that this page does not repeat.`;
+  const more = own || cost.proven ? "" : ` The run states epsilon ${roundedUp(cost.stated)}, by a finer method that this page does not repeat.`;
   const share = cost.mu === null ? (Math.exp(Math.min(epsilon, 50)) + m.delta) / (1 + Math.exp(Math.min(epsilon, 50))) + 1e-9 : rightGuesses(cost.mu);
-  return { ...found, status: "private", epsilon, sentence: `Private: ${figure}, for ${whom}.${more}`,
+  return { ...found, status: "private", epsilon, sentence: `Private: ${figure}, for ${whom}.`,
     promise: `Somebody who sees the model and guesses whether one ${ONE[m.unit]} was in the data is right in at most ` +
       `${percentAbove(share)} of the cases, whatever they compute. A coin is right in 50 %. ` +
-      `This promise may fail with probability delta, ${plainDelta(m.delta)}.` };
+      `This promise may fail with probability delta, ${plainDelta(m.delta)}.${more}` };
 }
 
 function proved(m, cost, events, numbers, signed, files) {
@@ -61,7 +62,7 @@ function proved(m, cost, events, numbers, signed, files) {
     lines.push(cost.selected ? "The ledger lists one private choice among runs, with the noise of each run."
       : `The ledger lists ${count(events, "noisy result")} from the private data: ${kinds}. The manifest repeats them faithfully.`);
     if (cost.proven && m.private) {
-      lines.push(`What the ledger lists costs epsilon ${roundedUp(cost.epsilon)} at delta ${roundedUp(m.delta)}, computed anew here with exact arithmetic. The stated epsilon, ${roundedUp(cost.stated)}, is not smaller.`);
+      lines.push(`What the ledger lists costs epsilon ${roundedUp(cost.epsilon)} at delta ${plainDelta(m.delta)}, computed anew here with exact arithmetic. The stated epsilon, ${roundedUp(cost.stated)}, is not smaller.`);
     }
     lines.push(`Delta is below 1 divided by the stated number of ${MANY[m.unit]}.`);
   }
@@ -105,7 +106,7 @@ function figures(m, cost) {
   if (!known(m.accountant)) return rows;
   const seeded = m.private ? "" : ", if the seed were secret";
   return [...rows, [`epsilon stated${seeded}`, roundedUp(cost.stated)],
-    [`epsilon computed here${seeded}`, `${roundedUp(cost.epsilon)}${cost.proven ? "" : " (Renyi bound)"}`], ["delta", roundedUp(m.delta)],
+    [`epsilon computed here${seeded}`, `${roundedUp(cost.epsilon)}${cost.proven ? "" : " (Renyi bound)"}`], ["delta", plainDelta(m.delta)],
     ["mu of Gaussian differential privacy", known(m.gdp_mu) ? roundedUp(m.gdp_mu) : "none"],
     ...cost.releases.map((one) => [`noise multiplier, ${PURPOSES[one.purpose]}`,
       `${one.noise_multiplier}, ${one.count.toLocaleString("en")} times${one.sampling_rate < 1 ? `, sampling rate ${one.sampling_rate}` : ""}`]),

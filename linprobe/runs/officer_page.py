@@ -16,7 +16,7 @@ from importlib.resources import files
 from linprobe._version import __version__
 from linprobe.runs.manifest import digest_of, json_schema
 
-EARLIER: frozenset[str] = frozenset()  # SHA-256 of the pages of earlier releases, which their folders still hold
+EARLIER: frozenset[str] = frozenset()  # SHA-256 of the pages of earlier releases; each release adds its own
 
 
 @cache

@@ -109,7 +109,8 @@ def render() -> str:
         [
             INTRODUCTION,
             "## Options of every command\n",
-            f"`-h` or `--help` after any command prints its help. {CONFIG}\n\n{common}\n",
+            f"`-h` or `--help` after any command prints its help, `--help-all` after `train` and `tune` all options. "
+            f"{CONFIG}\n\n{common}\n",
             *commands,
             _exit_statuses(),
             "",

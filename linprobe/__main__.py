@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 
 INTERRUPTED = 130  # exit status of Ctrl-C
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def end_like_ctrl_c() -> None:
@@ -16,7 +17,7 @@ def end_like_ctrl_c() -> None:
     Not under torchrun: a process that waits for another one in a library would not see the signal in time. Not where
     the signal is ignored, as under nohup.
     """
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+    if all(name in os.environ for name in TORCHRUN_VARIABLES) and os.environ["WORLD_SIZE"] != "1":
         return
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP

@@ -27,6 +27,7 @@ except ImportError:  # Windows
 
 PRIVATE_MODE, PRIVATE_FOLDER = 0o600, 0o700
 MOST_TEXT = 1 << 26  # bytes of a JSON file: a manifest of many classes has megabytes
+LONGEST_PATH = 4096
 LONGEST_NAME = 255 - len("..01234567.partial")  # bytes of the name of an output
 FORMULAS = ("=", "+", "-", "@")
 HELD = ".{}.held"  # name of the file that is a lock where the file system has none
@@ -292,7 +293,15 @@ def path_from(argument: str) -> Path:
     """A path given as an argument; `-` reads it from the last non-empty line of standard input."""
     if argument != "-":
         return Path(argument)
-    lines = [line.strip() for line in sys.stdin if line.strip()]
+    try:
+        lines = [line.strip() for line in sys.stdin if line.strip()]
+    except UnicodeDecodeError:
+        lines = ["\0"]
+    if lines and (len(lines[-1]) > LONGEST_PATH or "\0" in lines[-1]):
+        raise UsageError(
+            "argument - reads a path from standard input, which holds no text, or a line that is too long for a path; "
+            "give the file in place of -"
+        )
     if not lines:
         raise UsageError(
             "argument - reads a path from standard input, which is empty; check that the previous command "

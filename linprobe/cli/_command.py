@@ -24,6 +24,7 @@ LAST = {"overwrite": 1, "as_json": 2, "dry_run": 3}
 METHOD_WORDS = ("--method", "-m")
 COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {}  # what takes the values of the flags by parameter
 FLAGS: dict[str, Sequence[Flag]] = {}
+HELP_ALL = "--help-all"
 Asked = TypeVar("Asked", bound=Request)
 
 
@@ -200,7 +201,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words, as help needs the method among them."""
         ctx.meta["linprobe.words"] = list(args)
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, ["--help" if word == HELP_ALL else word for word in args])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. A missing extra is refused before the command imports what it computes with."""
@@ -217,21 +218,27 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options under the headings of their groups."""
-        method = _method_among(ctx.meta.get("linprobe.words", ()))
+        words, first = ctx.meta.get("linprobe.words", ()), REQUESTS[str(self.name)].first
+        method = _method_among(words)
+        short = bool(first) and method is None and HELP_ALL not in words
         left_out = set() if method is None else _not_taken(method)
         panels: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], **{group: [] for group in GROUPS}, METHOD_GROUP: []}
         for parameter in self.get_params(ctx):
+            is_argument = parameter.param_type_name == "argument"
+            if parameter.name in left_out or (short and not is_argument and parameter.name not in (*first, "help")):
+                continue
+            group = ARGUMENTS if is_argument else getattr(parameter, "rich_help_panel", None) or OPTIONS
             record = parameter.get_help_record(ctx)
-            if record is not None and parameter.name not in left_out:
-                heading = ARGUMENTS if parameter.param_type_name == "argument" else None
-                group = getattr(parameter, "rich_help_panel", None) or OPTIONS
-                panels.setdefault(heading or group, []).append(record)
+            if record is not None:
+                panels.setdefault(group, []).append(record)
         panels[OPTIONS] = panels.pop(OPTIONS)  # the last
-        for panel, records in {**panels, ANYWHERE: list(EVERYWHERE)}.items():
+        if short:
+            panels[OPTIONS].append((HELP_ALL, "Show all options. --method NAME --help shows the options of a method."))
+        for panel, records in {**panels, ANYWHERE: [] if short else list(EVERYWHERE)}.items():
             if records:
                 with formatter.section(panel):
                     formatter.write_dl(records)
-        if panels[METHOD_GROUP]:
+        if panels[METHOD_GROUP] and not short:
             formatter.write_paragraph()
             formatter.write_text(
                 "With --method NAME before --help, only the options of that method are shown."

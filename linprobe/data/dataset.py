@@ -400,6 +400,16 @@ def private_units(
     return GroupRows(features, "train", keep), bounds, people
 
 
+def check_unit(features: FeatureReader, unit: str | None) -> None:
+    """UsageError if rows have owners and no unit was asked for: what a run protects is the caller's choice."""
+    if unit is None and features.has_owners("train"):
+        raise UsageError(
+            f"unit is not given, and {features.path} names the owner of each row; allowed: owner, a person with all "
+            "rows of that person is protected; record, one row is protected, and a person with several rows less; "
+            "give --unit owner or --unit record"
+        )
+
+
 def _refuse_shared_people(people: Sequence[str], public: PublicRows | None) -> None:
     private = set(people)
     for part in () if public is None else public.parts:

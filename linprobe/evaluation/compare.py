@@ -19,6 +19,7 @@ from linprobe.data.dataset import (
     Split,
     check_one_class,
     check_test_rows,
+    check_unit,
     dataset_of,
     open_features,
     refuse_training_rows,
@@ -145,7 +146,7 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
     if request.features is None and not request.shots and not request.public:
         request = replace(request, shots=(DIGITS_SHOTS,))
     of = {"features": DIGITS if request.features is None else str(request.features.resolve()), "delta": request.delta}
-    if request.unit != RECORD:
+    if request.unit not in (None, RECORD):
         of["unit"] = request.unit
     refuse_other_encodings(of.values())
     with ExitStack() as stack:
@@ -154,6 +155,8 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
         reader = _rows(stack, features)
         check_test_rows(reader, "methods are compared on")
         planned = plan_runs(request, {name: _public_digest(other) for name, other in others.items()}, reader.sizes)
+        if any(run.spends for run in planned):
+            check_unit(reader, request.unit)
         yield _Comparison(request, of, features, others, reader, planned)
 
 
@@ -329,7 +332,7 @@ def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
     name = "built-in digits" if request.features is None else request.features.stem
     least, most = (choose(run["n_private"] for run in runs) for choose in (min, max))
     numbers = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    return f"{name}, {numbers} private {NOUNS[request.unit]}"
+    return f"{name}, {numbers} private {NOUNS[request.unit or RECORD]}"
 
 
 def _commonest(features: FeatureReader) -> tuple[str, float]:

@@ -173,7 +173,7 @@ def plan_runs(request: CompareRequest, public_digests: dict[str, str], sizes: di
                     public=path,
                     public_shots=shots,
                     split_seed=seed,
-                    unit=request.unit,
+                    unit=request.unit or RECORD,
                     **_budget(row, epsilon, request.delta),
                 )
                 name = _folder_name(row, setting, asked, public_digests.get(setting.public, ""))

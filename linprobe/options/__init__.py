@@ -31,7 +31,7 @@ NEWTON_STEPS = 8
 SAMPLING_RATE = 0.15
 
 UNITS = RECORD, OWNER = "record", "owner"  # what a guarantee protects
-GROUPS = ("Data", "Privacy", "Speed", "Output")  # headings of the help of training, in order; then Method
+GROUPS = ("Privacy", "Data", "Speed", "Output")  # headings of the help of training, in order; then Method
 
 AccountantName = Literal["auto", "gdp", "pld", "rdp"]
 Condition = Literal["auto", "none", "mean"]
@@ -79,7 +79,7 @@ class RunOptions:
         None,
         "What is protected",
         after="; owner: a person, with all rows of that person",
-        unset="record",
+        unset="record; required if rows have owners",
         group="Privacy",
     )
     per_owner_rows: int | None = option(
@@ -169,7 +169,7 @@ class Budget:
         help=f"Target epsilon, above 0, at most {MAX_EPSILON:g}.",
         above=0,
         most=MAX_EPSILON,
-        flags=("--eps",),
+        flags=("--eps", "--epsilon"),
         group="Privacy",
     )
     delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N_private.", group="Privacy")

@@ -156,15 +156,17 @@ class Request:
 
     Class arguments:
         command: its name. examples: command lines without `linprobe`, for the help text; a test runs each of them.
+        first: parameters that `--help` shows, while `--help-all` shows all; empty if `--help` shows all.
     """
 
     command: ClassVar[str] = ""
     examples: ClassVar[tuple[str, ...]] = ()
+    first: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, command: str = "", examples: tuple[str, ...] = ()) -> None:
+    def __init_subclass__(cls, command: str = "", examples: tuple[str, ...] = (), first: tuple[str, ...] = ()) -> None:
         super().__init_subclass__()
         if command:
-            cls.command, cls.examples = command, examples
+            cls.command, cls.examples, cls.first = command, examples, first
             REQUESTS[command] = cls
 
     def __post_init__(self) -> None:

@@ -37,6 +37,7 @@ IMAGES, NETWORK, SPEED = "Images", "Network", "Speed and reliability"  # heading
 PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 PROCESSES = "one per processor, at most 8"
 DIGITS = "digits"  # the built-in data
+MOST_RUNS = ("epsilon", "delta", "unit", "public_shots", "public", "class_weight", "method", "out", "dry_run")
 RATE_FLAGS = ("--sampling-rate", "--q")
 
 # Groups of options that several commands share.
@@ -287,9 +288,10 @@ class TrainRequest(
         "train --eps 3",
         "train features.h5 --eps 3 --dry-run",
         "train features.h5 --eps 3 --out runs/first",
-        "train features.h5 --eps 3 --public-shots 0 --unit owner",
+        "train patients.h5 --eps 3 --public-shots 0 --unit owner",
         "train --method adamix --help",
     ),
+    first=MOST_RUNS,
 ):
     """Train a probe and print the run folder.
 
@@ -327,6 +329,7 @@ class TuneRequest(
         "tune features.h5 --eps 3 --shrink 0.25,0.5,1",
         "tune features.h5 --method noisy-gd --eps 3 --grid score-noise=0.3,1,3",
     ),
+    first=("grid", "shrink", *MOST_RUNS),
 ):
     """Train with settings chosen on the private rows, and print the run folder.
 
@@ -561,7 +564,7 @@ class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples
     --json, every row.
     """
 
-    epsilon: float = option(help="Target epsilon.", above=0, most=MAX_EPSILON, flags=("--eps",))
+    epsilon: float = option(help="Target epsilon.", above=0, most=MAX_EPSILON, flags=("--eps", "--epsilon"))
     n_rows: int = option(help="Number of private rows.", least=1, flags=("--n",))
     delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N.")
     epochs: float = option(DEFAULT_EPOCHS, "Average number of times a row is sampled.", above=0)
@@ -620,7 +623,7 @@ class AuditRequest(
     """
 
     method: str = option(help="Training method; `linprobe methods` lists them.", flags=("--method", "-m"))
-    epsilon: float = option(help="Claimed epsilon.", above=0, most=MAX_EPSILON, flags=("--eps",))
+    epsilon: float = option(help="Claimed epsilon.", above=0, most=MAX_EPSILON, flags=("--eps", "--epsilon"))
     delta: float = option(DEFAULT_DELTA, "Claimed delta.")
     steps: int | None = option(
         None,
@@ -716,8 +719,11 @@ class CompareRequest(
     attack: bool = option(False, "Also run the threshold membership attack on every run; the results are private.")
     jobs: int | None = option(None, "Number of processes.", unset=PROCESSES, least=1, most=MAX_PROCESSES)
     book: Path | None = option(None, "Budget book of the training rows.", unset="as for `linprobe train`")
-    unit: Literal["record", "owner"] = option(
-        "record", "Unit of privacy of every run", after="; owner: a person, with all rows of that person"
+    unit: Literal["record", "owner"] | None = option(
+        None,
+        "Unit of privacy of every run",
+        after="; owner: a person, with all rows of that person",
+        unset="record; required if rows have owners",
     )
 
     @property

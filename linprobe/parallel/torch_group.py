@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from linprobe.errors import LinprobeError, UsageError, first_line, require
 from linprobe.parallel.process_group import ALONE, Group
 
-TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as in linprobe/__main__.py
 TIMEOUT = timedelta(minutes=30)
 RESUME = "start all of them again, with --resume if a checkpoint was kept"
 Value = TypeVar("Value")
@@ -31,9 +31,19 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
         next_step: advice to the user, the end of the error message, if another process has ended.
 
     Raises:
-        UsageError: no torch, or one without torch.distributed. LinprobeError: another process ended or is unreachable.
+        UsageError: no torch, one without torch.distributed, or a rank or size that is no number.
+        LinprobeError: another process ended or is unreachable.
     """
-    if not all(name in os.environ for name in TORCHRUN_VARIABLES) or int(os.environ["WORLD_SIZE"]) == 1:
+    if not all(name in os.environ for name in TORCHRUN_VARIABLES):
+        yield ALONE
+        return
+    for name in ("RANK", "WORLD_SIZE"):
+        if not os.environ[name].isdecimal():
+            raise UsageError(
+                f"{name} is {os.environ[name][:40]!r}; allowed: a whole number, as torchrun sets it; unset it, or "
+                "start linprobe with torchrun"
+            )
+    if int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
         return
     require("torch", "a group of several processes")

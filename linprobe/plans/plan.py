@@ -142,18 +142,18 @@ def plan_run(settings: Settings, dataset: Dataset) -> Plan:
     )
 
 
-def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None, unit_given: bool = True) -> list[str]:
+def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
     """What to say to people before the run starts.
 
     Args:
-        delta: of a choice among several runs; None for one run. unit_given: whether the caller chose the unit.
+        delta: of a choice among several runs; None for one run.
     """
     said: list[str | None] = []
     if plan.method.spends:
         said.append(large_delta(plan.settings.delta if delta is None else delta, plan.n_units))
     if plan.method.private and not plan.private:
         said.append("NOT PRIVATE: the noise comes from a seed you gave; use this run for tests only")
-    elif plan.budget is not None and delta is None and not unit_given:
+    elif plan.budget is not None and delta is None:
         said.append(fewer_protected(dataset, plan.budget.releases, plan.budget.delta, plan.budget.accountant))
     return [text for text in said if text is not None]
 

@@ -19,6 +19,7 @@ from linprobe.data.dataset import (
     DIGITS,
     Dataset,
     Split,
+    check_unit,
     dataset_of,
     note_equal_rows,
     open_features,
@@ -99,9 +100,11 @@ class Ready:
         """The rows, split; none is read.
 
         Raises:
-            LinprobeError: as `dataset_of`.
+            LinprobeError: as `check_unit` and `dataset_of`.
         """
         request = self.request
+        if self.method.spends:
+            check_unit(self.features, request.unit)
         split = Split(
             request.public_shots, request.split_seed, request.unit, request.per_owner_rows, self.method.joins_public
         )
@@ -121,7 +124,7 @@ class Ready:
         said = [*_random_weights(self.features, self.other)]
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}. --method names another")
-        return said + warnings_of(plan, dataset, delta=delta, unit_given=self.request.unit is not None)
+        return said + warnings_of(plan, dataset, delta=delta)
 
 
 def default_out(request: TrainRequest, *, timed: bool = True) -> Path:

@@ -15,6 +15,7 @@ from linprobe.options import GROUPS
 from linprobe.options.declaration import REQUESTS
 
 COMMANDS = program().commands
+SCREEN = 24  # lines of a terminal
 
 
 def test_a_config_file_gives_options_and_flags_win(cli, features_file: Path, tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_a_log_that_cannot_be_written_stops_the_command(cli, refused) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_examples_that_can_be_parsed(cli, name: str) -> None:
-    outcome = cli(name, "--help")
+    outcome = cli(name, "--help-all")
     assert outcome.status == 0
     assert "--config FILE.toml" in outcome.stdout
     for example in REQUESTS[name].examples:
@@ -93,9 +94,19 @@ def test_help_has_examples_that_can_be_parsed(cli, name: str) -> None:
             COMMANDS[name].make_context(name, words)
 
 
-def test_help_of_train_has_a_panel_for_each_theme_and_every_option_once(cli) -> None:
-    text = cli("train", "--help").stdout
+def test_all_help_of_train_has_a_panel_for_each_theme(cli) -> None:
+    text = cli("train", "--help-all").stdout
     assert [line for line in text.splitlines() if line.rstrip(":") in GROUPS] == [f"{group}:" for group in GROUPS]
+    assert "--clip-norm" in text
+
+
+@pytest.mark.parametrize("name", ["train", "tune"])
+def test_help_shows_the_options_of_most_runs_privacy_first(cli, name: str) -> None:
+    lines = cli(name, "--help").stdout.splitlines()
+    options = [line.split()[0].strip(",") for line in lines[lines.index("Arguments:") :] if line.startswith("  -")]
+    assert options[:3] == ["--eps", "--delta", "--unit"]
+    assert len(options) == len(REQUESTS[name].first) + len(["--help", "--help-all"])
+    assert lines.index("Privacy:") < SCREEN
 
 
 def test_help_with_a_method_shows_only_its_options(cli) -> None:

@@ -50,9 +50,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with (folder / f"{group}.csv").open("w") as stream:
             stream.write("a,b,species\n")
             stream.writelines(f"{g.normal()},{g.normal()},{('setosa', 'virginica')[label]}\n" for label in labels)
-    np.savez(folder / "arrays.npz", **arrays, owner_train=np.arange(240) // 2)
-    for name in ("features", "later", "new"):
-        assert run(["import", str(folder / "arrays.npz"), "--out", str(folder / f"{name}.h5")]) == 0
+    np.savez(folder / "arrays.npz", **arrays)
+    np.savez(folder / "owned.npz", **arrays, owner_train=np.arange(240) // 2)
+    for name, source in {"features": "arrays", "later": "arrays", "new": "arrays", "patients": "owned"}.items():
+        assert run(["import", str(folder / f"{source}.npz"), "--out", str(folder / f"{name}.h5")]) == 0
     words = ["--method", "noisy-gd", "--eps", "3", "--steps", "3", "--out", str(folder / "runs" / "first")]
     assert run(["train", str(folder / "features.h5"), *words]) == 0
     attacked = ["--resamples", "0", "--out", str(folder / "attack.json")]

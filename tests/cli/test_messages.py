@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +12,9 @@ import numpy as np
 import pytest
 
 from linprobe import AdaMix, NoisyGD
-from linprobe.errors import ArgumentError, ParameterError
+from linprobe.__main__ import end_like_ctrl_c
+from linprobe.atomic_files import path_from
+from linprobe.errors import ArgumentError, ParameterError, UsageError
 from tests.cli.outcomes import Cli
 
 Refused = Callable[..., None]
@@ -36,3 +41,28 @@ def test_a_usage_error_points_to_the_help_of_its_command(cli: Cli, refused: Refu
 def test_a_run_without_a_budget_has_no_epsilon_in_its_name(cli: Cli, features_file: Path) -> None:
     folder = cli("train", features_file, "--method", "non-private", "--eps", "1").stdout.strip()
     assert Path(folder).name.startswith("non-private-2")
+
+
+@pytest.mark.parametrize("given", [b"\xff\xfe\x00" * 9000, b"x" * 9000, b"a\x00b\n"], ids=["binary", "long", "NUL"])
+def test_rows_on_stdin_in_place_of_a_path_are_not_quoted(monkeypatch: pytest.MonkeyPatch, given: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+    with pytest.raises(UsageError, match="which holds no text") as refusal:
+        path_from("-")
+    assert len(str(refusal.value)) < 300
+
+
+@pytest.mark.parametrize("words", [["--version"], ["train", "--eps", "3", "--steps", "2"]])
+def test_a_leftover_variable_of_torchrun_changes_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch, words) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "abc")
+    caught = []
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)
+    monkeypatch.setattr(signal, "signal", lambda number, _: caught.append(number))
+    end_like_ctrl_c()
+    assert signal.SIGTERM in caught
+    assert cli(*words).status == 0
+
+
+def test_a_world_size_that_is_no_number_is_refused(cli: Cli, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "abc", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    refused(cli("train", "--eps", "3"), 2, ["WORLD_SIZE is 'abc'", "torchrun"])

@@ -111,8 +111,16 @@ def test_a_manifest_with_another_unit_does_not_verify(trained, cli, key, value) 
     assert cli("verify", "run").status == 4
 
 
-def test_the_record_is_the_default_and_the_run_says_what_it_means_for_people(cli, owned) -> None:
-    done = cli("train", owned, "--method", "noisy-gd", "--eps", 3, "--steps", 5, "--out", "run", "--json")
+@pytest.mark.parametrize("words", [("train", "--eps", 3), ("train", "--eps", 3, "--dry-run"), ("compare", "--eps", 3)])
+def test_a_file_with_owners_asks_for_the_unit(cli, refused, owned, words) -> None:
+    command, *others = words
+    refused(cli(command, owned, *others), 2, ["unit is not given", "--unit owner", "--unit record"], notes=2)
+    assert cli("train", owned, "--method", "only-public").status == 0
+
+
+def test_a_run_by_record_says_what_it_means_for_people(cli, owned) -> None:
+    words = ("--method", "noisy-gd", "--eps", 3, "--steps", 5, "--unit", "record")
+    done = cli("train", owned, *words, "--out", "run", "--json")
     outcome = json.loads(done.stdout)
     assert (outcome["unit"], outcome["n_units"]) == ("record", 400)
     note = next(line for line in done.stderr.splitlines() if "protects single rows" in line)
@@ -122,8 +130,6 @@ def test_the_record_is_the_default_and_the_run_says_what_it_means_for_people(cli
         epsilon = GAUSSIAN.epsilon(group, 1e-5)
         assert f"{k} rows" in note
         assert any(0 <= float(word) - epsilon < 1e-3 * epsilon for word in note.split() if _number(word))
-    asked = cli("train", owned, "--method", "noisy-gd", "--eps", 3, "--steps", 5, "--unit", "record", "--out", "other")
-    assert "protects single rows" not in asked.stderr
 
 
 def test_a_run_by_record_after_one_by_owner_states_the_right_figure(trained, cli, refused, owned) -> None:
@@ -132,7 +138,7 @@ def test_a_run_by_record_after_one_by_owner_states_the_right_figure(trained, cli
     exact = epsilon_of(5**0.5 * mu, 1e-5)
     assert 7.6 < exact < 7.67
     run = ("train", owned, "--eps", 3, *words, "--unit", "record", "--out", "b")
-    refused(cli(*run, "--cap", 5), 4, ["cap is epsilon 5", f"it would be {rounded_up(exact)} for a record"])
+    refused(cli(*run, "--cap", 5), 4, ["cap is epsilon 5", f"it would be {rounded_up(exact)} for a record"], notes=1)
     told = json.loads(cli(*run, "--dry-run", "--json").stdout)["together"]
     assert told["epsilon_by_unit"] == {"record": pytest.approx(exact, rel=1e-9), "owner": None}
     by_record = cli(*run, "--cap", 7.67)
@@ -253,11 +259,11 @@ def test_a_person_is_private_or_public(cli, refused, tmp_path) -> None:
     shared = write_owned(tmp_path / "shared.h5", shared=True)
     words = ["--method", "adamix", "--eps", 3, "--out", "run"]
     refused(cli("train", shared, *words, "--unit", "owner"), 4, ["people who have private rows too"])
-    assert cli("train", shared, *words, "--steps", 2).status == 0
+    assert cli("train", shared, *words, "--unit", "record", "--steps", 2).status == 0
 
 
 def test_a_run_for_rows_does_not_start_a_run_for_people(cli, refused, trained, owned) -> None:
-    trained("--method", "noisy-gd", "--steps", 2, "--out", "rows")
+    trained("--method", "noisy-gd", "--unit", "record", "--steps", 2, "--out", "rows")
     words = ["--method", "noisy-gd", "--eps", 9, "--unit", "owner", "--init", "rows", "--out", "people"]
     refused(cli("train", owned, *words), 4, ["protects units of kind record"])
 
@@ -288,7 +294,7 @@ def test_an_interrupted_run_for_people_does_not_resume_for_rows_or_with_other_pe
 ) -> None:
     words = ["train", owned, "--method", "ngd", "--eps", 3, "--steps", 5, "--checkpoint", 0, "--out", "run"]
     cli(*words, "--unit", "owner")
-    refused(cli(*words, "--resume"), 2, ["unit 'owner'"], notes=1)
+    refused(cli(*words, "--unit", "record", "--resume"), 2, ["unit 'owner'"], notes=2)
     refused(cli(*words, "--unit", "owner", "--per-owner-rows", 2, "--resume"), 4, ["other private rows"])
     shutil.copy(owned, "other.h5")
     with h5py.File("other.h5", "r+") as file:

@@ -11,7 +11,7 @@ from linprobe.atomic_files import read_text, replace_when_complete
 from linprobe.errors import DataError, UsageError
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.page import Evidence, page
-from linprobe.runs.check import verified
+from linprobe.runs.check import not_checked, verified
 from linprobe.runs.manifest import Manifest
 from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.run_folder import RunFolder
@@ -39,6 +39,8 @@ def report(request: ReportRequest) -> None:
             histograms=[_histogram(run, name) for name in manifest.histogram_files],
             attacks=[_attack(path, manifest) for path in request.attack],
             test_metrics=run.test_metrics,
+            # the page is the same without the private file
+            stated=[name for name in not_checked(run) if not name.startswith("per_record")],
             title=request.title,
             owner=request.owner,
         )

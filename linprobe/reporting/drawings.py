@@ -7,6 +7,7 @@ A drawing is 360 units wide, the width of a phone, so that its text is readable 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -14,6 +15,10 @@ import numpy as np
 
 WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12
 LEAST_RATE = 0.001  # where both logarithmic axes begin
+MOST_NAMED = 10  # classes of a confusion matrix with names and numbers; more would overlap at this width
+LETTER, TURN = 6.8, 50  # units that a letter takes at most, about; degrees of a name under a narrow cell
+LONGEST_SHOWN = 12  # characters of a class name on an axis; the tables have the whole name
+PALEST, DARKEST = 0.05, 0.3  # opacity of a cell; above the second a number in it would be hard to read
 Point = tuple[float, float]
 
 
@@ -45,7 +50,7 @@ def attack_limit_drawing(limit: Callable[[float], float], description: str) -> s
     for height, kind, words in ((212, "curve", "guarantee’s limit"), (230, "guess", "guessing")):
         _path(svg, [(215, height), (240, height)], kind)
         _text(svg, 247, height + 4, words)
-    return tostring(svg, encoding="unicode", short_empty_elements=False)
+    return _markup(svg)
 
 
 def histogram_drawing(
@@ -75,11 +80,16 @@ def histogram_drawing(
     for share in (0, 0.5, 1):
         _text(svg, LEFT + share * (RIGHT - LEFT), bottom + 17, f"{share * last_edge:.3g}", "middle")
     _axis_names(svg, bottom, f"own epsilon of {one}", many)
-    return tostring(svg, encoding="unicode", short_empty_elements=False)
+    return _markup(svg)
 
 
-def confusion_drawing(label: str, description: str, counts: Sequence[Sequence[int]]) -> str:
-    """A square of cells, one for each true (row) and predicted class; the darker, the larger its share of the row."""
+def confusion_drawing(label: str, description: str, counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """A square of cells, one for each true (row) and predicted class; the darker, the larger its share of the row.
+
+    Up to `MOST_NAMED` classes have their names on the axes, and every cell its number of rows.
+    """
+    if len(counts) <= MOST_NAMED:
+        return _named_confusion(label, description, counts, names)
     side, n = RIGHT - LEFT, len(counts)
     bottom = TOP + side
     svg = _drawing(label, description, height=bottom + 45)
@@ -97,7 +107,48 @@ def confusion_drawing(label: str, description: str, counts: Sequence[Sequence[in
         _text(svg, LEFT - 6, TOP + middle + 4, f"{place}", "end")
         _text(svg, LEFT + middle, bottom + 17, f"{place}", "middle")
     _axis_names(svg, bottom, "predicted class, in label order", "true class")
-    return tostring(svg, encoding="unicode", short_empty_elements=False)
+    return _markup(svg)
+
+
+def _named_confusion(label: str, description: str, counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """`confusion_drawing` of few classes."""
+    shown = [name if len(name) <= LONGEST_SHOWN else f"{name[: LONGEST_SHOWN - 1]}…" for name in names]
+    longest = LETTER * max(map(len, shown))
+    left = 32 + longest
+    side, n = RIGHT - left, len(counts)
+    bottom, cell = TOP + side, side / n
+    upright = longest < cell - LETTER
+    foot = 18 if upright else 14 + longest * math.sin(math.radians(TURN))
+    svg = _drawing(label, description, height=round(bottom + foot + 22))
+    for row, line in enumerate(counts):
+        middle = TOP + (row + 0.5) * cell
+        _text(svg, left - 6, middle + 4, shown[row], "end")
+        for column, count in enumerate(line):
+            box = {"x": left + column * cell, "y": TOP + row * cell, "width": cell, "height": cell}
+            opacity = DARKEST * count / sum(line) + PALEST if count else 0
+            look = {"class": "cell", "fill-opacity": f"{opacity:.2f}"}
+            SubElement(svg, "rect", {name: f"{value:.1f}" for name, value in box.items()}, **look)
+            words, room = f"{count:,}", cell - LETTER / 2
+            squeezed = (
+                {"textLength": f"{room:.1f}", "lengthAdjust": "spacingAndGlyphs"} if LETTER * len(words) > room else {}
+            )
+            _text(svg, left + (column + 0.5) * cell, middle + 4, words, "middle", **squeezed)
+    for column, name in enumerate(shown):
+        x, y = left + (column + 0.5) * cell, bottom + 17
+        if upright:
+            _text(svg, x, y, name, "middle")
+        else:
+            _text(svg, x + 4, y - 5, name, "end", transform=f"rotate({-TURN} {x + 4:.1f} {y - 5:.1f})")
+    _text(svg, (left + RIGHT) / 2, bottom + foot + 16, "predicted class", "middle")
+    middle = (TOP + bottom) / 2
+    _text(svg, 12, middle, "true class", "middle", transform=f"rotate(-90 12 {middle:.1f})")
+    return _markup(svg)
+
+
+def _markup(svg: Element) -> str:
+    """The drawing as markup; quotation marks in text are escaped too, as on the rest of the page."""
+    text = tostring(svg, encoding="unicode", short_empty_elements=False)
+    return re.sub(r">[^<]*<", lambda found: found[0].replace('"', "&quot;"), text)
 
 
 def _drawing(label: str, description: str, height: int) -> Element:

@@ -14,6 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from scipy.special import expit, ndtr
+
 from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import ONE, gaussian_words, limit_percent, rounded_up
@@ -55,6 +57,7 @@ class Evidence:
         test_metrics: what `figures_by_task` found on public test rows; None without such rows.
         title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
             for a blank line to fill in.
+        stated: keys and files that nothing in the folder proves.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Evidence:
     test_metrics: dict[str, Any] | None = None
     title: str | None = None
     owner: str | None = None
+    stated: Sequence[str] = ()
 
 
 def page(evidence: Evidence) -> str:
@@ -78,6 +82,7 @@ def page(evidence: Evidence) -> str:
         data=_data(manifest),
         plainly=PLAINLY[manifest.unit],
         one_unit=manifest.unit,
+        stated=evidence.stated,
         claim=_claim(manifest) if manifest.private else None,
         sign_off={
             "data set": Path(manifest.features).name,
@@ -165,10 +170,24 @@ def _limits(manifest: Manifest, limit: AttackLimit) -> dict[str, Any]:
         "factor": rounded_up(math.exp(min(epsilon, LARGEST_EXPONENT)), 4),
         "once_in": math.floor(1 / delta + 1e-6) if delta else None,
         "chance": 1 / (1 + math.exp(-epsilon)),
+        "guesses": _right_guesses(limit),
+        "guesses_of_any": float(_right_guesses_at(epsilon, delta)),
         "rows": [(_percent(rate), most, _percent(rate)) for rate, most in allowed.items()],
         "source": limit.source,
         "drawing": attack_limit_drawing(lambda fpr: float(limit(fpr)), description),
     }
+
+
+def _right_guesses(limit: AttackLimit) -> float:
+    """The largest share of right guesses whether a record was in the data, at even odds: Phi(mu / 2), or by pairs."""
+    if limit.mu is not None:
+        return float(ndtr(limit.mu / 2))
+    return float(_right_guesses_at(limit.epsilons, limit.deltas).min())
+
+
+def _right_guesses_at(epsilon: Any, delta: Any) -> Any:
+    """(e^epsilon + delta) / (1 + e^epsilon): the same from a pair alone (Kairouz, Oh, Viswanath 2015)."""
+    return expit(epsilon) + delta * expit(-epsilon)
 
 
 def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
@@ -207,7 +226,9 @@ def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
             f"{len(matrix)} by {len(matrix)} classes; the darker a cell, the larger its share of the true class. "
             "The most frequent mistakes are in the table below."
         )
-        drawing = confusion_drawing("Confusion matrix of the test rows", description, matrix)
+        drawing = confusion_drawing(
+            "Confusion matrix of the test rows", description, matrix, list(figures["per_class"])
+        )
     return {
         "overall": overall_rows(figures),
         "warning": no_better_than_guessing(figures),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from linprobe.reporting.drawings import histogram_drawing
+from linprobe.reporting.drawings import confusion_drawing, histogram_drawing
 from linprobe.reporting.page import STYLE, Evidence, page
 from linprobe.runs.check import Recomputed
 from linprobe.runs.manifest import Published
@@ -146,6 +146,18 @@ def test_accuracy_by_class_has_intervals_mistakes_and_a_warning(trained_run: Pat
     assert "<bdi>bee</bdi></th><td><bdi>ant</bdi></td><td>9</td><td>90.00 % of 10<" in text
     assert "0.5000, 60 of 120 rows" in text
     assert "is not above 0.9000, the accuracy of always predicting the majority class &#39;dog&#39;" in text
+
+
+def test_a_small_confusion_matrix_has_names_and_numbers_and_a_large_one_places() -> None:
+    counts = [[8, 2], [0, 12_345]]
+    small = confusion_drawing("matrix", "", counts, ["ant", "a very long name"])
+    cells = ["ant", "8", "2", "a very long…", "0", "12,345", "ant", "a very long…"]
+    assert re.findall(r">([^<>]+)</text>", small) == [*cells, "predicted class", "true class"]
+    opacity = [float(share) for share in re.findall(r'fill-opacity="([^"]*)"', small)]
+    assert opacity == [pytest.approx(0.29), pytest.approx(0.11), 0, pytest.approx(0.35)]
+    large = confusion_drawing("matrix", "", [[1] * 11 for _ in range(11)], ["ant"] * 11)
+    assert "ant" not in large
+    assert large.count("<rect") == 121
 
 
 def test_a_run_without_figures_has_its_accuracy_only(trained_run: Path) -> None:

@@ -34,10 +34,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Officer]:
         yield found
 
 
-def _sample(mutations: list[Mutation]) -> list[Mutation]:
+def _sample(mutations: list[Mutation], seed: int = 36) -> list[Mutation]:
     if os.environ.get("LINPROBE_MUTATIONS") == "all":
         return mutations
-    places = np.random.default_rng(36).choice(len(mutations), SAMPLE, replace=False)
+    places = np.random.default_rng(seed).choice(len(mutations), SAMPLE, replace=False)
     return [mutations[place] for place in places]
 
 
@@ -73,7 +73,7 @@ def _asked(page: Officer, answers: list[dict[str, Any]], mutation: Mutation) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_refuses_every_mutation_that_verify_refuses(runs: dict[str, Path], page: Officer, kind: str) -> None:
     answers: list[dict[str, Any]] = []
-    found = list(judged(runs[kind], lambda every: [_asked(page, answers, one) for one in _sample(every)]))
+    found = list(judged(runs[kind], lambda every: [_asked(page, answers, one) for one in _sample(every, seed=39)]))
     # a browser follows links; whether a page beside the run is this one is said to be stated only
     assert [
         mutation.name

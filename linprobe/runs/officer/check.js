@@ -92,7 +92,11 @@ function decoded(text, where) {
     throw error;
   }
 }
-const shown = (value) => (typeof value === "string" && value.length > 60 ? `${value.slice(0, 60)}…` : String(value));
+/** A value for a sentence: short, and without characters that move others. */
+const shown = (value) => {
+  const text = String(value).replace(/\p{C}/gu, "·");
+  return text.length > 60 ? `${text.slice(0, 60)}…` : text;
+};
 
 /** The text that the digest of the manifest is of: keys sorted by code point, ", " and ": " between values. */
 function encoded(value, { sorted = false, ascii = false } = {}) {
@@ -315,7 +319,7 @@ function checkTogether(m) {
 }
 
 const EVENT = ["event", "purpose", "step", "sensitivity", "noise_multiplier", "sampling_rate"];
-const LONGEST_LINE = 4096, MOST_RELEASES = 1e12, LARGEST = 1e300;
+const MOST_KINDS = 200, LONGEST_LINE = 4096, MOST_RELEASES = 1e12, LARGEST = 1e300;
 const positive = (one, largest) => one instanceof Figure && one.value > 0 && one.value <= largest;
 
 /** The events of a ledger, or its selection. Each line must be, byte by byte, as linprobe writes it. */
@@ -451,6 +455,7 @@ function ofReleases(m, events) {
   for (const { file } of m.published) must(!known(file) || known(m.files[file]), `The manifest has no digest of ${file}.`);
   must(sameRelease(m.releases, releases), "The manifest's list of releases is not the ledger's.");
   must(CROSS_CHECKS.has(m.accountant), `The accountant ${shown(m.accountant)} is not known to this page.`, "newer");
+  must(releases.length <= MOST_KINDS, "The ledger has too many kinds of releases for a browser. Use linprobe verify.", "unreadable");
   const cost = costOf(releases);
   must(cost.proven || m.accountant !== GDP, "The accountant does not cover sums over samples.");
   must(m.cross_check === CROSS_CHECKS.get(m.accountant), "cross_check is not the second accountant of the first.");

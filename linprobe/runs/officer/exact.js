@@ -245,9 +245,11 @@ function rightGuesses(mu) {
 
 const ORDERS = [...Array(63).keys()].map((n) => n + 2).concat([128, 256, 512, 1024]);
 const ROUNDING = 1e-12, LARGEST_EXPONENT = 3000;
+const LEAST_RATE = 2 ** -30; // smaller rates count as this one, which costs more
 
 /** An upper bound on D(alpha) of one release. */
-function divergence(sigma, q, alpha) {
+function divergence(sigma, rate, alpha) {
+  const q = Math.max(rate, LEAST_RATE);
   if (q === 1) return (alpha / (2 * sigma * sigma)) * (1 + ROUNDING);
   if ((alpha * alpha) / (2 * sigma * sigma) > LARGEST_EXPONENT) return Infinity; // a smaller order is enough
   const digits = Math.ceil(alpha * Math.max(-Math.log2(q), -Math.log2(1 - q), 0));

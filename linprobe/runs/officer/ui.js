@@ -18,7 +18,8 @@ function runAmong(paths, folders) {
   const inside = [...paths].filter(([path]) => path.startsWith(root)).map(([path, file]) => [path.slice(root.length), file]);
   const nested = [...inside.map(([path]) => path), ...folders.filter((path) => path.startsWith(root)).map((path) => path.slice(root.length))]
     .filter((path) => path.includes("/")).map((path) => path.split("/")[0]).filter((name) => name !== "");
-  return { files: new Map(inside.filter(([path]) => !path.includes("/"))), folders: [...new Set(nested)] };
+  const outside = paths.size - inside.length;
+  return { files: new Map(inside.filter(([path]) => !path.includes("/"))), folders: [...new Set(nested)], outside };
 }
 
 /** Files with their paths, and folders, from a drop. The items are gone after the event, so all are asked at once. A page
@@ -55,6 +56,7 @@ async function dropped(items) {
 }
 
 let last = null; // what was given last, to check it again with a key
+let turns = 0;
 async function look(given) {
   const { paths } = given;
   const pem = [...paths].find(([name]) => /\.(pem|pub)$/i.test(name));
@@ -65,17 +67,19 @@ async function look(given) {
     return;
   }
   last = given;
+  const turn = ++turns;
   busy(true);
   try {
     const found = await opened(given), size = [...found.files.values()].reduce((sum, one) => sum + (one.size ?? one.length), 0);
     if (size > MOST_BYTES) refuse("The folder is too large for a browser. Use linprobe verify.", "unreadable");
     const files = new Map();
     for (const [name, file] of found.files) files.set(name, file instanceof Uint8Array ? file : new Uint8Array(await file.arrayBuffer()));
-    show(verdict(await judged(files, found.folders, $("key").value.trim(), SCHEMA)));
+    const judgement = verdict(await judged(files, found.folders, $("key").value.trim(), SCHEMA));
+    if (turn === turns) show(judgement, found.outside);
   } catch (error) {
-    showRefusal(error instanceof Refusal ? error : new Refusal("unreadable", `This page could not finish: ${error.message}.`));
+    if (turn === turns) showRefusal(error instanceof Refusal ? error : new Refusal("unreadable", `This page could not finish: ${error.message}.`));
   } finally {
-    busy(false);
+    if (turn === turns) busy(false);
   }
 }
 async function opened({ paths, folders }) {
@@ -106,15 +110,16 @@ function finish(...parts) {
   $("result").replaceChildren(...parts);
   $("result").scrollIntoView({ block: "start" });
 }
-function show(found) {
+function show(found, outside) {
   const kind = found.status === "private" ? "good" : "bad";
   const rows = found.figures.map(([name, value]) => made("tr", {}, made("th", { scope: "row" }, name), made("td", {}, value)));
   const records = made("button", { type: "button", class: "quiet" }, "Print this for your records");
   records.addEventListener("click", () => window.print());
   finish(card(kind, found.sentence, found.promise),
     ...(found.warning ? [made("p", { class: "warning" }, found.warning)] : []),
+    ...(outside ? [made("p", { class: "warning" }, `What you gave holds ${count(outside, "file")} outside the folder of the run. Nothing was looked at there.`)] : []),
     ...list("Proved here", "This page computed it from the files themselves.", found.proved, "proved"),
-    ...list("Recomputed as a second opinion", "This page looked again. It supports the claim and does not prove it.", found.opinion, "opinion"),
+    ...list("Recomputed as a second opinion", "Computed here in another way than the run used. It supports what the run states, and does not prove its figure.", found.opinion, "opinion"),
     ...list("Stated only", "Nothing in the folder proves it. Ask the maker.", found.stated, "stated"),
     made("details", {}, made("summary", {}, `The ${found.keys.length} keys of the manifest that are stated only`), made("p", { class: "keys" }, found.keys.join(", "))),
     made("details", {}, made("summary", {}, "Figures for your records"), made("table", {}, made("tbody", {}, ...rows)), records));

@@ -39,11 +39,11 @@ function verdict({ manifest: m, cost, events, numbers, uncovered, signed, files 
   }
   if (cost.unused) {
     return { ...found, status: "private", epsilon: 0, sentence: "Private: the run says that it did not use the private records. Epsilon is 0.",
-      promise: "The model was made from public data alone, so it says nothing about the private records." };
+      promise: "If that is so, the model says nothing about the private records. Nothing in a folder can prove it: ask the maker." };
   }
   const whom = m.unit === "owner" ? "every person, with all of that person’s records" : "every single record";
-  const own = cost.epsilon <= cost.stated, epsilon = own ? cost.stated : cost.epsilon;
-  const figure = own || cost.proven ? `epsilon ${roundedUp(cost.stated)}` : `epsilon at most ${roundedUp(cost.epsilon)}`;
+  const own = cost.epsilon <= cost.stated, epsilon = own ? cost.stated : cost.epsilon; // never below what was computed here
+  const figure = `epsilon ${own || cost.proven ? "" : "at most "}${roundedUp(epsilon)}`;
   const more = own || cost.proven ? "" : ` The run states epsilon ${roundedUp(cost.stated)}, by a finer method that this page does not repeat.`;
   const share = cost.mu === null ? (Math.exp(Math.min(epsilon, 50)) + m.delta) / (1 + Math.exp(Math.min(epsilon, 50))) + 1e-9 : rightGuesses(cost.mu);
   return { ...found, status: "private", epsilon, sentence: `Private: ${figure}, for ${whom}.`,
@@ -55,7 +55,7 @@ function verdict({ manifest: m, cost, events, numbers, uncovered, signed, files 
 function proved(m, cost, events, numbers, signed, files) {
   const lines = [`All ${count(Object.keys(m.files).length, "file")} that the manifest lists are here, and none was changed since the manifest was written.`,
     "The manifest agrees with its own digest, and every value in it has the form that the published format asks for."];
-  if (signed === "checked") lines.unshift("The manifest was signed by the holder of the public key that you gave. The signature covers every file above.");
+  if (signed === "checked") lines.unshift("The manifest was signed by the holder of the public key that you gave. The signature covers every file that the manifest lists.");
   if (cost.unused || !known(m.accountant)) lines.push("The ledger is empty: no noisy result is claimed.");
   else {
     const kinds = cost.releases.map((one) => `${one.count.toLocaleString("en")} for ${PURPOSES[one.purpose]}`).join(", ");

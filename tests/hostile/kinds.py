@@ -71,11 +71,10 @@ def write_runs(folder: Path, kinds: Iterable[str] = tuple(WORDS)) -> dict[str, P
     made = {}
     for kind in kinds:
         command, source, *words = WORDS[kind]
+        words += ["--unit", "record"] if command in ("train", "tune") and "--unit" not in words else []
         words = [str(folder / word) if word in ("plain", "key.pem") else word for word in words]
         made[kind] = folder / ("plain.published-1" if kind == "histogram" else kind.replace(" ", "-"))
         words += [] if kind == "histogram" else ["--out", str(made[kind])]
-        if command in ("train", "tune") and "--unit" not in words:
-            words += ["--unit", "record"]  # the rows name people
         with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.redirect_stdout(io.StringIO()):
             status = run([command, str(folder / source), *words])
         if status:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from linprobe.runs.officer_page import officer_page
+from linprobe.runs.specification import KEYS, STATED
 from tests.cli.outcomes import Cli
 from tests.conftest import SCHEMA
 from tests.hostile.officer import Officer, officer
@@ -66,6 +67,12 @@ def test_the_page_holds_the_published_schema() -> None:
     (script,) = _between("script")
     (schema,) = re.findall(r"^const SCHEMA = (.*);$", script, re.MULTILINE)
     assert json.loads(schema) == json.loads(SCHEMA.read_text(encoding="utf-8"))
+
+
+def test_the_page_knows_every_key_and_calls_the_same_ones_stated(page: Officer) -> None:
+    found = page.ask("keys")
+    assert set(KEYS) <= {*found["stated"], *found["checked"]}
+    assert {key for key, proof in KEYS.items() if proof.by == STATED} == set(found["stated"]) & set(KEYS)
 
 
 def test_a_release_holds_the_page_and_verify_knows_it(cli: Cli, refused: Cli, pub: Path) -> None:

@@ -7,7 +7,7 @@ import vm from "node:vm";
 
 const page = readFileSync(process.argv[2], "utf8");
 const [, core] = /\/\* check begins \*\/([\s\S]*)\/\* check ends \*\//.exec(page);
-const names = "judged, verdict, unzipped, Refusal, SCHEMA, holds, gaussianEpsilon, gaussianFigures, costOf, selectionEpsilon, rightGuesses, below";
+const names = "judged, verdict, unzipped, Refusal, SCHEMA, holds, gaussianEpsilon, gaussianFigures, costOf, selectionEpsilon, rightGuesses, below, STATED_KEYS, CHECKED_KEYS";
 const check = vm.runInThisContext(`(() => { "use strict"; ${core}; return { ${names} }; })()`);
 
 /** What a browser sees of a folder: it follows links, and reads a file once. */
@@ -47,6 +47,9 @@ const answers = {
   },
   async selection({ runs, mean, delta }) {
     return check.selectionEpsilon(runs, mean, delta).epsilon;
+  },
+  async keys() {
+    return { stated: check.STATED_KEYS, checked: check.CHECKED_KEYS };
   },
   async guesses({ mus }) {
     return mus.map(check.rightGuesses);

@@ -218,7 +218,7 @@ function plain(value) {
 
 const RUN_FILES = ["model.npz", "ledger.jsonl", "history.csv"];
 const PAGES = ["README.md", "claim.yaml"];
-const LISTED = new Set([...RUN_FILES, "test_figures.json", "config.toml", ...PAGES]);
+const LISTED = new Set([...RUN_FILES, "test_figures.json", "config.toml", "unrefined.npz", ...PAGES]);
 const HISTOGRAM_FILE = /^published_histogram_[1-9][0-9]{0,5}\.json$/;
 const UNLISTED = new Set(["manifest.json", "manifest.json.sig", "per_record.npz", "verify.html", ...PAGES]);
 const ADJACENCIES = {
@@ -232,11 +232,12 @@ const SCORES = {
   owner: "a noisy sum over people of the share of their rows that are right",
 };
 const SECRET = "operating system, ChaCha20", SEEDED = "user seed, not private", UNDRAWN = "none drawn";
-const GDP = "Gaussian DP (ball arithmetic)", PLD = "privacy-loss distribution (dp-accounting)";
+const GDP = "Gaussian DP (ball arithmetic)";
+const PLD = "privacy-loss distribution (dp-accounting)", BOUNDED_PLD = "privacy-loss distribution (proven bounds)";
 const RDP = "Renyi DP (dp-accounting)", REPEATED = "Renyi DP of repeated selection (dp-accounting)";
-const CROSS_CHECKS = new Map([[GDP, PLD], [PLD, RDP], [RDP, PLD]]);
+const PLDS = [PLD, BOUNDED_PLD], CROSS_CHECKS = new Map([[GDP, PLDS], [PLD, [RDP]], [BOUNDED_PLD, [RDP]], [RDP, PLDS]]);
 const SELECTED_BY = "privacy profile of private selection, single runs by ";
-const TOLERANCES = new Map([[GDP, 0], [PLD, 1e-6], [RDP, 1e-9]]);
+const TOLERANCES = new Map([[GDP, 0], [PLD, 1e-6], [BOUNDED_PLD, 1e-6], [RDP, 1e-9]]);
 const FACTS = new Set(
   "clip_norm learning_rate captured_energy public_loss ridge scale_spread origin_norm alpha".split(" "));
 const [ROWS, LABELS] = [1, 2]; // what a method trains on: one class a row, or several labels too
@@ -260,6 +261,24 @@ const METHODS = new Map([
   ["zero-shot", ["Golatkar et al. 2022 (AdaMix), section 3.3", ROWS, false]],
   ["non-private", ["Golatkar et al. 2022 (AdaMix), Table 1", LABELS, false]],
 ]);
+/** The keys that this page has a rule for; the others that it knows are STATED_KEYS. */
+const CHECKED_KEYS = (
+  "format guarantee private mechanism epsilon epsilon_if_seed_were_secret delta gdp_mu zcdp_rho noise_multiplier sampling_rate " +
+  "steps releases accountant cross_check paper adjacency noise_source seed_kind n_features n_classes test_accuracy_std " +
+  "test_balanced_accuracy test_balanced_accuracy_std selection per_record_commitment files manifest_digest").split(" ");
+const STATED_KEYS = (
+  "epsilon_target accountant_versions method public unit n_units n_private n_public software precision device created " +
+  "class_names class_names_from task ids_from options preset centre features backbone extraction public_from public_shots " +
+  "public_file split_seed per_owner_rows class_weights public_digest class_counts class_prior refined test_rows test_accuracy " +
+  "test_macro_auroc test_calibration_error test_accuracy_per_class n_test test_macro_average_precision test_label_accuracy " +
+  "test_counts tuning published run_id private_commitment").split(" ");
+const KNOWN_KEYS = new Set([...CHECKED_KEYS, ...STATED_KEYS]);
+const PURPOSES = {
+  gradient: "training steps", mean: "the mean of the private rows", covariance: "the covariance of the features",
+  "test accuracy": "the accuracy on private test rows", "class counts": "the number of private rows of each class",
+  selection: "the choice of a setting", histogram: "a published histogram of privacy losses",
+  inherited: "the earlier run that this one started from", median: "clip norms", radius: "clip norms", quantile: "clip norms",
+};
 const OF_LABELS = ["test_label_accuracy", "test_macro_average_precision"];
 const OF_CLASSES = ["test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class"];
 const ACCURACIES = ["test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_balanced_accuracy_std",
@@ -290,7 +309,7 @@ function readManifest(bytes, schema) {
     refuse(`manifest.json has format ${format instanceof Figure ? format.text : shown(format)}. This page reads format ${schema.properties.format.const}. Use the page that came out with the version of linprobe that wrote the run.`, "newer");
   }
   for (const key of typed.keys()) {
-    must(Object.hasOwn(schema.properties, key), `manifest.json holds the key ${shown(key)}, which this page does not know.`, "newer");
+    must(Object.hasOwn(schema.properties, key) && KNOWN_KEYS.has(key), `manifest.json holds the key ${shown(key)}, which this page does not know.`, "newer");
   }
   const path = misfit(schema, typed);
   if (path !== null) refuse(`manifest.json lacks ${shown(path)}, or holds a value there that the format does not allow.`);
@@ -312,7 +331,9 @@ function checkTogether(m) {
   }
   for (const name of RUN_FILES) must(known(m.files[name]), `The manifest has no digest of ${name}.`);
   must(m.class_names.length === m.n_classes, "n_classes is not the number of class_names.");
-  const weights = m.class_weights;
+  must("refined" in m === known(m.files["unrefined.npz"]), "refined and unrefined.npz need each other.");
+  const weights = m.class_weights, counts = m.class_counts;
+  must(!known(counts) || sameNames(counts.by_class, m.class_names), "class_counts names other classes.");
   must(!known(weights) || sameNames(weights, m.class_names), "class_weights names other classes.");
   must(!(m.private && !known(m.epsilon)), "epsilon is empty in a private run.");
   must(!m.selection || (m.tuning && "settings" in m.tuning && "chosen" in m.tuning), "tuning does not belong to the selection.");
@@ -387,6 +408,9 @@ function readHistory(bytes, steps) {
   return rows;
 }
 
+/** How far one record moves the counts by class: one count, or those of all its labels. */
+const sensitivityOfCounts = (m) => (m.task === "multilabel" ? above(Math.sqrt(m.n_classes)) : 1);
+
 /** The release that a sum was used for decides how far one record can move it. */
 function checkSensitivities(m, events, history) {
   const theory = m.method === "dpsgd-f" && m.options.variant === "theory";
@@ -394,7 +418,7 @@ function checkSensitivities(m, events, history) {
   const rootAbove = (value) => above(Math.sqrt(value));
   const widths = [1, m.n_features, m.n_features + 1].map(rootAbove);
   const allowed = new Map([
-    ["mean", theory ? null : [1]], ["covariance", [1]], ["histogram", [1]], ["inherited", [1]],
+    ["mean", theory ? null : [1]], ["class counts", [sensitivityOfCounts(m)]], ["covariance", [1]], ["histogram", [1]], ["inherited", [1]],
     ["test accuracy", [rootAbove(2), Math.SQRT2]], ["selection", factors ? [above(Math.sqrt(factors) / 2)] : []],
     ["gradient", []], ["median", widths], ["radius", widths], ["quantile", widths],
   ]);
@@ -414,13 +438,16 @@ function checkSensitivities(m, events, history) {
 function checkPurposes(m, releases) {
   const made = new Set(releases.map((one) => one.purpose)), init = m.options.init, tuning = m.tuning;
   for (const purpose of made) {
-    must(["gradient", "mean", "covariance", "histogram", "inherited", "test accuracy", "selection", "median", "radius", "quantile"].includes(purpose),
-      `The run made a release for ${shown(purpose)}, which this page does not know.`, "newer");
+    must(Object.hasOwn(PURPOSES, purpose), `The run made a release for ${shown(purpose)}, which this page does not know.`, "newer");
   }
   must(["none", "public", "private"].includes(m.centre), `centre is ${shown(m.centre)}.`);
   must(m.centre !== "private" || made.has("mean"), "centre is private, and no mean was released.");
   const started = typeof init === "string" && !["auto", "zero", "public", "text"].includes(init);
   must(!made.has("inherited") || started, "The ledger counts an earlier run, and init names none.");
+  const counts = m.class_counts, counting = releases.filter((one) => one.purpose === "class counts");
+  must(known(counts) === counting.length > 0, "class_counts and a release for class counts need each other.");
+  must(!known(counts) || counting.some((one) => close(one.noise_multiplier * sensitivityOfCounts(m), counts.std)), "class_counts has another noise than its release.");
+  must(known(counts) || m.class_prior !== "uniform", "class_prior is uniform, without class counts.");
   must(known(tuning) === made.has("selection"), "tuning and a release for a selection need each other.");
   must(!made.has("test accuracy") || m.test_rows === "private", "Noisy counts on private test rows were released, and test_rows is not private.");
   if (!tuning?.factors?.length) return;
@@ -458,7 +485,7 @@ function ofReleases(m, events) {
   must(releases.length <= MOST_KINDS, "The ledger has too many kinds of releases for a browser. Use linprobe verify.", "unreadable");
   const cost = costOf(releases);
   must(cost.proven || m.accountant !== GDP, "The accountant does not cover sums over samples.");
-  must(m.cross_check === CROSS_CHECKS.get(m.accountant), "cross_check is not the second accountant of the first.");
+  must(CROSS_CHECKS.get(m.accountant).includes(m.cross_check), "cross_check is not the second accountant of the first.");
   const sampled = m.sampling_rate < 1;
   must(m.mechanism === `Gaussian noise on clipped sums over ${sampled ? "Poisson samples of" : "all"} private ${NOUNS[m.unit]}, composed`, "mechanism does not follow from the releases.");
   if (!cost.proven) {
@@ -714,17 +741,17 @@ function readArray(name, bytes, where) {
 }
 
 /** model.npz: weights and bias of the stated shape, finite, and not one byte besides. */
-async function checkModel(bytes, m) {
-  const members = await unzipped(bytes, "model.npz"), names = [...members.keys()];
-  must(sameJson(names, ["weights.npy", "bias.npy"]), `model.npz holds ${shown(names.join(", "))}, and only weights and bias are allowed.`);
-  must(sameBytes(bytes, saved(members)), "model.npz holds bytes besides weights and bias.");
-  const [weights, bias] = names.map((name) => readArray(name, members.get(name), "model.npz"));
+async function checkModel(bytes, m, where = "model.npz") {
+  const members = await unzipped(bytes, where), names = [...members.keys()];
+  must(sameJson(names, ["weights.npy", "bias.npy"]), `${where} holds ${shown(names.join(", "))}, and only weights and bias are allowed.`);
+  must(sameBytes(bytes, saved(members)), `${where} holds bytes besides weights and bias.`);
+  const [weights, bias] = names.map((name) => readArray(name, members.get(name), where));
   const voters = weights.shape.length === 3 ? weights.shape.slice(0, 1) : [];
   const right = [weights, bias].every((one) => one.type === "<f4") && weights.data.length &&
     sameJson(weights.shape, [...voters, m.n_features, m.n_classes]) && sameJson(bias.shape, [...voters, m.n_classes]);
-  must(right, "The model has another shape than the manifest says.");
+  must(right, `${where} has another shape than the manifest says.`);
   const numbers = [weights, bias].map((one) => new Float32Array(one.data.buffer));
-  must(numbers.every((one) => one.every(Number.isFinite)), "The model holds values that are no numbers.");
+  must(numbers.every((one) => one.every(Number.isFinite)), `${where} holds values that are no numbers.`);
   return numbers[0].length + numbers[1].length;
 }
 
@@ -838,6 +865,7 @@ async function judged(files, folders, pem, schema) {
   checkDerived(m, selection);
   const cost = known(m.accountant) ? recomputed(m, events, selection) : withoutNoise(m, events, selection);
   const numbers = await checkModel(files.get("model.npz"), m);
+  if (m.refined) await checkModel(files.get("unrefined.npz"), m, "unrefined.npz");
   if (files.has("test_figures.json")) checkTestFigures(files.get("test_figures.json"), m);
   if (files.has("per_record.npz")) await checkPerRecord(files.get("per_record.npz"), m);
   return { manifest: m, cost, events: events.length, numbers, uncovered, files: [...files.keys()], signed: pem ? "checked" : files.has("manifest.json.sig") ? "unchecked" : "none" };

@@ -1,18 +1,6 @@
 /* What the check found, in plain words. */
 
 const ONE = { record: "record", owner: "person" }, MANY = { record: "records", owner: "people" };
-const PURPOSES = {
-  gradient: "training steps", mean: "the mean of the private rows", covariance: "the covariance of the features",
-  "test accuracy": "the accuracy on private test rows", selection: "the choice of a setting",
-  histogram: "a published histogram of privacy losses", inherited: "the earlier run that this one started from",
-  median: "clip norms", radius: "clip norms", quantile: "clip norms",
-};
-const STATED_KEYS = (
-  "epsilon_target accountant_versions method public unit n_units n_private n_public software precision device created " +
-  "class_names class_names_from task ids_from options preset centre features backbone extraction public_from public_shots " +
-  "public_file split_seed per_owner_rows class_weights public_digest test_rows test_accuracy test_macro_auroc " +
-  "test_calibration_error test_accuracy_per_class n_test test_macro_average_precision test_label_accuracy test_counts " +
-  "tuning published run_id private_commitment").split(" ");
 const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 const percentAbove = (share) => `${Math.min(100, Math.ceil(share * 1000 + 1e-9) / 10)} %`;
 const plainDelta = (delta) => {
@@ -92,7 +80,7 @@ function stated(m, signed, uncovered, files) {
   if (signed === "none") lines.push("Who made the run: it is not signed.");
   lines.push(`What was protected: ${count(m.n_private, `private ${ONE[m.unit]}`, `private ${MANY[m.unit]}`)}, beside ${count(m.n_public, "public row")} that get no protection.`,
     `How the model was made: method ${m.method}, its options, the software, the date (${m.created.slice(0, 10)}), and that these weights are its result.`,
-    "How accurate the model is.",
+    "How accurate the model is.", ...(m.refined ? ["That public rows without labels, and nothing else, turned unrefined.npz into the model."] : []),
     "Other runs on the same data. Their costs add up with this one: ask whether there were any.");
   if (uncovered.length) lines.push(`${uncovered.join(" and ")}: no digest covers these pages.`);
   else if (files.includes("README.md")) lines.push("README.md and claim.yaml: unchanged, but what they say was not read here.");

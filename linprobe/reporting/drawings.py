@@ -18,7 +18,10 @@ LEAST_RATE = 0.001  # where both logarithmic axes begin
 MOST_NAMED = 10  # classes of a confusion matrix with names and numbers; more would overlap at this width
 LETTER, TURN = 6.8, 50  # units that a letter takes at most, about; degrees of a name under a narrow cell
 LONGEST_SHOWN = 12  # characters of a class name on an axis; the tables have the whole name
-PALEST, DARKEST = 0.05, 0.3  # opacity of a cell; above the second a number in it would be hard to read
+PALEST, DARKEST = (
+    0.05,
+    0.25,
+)  # opacity of a cell is the first and a share of the second: a number on it keeps its contrast
 Point = tuple[float, float]
 
 

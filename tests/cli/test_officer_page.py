@@ -20,6 +20,7 @@ from tests.cli.outcomes import Cli
 from tests.conftest import SCHEMA
 from tests.hostile.officer import Officer, officer
 from tests.hostile.runs import sealed
+from tests.reporting.test_page import contrast
 
 STRICT = {"default-src": ["'none'"], "connect-src": ["'none'"], "base-uri": ["'none'"], "form-action": ["'none'"]}
 
@@ -61,6 +62,18 @@ def test_the_page_asks_for_nothing_and_makes_no_markup_from_text() -> None:
         r"\son\w+=|\b(?:src|href|action)=|@import|url\(", re.sub(r"<script>.*</script>", "", text, flags=re.S)
     )
     assert not re.findall(r"\beval\b|new Function|innerHTML|document\.write|fetch\(|XMLHttp|localStorage", text)
+
+
+def test_text_and_signs_have_enough_contrast() -> None:
+    (style,) = _between("style")
+    schemes = [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6})", part)) for part in style.split(":root")[1:]]
+    assert len(schemes) == 2
+    texts = [(name, ground) for name in ("text", "quiet", "mark") for ground in ("ground", "card")]
+    texts += [("on-mark", "mark"), *((name, f"{name}-ground") for name in ("good", "bad", "unsure"))]
+    for colour in schemes:
+        for name, ground in texts:
+            assert contrast(colour[name], colour[ground]) >= 7, (name, ground)
+        assert min(contrast(colour["edge"], colour[ground]) for ground in ("ground", "card")) >= 4.5
 
 
 def test_the_page_holds_the_published_schema() -> None:

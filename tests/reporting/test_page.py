@@ -142,6 +142,19 @@ def test_accuracy_by_class_has_intervals_mistakes_and_a_warning(trained_run: Pat
     assert "is not above 0.9000, the accuracy of always predicting the majority class &#39;dog&#39;" in text
 
 
+def test_a_small_confusion_matrix_has_names_and_numbers(trained_run: Path) -> None:
+    found = {}
+    for size in (2, 10, 11):
+        figures = figures_on([f"<class {number}>" for number in range(size)], rows=12_346)
+        found[size] = page(replace(evidence_of(trained_run), test_metrics=figures))
+    (matrix,) = re.findall(r'aria-label="Confusion matrix".*?</table>', found[2], re.DOTALL)
+    cells = re.findall(r"<t[hd]\b[^>]*>(?:<bdi>)?([^<]*)", matrix)
+    names = ["&lt;class 0&gt;", "&lt;class 1&gt;"]
+    assert cells == ["true class", *names, names[0], "0", "0", names[1], "12,345", "1"]
+    assert "Confusion matrix" in found[10]
+    assert "Confusion matrix" not in found[11]
+
+
 def test_a_run_without_figures_has_its_accuracy_only(trained_run: Path) -> None:
     text = page(replace(evidence_of(trained_run), test_metrics=None))
     assert "Test rows are public by convention" in text

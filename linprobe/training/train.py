@@ -356,6 +356,10 @@ def train_on(
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise
+    if manifest.refined is not None:
+        progress.note(
+            f"refined with {manifest.refined.rows} rows without labels, strength {manifest.refined.strength:.2f}"
+        )
     no_better = None if measured is None else no_better_than_guessing(measured)
     if no_better is not None:
         progress.note(no_better)

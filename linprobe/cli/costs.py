@@ -88,7 +88,8 @@ def _budget(request: BudgetRequest) -> None:
         epsilon = "none: not private" if not entry["private"] else rounded_up(entry["epsilon"])
         at = "" if entry["delta"] is None else f" at delta {rounded_up(entry['delta'])}"
         created = entry["created"] or "private selection, time secret"
-        _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}")
+        early = ", ended early: what it had released" if entry["ended_early"] else ""
+        _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}{early}")
     for line in _counted_together(found):
         _terminal.note(line)
     by_unit = found["epsilon_by_unit"]

@@ -404,7 +404,7 @@ class PredictRequest(
         help="Feature file or .npy array of rows; - reads its path from stdin.", argument="FEATURES|-"
     )
     group: str | None = option(None, "Group of the feature file: rows, test, train, public.", unset="rows, else test")
-    together: bool = option(False, "Predict the rows together: rows near each other help one another.")
+    together: bool = option(False, "Predict the rows together: spread class probabilities between similar rows.")
     probabilities: bool = option(False, "Add a column with the probability of each class.")
 
 
@@ -418,8 +418,8 @@ class RefineRequest(
 ):
     """Refine the weights of a run with public rows without labels, and print the new run.
 
-    The guarantee is that of the run, and nothing is spent. The rows must be public: rows of the private people, or rows
-    that are private for another reason, would leak.
+    The guarantee is that of the run, and nothing is spent. The rows must be public: the
+    refined weights would reveal private ones.
     """
 
     unlabelled: Path = option(help="Feature file of rows without labels, from the same backbone.", argument="ROWS")

@@ -317,7 +317,9 @@ def _plain(cells: str) -> bool:
 
 
 def _refuse_nul(text: Any, where: str) -> None:
-    if isinstance(text, str) and "\0" in text:  # NumPy drops it at the end of a text: two labels would become one
+    if (isinstance(text, str) and "\0" in text) or (
+        isinstance(text, bytes) and b"\0" in text
+    ):  # NumPy drops it at the end of a text: two labels would become one
         raise DataError(f"{where}: {text!r} holds the character NUL; allowed: text without it; write the table again")
 
 
@@ -456,7 +458,7 @@ def import_arrays(
     whole = one_table and (divides or sources[0].stem not in GROUPS)
     arrays = read_arrays(sources, columns, progress, "train" if whole else None)
     if divides:
-        arrays = _in_groups(arrays, test_fraction, where)
+        arrays = _in_groups(arrays, test_fraction, columns, where)
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
         _check_present(arrays, columns, where)
@@ -487,13 +489,15 @@ def import_arrays(
     return description
 
 
-def _in_groups(arrays: Arrays, fraction: float | None, where: str) -> Arrays:
+def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str) -> Arrays:
     """The arrays of training rows in groups, by their owners, ids or content. Raises as `divided`."""
     if "X_train" not in arrays or "y_train" not in arrays or "X_test" in arrays or "X_public" in arrays:
         raise UsageError(
             f"{where}: --test-fraction and --split-column divide training rows alone, got {', '.join(sorted(arrays))}; "
             "leave them out, or give X_train and y_train only"
         )
+    if columns.split is not None and "split_train" not in arrays:
+        raise UsageError(f"{where} has no column {columns.split!r}; --split-column is for one table; leave it out")
     x, ids, owners = arrays["X_train"], arrays.get("id_train"), _owners(arrays, "train", len(arrays["X_train"]))
     names = ids if owners is None else owners
     if names is None:

@@ -209,6 +209,8 @@ def test_training_rows_alone_are_split_by_id_or_content(tmp_path: Path) -> None:
     assert not train & test  # equal rows are on one side
     with pytest.raises(UsageError, match="divide training rows alone"):
         import_arrays([npz(tmp_path, WORDS, WORDS)], tmp_path / "b.h5", test_fraction=0.5)
+    with pytest.raises(UsageError, match="--split-column is for one table"):
+        import_arrays([npz(tmp_path, WORDS)], tmp_path / "b.h5", test_fraction=0.5, columns=Columns(split="part"))
 
 
 def test_a_missing_pyarrow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +39,9 @@ def table_source(
     arrays = _columns(request, table)
     paths = arrays["path"].tolist()
     ids = list(map(str, arrays.get("id", arrays["path"]).tolist()))
-    if len(set(ids)) < len(ids):
-        first = next(name for place, name in enumerate(ids) if name in ids[:place])
-        raise DataError(f"{table} has {len(ids) - len(set(ids))} repeated ids, first {first!r}; allowed: one per image")
+    name, count = max(Counter(ids).items(), key=itemgetter(1), default=("", 1))
+    if count > 1:
+        raise DataError(f"{table} has {count} lines with the id {name!r}; allowed: one line and one id for each image")
     if OWNER in arrays:
         if owners is not None:
             raise UsageError(f"{owners.named_by} and a column of {table} name owners; leave one of the two out")

@@ -11,7 +11,8 @@ import math
 import mmap
 import pickle
 import zipfile
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from io import SEEK_END, BytesIO
 from pathlib import Path
@@ -186,6 +187,7 @@ def parquet_table(source: Path) -> Any:
 
     with parquet.ParquetFile(source) as file:
         footer, fields = file.metadata, file.schema_arrow
+    refuse_twice(fields.names, str(source))
     groups = [footer.row_group(place) for place in range(footer.num_row_groups)]
     chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
     _refuse_large(sum(max(WORD * chunk.num_values, chunk.total_uncompressed_size) for chunk in chunks), source)
@@ -193,6 +195,14 @@ def parquet_table(source: Path) -> Any:
         _refuse_large(sum(size for chunk in chunks for size in _page_sizes(content, chunk)), source)
     texts = [field.name for field in fields if types.is_string(field.type) or types.is_binary(field.type)]
     return parquet.read_table(source, read_dictionary=texts, use_threads=False)
+
+
+def refuse_twice(columns: Sequence[str], where: str) -> None:
+    """DataError if two columns of a table have one name."""
+    counts = Counter(columns)
+    place, name = next(((place, name) for place, name in enumerate(columns, 1) if counts[name] > 1), (0, ""))
+    if place:
+        raise DataError(f"{where}, column {place}: {counts[name]} columns are named {name!r}; allowed: one")
 
 
 def _refuse_large(declared: int, source: Path) -> None:

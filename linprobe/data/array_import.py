@@ -1,7 +1,7 @@
 """Arrays and tables of rows, read and written as a feature file.
 
 A table is CSV or Parquet. It has a column of labels, may have one of ids and one of owners, and its other columns are
-features. It is named after its group: `train.csv`, `test.parquet`.
+features. It is named after its group: `train.csv`, `test.parquet`; or it holds all groups.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from linprobe.data.array_files import (
     open_array,
     parquet_table,
     read_archive,
+    refuse_twice,
     tensor_fits,
     too_large,
 )
@@ -39,7 +40,7 @@ from linprobe.data.labels import (
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.owners import OWNER, by_owner
+from linprobe.data.owners import OWNER, by_owner, divided
 from linprobe.data.record_ids import CONTENT, GIVEN, LONGEST_ID, ContentIds
 from linprobe.errors import DataError, UsageError, reading
 from linprobe.progress import Progress, Silent
@@ -47,7 +48,8 @@ from linprobe.progress import Progress, Silent
 KINDS = ("X", "y", "id")
 ALONE = {"X": f"X_{UNLABELLED}", "id": f"id_{UNLABELLED}"}  # arrays of a file of rows without labels, and their keys
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
-SUFFIXES = (".npz", ".npy", ".pt", ".csv", ".parquet")
+TABLES = (".csv", ".parquet")
+SUFFIXES = (".npz", ".npy", ".pt", *TABLES)
 BLOCK_BYTES = 1 << 24
 LINES_AT_ONCE = 2048
 UTF32 = 4  # bytes of a character in an array of text
@@ -59,37 +61,42 @@ class Columns:
     """Names of the columns that are not features.
 
     `label` may list several columns, NAME,NAME,..., of 0 and 1: rows then have several labels. `id` None means the
-    column `id`, and `owner` None the column `owner`, if there is one.
+    column `id`, and `owner` None the column `owner`, if there is one. `split` names the group of each row. A table with
+    `path` lists files: its other columns are not read.
     """
 
     label: str = "label"
     id: str | None = None
     owner: str | None = None
+    split: str | None = None
+    path: str | None = None
 
     def labels(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns of labels among the columns `names`."""
-        return (self.label,) if self.label in names else tuple(self.label.split(","))
+        return (self.label,) if self.label in names or self.path is not None else tuple(self.label.split(","))
 
-    def split(self, names: Sequence[str], group: str, where: Path) -> tuple[dict[str, str], list[str]]:
+    def places(self, names: Sequence[str], group: str, where: Path) -> tuple[dict[str, str], list[str]]:
         """The columns of ids and of owners, by kind, if there are such; and the columns of features.
 
         Only the training rows must have the column of owners.
 
         Raises:
-            DataError: no such column, no feature, or a name twice.
+            UsageError: no such column. DataError: no column of features.
         """
         labels = self.labels(names)
         needed = [*(("--label-column", label) for label in labels), ("--id-column", self.id)]
         if group == "train" or self.owner in names:
             needed.append(("--owner-column", self.owner))
-        for flag, name in needed:
-            if name is not None and list(names).count(name) != 1:
-                listed = ", ".join(map(repr, names[:6])) + (", ..." if len(names) > 6 else "")
-                raise DataError(
-                    f"{where} has {list(names).count(name)} columns {name!r}; allowed: 1 of {listed}; name it with "
-                    f"{flag}"
+        for flag, name in (*needed, ("--split-column", self.split), ("--path-column", self.path)):
+            if name is not None and name not in names:
+                listed = ", ".join(map(repr, [*names[:6], *names[6:][-2:]]))
+                raise UsageError(
+                    f"{where} has no column {name!r}; allowed: its {len(names)} columns, {listed}; name one with {flag}"
                 )
-        texts = {kind: name for kind, name in (("id", self.id or "id"), (OWNER, self.owner or OWNER)) if name in names}
+        others = {"id": self.id or "id", OWNER: self.owner or OWNER, "split": self.split, "path": self.path}
+        texts = {kind: name for kind, name in others.items() if name is not None and name in names}
+        if self.path is not None:
+            return texts, []
         features = [name for name in names if name not in (*labels, *texts.values())]
         if not features:
             raise DataError(f"{where} has no column of features beside {', '.join(names)}; add at least one")
@@ -99,7 +106,9 @@ class Columns:
 _COLUMNS, _SILENT = Columns(), Silent()
 
 
-def read_arrays(sources: Sequence[Path], columns: Columns = _COLUMNS, progress: Progress = _SILENT) -> Arrays:
+def read_arrays(
+    sources: Sequence[Path], columns: Columns = _COLUMNS, progress: Progress = _SILENT, group: str | None = None
+) -> Arrays:
     """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
     class_names. A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows.
 
@@ -109,9 +118,10 @@ def read_arrays(sources: Sequence[Path], columns: Columns = _COLUMNS, progress: 
     Args:
         columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
         progress: gets the lines of a CSV, and a note about each file with arrays that are not read.
+        group: the group in the keys of a table; None for the group that it is named after.
 
     Raises:
-        UsageError: another kind or name of file. DataError: a file that cannot be read.
+        UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
     """
     arrays: Arrays = {}
     for source in sources:
@@ -128,7 +138,7 @@ def read_arrays(sources: Sequence[Path], columns: Columns = _COLUMNS, progress: 
         if not source.is_file():
             raise DataError(f"{source} is no regular file; give a {', '.join(SUFFIXES)} file or folder")
         with reading(f"array file {source}", "write it again"):
-            arrays |= _read_one(source, columns, progress)
+            arrays |= _read_one(source, columns, progress, group)
     for key, values in arrays.items():
         rows, labels = key.startswith("X_"), key.startswith("y_")
         axes = values.ndim >= 2 if rows else values.ndim == 1 or (labels and values.ndim == 2)
@@ -141,16 +151,16 @@ def read_arrays(sources: Sequence[Path], columns: Columns = _COLUMNS, progress: 
     return arrays
 
 
-def _read_one(source: Path, columns: Columns, progress: Progress) -> Arrays:
+def _read_one(source: Path, columns: Columns, progress: Progress, group: str | None) -> Arrays:
     owner = columns.owner or OWNER
     if source.suffix == ".npz":
         chosen = _selected(source, array_names(source), owner, progress)
         found = read_archive(source, list(chosen.values()))
         return {name: found[key] for name, key in chosen.items()}
-    if source.suffix == ".csv":
-        return read_csv(source, columns, progress)
-    if source.suffix == ".parquet":
-        return _read_parquet(source, columns)
+    if source.suffix in TABLES:
+        named = group or _group_of(source)
+        csv_file = source.suffix == ".csv"
+        return _read_csv(source, columns, progress, named) if csv_file else _read_parquet(source, columns, named)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
     loaded = load_torch(source) if source.suffix == ".pt" else open_array(source)
@@ -209,17 +219,19 @@ def _group_of(source: Path) -> str:
     """The group that a table is named after. Raises UsageError."""
     if source.stem not in GROUPS:
         allowed = ", ".join(f"{group}{source.suffix}" for group in GROUPS)
-        raise UsageError(f"{source} is named {source.stem!r}; allowed: {allowed}; rename it")
+        raise UsageError(
+            f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table of all rows"
+        )
     return source.stem
 
 
-def read_csv(source: Path, columns: Columns, progress: Progress = _SILENT) -> Arrays:
+def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
     """X, y and, where there are such columns, id and owner of one group, from CSV; a byte-order mark is skipped.
 
     Raises:
-        DataError: a missing column, a line of another length, or a cell that is no number, with its line.
+        UsageError: a missing column. DataError: two columns of one name, a line of another length, or a cell
+            that is no number, with its line.
     """
-    group = _group_of(source)
     with source.open("rb") as stream:
         n_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
     progress.start(max(1, n_lines - 1), f"reading {source.name}")
@@ -232,17 +244,20 @@ def read_csv(source: Path, columns: Columns, progress: Progress = _SILENT) -> Ar
             raise DataError(
                 f"{source} {found}; allowed: a line with the names of the columns, then a line for each row"
             )
-        of_texts, _ = columns.split(header, group, source)
+        refuse_twice(header, f"{source} line 1")
+        of_texts, _ = columns.places(header, group, source)
         labels = columns.labels(header)
         if len(labels) == 1:
             of_texts = {"y": labels[0], **of_texts}
         texts: dict[str, list[str]] = {kind: [] for kind in of_texts}
         taken = {header.index(name) for name in of_texts.values()}
-        numeric = [place for place in range(len(header)) if place not in taken]
+        numeric = [place for place in range(len(header)) if place not in taken and columns.path is None]
         while rows := _lines(reader, source, len(header)):
             blocks.append(_numbers(rows, numeric, header, source))
             for kind, name in of_texts.items():
                 place = header.index(name)
+                for number, row in rows:
+                    _refuse_nul(row[place], f"{source} line {number}, column {name!r}")
                 texts[kind].extend(row[place] for _, row in rows)
             progress.step(len(rows))
     if not blocks:
@@ -278,7 +293,9 @@ def _numbers(
     kept = np.isin(np.arange(len(names)), places).tolist()
     cells = chain.from_iterable(compress(row, kept) for _, row in rows)
     try:
-        values = np.fromiter(map(float, cells), np.float64, len(rows) * len(places)).reshape(len(rows), -1)
+        if not all(map(_plain, map("".join, (compress(row, kept) for _, row in rows)))):
+            raise ValueError("digits of another script, or with _ between them")
+        values = np.fromiter(map(float, cells), np.float64, len(rows) * len(places)).reshape(len(rows), len(places))
     except ValueError:
         for number, row in rows:
             for place in places:
@@ -294,23 +311,36 @@ def _numbers(
     return values.astype(np.float32)
 
 
+def _plain(cells: str) -> bool:
+    """Whether Python's `float` reads no more than decimals in them: it also takes 1_0 and the digits of any script."""
+    return cells.isascii() and "_" not in cells
+
+
+def _refuse_nul(text: Any, where: str) -> None:
+    if (isinstance(text, str) and "\0" in text) or (
+        isinstance(text, bytes) and b"\0" in text
+    ):  # NumPy drops it at the end of a text: two labels would become one
+        raise DataError(f"{where}: {text!r} holds the character NUL; allowed: text without it; write the table again")
+
+
 def _refuse_text(cell: str, where: str) -> None:
     try:
-        float(cell)
+        float(cell if _plain(cell) else "")
     except ValueError:
         raise DataError(
-            f"{where}: {cell!r} is no number; write a number, leave the line out, or name the column with "
-            "--label-column, --id-column or --owner-column"
+            f"{where}: {cell!r} is no plain decimal number; write a number, leave the line out, or name the column "
+            "with --label-column, --id-column or --owner-column"
         ) from None
 
 
-def _read_parquet(where: Path, columns: Columns) -> Arrays:
+def _read_parquet(where: Path, columns: Columns, group: str) -> Arrays:
     """X, y and, where there are such columns, id and owner of one group."""
-    group, table, stored = _group_of(where), parquet_table(where), where.stat().st_size
+    table, stored = parquet_table(where), where.stat().st_size
     table.validate(full=True)  # Arrow ends the process where lengths contradict each other
-    texts, features = columns.split(table.column_names, group, where)
+    texts, features = columns.places(table.column_names, group, where)
     labels = columns.labels(table.column_names)
-    arrays: Arrays = {f"X_{group}": np.concatenate([_column(table[name], name, where) for name in features], axis=1)}
+    numbers = [_column(table[name], name, where) for name in features]
+    arrays: Arrays = {f"X_{group}": np.concatenate([np.empty((len(table), 0), bool), *numbers], axis=1)}
     if len(labels) == 1:
         texts = {"y": columns.label, **texts}
     else:
@@ -320,7 +350,9 @@ def _read_parquet(where: Path, columns: Columns) -> Arrays:
         if kind != "id":
             _refuse_nulls(table[name], name, where)
         values = _plain_list(table[name], name, where)
-        if kind == "id":
+        for row, value in enumerate(values):
+            _refuse_nul(value, f"{where} row {row}, column {name!r}")
+        if kind in ("id", "split", "path"):
             values = [str(value) for value in values]
         is_text = all(isinstance(value, str) for value in values)
         found = _text_array(values, f"{where}: column {name!r}", stored) if is_text else np.array(values)
@@ -401,6 +433,7 @@ def import_arrays(
     classes: Sequence[str] | None = None,
     *,
     private_test: bool = False,
+    test_fraction: float | None = None,
     columns: Columns = _COLUMNS,
     progress: Progress = _SILENT,
 ) -> Description:
@@ -411,14 +444,21 @@ def import_arrays(
     owners' names. Image arrays (more than two dimensions) are flattened.
 
     Args:
-        private_test: declares the test rows private. columns, progress: as in `read_arrays`.
+        private_test: declares the test rows private.
+        test_fraction: share of the rows, or of the people where rows have owners, to use for testing.
+        columns, progress: as in `read_arrays`.
 
     Raises:
         UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays, or rows that
             are no finite float32.
     """
     where = ", ".join(map(str, sources))
-    arrays = read_arrays(sources, columns, progress)
+    one_table = len(sources) == 1 and sources[0].suffix in TABLES
+    divides = test_fraction is not None or columns.split is not None
+    whole = one_table and (divides or sources[0].stem not in GROUPS)
+    arrays = read_arrays(sources, columns, progress, "train" if whole else None)
+    if divides:
+        arrays = _in_groups(arrays, test_fraction, columns, where)
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
         _check_present(arrays, columns, where)
@@ -447,6 +487,29 @@ def import_arrays(
     if writer.note is not None:
         progress.note(writer.note)
     return description
+
+
+def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str) -> Arrays:
+    """The arrays of training rows in groups, by their owners, ids or content. Raises as `divided`."""
+    if "X_train" not in arrays or "y_train" not in arrays or "X_test" in arrays or "X_public" in arrays:
+        raise UsageError(
+            f"{where}: --test-fraction and --split-column divide training rows alone, got {', '.join(sorted(arrays))}; "
+            "leave them out, or give X_train and y_train only"
+        )
+    if columns.split is not None and "split_train" not in arrays:
+        raise UsageError(f"{where} has no column {columns.split!r}; --split-column is for one table; leave it out")
+    x, ids, owners = arrays["X_train"], arrays.get("id_train"), _owners(arrays, "train", len(arrays["X_train"]))
+    names = ids if owners is None else owners
+    if names is None:
+        made = ContentIds("train")
+        made.add(x, arrays["y_train"])
+        names = np.array([name.partition("-")[0] for name in made.names])  # equal rows are on one side
+    sides = divided(list(map(str, names.tolist())), None, arrays.get("split_train"), fraction, where)
+    of_rows = {key.removesuffix("_train"): array for key, array in arrays.items() if key.endswith("_train")}
+    of_rows.pop("split", None)
+    return {key: array for key, array in arrays.items() if key == "class_names"} | {
+        f"{kind}_{group}": array[rows] for group, rows in sides.items() for kind, array in of_rows.items()
+    }
 
 
 def _check_alone(arrays: Arrays, where: str, *, private_test: bool) -> None:

@@ -7,7 +7,7 @@ An owner's rows must be adjacent, so that a person has a place among the people 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from linprobe.errors import DataError, UsageError
 
 OWNER = "owner"  # column of a table, and first part of an array's key
+TEST_NAMES = ("test", "val", "validation", "valid")  # of a folder, or in a column, of test rows
+OwnerOf = Callable[[str], str | None]  # the owner of the record with an id; None if nobody is named
 Bounds = NDArray[np.int64]  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
 
 
@@ -74,6 +76,58 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
             f"{where}: people with rows on both sides, in test and in train or public: {len(both)}; allowed: 0; remove "
             "their rows from one side and make the file again; extract --test-fraction splits by person"
         )
+
+
+def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> NDArray[np.bool_]:
+    """Mask of the test rows, about `fraction` of all, shape (rows,).
+
+    A row's side depends on its own id only. With `owner_of` it depends on its owner's name only, so that all rows
+    of a person are on one side.
+
+    Raises:
+        UsageError: `fraction` is not between 0 and 1. DataError: all rows, or none, fall on the test side.
+    """
+    if not 0 < fraction < 1:
+        raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
+    names = ids if owner_of is None else (owner_of(one) or one for one in ids)
+    test = np.array([id_hash(name, 0) < fraction * 2.0**64 for name in names], dtype=bool)
+    if test.all() or not test.any():
+        raise DataError(
+            f"test fraction {fraction} puts {int(test.sum())} of {len(test)} rows into the test group; "
+            "allowed: some, but not all; change --test-fraction"
+        )
+    return test
+
+
+def divided(
+    ids: Sequence[str], owner_of: OwnerOf | None, named: NDArray[np.str_] | None, fraction: float | None, where: str
+) -> dict[str, NDArray[np.int64]]:
+    """Places of the rows of each group: by a column, `named` (n_rows,), of group names; or by `test_side`.
+
+    The column holds train, public, and one of `TEST_NAMES`.
+
+    Raises:
+        UsageError: both a column and a fraction, or neither; or as `test_side`. DataError: another value in the column,
+            two names for test rows, or no training row; or as `test_side`.
+    """
+    if (named is None) == (fraction is None):
+        raise UsageError(
+            f"{where}: {'neither' if named is None else 'both'} of --split-column and --test-fraction were given; "
+            "allowed: one of the two"
+        )
+    if named is None:
+        test = test_side(ids, fraction or 0, owner_of)
+        return {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
+    tested = [name for name in TEST_NAMES if (named == name).any()]
+    names = {"train": "train", "public": "public"} | dict.fromkeys(tested[:1], "test")
+    wrong = np.flatnonzero(~np.isin(named, list(names)))
+    if wrong.size or not (named == "train").any():
+        got = f"{str(named[wrong[0]])!r} in row {wrong[0]}" if wrong.size else "no row of train"
+        raise DataError(
+            f"{where}: the column of groups has {got}; allowed: train, public, and one of {', '.join(TEST_NAMES)}"
+        )
+    sides = {group: np.flatnonzero(named == name) for name, group in names.items()}
+    return {group: rows for group, rows in sides.items() if rows.size}
 
 
 def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> NDArray[np.bool_]:

@@ -17,7 +17,7 @@ FREE = {
     "like", "as_json", "unlabelled",
 }  # fmt: skip
 OF_LABELLED = (
-    "classes", "test_fraction", "private_test", "owners", "owner_regex", "class_names", "templates",
+    "classes", "test_fraction", "private_test", "table", "owners", "owner_regex", "class_names", "templates",
 )  # fmt: skip
 
 
@@ -59,9 +59,10 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
 
     recipe = None
     if request.like is None and not request.unlabelled:
-        located(request.source)
+        if request.table is None:
+            located(request.images)
     else:
-        check_unlabelled(Path(request.source))
+        check_unlabelled(Path(request.images))
     if request.like is not None:
         recipe = _recipe(request.like)
     _check_out(request)
@@ -71,7 +72,7 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
         _check_unlabelled(request)
     # torch and torchvision take seconds to import
     if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
-        progress.note(f"{request.source}: loading PyTorch and the network")
+        progress.note(f"{request.images}: loading PyTorch and the network")
     return recipe
 
 
@@ -86,7 +87,7 @@ def _check_out(request: ExtractRequest) -> None:
     check_place(out, "feature file")
     if out.is_dir():
         raise UsageError(f"feature file {out} is a folder; give --out a file name")
-    for what, path in (("the images", request.source), ("the weights", request.weights)):
+    for what, path in (("the images", request.images), ("the weights", request.weights)):
         if path is not None and out.resolve() == Path(path).resolve():
             raise UsageError(f"feature file {out} would replace {what}; give --out another name")
     if not request.overwrite or not out.exists():

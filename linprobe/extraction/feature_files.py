@@ -29,10 +29,16 @@ def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:
         if out.exists() and out.stat().st_size and not is_hdf5(out):
             raise UsageError(f"{out} is no feature file, and --overwrite would replace it; give --out another name")
         classes = None if request.classes is None else read_lines(request.classes, "class list", "one class name")
-        columns = Columns(request.label_column, request.id_column, request.owner_column)
+        columns = Columns(request.label_column, request.id_column, request.owner_column, request.split_column)
         try:
             import_arrays(
-                request.sources, out, classes, private_test=request.private_test, columns=columns, progress=progress
+                request.sources,
+                out,
+                classes,
+                private_test=request.private_test,
+                test_fraction=request.test_fraction,
+                columns=columns,
+                progress=progress,
             )
         except OSError as error:
             raise LinprobeError(f"feature file {out} cannot be written ({error}); {advice(error)}") from None

@@ -32,6 +32,7 @@ from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, 
 from linprobe.extraction.sources import open_source
 from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, with_owners
 from linprobe.extraction.sources.folders import unlabelled_source
+from linprobe.extraction.sources.tables import TABLE_LABELS, table_source
 from linprobe.parallel import torch_group
 from linprobe.parallel.process_group import Group
 from linprobe.progress import Progress
@@ -74,14 +75,17 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> Ex
     owners = owners_from(request.owners, request.owner_regex)
     if recipe is None and not request.unlabelled:
         classes = None if request.classes is None else read_lines(request.classes, "class list", "one class name")
-        source = open_source(
-            request.source,
-            classes=classes,
-            test_fraction=request.test_fraction,
-            owner_of=None if owners is None else owners.of,
-        )
+        if request.table is not None:
+            source, owners = table_source(request, request.table, classes, owners)
+        else:
+            source = open_source(
+                request.images,
+                classes=classes,
+                test_fraction=request.test_fraction,
+                owner_of=None if owners is None else owners.of,
+            )
     else:
-        source = unlabelled_source(Path(request.source), () if recipe is None else recipe.class_names)
+        source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)
     source = with_owners(source, owners)
     weights = (request.weights, request.random_weights, request.arguments or {})
     if recipe is not None:
@@ -135,6 +139,11 @@ def _describe(plan: ExtractionPlan, progress: Progress) -> None:
         progress.note("RANDOM WEIGHTS: these features are for tests only")
     if source.class_names_from == FOLDER_NAMES:
         progress.note("the class list is the names of the folders; --classes declares another")
+    elif source.class_names_from == TABLE_LABELS:
+        progress.note(
+            "the class list is all labels of the table, and the guarantee does not cover it: a class of one person "
+            "reveals that person; --classes declares another"
+        )
 
 
 def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:

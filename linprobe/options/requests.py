@@ -25,7 +25,7 @@ from linprobe.options import (
     Confirmation,
     RunOptions,
 )
-from linprobe.options.declaration import Request, option
+from linprobe.options.declaration import Request, declared, option
 
 DEFAULT_EPOCHS = 60.0
 DEFAULT_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
@@ -33,7 +33,9 @@ MAX_PROCESSES = 1024
 SHADOWS, LEAST_SHADOWS, RESAMPLES, LEAST_RESAMPLES = 64, 4, 1000, 100
 HOST_ROWS, DEVICE_ROWS = ("memory", "streamed", "two ranks"), ("device",)  # where an audit has its rows
 RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses, and 2 without
-IMAGES, NETWORK, SPEED = "Images", "Network", "Speed and reliability"  # headings of the help of extract
+IMAGES, TABLE, NETWORK = "Images", "Columns of the table", "Network"  # headings of the help of extract
+SPEED = "Speed and reliability"
+SPLIT = "Group of the row: train, test (or val, validation, valid) or public."
 PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 PROCESSES = "one per processor, at most 8"
 DIGITS = "digits"  # the built-in data
@@ -153,16 +155,22 @@ class ExtractRequest(
     OverwriteOption,
     Request,
     command="extract",
-    examples=("extract photos/ --backbone scattering --out photos.h5", "extract new/ --like runs/first --out new.h5"),
+    examples=(
+        "extract photos/ --backbone scattering --out photos.h5",
+        "extract --table photos.csv --label-column diagnosis --owner-column patient_id --test-fraction 0.3 "
+        "--backbone pixels --resize 16 --crop 16 --out patients.h5",
+        "extract new/ --like runs/first --out new.h5",
+    ),
 ):
     """Turn images into a feature file and print its path.
 
     A frozen network computes the features. Run the same command again to resume an interrupted run.
     """
 
-    source: str = option(
-        help="Folder of train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; or arrays of images.",
-        argument="SOURCE",
+    source: str | None = option(
+        None,
+        "Folder of train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; or arrays of images.",
+        argument="[SOURCE]",
     )
     backbone: str | None = option(
         None,
@@ -181,7 +189,10 @@ class ExtractRequest(
     out: Path | None = option(None, "Feature file to write.", unset="features/SOURCE-BACKBONE.h5")
     classes: Path | None = option(None, "File of class names in label order, one per line.", group=IMAGES)
     test_fraction: float | None = option(
-        None, "Fraction of the images held out for testing, if SOURCE has no test group.", group=IMAGES
+        None,
+        "Fraction of the images held out for testing, if SOURCE has no test group; of the people, where images have "
+        "owners.",
+        group=IMAGES,
     )
     private_test: bool = option(False, PRIVATE_TEST, group=IMAGES)
     owners: Path | None = option(
@@ -190,6 +201,17 @@ class ExtractRequest(
     owner_regex: str | None = option(
         None, "Regular expression on the image's id; its first group is the owner.", group=IMAGES
     )
+    table: Path | None = option(
+        None,
+        "In place of SOURCE: CSV or Parquet with a line for each image, in any folder.",
+        metavar="FILE",
+        group=TABLE,
+    )
+    path_column: str = option("file", "Image file: absolute, or relative to the table's folder.", group=TABLE)
+    label_column: str = option("label", "Class.", group=TABLE)
+    id_column: str | None = option(None, "Record id.", unset="id, if there is one, else the path", group=TABLE)
+    owner_column: str | None = option(None, "Person the image belongs to.", unset="owner, if there is one", group=TABLE)
+    split_column: str | None = option(None, SPLIT, group=TABLE)
     on_error: Literal["fail", "skip"] = option("fail", "What to do about unreadable images", group=IMAGES)
 
     weights: str | None = option(
@@ -250,6 +272,19 @@ class ExtractRequest(
     )
     dtype: Literal["float16", "float32"] = option("float16", "Type of a feature on disk", group=SPEED)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.source is None) == (self.table is None):
+            raise UsageError(f"SOURCE is {self.source} and --table {self.table}; give one of the two")
+        for name, one in declared(ExtractRequest).items():
+            if self.table is None and name.endswith("_column") and getattr(self, name) != one.default:
+                raise UsageError(f"option {one.spellings[0]} is about a table; give --table FILE in place of SOURCE")
+
+    @property
+    def images(self) -> str:
+        """The table, or SOURCE."""
+        return str(self.table or self.source)
+
 
 @dataclass(frozen=True)
 class ImportRequest(
@@ -259,13 +294,14 @@ class ImportRequest(
     examples=(
         "import arrays.npz --out features.h5",
         "import train.csv test.csv --label-column species --out features.h5",
+        "import table.csv --label-column outcome --owner-column patient --test-fraction 0.25 --out patients.h5",
     ),
 ):
     """Turn arrays into a feature file and print its path."""
 
     sources: Sequence[Path] = option(
         help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv (or "
-        ".parquet); or a folder of them.",
+        ".parquet); or a folder of them; or one table, with --split-column or --test-fraction.",
         argument="ARRAYS...",
         asked="arrays",
     )
@@ -280,6 +316,10 @@ class ImportRequest(
         "Column of a table, or array NAME_train, with the person each row belongs to.",
         unset="owner, if there is one",
         metavar="NAME",
+    )
+    split_column: str | None = option(None, f"One table: {SPLIT[0].lower()}{SPLIT[1:]}")
+    test_fraction: float | None = option(
+        None, "Fraction of the training rows, or of the people where rows have owners, held out for testing."
     )
     private_test: bool = option(False, PRIVATE_TEST)
 

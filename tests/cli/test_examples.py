@@ -86,6 +86,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with (folder / f"{group}.csv").open("w") as stream:
             stream.write("a,b,species\n")
             stream.writelines(f"{g.normal()},{g.normal()},{('setosa', 'virginica')[label]}\n" for label in labels)
+    with (folder / "table.csv").open("w") as stream:
+        stream.write("patient,age,outcome\n")
+        stream.writelines(f"p{row // 2},{g.normal()},{('no', 'yes')[row % 2]}\n" for row in range(60))
     np.savez(folder / "arrays.npz", **arrays)
     np.savez(folder / "alone.npz", X=g.normal(size=(40, 6)))
     np.savez(folder / "owned.npz", **arrays, owner_train=np.arange(240) // 2)
@@ -109,6 +112,11 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("cat", "dog"):
             _images(folder / "photos" / group / name, g)
     _images(folder / "new" / "unlabelled", g)
+    lines = [
+        f"{path.relative_to(folder)},p{row // 2},{path.parent.name}\n"
+        for row, path in enumerate(sorted((folder / "photos").rglob("*.png")))
+    ]
+    (folder / "photos.csv").write_text("".join(["file,patient_id,diagnosis\n", *lines]))
     features = str(folder / "extracted.h5")
     assert run(["extract", str(folder / "photos"), "--backbone", "scattering", "--out", features]) == 0
     words = ["--method", "noisy-gd", "--eps", "3", "--steps", "3", "--out", str(folder / "runs" / "first")]

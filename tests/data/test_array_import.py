@@ -354,7 +354,7 @@ BAD_SOURCES: dict[str, tuple[Callable[[Path], Path], type[LinprobeError], list[s
     "empty tensor file": (_file("X_train.pt", ""), DataError, ["cannot be read"]),
     "long text in a tensor file": (_one_long_text_in_a_tensor_file, DataError, ["10000 characters", "100001"]),
     "tensor file with code": (_pickled_pt, DataError, ["cannot be read"]),
-    "csv without label": (_file("train.csv", "a,b\n1,2\n"), DataError, ["label"]),
+    "csv without label": (_file("train.csv", "a,b\n1,2\n"), UsageError, ["label", "'a', 'b'"]),
     "empty csv": (_file("train.csv", ""), DataError, ["is empty", "names of the columns"]),
     "csv with a word": (_file("train.csv", "label,f0\n1,two\n"), DataError, ["line 2", "'f0'", "'two'"]),
     "csv with a short line": (_file("train.csv", "label,f0\n1\n"), DataError, ["line 2", "1 columns", "2"]),

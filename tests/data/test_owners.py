@@ -88,7 +88,7 @@ def test_a_column_of_a_csv_names_the_owner(tmp_path: Path, named: str) -> None:
     with FeatureFile(tmp_path / "a.h5") as features:
         assert features.owners("train") == ["bob", "eve", "eve"]
         assert features.rows("train", slice(None)).tolist() == [[3, 4], [1, 2], [5, 6]]
-    with pytest.raises(DataError, match=r"has 0 columns 'person'.*--owner-column"):
+    with pytest.raises(UsageError, match=r"has no column 'person'.*'label'.*--owner-column"):
         import_arrays([tmp_path / "train.csv"], tmp_path / "b.h5", columns=Columns(owner="person"))
 
 
@@ -104,7 +104,7 @@ def test_a_column_of_a_parquet_table_names_the_owner(tmp_path: Path, people: lis
         assert features.owners("train") == sorted(map(str, people))
         assert features.rows("train", slice(None)).tolist() == [[3], [1], [5]]
         assert not features.has_owners("test")
-    with pytest.raises(DataError, match=r"has 0 columns 'person'.*--owner-column"):
+    with pytest.raises(UsageError, match=r"has no column 'person'.*'label'.*--owner-column"):
         import_arrays([tmp_path], tmp_path / "b.h5", columns=Columns(owner="person"))
 
 

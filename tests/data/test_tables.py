@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from linprobe.data.array_import import Columns, import_arrays, read_arrays, read_csv
+from linprobe.data.array_import import Columns, import_arrays, read_arrays
 from linprobe.data.feature_file import FeatureFile
-from linprobe.errors import DataError, LinprobeError
+from linprobe.data.owners import id_hash
+from linprobe.errors import DataError, LinprobeError, UsageError
 from linprobe.progress import Silent
 from tests.conftest import Outcome
 
@@ -65,11 +66,13 @@ def test_columns_of_a_csv_have_any_name_and_a_mark_is_skipped(cli: Cli, tmp_path
     ("text", "words"),
     [
         ("kind,f0\nant,1\nbee,n/a\n", ["train.csv line 3", "'f0'", "'n/a'"]),
+        ("kind,f0\nant,1\nbee,1_0.5\n", ["line 3", "'f0'", "'1_0.5'", "plain decimal"]),
+        ("kind,f0\nant,\u0661\u0662\nbee,1\n", ["line 2", "'f0'", "'\u0661\u0662'"]),
+        ("kind,f0\nant,1\nbee\0,1\n", ["line 3", "'kind'", "NUL"]),
         ("kind,f0\nant,1\n\nbee,\n", ["line 4", "''"]),
         ("kind,f0\nant,1\nbee,1e300\n", ["line 3", "'f0'", "1e+300", "float32"]),
         ("kind,f0\nant,1\nbee,1,2\n", ["line 3", "3 columns", "2"]),
-        ("label,f0\nant,1\n", ["'kind'", "'label', 'f0'", "--label-column"]),
-        ("kind,kind,f0\nant,ant,1\n", ["2 columns 'kind'"]),
+        ("kind,kind,f0\nant,ant,1\n", ["line 1, column 1", "2 columns are named 'kind'"]),
         ("kind\nant\n", ["no column of features"]),
         ("kind,f0\n", ["no line after its header"]),
         ('kind,f0\n"ant\nbee",1\nbee,x\n', ["line 4", "'x'"]),
@@ -124,12 +127,90 @@ def test_wrong_columns_of_a_table_are_named(tmp_path: Path) -> None:
         ({"label": [1, 2], "f0": [0.5, None]}, ["'f0'", "1 empty cells", "row 1"]),
         ({"label": [1, None], "f0": [0.5, 1.0]}, ["'label'", "row 1"]),
         ({"label": [1, 2], "f0": [[1.0], [1.0, 2.0]]}, ["'f0'", "lengths [1, 2]"]),
-        ({"f0": [0.5, 1.0]}, ["'label'", "--label-column"]),
+        ({"label": ["a", "b\0"], "f0": [0.5, 1.0]}, ["'label'", "row 1", "NUL"]),
     ):
         parquet.write_table(arrow.table(columns), tmp_path / "train.parquet")
         with pytest.raises(DataError) as caught:
             read_arrays([tmp_path / "train.parquet"])
         assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+PEOPLE = ["eve", "bob", "eve", "dan", "ann", "dan", "fay", "gil"]
+
+
+def one_table(path: Path, places: Sequence[int] = range(8), split: Sequence[str] | None = None) -> Path:
+    """A table of the given rows, of any name, as CSV or Parquet."""
+    columns: dict[str, list[Any]] = {
+        "key": [f"p{place}" for place in places],
+        "kind": [str(WORDS[place]) for place in places],
+        "who": [PEOPLE[place] for place in places],
+        **{f"f{column}": [float(ROWS[place, column]) for place in places] for column in range(3)},
+        **({} if split is None else {"part": list(split)}),
+    }
+    if path.suffix == ".parquet":
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.table(columns), path)
+        return path
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+def sides(path: Path, *words: str, cli: Cli) -> dict[str, dict[str, str]]:
+    """Owner by id, or label by id without owners, of each group that `import` makes of a table."""
+    outcome = cli("import", path, "--label-column", "kind", "--classes", path.parent / "names.txt", *words)
+    assert outcome.status == 0, outcome
+    with FeatureFile(path.parent / "f.h5") as features:
+        return {group: dict(zip(features.ids(group), features.owners(group), strict=True)) for group in features.sizes}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_one_table_is_split_by_its_owners(cli: Cli, tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "names.txt").write_text("ant\nbee\n")
+    words = ("--id-column", "key", "--owner-column", "who", "--test-fraction", "0.5", "--out", "f.h5", "--overwrite")
+    found = sides(one_table(tmp_path / f"ward{suffix}"), *words, cli=cli)
+    test, train = set(found["test"].values()), set(found["train"].values())
+    assert test == {name for name in PEOPLE if id_hash(name, 0) < 2**63}
+    assert train == set(PEOPLE) - test
+    assert {**found["train"], **found["test"]} == {f"p{place}": name for place, name in enumerate(PEOPLE)}
+    # without a row of a person, every other row stays where it is
+    fewer = sides(one_table(tmp_path / f"ward{suffix}", [0, *range(2, 8)]), *words, cli=cli)
+    assert fewer == {group: {key: who for key, who in rows.items() if key != "p1"} for group, rows in found.items()}
+
+
+def test_a_column_names_the_group_of_each_row(cli: Cli, refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("ant\nbee\n")
+    words = ("--id-column", "key", "--owner-column", "who", "--split-column", "part", "--out", "f.h5")
+    parts = ["train", "val", "train", "public", "public", "public", "train", "val"]
+    found = sides(one_table(tmp_path / "ward.csv", split=parts), *words, cli=cli)
+    assert {group: set(rows) for group, rows in found.items()} == {
+        "train": {"p0", "p2", "p6"}, "test": {"p1", "p7"}, "public": {"p3", "p4", "p5"},
+    }  # fmt: skip
+    command = ["import", "ward.csv", "--label-column", "kind", "--classes", "names.txt", *words, "--overwrite"]
+    for place, part, said in ((2, "test", "'val' in row 1"), (3, "", "'' in row 3"), (2, "val", "both sides")):
+        one_table(tmp_path / "ward.csv", split=[*parts[:place], part, *parts[place + 1 :]])
+        refused(cli(*command), 3, [said])
+    one_table(tmp_path / "ward.csv", split=parts)
+    refused(cli(*command, "--test-fraction", "0.5"), 2, ["--split-column", "--test-fraction"])
+    refused(cli(*(word if word != "part" else "other" for word in command)), 2, ["'kind'", "'part'"])
+
+
+def test_training_rows_alone_are_split_by_id_or_content(tmp_path: Path) -> None:
+    x = np.concatenate([ROWS, ROWS])
+    np.savez(tmp_path / "a.npz", X_train=x, y_train=np.tile(WORDS, 2))
+    import_arrays([tmp_path / "a.npz"], tmp_path / "a.h5", NAMES, test_fraction=0.5)
+    with FeatureFile(tmp_path / "a.h5") as features:
+        train, test = ({row.tobytes() for row in features.rows(group, slice(None))} for group in ("train", "test"))
+        assert sum(features.sizes.values()) == 16
+    assert train
+    assert test
+    assert not train & test  # equal rows are on one side
+    with pytest.raises(UsageError, match="divide training rows alone"):
+        import_arrays([npz(tmp_path, WORDS, WORDS)], tmp_path / "b.h5", test_fraction=0.5)
+    with pytest.raises(UsageError, match="--split-column is for one table"):
+        import_arrays([npz(tmp_path, WORDS)], tmp_path / "b.h5", test_fraction=0.5, columns=Columns(split="part"))
 
 
 def test_a_missing_pyarrow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +272,13 @@ def test_object_arrays_are_refused_with_the_way_out(tmp_path: Path) -> None:
         read_arrays([npz(tmp_path, np.array(["a", 1] * 4, dtype=object))])
 
 
-def test_columns_of_one_name_are_all_features(tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text("label,a,a\n0,1,2\n1,3,4\n")
-    np.testing.assert_array_equal(read_csv(tmp_path / "train.csv", Columns())["X_train"], [[1, 2], [3, 4]])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_of_one_name_are_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"train.{kind}"
+    if kind == "csv":
+        path.write_text("label,a,a\n0,1,2\n1,3,4\n")
+    else:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.table([[0, 1], [1, 3], [2, 4]], names=["label", "a", "a"]), path)
+    with pytest.raises(DataError, match="column 2: 2 columns are named 'a'"):
+        read_arrays([path])

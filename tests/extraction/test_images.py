@@ -204,7 +204,7 @@ def test_a_larger_fraction_only_adds_test_images(tmp_path: Path) -> None:
 
 def test_a_fraction_that_leaves_a_side_empty_is_refused(tmp_path: Path) -> None:
     write_images(tmp_path, {"": 2}, ("ant", "bee"), size=(2, 2))
-    assert "0 of 4 images" in refusal(DataError, str(tmp_path), test_fraction=1e-9)
+    assert "0 of 4 rows" in refusal(DataError, str(tmp_path), test_fraction=1e-9)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, 7.0, float("nan")])

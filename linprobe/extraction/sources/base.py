@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,15 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.owners import by_owner, id_hash, refuse_both_sides
+from linprobe.data.owners import OwnerOf, by_owner, refuse_both_sides, test_side
 from linprobe.data.record_ids import FILE_NAMES
 from linprobe.errors import DataError, UsageError, first_line
 
-TEST_NAMES = ("test", "val", "validation", "valid")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 FOLDER_NAMES = "folder names"
 MAX_BYTES = 1 << 29  # of one image file
-OwnerOf = Callable[[str], str | None]  # the owner of the image with an id; None if nobody is named
 COLUMNS = ("id", "owner")
 
 
@@ -126,27 +124,6 @@ class OwnedMembers(Subset):
         """SHA-256 of the whole's fingerprint and the owners."""
         owners = hashlib.sha256("\0".join(self.owners.tolist()).encode()).hexdigest()
         return hashlib.sha256(f"{self.whole.fingerprint()} {owners}".encode()).hexdigest()
-
-
-def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> NDArray[np.bool_]:
-    """Mask of the test images, about `fraction` of all, shape (rows,).
-
-    An image's side depends on its own id only. With `owner_of` it depends on its owner's name only, so that all images
-    of a person are on one side.
-
-    Raises:
-        UsageError: `fraction` is not between 0 and 1. DataError: all images, or none, fall on the test side.
-    """
-    if not 0 < fraction < 1:
-        raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
-    names = ids if owner_of is None else (owner_of(one) or one for one in ids)
-    test = np.array([id_hash(name, 0) < fraction * 2.0**64 for name in names], dtype=bool)
-    if test.all() or not test.any():
-        raise DataError(
-            f"test fraction {fraction} puts {int(test.sum())} of {len(test)} images into the test group; "
-            "allowed: some, but not all; change --test-fraction"
-        )
-    return test
 
 
 def split(whole: Members, fraction: float, owner_of: OwnerOf | None) -> dict[str, Members]:

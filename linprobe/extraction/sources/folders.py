@@ -14,15 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.feature_file import NO_LABEL, UNLABELLED
+from linprobe.data.owners import TEST_NAMES, OwnerOf
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.extraction.sources.base import (
     FOLDER_NAMES,
     IMAGE_SUFFIXES,
     MAX_BYTES,
-    TEST_NAMES,
     ImageSource,
     Members,
-    OwnerOf,
     Strings,
     UnreadableImage,
     readable,
@@ -32,20 +31,21 @@ from linprobe.extraction.sources.base import (
 
 @dataclass(frozen=True)
 class FolderMembers:
-    """Files under `root` in path order; an id is the path relative to `root`."""
+    """Files in path order, or that of a table; an id is the path relative to `root`, if `names` gives none."""
 
     root: Path
     paths: Strings
     labels: NDArray[np.int64]
     stamp: str
     inodes: NDArray[np.uint64]  # (rows, 2): device and inode, the same for all links to a file
+    names: Strings | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def id(self, row: int) -> str:
-        """The path relative to the root."""
-        return readable(self.paths[row])
+        """The name of the row, or its path."""
+        return readable((self.paths if self.names is None else self.names)[row])
 
     def read(self, row: int) -> bytes:
         """Bytes of the file. Raises UnreadableImage."""
@@ -107,21 +107,21 @@ def list_folder(root: Path, parts: Sequence[str], names: Sequence[str]) -> Folde
             f"{folder} has {len(unknown)} folders that are no declared class, first {unknown[0]!r}; "
             f"allowed: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}; declare more with --classes"
         )
-    listed = _members(root, ((path, index[name]) for name in found for path in _files(folder / name)))
+    listed = members_of(root, ((path, index[name]) for name in found for path in _files(folder / name)))
     if not len(listed):
         raise DataError(f"{folder} holds no images; allowed: files in one folder per class")
     return listed
 
 
-def _members(root: Path, files: Iterable[tuple[Path, int]]) -> FolderMembers:
-    """The given files under `root`, each with its label."""
+def members_of(root: Path, files: Iterable[tuple[Path, int]]) -> FolderMembers:
+    """The given files, each with its label; paths under `root` are shortened."""
     labels: list[int] = []
     inodes = array("Q")
     sha = hashlib.sha256()
 
     def paths() -> Iterator[bytes]:
         for path, label in files:
-            relative = os.fsencode(path.relative_to(root).as_posix())
+            relative = os.fsencode((path.relative_to(root) if path.is_relative_to(root) else path).as_posix())
             try:
                 status = path.stat()
                 sha.update(f"{status.st_size}\0{status.st_mtime_ns}\0".encode())
@@ -159,7 +159,7 @@ def unlabelled_source(path: Path, names: Sequence[str]) -> ImageSource:
     """
     check_unlabelled(path)
     root, files = (path, _files(path)) if path.is_dir() else (path.parent, iter([path]))
-    members = _members(root, ((file, NO_LABEL) for file in files))
+    members = members_of(root, ((file, NO_LABEL) for file in files))
     if not len(members):
         raise DataError(f"folder {path} holds no images; give a folder of images, or one image file")
     return ImageSource(readable(os.fsencode(path.resolve().name)), tuple(names), "declared", {UNLABELLED: members})
@@ -176,8 +176,8 @@ def refuse_linked(private: FolderMembers, public: FolderMembers | None) -> None:
     repeated = first[(counts > 1) & (first < len(private))]
     if repeated.size:
         raise PrivacyError(
-            f"{len(repeated)} private images are there twice through links, first {private.id(int(repeated.min()))}; "
-            "a private image is one record, and never public; remove the links"
+            f"{len(repeated)} private images are there twice, through links or a table, first "
+            f"{private.id(int(repeated.min()))}; a private image is one record, and never public; remove one"
         )
 
 

@@ -492,6 +492,7 @@ function ofReleases(m, events) {
     must(!known(m.gdp_mu) && !known(m.zcdp_rho), "gdp_mu and zcdp_rho are stated, and sums over samples have none.");
     const epsilon = cost.epsilon(m.delta);
     must(epsilon <= 2 * stated + 3, `The ledger costs epsilon ${roundedUp(epsilon)} by this page's bound; the manifest says ${roundedUp(stated)}, far less.`);
+    must(stated <= 1.002 * epsilon + 5e-4 || m.accountant !== BOUNDED_PLD, `The manifest says epsilon ${roundedUp(stated)}, more than this page's bound, ${roundedUp(epsilon)}.`);
     return { ...cost, releases, epsilon, sampled: true, kind: "no GDP mu or zCDP rho: Poisson samples or private selection" };
   }
   const figures = gaussianFigures(releases), { mu, rho } = figures;

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,6 +33,7 @@ from linprobe.data.array_files import (
 from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.hdf5_checks import data_set, texts
 from linprobe.data.labels import (
     MULTICLASS,
     MULTILABEL,
@@ -48,7 +51,7 @@ from linprobe.progress import Progress, Silent
 KINDS = ("X", "y", "id")
 ALONE = {"X": f"X_{UNLABELLED}", "id": f"id_{UNLABELLED}"}  # arrays of a file of rows without labels, and their keys
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
-TABLES = (".csv", ".parquet")
+TABLES, HDF5 = (".csv", ".parquet"), (".h5", ".hdf5")
 SUFFIXES = (".npz", ".npy", ".pt", *TABLES)
 BLOCK_BYTES = 1 << 24
 LINES_AT_ONCE = 2048
@@ -62,7 +65,8 @@ class Columns:
 
     `label` may list several columns, NAME,NAME,..., of 0 and 1: rows then have several labels. `id` None means the
     column `id`, and `owner` None the column `owner`, if there is one. `split` names the group of each row. A table with
-    `path` lists files: its other columns are not read.
+    `path` lists files: its other columns are not read. `x` and `y` name the arrays of one .npz, .pt or .h5 file,
+    as `id` and `owner` then do.
     """
 
     label: str = "label"
@@ -70,6 +74,8 @@ class Columns:
     owner: str | None = None
     split: str | None = None
     path: str | None = None
+    x: str | None = None
+    y: str | None = None
 
     def labels(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns of labels among the columns `names`."""
@@ -152,6 +158,8 @@ def read_arrays(
 
 
 def _read_one(source: Path, columns: Columns, progress: Progress, group: str | None) -> Arrays:
+    if columns.x is not None:
+        return _read_named(source, columns)
     owner = columns.owner or OWNER
     if source.suffix == ".npz":
         chosen = _selected(source, array_names(source), owner, progress)
@@ -175,6 +183,49 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
     if key is None or key == "class_names":
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
     return {key: loaded}
+
+
+def _read_named(source: Path, columns: Columns) -> Arrays:
+    """The arrays that `columns` names, as training rows, or without `y` as rows without labels.
+
+    Raises:
+        UsageError: no such array, or a file of another kind. DataError: a file that cannot be read.
+    """
+    group = UNLABELLED if columns.y is None else "train"
+    named = {"X": columns.x, "y": columns.y, "id": columns.id, OWNER: columns.owner}
+    wanted = {f"{kind}_{group}": name for kind, name in named.items() if name is not None}
+    with ExitStack() as opened:
+        held: Any = None
+        if source.suffix == ".npz":
+            names = array_names(source)
+        elif source.suffix == ".pt":
+            held = load_torch(source)
+            names = list(held) if isinstance(held, dict) else []
+        elif source.suffix in HDF5:
+            held = opened.enter_context(h5py.File(source))
+            names = [name for name in {*held, *wanted.values()} if data_set(held, source, name) is not None]
+        else:
+            raise UsageError(f"{source} ends in {source.suffix!r}; allowed with --x: .npz, .pt, {', '.join(HDF5)}")
+        for key, name in wanted.items():
+            if name not in names:
+                found = ", ".join(map(repr, sorted(map(str, names))[:6])) or "no named array"
+                flag = f"--{key.partition('_')[0].lower()}" + ("-column" if key[0] in "io" else "")
+                raise UsageError(f"{source} has no array {name!r}; allowed: {found}; name one with {flag}")
+        if source.suffix == ".npz":
+            arrays = read_archive(source, list(wanted.values()))
+            return {key: arrays[name] for key, name in wanted.items()}
+        if source.suffix == ".pt":
+            return {key: _to_numpy(held[name], source) for key, name in wanted.items()}
+        return {key: _from_hdf5(held, source, name) for key, name in wanted.items()}
+
+
+def _from_hdf5(file: h5py.File, source: Path, name: str) -> NDArray[Any]:
+    """A data set, of numbers or texts."""
+    found = data_set(file, source, name)
+    if found is not None and h5py.check_string_dtype(found.dtype) is not None and found.ndim == 1:
+        names = texts(found, source, name, slice(None))
+        return _text_array(names, f"{source}: {name}", source.stat().st_size)
+    return np.asarray(found)
 
 
 def _known_key(key: str, owner: str) -> str | None:
@@ -453,6 +504,10 @@ def import_arrays(
             are no finite float32.
     """
     where = ", ".join(map(str, sources))
+    if len(sources) != 1 and columns.x is not None:
+        raise UsageError(f"--x names an array of one file, and {len(sources)} were given; give one")
+    if columns.y is not None and columns.x is None:
+        raise UsageError(f"--y is {columns.y}, and --x is not given; give both")
     one_table = len(sources) == 1 and sources[0].suffix in TABLES
     divides = test_fraction is not None or columns.split is not None
     whole = one_table and (divides or sources[0].stem not in GROUPS)

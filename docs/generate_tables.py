@@ -17,14 +17,26 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from linprobe.accounting.accountants import tpr_limit
+from linprobe.accounting.accountants import ACCOUNTANTS, tpr_limit
+from linprobe.accounting.events import UNITS
 from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.atomic_files import json_text
+from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import CHOICES, METHODS, Facts, Method, choose
 from linprobe.metrics.comparison import beats
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
+from linprobe.runs.guarantee import (
+    ADJACENCIES,
+    PROTECTED,
+    SELECTION_CROSS_CHECK,
+    mechanism_text,
+    selection_accountant_text,
+    selection_mechanism_text,
+    without_noise,
+)
 from linprobe.runs.manifest import json_schema
+from linprobe.runs.release_rules import FACTS
 from linprobe.runs.specification import FILES, KEYS, MEANINGS, Proof
 
 DOCS = Path(__file__).parent
@@ -298,10 +310,48 @@ def _proof_rows(declared_proofs: Mapping[str, Proof]) -> list[list[str]]:
     return [[f"`{name}`", proof.by, proof.what] for name, proof in declared_proofs.items()]
 
 
+def words() -> str:
+    """The fixed words of a manifest, for another verifier."""
+    rows = [["`adjacency`", f"`unit` {unit}", ADJACENCIES[unit]] for unit in UNITS]
+    rows += [["`guarantee`, what is protected", f"`unit` {unit}", PROTECTED[unit]] for unit in UNITS]
+    for unit in UNITS:
+        rows += [["`mechanism`", f"`unit` {unit}, `sampling_rate` 1", mechanism_text(False, unit)]]
+        rows += [["`mechanism`", f"`unit` {unit}, `sampling_rate` below 1", mechanism_text(True, unit)]]
+        rows += [["`mechanism`", f"`unit` {unit}, with `selection`", selection_mechanism_text(unit)]]
+    for one in ACCOUNTANTS.values():
+        rows.append(["`accountant`, `cross_check`", f"`{one.name}`", f"{one.words}; {one.cross_check.words}"])
+    selecting = selection_accountant_text(ACCOUNTANTS["gdp"])
+    rows += [
+        [
+            "`accountant`, `cross_check`",
+            "with `selection`, single runs by `gdp`",
+            f"{selecting}; {SELECTION_CROSS_CHECK}",
+        ],
+        ["`noise_source`, `seed_kind`", "`private`, with noise", f"{SECURE}; os"],
+        ["`noise_source`, `seed_kind`", "with `--noise-seed`", f"{INSECURE}; insecure"],
+        ["`noise_source`, `seed_kind`", "without noise", "none drawn; none"],
+    ]
+    rows += [
+        ["`guarantee`", f"without noise, `private` {str(private).lower()}", without_noise(private)["guarantee"]]
+        for private in (True, False)
+    ]
+    rows.append(["columns of `history.csv`", "after `step`", ", ".join(f"`{fact}`" for fact in sorted(FACTS))])
+    return _table(("where", "when", "words"), rows)
+
+
+def papers() -> str:
+    """What a manifest says about each method, for another verifier."""
+    rows = [
+        [f"`{name}`", method.paper, "yes" if method.spends else "no", "yes" if method.several_labels else "no"]
+        for name, method in METHODS.items()
+    ]
+    return _table(("`method`", "`paper`", "adds noise", "`task` may be multilabel"), rows)
+
+
 PAGES: dict[Path, list[Callable[[], str]]] = {
     DOCS / "python.md": [classes, arguments],
     DOCS / "methods" / "README.md": [methods, choices, measured],
-    DOCS / "run-folder.md": [proofs],
+    DOCS / "run-folder.md": [proofs, words, papers],
     DOCS / "evidence.md": [evidence],
     DOCS / "enough.md": [attack_success],
     DOCS.parent / "README.md": [reached],

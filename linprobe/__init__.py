@@ -1,8 +1,8 @@
 """Differentially private linear probing on frozen features.
 
 Estimators, one per method: `NoisyGD`, `AdaMix`, `DPSGD` and the others of `linprobe.__all__`. `load_run` makes a
-classifier of a run folder. `train`, `plan`, `tune`, `compare`, `predict`, `evaluate`, `verify`, `budget` and `account`
-are the commands of those names.
+classifier of a run folder. `train`, `plan`, `tune`, `compare`, `refine`, `predict`, `evaluate`, `verify`, `budget` and
+`account` are the commands of those names.
 Nothing heavy is imported until one of these names is used.
 """
 

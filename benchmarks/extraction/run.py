@@ -69,8 +69,6 @@ def bare_rate(request: ExtractRequest, batch_size: int, device: torch.device, pr
     backbone = load_backbone(request.backbone, request.weights, request.random_weights, request.arguments or {})
     side = (backbone.transform.output_size or (224, 224))[0]
     model: Any = backbone.model.to(device).to(memory_format=torch.channels_last)
-    if request.compile:
-        model = torch.compile(model)
     images = torch.randn(batch_size, 3, side, side, device=device).contiguous(memory_format=torch.channels_last)
     half = precision != "float32"
 
@@ -107,7 +105,6 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=0)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--precision", default="")
-    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -127,7 +124,6 @@ def main() -> None:
             "precision": precision,
             "batch_size": batch_size,
             "workers": given.workers,
-            "compile": given.compile,
             "overwrite": True,
         }
         memory = ExtractRequest(source=str(arrays), resize=0, crop=0, **shared)
@@ -154,7 +150,6 @@ def main() -> None:
         "cores": os.cpu_count(),
         "torch": torch.__version__,
         "precision": precision,
-        "compile": given.compile,
         "batch_size": batch_size,
         "images": n_images,
         "images_per_second": best,

@@ -16,6 +16,8 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
+from linprobe.runs.officer_page import officer_page
+
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {
     "features/README.md": "feature-files.md",
@@ -34,6 +36,8 @@ SHOWN_CODE = re.compile(r"(?<=<code>)[^<\n]+(?=</code>)")
 HOUSE = "images/house.png"
 HOUSE_MARK = "<!-- the site shows the picture here -->"
 HOUSE_ALT = "The folders of linprobe in their layers, from the command line to errors, with an arrow for each import."
+CHECK = "officer/verify.html"
+CHECK_MARK = "<!-- the site offers the page here -->"
 HYPHENATED = re.compile(r"(?<!\S)(?=\S{2,40}(?!\S))\S*-\S*")
 
 
@@ -49,8 +53,9 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that lie outside docs/, the picture of the house, and copies of linked files."""
+    """Add the pages that lie outside docs/, the picture of the house, the check, and copies of linked files."""
     files.append(File.generated(config, HOUSE, content=_house()))
+    files.append(File.generated(config, CHECK, content=officer_page()))
     for place, page in OUTSIDE.items():
         if page in SOURCE:
             files.append(File.generated(config, page, content=(ROOT / place).read_text(encoding="utf-8")))
@@ -64,6 +69,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Follow links from where the page lies in the repository, and say to Python-Markdown what GitHub understands."""
     markdown = markdown.replace(HOUSE_MARK, f"![{HOUSE_ALT}]({HOUSE})")
+    markdown = markdown.replace(CHECK_MARK, f"[Open verify.html]({CHECK}){{ .md-button .md-button--primary }}")
     place = _place(page.file)
     here = posixpath.dirname(page.file.src_uri)
 

@@ -53,6 +53,7 @@ class Entry:
             that it started from.
         further: what was released from it afterwards.
         selection: the private selection that chose it, which states all that it released; None for an ordinary run.
+        ended_early: whether its releases are those it had made when it ended, and not its plan.
         cap: the epsilon that `--cap` of this run allowed all runs together; None without.
         created: when it began, UTC; None for a selection, whose duration is secret.
     """
@@ -67,6 +68,7 @@ class Entry:
     further: tuple[Releases, ...] = ()
     selection: SelectionEvent | None = None
     cap: float | None = None
+    ended_early: bool = False
     created: str | None = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
@@ -367,7 +369,7 @@ def _parsed(path: Path, written: bytes) -> Contents:
                 before = entries.get(entry.run)
                 entries[entry.run] = entry if before is None else replace(entry, further=before.further)
             elif fields["entry"] == "made":
-                entries[fields["run"]] = replace(entries[fields["run"]], releases=_releases(fields))
+                entries[fields["run"]] = replace(entries[fields["run"]], releases=_releases(fields), ended_early=True)
             elif fields["entry"] == "more":
                 before = entries[fields["run"]]
                 entries[fields["run"]] = replace(before, further=(*before.further, *_releases(fields)))

@@ -88,7 +88,8 @@ def _budget(request: BudgetRequest) -> None:
         epsilon = "none: not private" if not entry["private"] else rounded_up(entry["epsilon"])
         at = "" if entry["delta"] is None else f" at delta {rounded_up(entry['delta'])}"
         created = entry["created"] or "private selection, time secret"
-        _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}")
+        early = ", ended early: what it had released" if entry["ended_early"] else ""
+        _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}{early}")
     for line in _counted_together(found):
         _terminal.note(line)
     by_unit = found["epsilon_by_unit"]
@@ -116,16 +117,19 @@ def _budget(request: BudgetRequest) -> None:
 def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     """What else is in the figures, what cannot be, and what the cap promises, a line each."""
     from linprobe.accounting.figures import rounded_up
+    from linprobe.plans.words import counted
 
     for other in found["shared"]:
-        common = ", ".join(f"{other[kind]:,} {kind}" for kind in ("rows", "images", "owners") if other[kind])
-        yield f"counted together with {other['book']}: {other['runs']} runs; {common} in common"
+        nouns = {"rows": "row", "images": "image", "owners": "owner"}
+        common = ", ".join(counted(other[kind], noun) for kind, noun in nouns.items() if other[kind])
+        yield f"counted together with {other['book']}: {counted(other['runs'], 'run')}; {common} in common"
     if found["book"] is None:
         return
     if found["cap_raised_from"] is not None:
         yield f"the first cap, epsilon {rounded_up(found['cap_raised_from'])}, was raised after runs were made under it"
     elif found["cap_runs"]:
-        yield f"the cap was set after {found['cap_runs']} runs: it was no promise when their results were seen"
+        before = counted(found["cap_runs"], "run")
+        yield f"the cap was set after {before}, so it does not hold for choices made from their results"
     compared = found["compared"]
     if not compared:
         yield "this book counts by itself, whatever rows its runs have, and is compared with no other book"

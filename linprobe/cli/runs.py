@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import itertools
 import sys
+from pathlib import Path
 
 import typer
 
 from linprobe.atomic_files import plain_cell
 from linprobe.cli._command import command
 from linprobe.cli._shared import print_dry_run, print_json, print_made, print_private_json, printing
-from linprobe.errors import PrivacyError
+from linprobe.errors import LinprobeError, PrivacyError
 from linprobe.options.requests import (
     EvaluateRequest,
     ExportRequest,
@@ -68,7 +69,20 @@ def _report(request: ReportRequest) -> None:
     from linprobe.reporting.page import report
 
     report(request)
+    _note_total(request.run)
     print_made("page", request.html)
+
+
+def _note_total(run: Path) -> None:
+    """Note the total of all recorded runs on the rows of a run; a damaged book is a note, as the files are complete."""
+    from linprobe.cli import _terminal
+    from linprobe.runs.run_folder import read_run
+    from linprobe.training.charge import recorded_total
+
+    try:
+        _terminal.note(recorded_total(read_run(run).manifest))
+    except LinprobeError as error:
+        _terminal.note(f"the total of all runs on these rows is not known: {error}")
 
 
 @command(ReleaseRequest)
@@ -78,6 +92,7 @@ def _release(request: ReleaseRequest) -> None:
     from linprobe.publishing import release as commands
 
     released = commands.release(request)
+    _note_total(request.run)
     if request.as_json:
         print_made("release", released["release"], released)
         return

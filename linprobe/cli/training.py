@@ -148,10 +148,10 @@ def _compare(request: CompareRequest) -> None:
     if request.as_json:
         print_made("comparison", compared["out"], compared)
         return
-    header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]")
+    header, rows = comparison_table(compared["summary"], "**{}**")
     _terminal.table(f"test accuracy, %, of {request.seeds} runs each", rows, header=header)
     if balance_matters(compared["summary"]):
-        header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]", balanced=True)
+        header, rows = comparison_table(compared["summary"], "**{}**", balanced=True)
         _terminal.table(f"balanced accuracy, %, of {request.seeds} runs each", rows, header=header)
     warning = no_better(compared)
     if warning is not None:

@@ -69,7 +69,7 @@ def predict_rows(
         raise UsageError(f"option --group {group} does nothing for {features}, whose rows have no groups; leave it out")
     run = run_folder.read_run(folder)
     if together:
-        refuse_unrefinable(run)
+        refuse_unrefinable(run, "leave out --together")
     moved = _moved(run, prior)
     temperature = temperature_of(run, calibrate, progress, moved[0], allow_other=allow_other)
     answers = run.class_names if run.task == MULTILABEL else ["label", "score"]

@@ -380,7 +380,7 @@ class TuneRequest(
         "tune features.h5 --eps 3 --shrink 0.25,0.5,1",
         "tune features.h5 --method noisy-gd --eps 3 --grid score-noise=0.3,1,3",
     ),
-    first=("grid", "shrink", *MOST_RUNS),
+    first=("grid", "shrink", *(name for name in MOST_RUNS if name != "unlabelled")),
 ):
     """Train with settings chosen on the private rows, and print the run folder.
 
@@ -448,7 +448,7 @@ class PredictRequest(
         help="Feature file or .npy array of rows; - reads its path from stdin.", argument="FEATURES|-"
     )
     group: str | None = option(None, "Group of the feature file: rows, test, train, public.", unset="rows, else test")
-    together: bool = option(False, "Predict the rows together: rows near each other help one another.")
+    together: bool = option(False, "Predict the rows together: spread class probabilities between similar rows.")
     probabilities: bool = option(False, "Add a column with the probability of each class.")
 
 
@@ -462,8 +462,8 @@ class RefineRequest(
 ):
     """Refine the weights of a run with public rows without labels, and print the new run.
 
-    The guarantee is that of the run, and nothing is spent. The rows must be public: rows of the private people, or rows
-    that are private for another reason, would leak.
+    The guarantee is that of the run, and nothing is spent. The rows must be public: the
+    refined weights would reveal private ones.
     """
 
     unlabelled: Path = option(help="Feature file of rows without labels, from the same backbone.", argument="ROWS")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from linprobe import atomic_files
 from linprobe.accounting.accountants import gaussian_figures
 from linprobe.accounting.calibrate import calibrate, check_epsilon
-from linprobe.accounting.events import GaussianEvent, Releases, grouped
+from linprobe.accounting.events import OWNER, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts, summary
@@ -50,6 +50,7 @@ from linprobe.training.charge import charge_histogram, preview_histogram
 
 FILE = "published_histogram_{}.json"
 SUFFIX = ".published-{}"
+HOST, ARITHMETIC = "cpu", "arithmetic"
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,14 @@ def publish(
 ) -> tuple[dict[str, Any], Manifest]:
     """Release the histogram of epsilon_i with Gaussian noise, as a run beside `run` whose ledger holds the charge.
 
-    Given the released iterates, epsilon_i is a function of record i alone, so one record changes one count by one: the
-    L2 sensitivity is 1. The charge is written to the budget book and the ledger before the noise is drawn.
+    Given the releases, epsilon_i is a function of record or person i alone (`docs/proofs/people.md`), so one of them
+    changes one count by one: the L2 sensitivity is 1. The charge is written to the budget book and the ledger before
+    the noise is drawn.
 
     Returns: the histogram, and the manifest of the run with it.
 
     Raises:
-        PrivacyError: a run that is not private, or one that does not match its manifest.
+        PrivacyError: a run that is not private, or one that does not match its manifest; or see `refuse_moving`.
         UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
     """
     manifest, key = run.manifest, signing_key(run, sign)
@@ -137,9 +139,30 @@ def preview_publication(run: RunFolder, epsilon: float, sign: Path | None, book:
 def _planned(run: RunFolder, epsilon: float) -> tuple[list[GaussianEvent], Releases]:
     """The checked ledger of a run, and the release of a histogram for `epsilon`."""
     check_run(run)
+    refuse_moving(run.manifest)
     events = read_ledger(run.folder / LEDGER, run[LEDGER])
     budget = calibrate(epsilon=epsilon, delta=run.manifest.bound[1], n_private=run.manifest.n_private, steps=1)
     return events, Releases(HISTOGRAM, budget.noise_multiplier, 1.0, 1)
+
+
+def refuse_moving(manifest: Manifest) -> None:
+    """PrivacyError for a run whose losses of people may move with other people, in the last bits of float64.
+
+    A loss next to the edge of a bin would then change its count with somebody else's rows, and no sensitivity below the
+    number of people would hold. On a CPU the losses have the same bits. On a GPU norms are added in another order for
+    another number of rows; earlier versions, whose manifests do not name the arithmetic, scored rows by BLAS.
+    """
+    if manifest.device != HOST:
+        moves = "on a GPU"
+    elif ARITHMETIC not in manifest.software:
+        moves = "by an earlier version"
+    else:
+        return
+    if manifest.unit == OWNER:
+        raise PrivacyError(
+            f"the losses of people in this run were computed {moves}, where the loss of one may move with the rows of "
+            "another, so a histogram has no proven sensitivity; allowed: runs on the CPU with this version; train again"
+        )
 
 
 def _place(run: RunFolder) -> tuple[Path, str]:

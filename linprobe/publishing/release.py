@@ -22,7 +22,8 @@ from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs import signature
 from linprobe.runs.check import check_signature, verified
 from linprobe.runs.claim import claimed
-from linprobe.runs.manifest import CARD, MANIFEST, MODEL, NAMED_FILES, PAGES, SIGNATURE
+from linprobe.runs.manifest import CARD, MANIFEST, MODEL, NAMED_FILES, PAGES, SIGNATURE, VERIFY_PAGE
+from linprobe.runs.officer_page import officer_page
 from linprobe.runs.run_folder import RunFolder, write_manifest
 
 MODEL_ARRAYS = {"weights", "bias"}
@@ -57,7 +58,7 @@ def _words_of(request: ReleaseRequest) -> dict[str, Any]:
 
 
 def release(request: ReleaseRequest) -> dict[str, Any]:
-    """Write a folder with the public files of a verified, private run, a model card and a registry entry.
+    """Write a folder with the public files of a verified, private run, a model card, a registry entry, `verify.html`.
 
     The manifest lists the card and the entry. If the run has both, they are copied with its signature. If it lacks
     them, or the request gives a key or words of the publisher, they are written anew, and the manifest is sealed again.
@@ -82,7 +83,7 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
             shutil.rmtree(unfinished, ignore_errors=True)
     return {
         "release": str(request.out),
-        "files": sorted((*parts.copied, *parts.made)),
+        "files": sorted((*parts.copied, *parts.made, VERIFY_PAGE)),
         "epsilon": parts.run.manifest.epsilon,
         "delta": parts.run.manifest.delta,
         "signed": parts.signed,
@@ -157,6 +158,8 @@ def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:
     for name, content in parts.copied.items():
         with replace_when_complete(folder / name) as stream:
             stream.write(content)
+    with replace_when_complete(folder / VERIFY_PAGE) as stream:
+        stream.write(officer_page())
     if not parts.made:
         return
     words = {"name": request.out.resolve().name, **_words_of(request)}

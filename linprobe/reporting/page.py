@@ -18,6 +18,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
+from scipy.special import expit, ndtr
 
 from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
@@ -29,9 +30,9 @@ from linprobe.metrics.figures import no_better_than_guessing, of_labels
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
-from linprobe.runs.check import Recomputed, verified
+from linprobe.runs.check import Recomputed, not_checked, verified
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
-from linprobe.runs.manifest import MANIFEST_FORMAT, Manifest, Published
+from linprobe.runs.manifest import MANIFEST_FORMAT, PER_RECORD, Manifest, Published
 from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.release_rules import HISTOGRAM, TEST_ACCURACY
 from linprobe.runs.run_folder import RunFolder
@@ -40,6 +41,7 @@ SUFFIXES = (".html", ".htm")
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
 BLANK = "\N{NO-BREAK SPACE}"  # to be filled in by hand
 RATES = (0.001, 0.01, 0.1)
+MOST_IN_MATRIX = 10  # classes of a confusion matrix with names and numbers; more columns would not fit
 WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12  # of the drawing
 LEAST_RATE = 0.001  # where both logarithmic axes begin
 Point = tuple[float, float]
@@ -66,6 +68,7 @@ class Evidence:
         test_metrics: what `figures_by_task` found on public test rows; None without such rows.
         title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
             for a blank line to fill in.
+        stated: keys and files that nothing in the folder proves.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Evidence:
     test_metrics: dict[str, Any] | None = None
     title: str | None = None
     owner: str | None = None
+    stated: Sequence[str] = ()
 
 
 def report(request: ReportRequest) -> None:
@@ -95,6 +99,8 @@ def report(request: ReportRequest) -> None:
             checked=checked,
             histograms=[_read_histogram(run, name) for name in manifest.histogram_files],
             test_metrics=run.test_metrics,
+            # the page is the same without the private file
+            stated=[name for name in not_checked(run) if not name.startswith(PER_RECORD.removesuffix(".npz"))],
             title=request.title,
             owner=request.owner,
         )
@@ -140,6 +146,7 @@ def page(evidence: Evidence) -> str:
         plainly=PLAINLY[manifest.unit],
         unit_words=unit_text(manifest),
         composition=composition_text(manifest),
+        stated=evidence.stated,
         quoted_name=shlex.quote(evidence.name),
         style=STYLE,
         manifest=manifest,
@@ -200,10 +207,24 @@ def _limits(manifest: Manifest, limit: AttackLimit) -> dict[str, Any]:
         "factor": rounded_up(math.exp(min(epsilon, LARGEST_EXPONENT)), 4),
         "once_in": math.floor(1 / delta + 1e-6) if delta else None,
         "chance": 1 / (1 + math.exp(-epsilon)),
+        "guesses": _right_guesses(limit),
+        "guesses_of_any": float(_right_guesses_at(epsilon, delta)),
         "rows": [(_percent(rate), most, _percent(rate)) for rate, most in allowed.items()],
         "source": limit.source,
         "drawing": attack_limit_drawing(lambda fpr: float(limit(fpr)), description),
     }
+
+
+def _right_guesses(limit: AttackLimit) -> float:
+    """The largest share of right guesses whether a record was in the data, at even odds: Phi(mu / 2), or by pairs."""
+    if limit.mu is not None:
+        return float(ndtr(limit.mu / 2))
+    return float(_right_guesses_at(limit.epsilons, limit.deltas).min())
+
+
+def _right_guesses_at(epsilon: Any, delta: Any) -> Any:
+    """(e^epsilon + delta) / (1 + e^epsilon): the same from a pair alone (Kairouz, Oh, Viswanath 2015)."""
+    return expit(epsilon) + delta * expit(-epsilon)
 
 
 def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
@@ -222,7 +243,7 @@ def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
 
 
 def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
-    """Tables of the figures on public test rows, the confusion matrix drawn, and a warning if it applies."""
+    """Tables of the figures on public test rows, a small confusion matrix, and a warning if it applies."""
     if of_labels(figures):
         tables = tables_of(figures)
         return {
@@ -236,12 +257,14 @@ def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
     if len(rows) > FEW_CLASSES:
         lowest, highest = ranked_rows(figures)
         shortened = {"The ten classes of lowest recall": lowest, "The ten classes of highest recall": highest}
+    matrix, names = figures["confusion_matrix"] or (), list(figures["per_class"])
     return {
         "overall": overall_rows(figures),
         "warning": no_better_than_guessing(figures),
         "header": CLASS_HEADER,
         "shortened": shortened,
         "rows": rows,
+        "matrix": list(zip(names, matrix, strict=True)) if 0 < len(matrix) <= MOST_IN_MATRIX else (),
         "mistakes": _frequent_mistakes(figures),
     }
 

@@ -20,6 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
+from linprobe._version import __version__
 from linprobe.accounting.accountants import AUTODP, GOOGLE, PLD, RENYI, gaussian_figures, third_opinion
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import INHERITED, GaussianEvent, Releases, grouped
@@ -52,12 +53,14 @@ from linprobe.runs.manifest import (
     PER_RECORD,
     RUN_FILES,
     SIGNATURE,
+    VERIFY_PAGE,
     Accuracy,
     DamagedManifestError,
     Manifest,
     digest_of,
 )
 from linprobe.runs.metrics_file import noisy_accuracy
+from linprobe.runs.officer_page import is_officer_page
 from linprobe.runs.release_rules import (
     HISTOGRAM,
     TEST_ACCURACY,
@@ -458,14 +461,19 @@ def _same(manifest: Manifest, key: str, value: Any) -> None:
 
 def _check_names(run: RunFolder) -> None:
     """PrivacyError if the folder holds anything that is no part of the run."""
-    unknown = sorted(run.names - {MANIFEST, SIGNATURE, PER_RECORD, *PAGES, *run.manifest.files})
+    unknown = sorted(run.names - {MANIFEST, SIGNATURE, PER_RECORD, VERIFY_PAGE, *PAGES, *run.manifest.files})
     if unknown:
         raise PrivacyError(f"{run.folder} holds {unknown[0]!r}, which the manifest does not list; move it away")
-    for name in sorted(run.names & {SIGNATURE, *PAGES}):
+    for name in sorted(run.names & {SIGNATURE, VERIFY_PAGE, *PAGES}):
         try:
             run[name]
         except OSError as error:
             raise PrivacyError(f"{run.folder / name} cannot be read ({error.strerror}); move it away") from None
+    if VERIFY_PAGE in run.names and not is_officer_page(run[VERIFY_PAGE]):
+        raise PrivacyError(
+            f"{run.folder / VERIFY_PAGE} is a foreign file: it is not the page of this linprobe ({__version__}) or of "
+            "an earlier one, and may say what it likes; move it away, and take the page from linprobe"
+        )
 
 
 def not_covered(run: RunFolder) -> list[str]:

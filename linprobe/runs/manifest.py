@@ -32,6 +32,7 @@ OPTIONAL_FILES = ("test_figures.json", "config.toml", "unrefined.npz")  # public
 TEST_FIGURES, CONFIG, UNREFINED = OPTIONAL_FILES
 PAGES = ("README.md", "claim.yaml")  # of a signed run, and of a release
 CARD, CLAIM = PAGES
+VERIFY_PAGE = "verify.html"  # of a release; the same in each, so that no manifest lists it
 NAMED_FILES = (*RUN_FILES, *OPTIONAL_FILES, *PAGES)
 HISTOGRAM_FILE = "^published_histogram_[1-9][0-9]{0,5}[.]json$"
 

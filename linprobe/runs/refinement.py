@@ -58,15 +58,15 @@ def known_of(manifest: Manifest) -> Known:
     return Known.of(manifest.n_private, claimed_releases(manifest), centred=manifest.centre != "none")
 
 
-def refuse_unrefinable(run: RunFolder) -> None:
-    """UsageError for a run that rows without labels cannot refine."""
+def refuse_unrefinable(run: RunFolder, step: str = "give another run") -> None:
+    """UsageError, which advises `step`, for a run that rows without labels cannot refine."""
     manifest = run.manifest
     votes = run.weights.ndim == 3
     reason = unrefinable(find_method(manifest.method), votes=votes, several_labels=manifest.several_labels)
     if manifest.refined is not None:
-        reason = f"it is refined already, by {manifest.refined.file}; refine the run before"
+        reason = f"it is refined already, by {manifest.refined.file}"
     if reason is not None:
-        raise UsageError(f"rows without labels cannot refine run {run.folder}: {reason}")
+        raise UsageError(f"rows without labels cannot refine run {run.folder}: {reason}; {step}")
 
 
 def check_refinement(run: RunFolder, unlabelled: Path | None, parent: Path | None) -> list[str]:
@@ -106,6 +106,8 @@ def check_refinement(run: RunFolder, unlabelled: Path | None, parent: Path | Non
 
 
 def _check_parent(run: RunFolder, stated: Refinement, parent: RunFolder) -> None:
+    if stated.run_digest is None:
+        raise UsageError(f"run {run.folder} was refined by train itself, not from another run; leave out --run")
     verified(parent)
     mine, theirs = run.manifest, parent.manifest
     pairs = {

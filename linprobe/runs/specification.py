@@ -23,6 +23,7 @@ from linprobe.runs.manifest import (
     SIGNATURE,
     TEST_FIGURES,
     UNREFINED,
+    VERIFY_PAGE,
     WITH_COUNTS,
     Manifest,
 )
@@ -145,6 +146,7 @@ FILES: Mapping[str, Proof] = {
     HISTOGRAM_FILES: Proof(STATED, "digest"),
     CARD: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
     CLAIM: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
+    VERIFY_PAGE: Proof(MATCHED, "the page that this linprobe or an earlier one puts into a release; may be absent"),
     PER_RECORD: Proof(
         STATED, "`per_record_commitment` binds ids, losses and key; `n_private` ids; no further arrays; layout is free"
     ),

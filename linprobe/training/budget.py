@@ -28,7 +28,8 @@ def budget(request: BudgetRequest) -> dict[str, Any]:
         (epsilon for each unit that any run protects), epsilon_by_rows (epsilon for a person with at most so many rows),
         cap, cap_delta (None without a cap), cap_runs (number of runs that were recorded before it was set),
         cap_raised_from (epsilon of the first cap, if it was raised after a run; else None), entries (one object for
-        each run: run, name, method, created (None for a private selection), unit, private, epsilon, delta, cap, book),
+        each run: run, name, method, created (None for a private selection), unit, private, epsilon, delta, cap,
+        ended_early (whether it counts what it had released, and not its plan), book),
         shared (one object for each other book that counts together with this one: book, runs, and the number of rows,
         images and owners in common), compared (by what other files are recognised; empty for a book given by hand),
         not_compared (number of books without row keys).
@@ -81,7 +82,10 @@ def _described(account: Account | None, delta: float | None) -> dict[str, Any]:
         epsilon = None
         if entry.private and entry.delta is not None:
             epsilon = _finite(together([entry], entry.delta, entry.relation)[0])
-        stated = {name: getattr(entry, name) for name in ("run", "name", "method", "created", "unit", "private", "cap")}
+        stated = {
+            name: getattr(entry, name)
+            for name in ("run", "name", "method", "created", "unit", "private", "cap", "ended_early")
+        }
         entries.append({**stated, "epsilon": epsilon, "delta": entry.delta, "book": str(place)})
     cap = contents.cap
     by_rows = rows_of_a_person([entry for entry in contents.counted if entry.private], spent.delta)

@@ -13,7 +13,7 @@ from typing import Self
 from linprobe.accounting import book
 from linprobe.accounting.book import Cap, Check, Contents, Entry
 from linprobe.accounting.events import Releases, grouped
-from linprobe.accounting.figures import cost_in_words
+from linprobe.accounting.figures import cost_in_words, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, RowKeys, SharedBook, keys_file, with_shared
 from linprobe.accounting.spending import Spending, refuse_above, spending
@@ -26,6 +26,7 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.plans.plan import Plan
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
+from linprobe.runs.manifest import Manifest
 
 KEY = "key"
 KEY_BYTES = 32
@@ -353,6 +354,26 @@ def _check_others(
             theirs = [one for one in Account.at(other.path).shared() if keys_file(one.path) != own]
             together = with_shared(other.contents, [*theirs, SharedBook(account.path, others, {})])
             refuse_above(other.contents.cap, together, entry, finished, whose=f"the rows of {other.path}")
+
+
+def recorded_total(manifest: Manifest) -> str:
+    """One line on what the runs of the book that has a finished run cost together. Private: books tell which runs are.
+
+    Raises:
+        DataError: a damaged book.
+    """
+    own = "no epsilon holds" if manifest.epsilon is None else rounded_up(manifest.epsilon)
+    path = book_with(manifest.book_id)
+    if path is None:
+        return (
+            f"no budget book in {books_folder()} has this run, so other runs on its rows are not known here; this run: "
+            f"{own}"
+        )
+    spent = spending(with_shared(book.read_book(path), Account.at(path).shared()).counted)
+    runs = f"{spent.runs} recorded run{'' if spent.runs == 1 else 's'}"
+    more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
+    cost = cost_in_words(spent.epsilon_by_unit, spent.delta)
+    return f"{cost}, over {runs} on these rows{more}; this run: {own} (budget book {path}; do not publish this line)"
 
 
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared: Sequence[SharedBook]) -> None:

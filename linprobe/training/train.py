@@ -356,9 +356,7 @@ def train_on(
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise
-    no_better = None if measured is None else no_better_than_guessing(measured)
-    if no_better is not None:
-        progress.note(no_better)
+    _tell(manifest, measured, progress)
     return {
         "run": str(out),
         **manifest.stated((*OUTCOME_KEYS, *PRINTED_OF_LABELS)),
@@ -366,6 +364,16 @@ def train_on(
         "seconds": time.perf_counter() - started,
         "unpublished": ["seconds"],  # no theorem covers how long private rows took
     }
+
+
+def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progress) -> None:
+    """Notes on a refinement, and on an accuracy no better than guessing."""
+    if manifest.refined is not None:
+        refined = manifest.refined
+        progress.note(f"refined with {refined.rows} rows without labels, strength {refined.strength:.2f}")
+    no_better = None if measured is None else no_better_than_guessing(measured)
+    if no_better is not None:
+        progress.note(no_better)
 
 
 def private_records(dataset: Dataset, trained: Trained) -> PrivateRecords | None:

@@ -129,7 +129,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "too many steps": (["train", "{whole}", *NOISY, "--steps", "1000001"], 2, ["1000001"]),
     "sigma and steps": (["train", "{whole}", *NOISY, "--sigma", "9", "--steps", "9"], 2, ["sigma", "steps", "one of"]),
     "unknown method": (["train", "{whole}", "--method", "adamx", "--eps", "3"], 2, ["adamx", "did you mean adamix"]),
-    "unknown option": (["train", "{whole}", "--epsilon", "3"], 2, ["--epsilon"]),
+    "unknown option": (["train", "{whole}", "--epsilons", "3"], 2, ["--epsilons"]),
     "unknown command": (["trian", "{whole}"], 2, ["trian"]),
     "option of another method": (
         ["train", "{whole}", *NOISY, "--clip-quantile", "0.5"],

@@ -310,11 +310,33 @@ def test_a_run_from_the_weights_of_another_counts_them_once(cli: Cli, features_f
     assert spent(cli, features_file)["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
 
 
+def test_report_and_release_print_the_total_of_the_book(cli: Cli, features_file: Path, own_books: Path) -> None:
+    for name in "abc":
+        assert cli("train", features_file, *FEW, "--out", name).status == 0
+    words = "over 3 recorded runs on these rows; this run: 3 "
+    total = f"epsilon {spent(cli, features_file)['epsilon']:.2f}"[:-1]
+    for command in (("report", "a", "--html", "a.html"), ("release", "a", "--out", "released")):
+        outcome = cli(*command)
+        assert words in outcome.stderr
+        assert total in outcome.stderr
+        assert "recorded runs" not in outcome.stdout
+    assert "recorded runs" not in Path("a.html").read_text() + Path("released/README.md").read_text()
+    (book,) = books(own_books)
+    book.write_text('{"book": 2}\n7\n')
+    assert "total of all runs on these rows is not known" in cli("report", "b", "--html", "b.html").stderr
+    book.unlink()
+    alone = cli("report", "c", "--html", "c.html")
+    assert (alone.status, alone.stdout) == (0, "c.html\n")
+    assert "no budget book in" in alone.stderr
+
+
 def test_a_run_that_diverged_counts_with_what_it_released(cli: Cli, features_file: Path) -> None:
     assert cli("train", features_file, *NOISY, "--learning-rate", "1e9", "--out", "a").status == 1
     released = len(Path("a.diverged/ledger.jsonl").read_text().splitlines())
     found = spent(cli, features_file)
     assert found["runs"] == 1
+    assert [entry["ended_early"] for entry in found["entries"]] == [True]
+    assert "ended early" in cli("budget", features_file).stderr
     (entry,) = read_book(Path(found["book"])).counted
     assert sum(release.count for release in entry.total) == released
 

@@ -67,6 +67,10 @@ def test_one_run_serves_both_uses(cli: Cli, rare: Path) -> None:
     assert result_of(cli("attack", "run", "--json", *LIRA))["attack"] == "lira"
     losses = result_of(cli("pdp-report", "run", "--json"))
     assert losses["max"] <= 3
+    assert cli("release", "run", "--out", "released").status == 0
+    assert cli("report", "run", "--html", "page.html").status == 0
+    for page in ("released/README.md", "page.html"):
+        assert "for equally common classes" in Path(page).read_text(encoding="utf-8")
 
 
 def test_a_run_with_counts_is_for_the_shares_of_training(cli: Cli, rare: Path) -> None:

@@ -22,6 +22,7 @@ from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.spending import spending
 from linprobe.evaluation import compare, comparison_folder
+from linprobe.evaluation.compare import compare_methods
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.train import train_on
 from tests.cli.outcomes import Cli, result_of
@@ -102,6 +103,21 @@ def test_compare_makes_every_run_and_tabulates_them(cli: Cli, features_file: Pat
     assert table.startswith("Test accuracy, %, mean ± standard deviation over ")
     bold = ["best", "balanced_best"] if "Balanced" in table else ["best"]
     assert table.count("**") == 2 * [one[name] for one in summary for name in bold].count("True")
+
+
+def test_the_best_figure_is_marked_in_words_not_markup(
+    cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_a_best(*arguments: Any) -> dict[str, Any]:
+        compared = compare_methods(*arguments)
+        compared["summary"][0].update(best=True, mean=0.875, std=0.0)
+        return compared
+
+    monkeypatch.setattr("linprobe.evaluation.compare.compare_methods", with_a_best)
+    words = ["--methods", "noisy-gd:steps=3", "--eps", "1", "--seeds", "2", "--no-baselines", "--jobs", "1"]
+    shown = cli("compare", features_file, *words, "--out", "cmp").stderr
+    assert "**87.5 ± 0.0**" in shown
+    assert "[bold]" not in shown
 
 
 def test_footer_composes_the_ledgers_of_all_runs(cli: Cli, features_file: Path, tmp_path: Path) -> None:

@@ -184,9 +184,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
 
 
 def _files(*folders: Path) -> dict[Path, bytes]:
-    """Contents of all files but locks and the key of budget books, which is made once for a machine."""
+    """Contents of all files but locks, the key of budget books, and the keys of rows beside each book."""
     found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    return {path: path.read_bytes() for path in found if path.suffix != ".lock" and path.name != "key"}
+    return {path: path.read_bytes() for path in found if path.suffix not in (".lock", ".rows") and path.name != "key"}
 
 
 def _written(lines: str, folder: Path) -> set[Path]:

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from linprobe.runs.manifest import Manifest
+from linprobe.runs.manifest import VERIFY_PAGE, Manifest
 from linprobe.runs.specification import KEYS, MEANINGS
+from linprobe.runs.verify import verify
 from tests.hostile.mutations import KINDS, Mutation, judged
+from tests.hostile.officer import Officer, officer
 
 SAMPLE = 6  # mutations of each kind of run
+NOT_PRIVATE = ("seeded", "not private")
 
 
-def _sample(mutations: list[Mutation]) -> list[Mutation]:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Officer]:
+    """The check of `verify.html`."""
+    with officer(tmp_path_factory.mktemp("page")) as found:
+        yield found
+
+
+def _sample(mutations: list[Mutation], seed: int = 36) -> list[Mutation]:
     if os.environ.get("LINPROBE_MUTATIONS") == "all":
         return mutations
-    places = np.random.default_rng(36).choice(len(mutations), SAMPLE, replace=False)
+    places = np.random.default_rng(seed).choice(len(mutations), SAMPLE, replace=False)
     return [mutations[place] for place in places]
 
 
@@ -27,6 +39,40 @@ def test_a_mutation_is_refused_or_listed(kinds: dict[str, Path], kind: str) -> N
     found = list(judged(kinds[kind], _sample))
     assert [mutation.name for mutation, outcome in found if outcome == "missed"] == []
     assert any(outcome == "refused" for _, outcome in found)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *NOT_PRIVATE])
+def test_the_page_finds_each_kind_of_run_as_private_as_verify_does(
+    kinds: dict[str, Path], page: Officer, kind: str
+) -> None:
+    found, result = page.run(kinds[kind]), verify(kinds[kind])
+    assert "refused" not in found, found
+    assert found["private"] == result["private"] == (kind not in NOT_PRIVATE)
+    if result["private"]:
+        stated = Manifest.read((kinds[kind] / "manifest.json").read_bytes()).epsilon
+        assert found["epsilon"] == stated or (found["epsilon"] > stated and "Renyi" in "".join(found["opinion"]))
+
+
+def _asked(page: Officer, answers: list[dict[str, Any]], mutation: Mutation) -> Mutation:
+    """The mutation, with a question to the page about its result."""
+
+    def make(run: Path) -> None:
+        mutation.make(run)
+        answers.append({"link": True} if any(path.is_symlink() for path in run.iterdir()) else page.run(run))
+
+    return mutation._replace(make=make)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_refuses_every_mutation_that_verify_refuses(kinds: dict[str, Path], page: Officer, kind: str) -> None:
+    answers: list[dict[str, Any]] = []
+    found = list(judged(kinds[kind], lambda every: [_asked(page, answers, one) for one in _sample(every, seed=39)]))
+    # a browser follows links; whether a page beside the run is this one is said to be stated only
+    assert [
+        mutation.name
+        for (mutation, outcome), answer in zip(found, answers, strict=True)
+        if outcome == "refused" and not {"refused", "link"} & answer.keys() and mutation.touches != VERIFY_PAGE
+    ] == []
 
 
 def _edits() -> list[Mutation]:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.errors import PrivacyError
 from linprobe.methods import METHODS
+from linprobe.publishing.pdp_report import refuse_moving
 from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import write_sealed
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
@@ -306,3 +309,16 @@ def test_an_interrupted_run_for_people_does_not_resume_for_rows_or_with_other_pe
     done = cli(*words, "--unit", "owner", "--resume", "--json")
     assert json.loads(done.stdout)["n_units"] == PEOPLE
     assert cli("verify", "run").status == 0
+
+
+def test_a_histogram_of_people_needs_losses_that_do_not_move(trained, cli, owned) -> None:
+    trained("--method", "noisy-gd", "--steps", 2, "--unit", "owner", "--out", "run")
+    assert cli("pdp-report", "run", "--publish-epsilon", "0.5").status == 0
+    manifest = read_run(Path("run")).manifest
+    refuse_moving(manifest)
+    earlier = {name: text for name, text in manifest.software.items() if name != "arithmetic"}
+    for other, word in (({"device": "cuda"}, "on a GPU"), ({"software": earlier}, "by an earlier version")):
+        moving = replace(manifest, **other)
+        with pytest.raises(PrivacyError, match=f"computed {word}.* no proven sensitivity; allowed: runs on the CPU"):
+            refuse_moving(moving)
+        refuse_moving(replace(moving, unit="record"))

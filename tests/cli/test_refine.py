@@ -139,7 +139,20 @@ def test_training_refines_as_refine_does(
     proved = result_of(cli("verify", "direct", "--unlabelled", rows, "--json"))["stated_not_checked"]
     assert "model.npz" not in proved
     assert "unlabelled" in Path("direct/config.toml").read_text()
-    refused(cli("refine", "direct", rows, "--out", "twice"), 2, ["refined already"])
+    refused(cli("refine", "direct", rows, "--out", "twice"), 2, ["refined already", "give another run"])
+    refused(cli("predict", "direct", rows, "--together"), 2, ["refined already", "leave out --together"])
+    refused(cli("verify", "direct", "--run", "run"), 2, ["by train itself", "leave out --run"])
+
+
+def test_train_names_the_rows_that_refine_it(cli: Cli, private_file: Path, rows: Path) -> None:
+    words = ["train", private_file, *STEPS, "--out", "run", "--unlabelled", rows]
+    with open_features(rows, labelled=False) as opened:
+        count = opened.sizes["rows"]
+    planned = cli(*words, "--dry-run")
+    assert f"{count} public rows without labels" in planned.stdout
+    assert result_of(cli(*words, "--dry-run", "--json"))["unlabelled_rows"] == count
+    assert f"refined with {count} rows without labels, strength " in cli(*words).stderr
+    assert "without labels" not in cli("train", private_file, *STEPS, "--out", "plain", "--dry-run").stdout
 
 
 def test_refinement_reads_no_private_row(
@@ -240,6 +253,9 @@ def test_a_comparison_refines_its_private_runs(cli: Cli, private_file: Path, row
 def test_a_refined_run_exports_releases_and_publishes(cli: Cli, refined: Path, rows: Path) -> None:
     assert cli("release", refined, "--out", "released").status == 0
     assert cli("verify", "released", "--unlabelled", rows).status == 0
+    assert cli("report", refined, "--html", "page.html").status == 0
+    for page in ("released/README.md", "page.html"):
+        assert "public rows without labels" in Path(page).read_text(encoding="utf-8")
     assert cli("export", refined, "--to", "safetensors", "--out", "probe.safetensors").status == 0
     assert cli("pdp-report", refined, "--publish-epsilon", "0.5").status == 0
     assert cli("verify", f"{refined}.published-1", "--unlabelled", rows).status == 0

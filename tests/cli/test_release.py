@@ -22,7 +22,7 @@ yaml = pytest.importorskip("yaml")
 Refused = Callable[..., None]
 FILES = {
     "README.md", "claim.yaml", "manifest.json", "ledger.jsonl", "model.npz", "history.csv", "test_figures.json",
-    "config.toml",
+    "config.toml", "verify.html",
 }  # fmt: skip
 # sections and keys that the registry's schema allows; it refuses others
 SCHEMA = {
@@ -57,7 +57,7 @@ def claim_of(folder: Path) -> dict[str, Any]:
 def test_a_release_has_the_public_files_and_verifies(cli: Cli, released: dict[str, Any], trained_run: Path) -> None:
     folder = Path(released["release"])
     assert set(released["files"]) == FILES == {path.name for path in folder.iterdir()}
-    for name in FILES - {"README.md", "claim.yaml", "manifest.json"}:
+    for name in FILES - {"README.md", "claim.yaml", "manifest.json", "verify.html"}:
         assert (folder / name).read_bytes() == (trained_run / name).read_bytes()
     stated, before = (json.loads((path / "manifest.json").read_text()) for path in (folder, trained_run))
     assert set(stated["files"]) - set(before["files"]) == {"README.md", "claim.yaml"}

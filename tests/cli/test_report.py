@@ -59,6 +59,17 @@ def test_page_names_data_owner_and_claim_and_no_version_to_install(cli: Cli, tra
     assert f"Privacy report: {manifest['method']}, run" in plain
 
 
+def test_the_verdict_says_in_plain_words_what_was_promised(cli: Cli, trained_run: Path) -> None:
+    text = " ".join(page_of(cli, trained_run).split())
+    for words in (
+        "Private: epsilon 3, for every single record.", "To each of 400 private records.",
+        "right in at most 64.05 % of", "for any method, give 95.26 %",
+        "and the results on test rows, which are not protected",
+        "keys and files that are stated, not checked",
+    ):  # fmt: skip
+        assert words in text
+
+
 def test_a_run_without_a_guarantee_makes_no_claim(cli: Cli, features_file: Path, tmp_path: Path) -> None:
     assert cli("train", features_file, "--method", "non-private", "--out", tmp_path / "open").status == 0
     text = page_of(cli, tmp_path / "open")

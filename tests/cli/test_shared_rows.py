@@ -82,6 +82,7 @@ def test_a_file_with_common_rows_counts_together(
         ]
         assert len(found["entries"]) == 2
     assert len({keys_file(path) for path in own_books.glob("*.jsonl")}) == (1 if case in SAME_BOOK else 2)
+    assert ("1 run; " in cli("budget", first).stderr) == (case not in SAME_BOOK)
 
 
 SAME_BOOK = {"another scale", "another scale for each row", "another order", "half precision"}

@@ -225,7 +225,7 @@ def release(cli: Cli, signed_run: Path) -> Path:
 def test_a_release_has_the_pages_and_the_signature_of_its_run(
     cli: Cli, release: Path, signed_run: Path, keys: tuple[Path, Path]
 ) -> None:
-    assert {path.name for path in release.iterdir()} == set(FILES)
+    assert {path.name for path in release.iterdir()} == {*FILES, "verify.html"}
     for name in FILES:
         assert (release / name).read_bytes() == (signed_run / name).read_bytes()
     result = result_of(cli("verify", "pub", "--public-key", keys[1], "--json"))
@@ -253,7 +253,7 @@ def test_words_of_a_publisher_need_the_key(
     refused(cli("release", "run", "--out", "pub", *WORDS, "--sign", other), 4, ["manifest.json.sig", "another key"])
     assert not Path("pub").exists()
     made = result_of(cli("release", "run", "--out", "pub", *WORDS, "--sign", keys[0], "--json"))
-    assert (made["signed"], made["files"]) == (True, sorted(FILES))
+    assert (made["signed"], made["files"]) == (True, sorted([*FILES, "verify.html"]))
     assert result_of(cli("verify", "pub", "--public-key", keys[1], "--json"))["not_covered"] == []
     for page in ("README.md", "claim.yaml"):
         assert all(word in Path("pub", page).read_text() for word in WORDS[1:6:2])

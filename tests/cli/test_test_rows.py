@@ -19,11 +19,37 @@ Refused = Callable[..., None]
 EQUAL = "test rows equal training rows"
 BOTH = "people with rows on both sides"
 COMMANDS: dict[str, list[str]] = {
-    "train": ["train", "f.h5", *NOISY, "--steps", "2", "--out", "run"],
-    "train without privacy": ["train", "f.h5", "--method", "non-private", "--out", "run"],
-    "a dry run": ["train", "f.h5", *NOISY, "--dry-run"],
-    "tune": ["tune", "f.h5", "--method", "noisy-gd", "--eps", "3", "--grid", "steps=2,3", "--out", "run"],
-    "compare": ["compare", "f.h5", "--methods", "noisy-gd:steps=2", "--eps", "3", "--seeds", "1", "--out", "run"],
+    "train": ["train", "f.h5", "--unit", "record", *NOISY, "--steps", "2", "--out", "run"],
+    "train without privacy": ["train", "f.h5", "--unit", "record", "--method", "non-private", "--out", "run"],
+    "a dry run": ["train", "f.h5", "--unit", "record", *NOISY, "--dry-run"],
+    "tune": [
+        "tune",
+        "f.h5",
+        "--unit",
+        "record",
+        "--method",
+        "noisy-gd",
+        "--eps",
+        "3",
+        "--grid",
+        "steps=2,3",
+        "--out",
+        "run",
+    ],
+    "compare": [
+        "compare",
+        "f.h5",
+        "--unit",
+        "record",
+        "--methods",
+        "noisy-gd:steps=2",
+        "--eps",
+        "3",
+        "--seeds",
+        "1",
+        "--out",
+        "run",
+    ],
     "evaluate": ["evaluate", "good", "f.h5"],
     "the run's own file": ["evaluate", "good"],
     "attack": ["attack", "good", "--features", "f.h5"],
@@ -36,7 +62,7 @@ COMMANDS: dict[str, list[str]] = {
 def good(cli: Cli, tmp_path: Path) -> Path:
     """A feature file with owners, `f.h5`; a run on it is in `good`."""
     path = write_owned(tmp_path / "f.h5")
-    assert cli("train", "f.h5", *NOISY, "--steps", "2", "--out", "good").status == 0
+    assert cli("train", "f.h5", *NOISY, "--unit", "record", "--steps", "2", "--out", "good").status == 0
     return path
 
 
@@ -129,7 +155,7 @@ def test_a_public_file_holds_nobody_with_test_rows(cli: Cli, refused: Refused, g
     with h5py.File(public, "r+") as file:
         file["train/x"][:] = -file["train/x"][:]
         file["train/owner"][:] = [name.replace("train 00", "test 00") for name in file["train/owner"].asstr()[:]]
-    words = ["train", good, "--method", "adamix", "--eps", "3", "--public", public, "--out", "run"]
+    words = ["train", good, "--method", "adamix", "--unit", "record", "--eps", "3", "--public", public, "--out", "run"]
     refused(cli(*words), 3, [f"f.h5 with public rows of {public}: {BOTH}", ": 10; allowed: 0"])
 
 

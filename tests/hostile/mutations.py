@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linprobe.errors import DataError
-from linprobe.runs.manifest import MANIFEST, PER_RECORD, SIGNATURE, Manifest
+from linprobe.runs.manifest import MANIFEST, PER_RECORD, SIGNATURE, VERIFY_PAGE, Manifest
 from linprobe.runs.verify import verify
 from tests.hostile.runs import sealed
 
@@ -192,7 +192,11 @@ def outcome(run: Path, before: Mapping[str, bytes], mutation: Mutation) -> str:
         listed = [*result["stated_not_checked"], *result["not_covered"]]
         if "sensitivity" in mutation.name:
             listed = [entry.removesuffix(" (sensitivities of dpsgd-f's theory variant)") for entry in listed]
-        gone = mutation.name == f"{mutation.touches} removed" and mutation.touches in (PER_RECORD, SIGNATURE)
+        gone = mutation.name == f"{mutation.touches} removed" and mutation.touches in (
+            PER_RECORD,
+            SIGNATURE,
+            VERIFY_PAGE,
+        )
         return "listed" if mutation.touches in listed or gone else "missed"
     finally:
         for path in run.iterdir():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.events import grouped
+from linprobe.accounting.per_instance import histogram_counts, record_losses
 from linprobe.data.rows import ArrayRows
 from linprobe.methods import Problem
 from tests.methods.test_contract import (
@@ -66,6 +67,43 @@ def test_a_person_moves_no_release_by_more_than_its_sensitivity(method, options)
                 if not sampler.drawn[step][dropped]
             ]
             assert max(gone, default=0.0) == 0.0
+
+
+@pytest.mark.usefixtures("sums_by")
+@each_case
+def test_the_losses_of_others_do_not_move_with_a_person(method, options) -> None:
+    """So a histogram of all losses changes by one count: bit for bit, given the same releases."""
+    spy, sampler = SpyMechanism(), RepeatedSampler()
+    fit(method, options, of_people(), spy, sampler=sampler)
+    for dropped in DROPPED:
+        neighbour = SpyMechanism(replay=spy.values)
+        fit(method, options, of_people(empty=dropped), neighbour, sampler=RepeatedSampler())
+        for name in ("squared_mu", "levels"):
+            here, there = (np.asarray(getattr(one.contributed, name)) for one in (spy, neighbour))
+            assert here.shape == there.shape
+            if here.size:
+                assert np.array_equal(np.delete(here, dropped, axis=0), np.delete(there, dropped, axis=0)), name
+        assert spy.contributed.squared_mu.size or spy.contributed.levels.size
+
+
+@each_case
+def test_a_person_changes_one_count_of_the_histogram(method, options) -> None:
+    delta, worst = 1e-5, 50.0
+
+    def counts(spy: SpyMechanism, empty: int | None = None) -> np.ndarray:
+        steps = next(release for release in grouped(spy.events) if release.purpose == spy.events[-1].purpose)
+        given = spy.contributed
+        losses = record_losses(len(given.squared_mu) or len(given.levels), given.squared_mu, given.levels, steps, [])
+        epsilons = losses.epsilon(delta, worst)
+        return histogram_counts(epsilons if empty is None else np.delete(epsilons, empty), worst)
+
+    spy = SpyMechanism()
+    fit(method, options, of_people(), spy, sampler=RepeatedSampler())
+    for dropped in DROPPED:
+        neighbour = SpyMechanism(replay=spy.values)
+        fit(method, options, of_people(empty=dropped), neighbour, sampler=RepeatedSampler())
+        moved = counts(spy) - counts(neighbour, empty=dropped)  # an empty place is in no bin
+        assert (np.abs(moved).sum(), moved.max()) == (1, 1)
 
 
 @pytest.mark.parametrize("method", SPENDING, ids=lambda method: method.name)

@@ -26,7 +26,7 @@ PUBLISHED = Published("histogram", epsilon=0.5, noise_multiplier=7.5, file="publ
 def evidence_of(run: Path, **changes: Any) -> Evidence:
     """Evidence of a run, with `changes` to its manifest, and a published histogram."""
     manifest = replace(RunFolder(run).manifest, **{"published": (PUBLISHED,), **changes})
-    checked = Recomputed(manifest.epsilon, manifest.epsilon, manifest.epsilon, manifest.gdp_mu, manifest.zcdp_rho, 50)
+    checked = Recomputed(*[manifest.epsilon] * 3, None, manifest.gdp_mu, manifest.zcdp_rho, 50)
     return Evidence("run", manifest, checked, [HISTOGRAM], figures_on(["ant", "bee", "cat", "dog"]))
 
 
@@ -140,6 +140,19 @@ def test_accuracy_by_class_has_intervals_mistakes_and_a_warning(trained_run: Pat
     assert "<bdi>bee</bdi></th><td><bdi>ant</bdi></td><td>9</td><td>90.00 % of 10<" in text
     assert "0.5000, 60 of 120 rows" in text
     assert "is not above 0.9000, the accuracy of always predicting the majority class &#39;dog&#39;" in text
+
+
+def test_a_small_confusion_matrix_has_names_and_numbers(trained_run: Path) -> None:
+    found = {}
+    for size in (2, 10, 11):
+        figures = figures_on([f"<class {number}>" for number in range(size)], rows=12_346)
+        found[size] = page(replace(evidence_of(trained_run), test_metrics=figures))
+    (matrix,) = re.findall(r'aria-label="Confusion matrix".*?</table>', found[2], re.DOTALL)
+    cells = re.findall(r"<t[hd]\b[^>]*>(?:<bdi>)?([^<]*)", matrix)
+    names = ["&lt;class 0&gt;", "&lt;class 1&gt;"]
+    assert cells == ["true class", *names, names[0], "0", "0", names[1], "12,345", "1"]
+    assert "Confusion matrix" in found[10]
+    assert "Confusion matrix" not in found[11]
 
 
 def test_a_run_without_figures_has_its_accuracy_only(trained_run: Path) -> None:

@@ -1,0 +1,878 @@
+/* The check of a run folder, from docs/run-folder.md and the manifest's JSON Schema. It uses no document and no network. */
+
+/** Why a run is not accepted. kind: "edited", "newer" than this page, or "unreadable". */
+class Refusal extends Error {
+  constructor(kind, words) {
+    super(words);
+    this.kind = kind;
+  }
+}
+const refuse = (words, kind = "edited") => { throw new Refusal(kind, words); };
+const must = (condition, words, kind) => condition || refuse(words, kind);
+
+/* JSON. A number keeps its text, as the digest of the manifest is of the text, and 1.0 is no whole number. */
+
+class Figure {
+  constructor(text) {
+    this.text = text;
+    this.whole = !/[.eE]/.test(text);
+    this.value = Number(text);
+  }
+}
+const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
+const NUMBER = /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/y;
+const MOST_LEVELS = 200;
+
+/** The value of a JSON text: null, booleans, strings, Figures, arrays and Maps. Nothing is read in two ways: a key that
+    occurs twice, NaN, a number beyond float64, half a character and text after the value are refused. */
+function decoded(text, where) {
+  let place = 0;
+  const wrong = (what) => refuse(`${where} cannot be read: ${what}, at character ${place + 1}.`, "unreadable");
+  const blank = () => { while (place < text.length && " \t\n\r".includes(text[place])) place++; };
+  const match = (pattern) => {
+    pattern.lastIndex = place;
+    const found = pattern.exec(text);
+    if (found) place += found[0].length;
+    return found && found[0];
+  };
+  const string = () => {
+    const found = match(STRING);
+    if (found === null) wrong("text is expected");
+    const value = JSON.parse(found);
+    return /\p{Surrogate}/u.test(value) ? wrong("half a character") : value;
+  };
+  const items = (close, item) => {
+    place++;
+    blank();
+    if (text[place] === close) { place++; return; }
+    for (;;) {
+      item();
+      blank();
+      const next = text[place++];
+      if (next === close) return;
+      if (next !== ",") { place--; wrong(`a comma or ${close} is expected`); }
+      blank();
+    }
+  };
+  const value = (level) => {
+    if (level > MOST_LEVELS) wrong("too many values inside each other");
+    blank();
+    const first = text[place];
+    if (first === "{") {
+      const found = new Map();
+      items("}", () => {
+        const key = string();
+        if (found.has(key)) wrong(`the key ${shown(key)} occurs twice`);
+        blank();
+        if (text[place++] !== ":") { place--; wrong("a colon is expected"); }
+        found.set(key, value(level + 1));
+      });
+      return found;
+    }
+    if (first === "[") {
+      const found = [];
+      items("]", () => found.push(value(level + 1)));
+      return found;
+    }
+    if (first === '"') return string();
+    for (const [word, meaning] of [["true", true], ["false", false], ["null", null]]) {
+      if (text.startsWith(word, place)) { place += word.length; return meaning; }
+    }
+    const number = match(NUMBER);
+    if (number === null) wrong("a value is expected");
+    const figure = new Figure(number);
+    return Number.isFinite(figure.value) ? figure : wrong(`${number.slice(0, 40)} is too large`);
+  };
+  try {
+    const found = value(0);
+    blank();
+    return place === text.length ? found : wrong("something follows the value");
+  } catch (error) {
+    if (error instanceof RangeError) wrong("it is too long");
+    throw error;
+  }
+}
+/** A value for a sentence: short, and without characters that move others. */
+const shown = (value) => {
+  const text = String(value).replace(/\p{C}/gu, "·");
+  return text.length > 60 ? `${text.slice(0, 60)}…` : text;
+};
+
+/** The text that the digest of the manifest is of: keys sorted by code point, ", " and ": " between values. */
+function encoded(value, { sorted = false, ascii = false } = {}) {
+  const text = (one) => {
+    if (one instanceof Figure) return one.whole ? String(BigInt(one.text)) : floatText(one.value);
+    if (typeof one === "string" && ascii) {
+      return JSON.stringify(one).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+    }
+    if (Array.isArray(one)) return `[${one.map(text).join(", ")}]`;
+    if (!(one instanceof Map)) return JSON.stringify(one);
+    const keys = [...one.keys()];
+    if (sorted) keys.sort(byCodePoint);
+    return `{${keys.map((key) => `${text(key)}: ${text(one.get(key))}`).join(", ")}}`;
+  };
+  return text(value);
+}
+function byCodePoint(a, b) {
+  const [left, right] = [[...a], [...b]];
+  for (let n = 0; n < Math.min(left.length, right.length); n++) {
+    const differ = left[n].codePointAt(0) - right[n].codePointAt(0);
+    if (differ) return differ;
+  }
+  return left.length - right.length;
+}
+
+/** Shortest decimal digits and exponent of a float64: value = 0.d1d2d3... 10^exponent. */
+function decimal(value) {
+  const [mantissa, exponent] = Math.abs(value).toExponential().split("e");
+  return [mantissa.replace(".", ""), Number(exponent) + 1];
+}
+function positional(digits, point) {
+  if (point <= 0) return `0.${"0".repeat(-point)}${digits}`;
+  if (digits.length <= point) return digits + "0".repeat(point - digits.length);
+  return `${digits.slice(0, point)}.${digits.slice(point)}`;
+}
+function scientific(digits, point) {
+  const exponent = String(Math.abs(point - 1)).padStart(2, "0");
+  return `${digits[0]}${digits.length > 1 ? `.${digits.slice(1)}` : ""}e${point > 0 ? "+" : "-"}${exponent}`;
+}
+/** A float64 as linprobe writes it in JSON and CSV: 1.0, 1e-05, 1e+16. */
+function floatText(value) {
+  const [digits, point] = decimal(value), sign = value < 0 || Object.is(value, -0) ? "-" : "";
+  if (point < -3 || point > 16) return sign + scientific(digits, point);
+  const text = positional(digits, point);
+  return sign + text + (text.includes(".") ? "" : ".0");
+}
+/** The least number of so many significant digits that is at least `value`, of 0 or more: figures of the guarantee. */
+function roundedUp(value, size = 6) {
+  if (value === null || value === undefined) return "-";
+  if (!Number.isFinite(value)) return "infinite";
+  let [digits, point] = decimal(value);
+  if (digits.length > size) {
+    digits = String(BigInt(digits.slice(0, size)) + 1n);
+    if (digits.length > size) point++;
+  }
+  digits = digits.replace(/0+$/, "") || "0";
+  return point < -3 || point > size ? scientific(digits, point) : positional(digits, point);
+}
+
+/* The schema. Only the keywords that the manifest's schema uses are known. */
+
+const KEYWORDS = new Set(
+  "$schema title description type const enum minimum maximum exclusiveMinimum maxLength pattern minItems maxItems uniqueItems items properties required additionalProperties maxProperties".split(" "));
+function typeOf(value) {
+  if (value === null) return "null";
+  if (value instanceof Figure) return value.whole ? "integer" : "number";
+  if (value instanceof Map) return "object";
+  return Array.isArray(value) ? "array" : typeof value;
+}
+
+/** The path of the first value that a schema does not allow, or null. */
+function misfit(schema, value, path = "") {
+  for (const word of Object.keys(schema)) if (!KEYWORDS.has(word)) throw new Error(`schema keyword ${word}`);
+  const type = typeOf(value), types = schema.type === undefined ? null : [].concat(schema.type);
+  if (types && !types.includes(type) && !(type === "integer" && types.includes("number"))) return path;
+  if ("const" in schema && !(type === "integer" && value.value === schema.const)) return path;
+  if (type === "string") {
+    const length = [...value].length, { pattern, maxLength = Infinity } = schema;
+    const known = schema.enum ? schema.enum.includes(value) : true;
+    return known && length <= maxLength && (!pattern || new RegExp(pattern, "u").test(value)) ? null : path;
+  }
+  if (value instanceof Figure) {
+    const { minimum = -Infinity, maximum = Infinity, exclusiveMinimum = -Infinity } = schema;
+    return value.value >= minimum && value.value <= maximum && value.value > exclusiveMinimum ? null : path;
+  }
+  if (type === "array") {
+    const { minItems = 0, maxItems = Infinity, items = {} } = schema;
+    if (value.length < minItems || value.length > maxItems) return path;
+    if (schema.uniqueItems && new Set(value).size < value.length) return path;
+    return firstFound(value.entries(), (n, one) => misfit(items, one, `${path}[${n}]`));
+  }
+  if (type !== "object") return null;
+  const { properties = {}, additionalProperties: others = {}, maxProperties = Infinity, required = [] } = schema;
+  if (value.size > maxProperties) return path;
+  const dot = path ? `${path}.` : "";
+  const lacking = required.find((key) => !value.has(key));
+  if (lacking !== undefined) return dot + lacking;
+  return firstFound(value.entries(), (key, one) => {
+    if (Object.hasOwn(properties, key)) return misfit(properties[key], one, dot + key);
+    return others === false ? dot + key : misfit(others, one, dot + key);
+  });
+}
+function firstFound(entries, look) {
+  for (const [key, value] of entries) {
+    const found = look(key, value);
+    if (found !== null) return found;
+  }
+  return null;
+}
+/** The value with plain numbers and objects. Whole numbers beyond 2^53 are rounded. */
+function plain(value) {
+  if (value instanceof Figure) return value.value;
+  if (Array.isArray(value)) return value.map(plain);
+  if (!(value instanceof Map)) return value;
+  return Object.assign(Object.create(null), Object.fromEntries([...value].map(([key, one]) => [key, plain(one)])));
+}
+
+/* Words and rules that docs/run-folder.md states. */
+
+const RUN_FILES = ["model.npz", "ledger.jsonl", "history.csv"];
+const PAGES = ["README.md", "claim.yaml"];
+const LISTED = new Set([...RUN_FILES, "test_figures.json", "config.toml", "unrefined.npz", ...PAGES]);
+const HISTOGRAM_FILE = /^published_histogram_[1-9][0-9]{0,5}\.json$/;
+const UNLISTED = new Set(["manifest.json", "manifest.json.sig", "per_record.npz", "verify.html", ...PAGES]);
+const ADJACENCIES = {
+  record: "zero-out adjacency (one private record is present, or its place is empty; the number of places is public)",
+  owner: "zero-out adjacency of people (all private rows of one person are present, or none of them; the number of people is public, the number of rows of a person is not)",
+};
+const PROTECTED = { record: "the private rows", owner: "people, each with all of their private rows" };
+const NOUNS = { record: "rows", owner: "people" };
+const SCORES = {
+  record: "a noisy count of right private rows",
+  owner: "a noisy sum over people of the share of their rows that are right",
+};
+const SECRET = "operating system, ChaCha20", SEEDED = "user seed, not private", UNDRAWN = "none drawn";
+const GDP = "Gaussian DP (ball arithmetic)";
+const PLD = "privacy-loss distribution (dp-accounting)", BOUNDED_PLD = "privacy-loss distribution (proven bounds)";
+const RDP = "Renyi DP (dp-accounting)", REPEATED = "Renyi DP of repeated selection (dp-accounting)";
+const PLDS = [PLD, BOUNDED_PLD], CROSS_CHECKS = new Map([[GDP, PLDS], [PLD, [RDP]], [BOUNDED_PLD, [RDP]], [RDP, PLDS]]);
+const SELECTED_BY = "privacy profile of private selection, single runs by ";
+const TOLERANCES = new Map([[GDP, 0], [PLD, 1e-6], [BOUNDED_PLD, 1e-6], [RDP, 1e-9]]);
+const FACTS = new Set(
+  "clip_norm learning_rate captured_energy public_loss ridge scale_spread origin_norm alpha".split(" "));
+const [ROWS, LABELS] = [1, 2]; // what a method trains on: one class a row, or several labels too
+/** Paper, what it trains, and whether it releases sums with noise. */
+const METHODS = new Map([
+  ["noisy-gd", ["Golatkar et al. 2022 (AdaMix), Algorithm 1", LABELS, true]],
+  ["adamix", ["Golatkar et al. 2022 (AdaMix), Algorithms 2 and 3", LABELS, true]],
+  ["ngd", ["Golatkar et al. 2022 (AdaMix), Appendix A.1", ROWS, true]],
+  ["ppgd", ["Wang and Zhou 2020, as used by Golatkar et al. 2022", ROWS, true]],
+  ["dp-sgd", ["Abadi et al. 2016; Dörmann et al. 2021", LABELS, true]],
+  ["dpsgd-f", ["Sun et al. 2024 (DPSGD-F), Algorithms 2 and 3", ROWS, true]],
+  ["mirror-descent", ["Amid et al. 2022 (PDA-DPMD), Algorithm 1 and equation 1", ROWS, true]],
+  ["dope-sgd", ["Nasr et al. 2023 (DOPE-SGD), Algorithm 2 and equation 2", ROWS, true]],
+  ["adadps", ["Li et al. 2022 (AdaDPS), as Nasr et al. 2023 compare with it", ROWS, true]],
+  ["dp-ls", ["Mehta et al. 2023 (DP-LS)", ROWS, true]],
+  ["dp-fc", ["Mehta et al. 2023 (DP-FC)", ROWS, true]],
+  ["dp-newton", ["Mehta et al. 2023 (DP-Newton)", ROWS, true]],
+  ["prototypes", ["Wahdany et al. 2025 (DPPL)", ROWS, true]],
+  ["fully-private", ["Golatkar et al. 2022 (AdaMix), Table 1", LABELS, true]],
+  ["only-public", ["Golatkar et al. 2022 (AdaMix), Table 1", LABELS, false]],
+  ["zero-shot", ["Golatkar et al. 2022 (AdaMix), section 3.3", ROWS, false]],
+  ["non-private", ["Golatkar et al. 2022 (AdaMix), Table 1", LABELS, false]],
+]);
+/** The keys that this page has a rule for; the others that it knows are STATED_KEYS. */
+const CHECKED_KEYS = (
+  "format guarantee private mechanism epsilon epsilon_if_seed_were_secret delta gdp_mu zcdp_rho noise_multiplier sampling_rate " +
+  "steps releases accountant cross_check paper adjacency noise_source seed_kind n_features n_classes test_accuracy_std " +
+  "test_balanced_accuracy test_balanced_accuracy_std selection per_record_commitment files manifest_digest").split(" ");
+const STATED_KEYS = (
+  "epsilon_target accountant_versions method public unit n_units n_private n_public software precision device created " +
+  "class_names class_names_from task ids_from options preset centre features backbone extraction public_from public_shots " +
+  "public_file split_seed per_owner_rows class_weights public_digest class_counts class_prior refined test_rows test_accuracy " +
+  "test_macro_auroc test_calibration_error test_accuracy_per_class n_test test_macro_average_precision test_label_accuracy " +
+  "test_counts tuning published run_id private_commitment").split(" ");
+const KNOWN_KEYS = new Set([...CHECKED_KEYS, ...STATED_KEYS]);
+const PURPOSES = {
+  gradient: "training steps", mean: "the mean of the private rows", covariance: "the covariance of the features",
+  "test accuracy": "the accuracy on private test rows", "class counts": "the number of private rows of each class",
+  selection: "the choice of a setting", histogram: "a published histogram of privacy losses",
+  inherited: "the earlier run that this one started from", median: "clip norms", radius: "clip norms", quantile: "clip norms",
+};
+const OF_LABELS = ["test_label_accuracy", "test_macro_average_precision"];
+const OF_CLASSES = ["test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class"];
+const ACCURACIES = ["test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_balanced_accuracy_std",
+  "test_macro_auroc", "test_calibration_error", "test_accuracy_per_class", "test_macro_average_precision",
+  "test_label_accuracy", "test_counts"];
+
+const known = (value) => value !== null && value !== undefined;
+const close = (a, b) => a === b || Math.abs(a - b) <= 1e-9 * Math.max(1, Math.abs(a), Math.abs(b));
+const sameJson = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+const sameNames = (object, names) => sameJson(Object.keys(object).sort(), [...names].sort());
+const hex = (buffer) => [...new Uint8Array(buffer)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+const sha256 = async (bytes) => hex(await crypto.subtle.digest("SHA-256", bytes));
+const utf8 = new TextEncoder();
+function textOf(bytes, where) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    return refuse(`${where} is not text in UTF-8.`, "unreadable");
+  }
+}
+
+/** The manifest: its values, and the same with the texts of numbers. */
+function readManifest(bytes, schema) {
+  const typed = decoded(textOf(bytes, "manifest.json"), "manifest.json");
+  must(typed instanceof Map, "manifest.json holds no object.", "unreadable");
+  const format = typed.get("format");
+  if (!(format instanceof Figure && format.whole && format.value === schema.properties.format.const)) {
+    refuse(`manifest.json has format ${format instanceof Figure ? format.text : shown(format)}. This page reads format ${schema.properties.format.const}. Use the page that came out with the version of linprobe that wrote the run.`, "newer");
+  }
+  for (const key of typed.keys()) {
+    must(Object.hasOwn(schema.properties, key) && KNOWN_KEYS.has(key), `manifest.json holds the key ${shown(key)}, which this page does not know.`, "newer");
+  }
+  const path = misfit(schema, typed);
+  if (path !== null) refuse(`manifest.json lacks ${shown(path)}, or holds a value there that the format does not allow.`);
+  const manifest = plain(typed);
+  checkTogether(manifest);
+  return [manifest, typed];
+}
+
+/** Values that are right by themselves and cannot stand together. */
+function checkTogether(m) {
+  if (known(m.accountant)) {
+    const needed = ["delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check",
+      m.private ? "epsilon" : "epsilon_if_seed_were_secret"];
+    const empty = needed.find((key) => !known(m[key]));
+    must(empty === undefined, `${empty} is empty, although noise was added.`);
+  }
+  for (const name of Object.keys(m.files)) {
+    must(LISTED.has(name) || HISTOGRAM_FILE.test(name), `The manifest lists ${shown(name)}, which is no public file of a run.`);
+  }
+  for (const name of RUN_FILES) must(known(m.files[name]), `The manifest has no digest of ${name}.`);
+  must(m.class_names.length === m.n_classes, "n_classes is not the number of class_names.");
+  must("refined" in m === known(m.files["unrefined.npz"]), "refined and unrefined.npz need each other.");
+  const weights = m.class_weights, counts = m.class_counts;
+  must(!known(counts) || sameNames(counts.by_class, m.class_names), "class_counts names other classes.");
+  must(!known(weights) || sameNames(weights, m.class_names), "class_weights names other classes.");
+  must(!(m.private && !known(m.epsilon)), "epsilon is empty in a private run.");
+  must(!m.selection || (m.tuning && "settings" in m.tuning && "chosen" in m.tuning), "tuning does not belong to the selection.");
+}
+
+const EVENT = ["event", "purpose", "step", "sensitivity", "noise_multiplier", "sampling_rate"];
+const MOST_KINDS = 200, LONGEST_LINE = 4096, MOST_RELEASES = 1e12, LARGEST = 1e300;
+const positive = (one, largest) => one instanceof Figure && one.value > 0 && one.value <= largest;
+
+/** The events of a ledger, or its selection. Each line must be, byte by byte, as linprobe writes it. */
+function readLedger(bytes) {
+  const lines = textOf(bytes, "ledger.jsonl").split("\n"), events = [];
+  must(lines.pop() === "", "The last line of ledger.jsonl is not complete.");
+  for (const [number, line] of lines.entries()) {
+    const where = `Line ${number + 1} of ledger.jsonl`;
+    const typed = decoded(line, where);
+    must(typed instanceof Map && encoded(typed, { ascii: true }) === line, `${where} is not as linprobe writes it.`);
+    if (typed.get("event") === "selection") {
+      must(lines.length === 1, "The ledger of a selection has further lines.");
+      return { events, selection: readSelection(typed) };
+    }
+    must(typed.get("event") === "gaussian", `${where} is the event ${shown(typed.get("event"))}, which this page does not know.`, "newer");
+    const [, purpose, step, sensitivity, noise, rate] = EVENT.map((key) => typed.get(key));
+    const whole = step instanceof Figure && step.whole && step.value === number;
+    const right = typeof purpose === "string" && whole && positive(sensitivity, LARGEST) && positive(noise, LARGEST) && positive(rate, 1);
+    must(line.length <= LONGEST_LINE && sameJson([...typed.keys()], EVENT) && right, `${where} is not as linprobe writes it: its keys, its step number, or its noise are wrong.`);
+    events.push({ purpose, sensitivity: sensitivity.value, noise_multiplier: noise.value, sampling_rate: rate.value });
+  }
+  return { events, selection: null };
+}
+
+function readSelection(typed) {
+  const fields = plain(typed), runs = fields.runs, mean = typed.get("mean_repetitions");
+  const keys = ["event", "distribution", "mean_repetitions", "runs"];
+  must(sameJson([...typed.keys()], keys) && fields.distribution === "geometric", "The ledger holds a selection of an unknown kind.", "newer");
+  const right = mean instanceof Figure && mean.whole && mean.value >= 2 && mean.value <= 1000 && Array.isArray(runs) && runs.length &&
+    typed.get("runs").every((run) => Array.isArray(run) && run.length && run.every((one) => one instanceof Map &&
+      sameJson([...one.keys()], ["purpose", "noise_multiplier", "sampling_rate", "count"]) && typeof one.get("purpose") === "string" &&
+      positive(one.get("noise_multiplier"), LARGEST) && positive(one.get("sampling_rate"), 1) &&
+      positive(one.get("count"), MOST_RELEASES) && one.get("count").whole));
+  must(right, "The selection in ledger.jsonl has noise, rates or numbers outside their ranges.");
+  return fields;
+}
+
+/** Equal releases counted together, in the order of their first line. */
+function grouped(events) {
+  const found = new Map();
+  for (const { purpose, noise_multiplier, sampling_rate } of events) {
+    const key = JSON.stringify([purpose, noise_multiplier, sampling_rate]);
+    if (!found.has(key)) found.set(key, { purpose, noise_multiplier, sampling_rate, count: 0 });
+    found.get(key).count++;
+  }
+  return [...found.values()];
+}
+
+/** The public facts of each step. */
+function readHistory(bytes, steps) {
+  const text = textOf(bytes, "history.csv"), rows = [];
+  must(text === "" || text.endsWith("\n"), "The last line of history.csv is not complete.");
+  const [header, ...body] = text.split("\n").slice(0, -1).map((line) => line.split(","));
+  must((body.length === (steps ?? 0)) && (steps || text === ""), `history.csv has ${body.length} lines for ${steps ?? 0} steps.`);
+  if (!body.length) return rows;
+  must(header[0] === "step" && new Set(header).size === header.length, "history.csv has other columns than linprobe writes.");
+  const strange = header.slice(1).find((name) => !FACTS.has(name));
+  must(strange === undefined, `history.csv has the column ${shown(strange)}, which this page does not know.`, "newer");
+  for (const [number, line] of body.entries()) {
+    const cells = line.map(Number);
+    const right = line.length === header.length && cells.every((cell, n) => Number.isFinite(cell) && floatText(cell) === line[n]);
+    must(right && cells[0] === number + 1, `Line ${number + 2} of history.csv is not as linprobe writes it.`);
+    rows.push(Object.fromEntries(header.map((name, n) => [name, cells[n]])));
+  }
+  return rows;
+}
+
+/** How far one record moves the counts by class: one count, or those of all its labels. */
+const sensitivityOfCounts = (m) => (m.task === "multilabel" ? above(Math.sqrt(m.n_classes)) : 1);
+
+/** The release that a sum was used for decides how far one record can move it. */
+function checkSensitivities(m, events, history) {
+  const theory = m.method === "dpsgd-f" && m.options.variant === "theory";
+  const factors = m.tuning?.factors?.length ?? 0, clips = history[Symbol.iterator]();
+  const rootAbove = (value) => above(Math.sqrt(value));
+  const widths = [1, m.n_features, m.n_features + 1].map(rootAbove);
+  const allowed = new Map([
+    ["mean", theory ? null : [1]], ["class counts", [sensitivityOfCounts(m)]], ["covariance", [1]], ["histogram", [1]], ["inherited", [1]],
+    ["test accuracy", [rootAbove(2), Math.SQRT2]], ["selection", factors ? [above(Math.sqrt(factors) / 2)] : []],
+    ["gradient", []], ["median", widths], ["radius", widths], ["quantile", widths],
+  ]);
+  for (const [number, event] of events.entries()) {
+    const where = `Line ${number + 1} of ledger.jsonl`;
+    must(allowed.has(event.purpose), `${where} is a release for ${shown(event.purpose)}, which this page does not know.`, "newer");
+    const ofTheory = ["median", "radius", "quantile"].includes(event.purpose);
+    must(!ofTheory || theory, `${where} is a release for ${event.purpose}, which this method never makes.`);
+    const right = event.purpose === "gradient" ? [clips.next().value?.clip_norm ?? 1] : allowed.get(event.purpose);
+    must(right === null || right.includes(event.sensitivity), `${where} has sensitivity ${event.sensitivity}, which is not that of its purpose.`);
+  }
+  const clip = m.options.clip_norm;
+  must(theory || !known(clip) || history.every((row) => (row.clip_norm ?? clip) === clip), "history.csv has another clip_norm than the options.");
+}
+
+/** Keys that need a release, and releases that need a key. */
+function checkPurposes(m, releases) {
+  const made = new Set(releases.map((one) => one.purpose)), init = m.options.init, tuning = m.tuning;
+  for (const purpose of made) {
+    must(Object.hasOwn(PURPOSES, purpose), `The run made a release for ${shown(purpose)}, which this page does not know.`, "newer");
+  }
+  must(["none", "public", "private"].includes(m.centre), `centre is ${shown(m.centre)}.`);
+  must(m.centre !== "private" || made.has("mean"), "centre is private, and no mean was released.");
+  const started = typeof init === "string" && !["auto", "zero", "public", "text"].includes(init);
+  must(!made.has("inherited") || started, "The ledger counts an earlier run, and init names none.");
+  const counts = m.class_counts, counting = releases.filter((one) => one.purpose === "class counts");
+  must(known(counts) === counting.length > 0, "class_counts and a release for class counts need each other.");
+  must(!known(counts) || counting.some((one) => one.noise_multiplier * sensitivityOfCounts(m) === counts.std), "class_counts has another noise than its release.");
+  must(known(counts) || m.class_prior !== "uniform", "class_prior is uniform, without class counts.");
+  must(known(tuning) === made.has("selection"), "tuning and a release for a selection need each other.");
+  must(!made.has("test accuracy") || m.test_rows === "private", "Noisy counts on private test rows were released, and test_rows is not private.");
+  if (!tuning?.factors?.length) return;
+  const std = above(Math.sqrt(tuning.factors.length) / 2);
+  const agrees = releases.some((one) => one.purpose === "selection" && close(one.noise_multiplier * std, tuning.std));
+  must(agrees && tuning.counts?.length === tuning.factors.length && tuning.factors.includes(tuning.shrink), "tuning does not follow from the release for the selection.");
+}
+
+/** The claim of a run that released something with noise, against its ledger. What it costs, and how that is known. */
+function recomputed(m, events, selection) {
+  const stated = m.private ? m.epsilon : m.epsilon_if_seed_were_secret, { delta, unit } = m;
+  must(delta > 0 && delta * m.n_private < 1, "delta is not below 1 divided by the number of private records or people.");
+  const seed = known(m.options.insecure_seed);
+  const secret = m.private && m.seed_kind === "os" && m.noise_source === SECRET && !seed;
+  const seeded = !m.private && m.seed_kind === "insecure" && m.noise_source === SEEDED && seed;
+  must(secret || seeded, "What the manifest says about the noise and its seed contradicts itself.");
+  const claim = (kind) => `(${roundedUp(stated)}, ${roundedUp(delta)})-differential privacy of ${PROTECTED[unit]} (${kind}) under ${ADJACENCIES[unit]}`;
+  const found = selection ? ofSelection(m, selection) : ofReleases(m, events);
+  const guarantee = m.private ? claim(found.kind) : "not private: the noise came from a seed the user gave";
+  must(m.guarantee === guarantee, "The sentence of the guarantee does not follow from the ledger.");
+  must(stated <= m.epsilon_target, "epsilon is above epsilon_target.");
+  return { ...found, stated };
+}
+
+function ofReleases(m, events) {
+  const releases = grouped(events), stated = m.private ? m.epsilon : m.epsilon_if_seed_were_secret;
+  const steps = releases.filter((one) => one.purpose === "gradient");
+  const claimed = [{ purpose: "gradient", noise_multiplier: m.noise_multiplier, sampling_rate: m.sampling_rate, count: m.steps }];
+  must(sameRelease(steps, claimed), "The training steps in the ledger are not those of the manifest: their number, noise or sampling rate differs.");
+  const paid = events.filter((one) => one.purpose === "histogram").map((one) => one.noise_multiplier).sort();
+  must(sameJson(paid, m.published.map((one) => one.noise_multiplier).sort()), "The published histograms are not those that the ledger paid for.");
+  for (const { file } of m.published) must(!known(file) || known(m.files[file]), `The manifest has no digest of ${file}.`);
+  must(sameRelease(m.releases, releases), "The manifest's list of releases is not the ledger's.");
+  must(CROSS_CHECKS.has(m.accountant), `The accountant ${shown(m.accountant)} is not known to this page.`, "newer");
+  must(releases.length <= MOST_KINDS, "The ledger has too many kinds of releases for a browser. Use linprobe verify.", "unreadable");
+  const cost = costOf(releases);
+  must(cost.proven || m.accountant !== GDP, "The accountant does not cover sums over samples.");
+  must(CROSS_CHECKS.get(m.accountant).includes(m.cross_check), "cross_check is not the second accountant of the first.");
+  const sampled = m.sampling_rate < 1;
+  must(m.mechanism === `Gaussian noise on clipped sums over ${sampled ? "Poisson samples of" : "all"} private ${NOUNS[m.unit]}, composed`, "mechanism does not follow from the releases.");
+  if (!cost.proven) {
+    must(!known(m.gdp_mu) && !known(m.zcdp_rho), "gdp_mu and zcdp_rho are stated, and sums over samples have none.");
+    const epsilon = cost.epsilon(m.delta);
+    must(epsilon <= 2 * stated + 3, `The ledger costs epsilon ${roundedUp(epsilon)} by this page's bound; the manifest says ${roundedUp(stated)}, far less.`);
+    must(stated <= 1.002 * epsilon + 5e-4 || m.accountant !== BOUNDED_PLD, `The manifest says epsilon ${roundedUp(stated)}, more than this page's bound, ${roundedUp(epsilon)}.`);
+    return { ...cost, releases, epsilon, sampled: true, kind: "no GDP mu or zCDP rho: Poisson samples or private selection" };
+  }
+  const figures = gaussianFigures(releases), { mu, rho } = figures;
+  const upTo = (value, exact) => value === exact || value === above(exact);
+  must(upTo(m.gdp_mu, mu) && upTo(m.zcdp_rho, rho), `gdp_mu or zcdp_rho is not what the ledger costs: ${mu} and ${rho}.`);
+  const tolerance = TOLERANCES.get(m.accountant), proved = holds(stated * (1 + tolerance), m.delta, m.gdp_mu);
+  const epsilon = gaussianEpsilon(m.gdp_mu, m.delta);
+  must(proved, `The ledger costs epsilon ${roundedUp(epsilon, 9)}; the manifest says ${roundedUp(stated, 9)}.`);
+  must(stated <= 1.002 * epsilon + 5e-4 || m.accountant !== GDP, `The ledger costs epsilon ${roundedUp(epsilon)}; the manifest says ${roundedUp(stated)}, more than rounding explains.`);
+  return { ...cost, mu: m.gdp_mu, releases, epsilon, kind: `GDP mu ${roundedUp(m.gdp_mu)}, zCDP rho ${roundedUp(m.zcdp_rho)}` };
+}
+const sameRelease = (a, b) => a.length === b.length && a.every((one, n) => one.purpose === b[n].purpose && one.count === b[n].count &&
+  one.noise_multiplier === b[n].noise_multiplier && one.sampling_rate === b[n].sampling_rate);
+
+function ofSelection(m, selection) {
+  must(m.private, "A selected run is said not to be private, which none is.");
+  const step = { purpose: "gradient", noise_multiplier: m.noise_multiplier, sampling_rate: m.sampling_rate, count: m.steps };
+  const has = selection.runs.some((run) => run.some((one) => sameRelease([one], [step])));
+  must(has && !m.releases.length && !m.published.length, "The manifest states releases that no run of the selection has.");
+  must(!known(m.gdp_mu) && !known(m.zcdp_rho), "gdp_mu and zcdp_rho are stated, and a selection has none.");
+  const single = m.accountant.startsWith(SELECTED_BY) ? m.accountant.slice(SELECTED_BY.length) : "";
+  must(CROSS_CHECKS.has(single), `The accountant ${shown(m.accountant)} is not known to this page.`, "newer");
+  must(m.cross_check === REPEATED, "cross_check is not that of a selection.");
+  must(m.mechanism === `private selection: the best of a geometric number of runs by ${SCORES[m.unit]}; each run is Gaussian noise on clipped sums, composed`, "mechanism does not follow from the selection.");
+  const found = selectionEpsilon(selection.runs, selection.mean_repetitions, m.delta);
+  must(found.proven || single !== GDP, "The accountant does not cover sums over samples.");
+  const limit = found.proven ? m.epsilon * (1 + 2e-6) : 2 * m.epsilon + 3;
+  must(found.epsilon <= limit, `The ledger costs epsilon ${roundedUp(found.epsilon)}; the manifest says ${roundedUp(m.epsilon)}.`);
+  return { ...found, mu: null, releases: selection.runs[0], sampled: !found.proven, selected: true, kind: "private selection" };
+}
+
+/** A run that released nothing with noise: its claims must be those of its method. */
+function withoutNoise(m, events, selection) {
+  must(!events.length && !selection, "The ledger holds releases, and the manifest says that none were made.");
+  const spends = METHODS.get(m.method)?.[2] ?? true;
+  must(!spends && !m.published.length, "The method adds noise, and the ledger is empty.");
+  const used = m.method === "non-private", zero = used ? null : 0;
+  const claims = {
+    guarantee: used ? "not private: the private rows were used without protection" : "the private rows were not used: epsilon = 0, delta = 0",
+    private: !used, mechanism: "none", epsilon: zero, delta: zero, gdp_mu: zero, zcdp_rho: zero, steps: zero,
+    releases: used ? null : [], epsilon_target: null, noise_multiplier: null, sampling_rate: null, seed_kind: "none", noise_source: UNDRAWN,
+  };
+  for (const [key, value] of Object.entries(claims)) must(sameJson(m[key], value), `${key} is not what follows from a method without noise.`);
+  return { epsilon: zero, stated: zero, releases: [], proven: true, mu: 0, unused: !used };
+}
+
+/** Keys that follow from other keys. */
+function checkDerived(m, selection) {
+  const method = METHODS.get(m.method), noise = known(m.accountant);
+  must(method !== undefined, `The method ${shown(m.method)} is not known to this page.`, "newer");
+  must(m.paper === method[0], "paper is not that of the method.");
+  const unit = m.unit ?? "record";
+  must(m.adjacency === ADJACENCIES[unit] && (m.n_units ?? m.n_private) === m.n_private, "unit, adjacency and the number of units contradict each other.");
+  for (const key of ["private_commitment", "per_record_commitment"]) {
+    must(known(m[key]) === noise, `${key} contradicts what was released.`);
+  }
+  const labels = m.task === "multilabel";
+  must(!labels || method[1] === LABELS, "The method does not train on several labels.");
+  for (const key of labels ? OF_CLASSES : OF_LABELS) must(!known(m[key]), `${key} is stated, and this task has none.`);
+  if (noise) {
+    must(!m.private || !known(m.epsilon_if_seed_were_secret), "epsilon_if_seed_were_secret is stated in a private run.");
+    for (const [option, key] of [["delta", "delta"], ["n_steps", "steps"], ["noise_multiplier", "noise_multiplier"], ["sampling_rate", "sampling_rate"]]) {
+      must(!known(m.options[option]) || m.options[option] === m[key], `The option ${option} is not the manifest's ${key}.`);
+    }
+  }
+  const { refined } = m;
+  must(!refined || (m.method !== "non-private" && !labels), "refined is stated, and such a run cannot be refined.");
+  must(!refined || known(refined.run) === known(refined.run_digest), "refined names a run without its digest, or a digest without its run.");
+  checkPurposes(m, selection ? selection.runs.flat() : m.releases ?? []);
+  must((m.test_rows === "none") === (m.n_test === 0), "test_rows and n_test contradict each other.");
+  checkAccuracy(m);
+  const time = /^\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?$/.test(m.created) && !Number.isNaN(Date.parse(m.created.replace(/[t ]/, "T")));
+  must(time, `created is ${shown(m.created)}, which is no time.`);
+}
+
+function checkAccuracy(m) {
+  const byClass = m.test_accuracy_per_class, released = (m.releases ?? []).find((one) => one.purpose === "test accuracy");
+  if (!known(byClass)) must(!known(m.test_balanced_accuracy), "test_balanced_accuracy is stated without accuracies by class.");
+  else {
+    must(Object.keys(byClass).every((name) => m.class_names.includes(name)), "test_accuracy_per_class names another class.");
+    const found = Object.values(byClass).filter(known);
+    const mean = found.reduce((sum, one) => sum + one, 0) / found.length;
+    must(!found.length || (known(m.test_balanced_accuracy) && close(m.test_balanced_accuracy, mean)), "test_balanced_accuracy is not the mean over classes.");
+  }
+  if (known(m.test_counts)) return checkCounts(m, released);
+  const forbidden = m.test_rows !== "public" && !released ? ACCURACIES : released ? [] : ["test_accuracy_std", "test_balanced_accuracy_std"];
+  for (const key of forbidden) must(!known(m[key]), `${key} is stated, and no noisy count was released.`);
+}
+
+/** Accuracies on private test rows, from noisy counts (docs/metrics.md). */
+function checkCounts(m, released) {
+  const { right, by_class: byClass } = m.test_counts;
+  const fits = released && m.test_rows === "private" && byClass.length === m.n_classes && byClass.every((pair) => pair.length === 2);
+  must(fits, "test_counts belong to no release on private test rows by class.");
+  const std = released.noise_multiplier * above(Math.SQRT2), within = (share) => Math.min(Math.max(share, 0), 1);
+  const recalls = byClass.map(([hits, misses]) => {
+    const n = hits + misses;
+    return n >= 4 * std && n > 0 ? within(hits / n) : null;
+  });
+  const found = recalls.map((recall, n) => [recall, byClass[n][0] + byClass[n][1]]).filter(([recall]) => known(recall));
+  const sum = (values) => values.reduce((total, one) => total + one, 0);
+  const balanced = found.length ? sum(found.map(([recall]) => recall)) / found.length : null;
+  const spread = found.length ? Math.sqrt(sum(found.map(([r, n]) => (std / n) ** 2 * ((1 - r) ** 2 + r ** 2)))) / found.length : null;
+  const expected = [[m.test_accuracy, within(right / m.n_test)], [m.test_accuracy_std, std / m.n_test],
+    [m.test_balanced_accuracy, balanced], [m.test_balanced_accuracy_std, spread],
+    ...(found.length ? recalls.map((recall, n) => [m.test_accuracy_per_class?.[m.class_names[n]], recall]) : [[m.test_accuracy_per_class, null]])];
+  const agree = expected.every(([stated, value]) => (known(stated) && known(value) ? close(stated, value) : !known(stated) && !known(value)));
+  const others = ["test_macro_auroc", "test_calibration_error", "test_macro_average_precision", "test_label_accuracy"];
+  const complete = !found.length || sameNames(m.test_accuracy_per_class ?? {}, m.class_names);
+  must(agree && complete && others.every((key) => !known(m[key])), "The accuracies do not follow from test_counts.");
+}
+
+/* The form of test_figures.json, as docs/metrics.md lists its keys. */
+
+const whole = (minimum) => ({ type: "integer", minimum });
+const orNull = (schema) => ({ ...schema, type: [schema.type, "null"] });
+const listOf = (items) => ({ type: "array", items });
+const object = (properties) => ({ type: "object", properties, required: Object.keys(properties), additionalProperties: false });
+const SHARE = { type: "number", minimum: 0, maximum: 1 }, METRIC = orNull(SHARE), INTERVAL = orNull({ type: "array", items: SHARE, minItems: 2, maxItems: 2 });
+const TEST_FIGURES = {
+  multiclass: object({
+    test_rows: whole(1), test_accuracy: SHARE, balanced_accuracy: SHARE, macro_auroc: METRIC, calibration_error: SHARE,
+    commonest_class: { type: "string" }, commonest_share: SHARE,
+    per_class: { type: "object", additionalProperties: object({ n: whole(0), recall: METRIC, recall_interval: INTERVAL,
+      predicted: whole(0), precision: METRIC, precision_interval: INTERVAL, auroc: METRIC }) },
+    confusion_matrix: orNull(listOf(listOf(whole(0)))),
+    calibration: listOf(object({ n: whole(1), confidence: { type: "number" }, accuracy: { type: "number" } })),
+  }),
+  multilabel: object({
+    test_rows: whole(1), macro_auroc: METRIC, macro_average_precision: METRIC, label_accuracy: SHARE, commonest_accuracy: SHARE,
+    per_label: { type: "object", additionalProperties: object({ n: whole(0), predicted: whole(0), accuracy: SHARE,
+      accuracy_interval: INTERVAL, auroc: METRIC, average_precision: METRIC, recall: METRIC, recall_interval: INTERVAL,
+      precision: METRIC, precision_interval: INTERVAL }) },
+  }),
+};
+const OF_FIGURES = {
+  multiclass: { n_test: "test_rows", test_accuracy: "test_accuracy", test_balanced_accuracy: "balanced_accuracy",
+    test_macro_auroc: "macro_auroc", test_calibration_error: "calibration_error" },
+  multilabel: { n_test: "test_rows", test_macro_auroc: "macro_auroc", test_label_accuracy: "label_accuracy",
+    test_macro_average_precision: "macro_average_precision" },
+};
+const total = (values) => values.reduce((sum, one) => sum + one, 0);
+
+/** test_figures.json must say what the manifest says, and agree with itself. */
+function checkTestFigures(bytes, m) {
+  const typed = decoded(textOf(bytes, "test_figures.json"), "test_figures.json"), task = m.task ?? "multiclass";
+  const path = misfit(TEST_FIGURES[task], typed), figures = plain(typed);
+  must(path === null, `test_figures.json lacks ${shown(path)}, or holds another value there than linprobe writes.`);
+  const parts = figures.per_class ?? figures.per_label, agree = (right) => must(right, "test_figures.json contradicts itself or the manifest.");
+  agree(sameJson([...(typed.get("per_class") ?? typed.get("per_label")).keys()], m.class_names));
+  for (const [key, name] of Object.entries(OF_FIGURES[task])) agree(!(key in m) || sameJson(m[key], figures[name]));
+  const one = m.class_names.map((name) => parts[name]);
+  for (const part of one) {
+    for (const name of ["accuracy", "recall", "precision"]) agree(!(name in part) || known(part[name]) === known(part[`${name}_interval`]));
+  }
+  if (task === "multilabel") return checkLabels(figures, one, agree);
+  agree(sameJson(one.map((part) => part.recall), m.class_names.map((name) => m.test_accuracy_per_class?.[name] ?? null)));
+  const n = one.map((part) => part.n), bins = figures.calibration;
+  agree(total(n) === figures.test_rows && (!bins.length || total(bins.map((bin) => bin.n)) === figures.test_rows));
+  agree(close(total(one.map((part) => part.n * (part.recall ?? 0))) / figures.test_rows, figures.test_accuracy));
+  const matrix = figures.confusion_matrix;
+  if (matrix === null) return undefined;
+  agree(matrix.length === n.length && matrix.every((row, k) => row.length === n.length && total(row) === n[k]));
+  return agree(one.every((part, k) => total(matrix.map((row) => row[k])) === part.predicted && (!n[k] || close(matrix[k][k] / n[k], part.recall ?? 0))));
+}
+
+function checkLabels(figures, one, agree) {
+  const rows = figures.test_rows, mean = (values) => (values.length ? total(values) / values.length : null);
+  for (const [key, name] of [["macro_auroc", "auroc"], ["macro_average_precision", "average_precision"], ["label_accuracy", "accuracy"]]) {
+    const expected = mean(one.map((part) => part[name]).filter(known));
+    agree(known(expected) === known(figures[key]) && close(expected ?? 0, figures[key] ?? 0));
+  }
+  agree(close(mean(one.map((part) => Math.max(part.n, rows - part.n) / rows)), figures.commonest_accuracy));
+  for (const part of one) {
+    const hits = part.n * (part.recall ?? 0), both = 0 < part.n && part.n < rows;
+    agree(part.n <= rows && part.predicted <= rows && known(part.auroc) === both && known(part.average_precision) === both);
+    agree(close(hits, part.predicted * (part.precision ?? 0)) && close(part.accuracy, 1 - (part.n + part.predicted - 2 * hits) / rows));
+  }
+}
+
+/* Archives: zip files, and the .npz files of NumPy, which are zip files of arrays. */
+
+const MOST_BYTES = 2 ** 31;
+const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, n) => {
+  for (let k = 0; k < 8; k++) n = n & 1 ? 0xedb88320 ^ (n >>> 1) : n >>> 1;
+  return n;
+});
+function crc32(bytes) {
+  let crc = 0xffffffff;
+  for (let n = 0; n < bytes.length; n++) crc = CRC_TABLE[(crc ^ bytes[n]) & 255] ^ (crc >>> 8);
+  return (crc ^ 0xffffffff) >>> 0;
+}
+
+/** The members of a zip file, stored or deflated, by name. A name that ends in / is a folder. */
+async function unzipped(bytes, where) {
+  const bad = (what) => refuse(`${where} cannot be opened: ${what}.`, "unreadable");
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  let end = bytes.length - 22;
+  while (end >= 0 && end > bytes.length - 65558 && view.getUint32(end, true) !== 0x06054b50) end--;
+  if (end < 0 || view.getUint32(end, true) !== 0x06054b50) bad("it is no zip file, or not all of it is there");
+  const count = view.getUint16(end + 10, true), members = new Map();
+  let place = view.getUint32(end + 16, true), sum = 0;
+  if (place + view.getUint32(end + 12, true) !== end) bad("it holds bytes that belong to no file");
+  try {
+    for (let n = 0; n < count; n++) {
+      if (view.getUint32(place, true) !== 0x02014b50) bad("its list of files is damaged");
+      const [flags, method] = [view.getUint16(place + 8, true), view.getUint16(place + 10, true)];
+      const [crc, packed, size] = [16, 20, 24].map((at) => view.getUint32(place + at, true));
+      const [name, extra, comment] = [28, 30, 32].map((at) => view.getUint16(place + at, true));
+      const local = view.getUint32(place + 42, true);
+      const path = textOf(bytes.subarray(place + 46, place + 46 + name), where);
+      if (flags & 1) bad("it has a password");
+      if (members.has(path)) bad(`it holds ${shown(path)} twice`);
+      if (packed === 0xffffffff || size === 0xffffffff || (sum += size) > MOST_BYTES) bad("it is too large for a browser");
+      if (view.getUint32(local, true) !== 0x04034b50) bad("a file in it is damaged");
+      const start = local + 30 + view.getUint16(local + 26, true) + view.getUint16(local + 28, true);
+      const raw = bytes.subarray(start, start + packed);
+      const content = method === 0 ? raw : method === 8 ? await inflated(raw, size) : bad("it is packed in an unknown way");
+      if (content.length !== size || crc32(content) !== crc) bad(`${shown(path)} in it is damaged`);
+      members.set(path, content);
+      place += 46 + name + extra + comment;
+    }
+  } catch (error) {
+    if (error instanceof Refusal) throw error;
+    bad("it is damaged");
+  }
+  return members;
+}
+async function inflated(raw, size) {
+  const reader = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
+  const content = new Uint8Array(size);
+  for (let length = 0; ;) {
+    const { done, value } = await reader.read();
+    if (done) return length === size ? content : content.subarray(0, length);
+    content.set(value, length); // throws if it is longer than it says
+    length += value.length;
+  }
+}
+
+/** An array of an .npz file: type, shape, and a view of its data. */
+function readArray(name, bytes, where) {
+  const magic = String.fromCharCode(...bytes.subarray(0, 8)) === "\x93NUMPY\x01\x00";
+  const length = magic ? bytes[8] + 256 * bytes[9] : 0, header = String.fromCharCode(...bytes.subarray(10, 10 + length));
+  const found = /^\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': (?:False|True), 'shape': \(((?:\d+, )*\d+|\d+,|)\), \} *\n$/.exec(header);
+  must(found && (10 + length) % 64 === 0 && length < 10000, `${where}: ${shown(name)} is no plain array.`);
+  const type = found[1], shape = found[2].split(",").filter((text) => text.trim()).map(Number);
+  const width = Number(type.slice(2)) * (type[1] === "U" ? 4 : 1), size = shape.reduce((a, b) => a * b, 1);
+  must(bytes.length === 10 + length + size * width, `${where}: ${shown(name)} has another size than it says.`);
+  return { type, shape, data: bytes.slice(10 + length) };
+}
+
+/** model.npz: weights and bias of the stated shape, finite, and not one byte besides. */
+async function checkModel(bytes, m, where = "model.npz") {
+  const members = await unzipped(bytes, where), names = [...members.keys()];
+  must(sameJson(names, ["weights.npy", "bias.npy"]), `${where} holds ${shown(names.join(", "))}, and only weights and bias are allowed.`);
+  must(sameBytes(bytes, saved(members)), `${where} holds bytes besides weights and bias.`);
+  const [weights, bias] = names.map((name) => readArray(name, members.get(name), where));
+  const voters = weights.shape.length === 3 ? weights.shape.slice(0, 1) : [];
+  const right = [weights, bias].every((one) => one.type === "<f4") && weights.data.length &&
+    sameJson(weights.shape, [...voters, m.n_features, m.n_classes]) && sameJson(bias.shape, [...voters, m.n_classes]);
+  must(right, `${where} has another shape than the manifest says.`);
+  const numbers = [weights, bias].map((one) => new Float32Array(one.data.buffer));
+  must(numbers.every((one) => one.every(Number.isFinite)), `${where} holds values that are no numbers.`);
+  return numbers[0].length + numbers[1].length;
+}
+
+/** The zip file that numpy.savez writes: stored, 1980-01-01, sizes in ZIP64 fields, nothing between the members. */
+function saved(members) {
+  const locals = [], central = [];
+  let place = 0;
+  for (const [path, content] of members) {
+    const name = utf8.encode(path), crc = crc32(content), size = content.length;
+    const common = [0, 0, 0, 0x0021]; // flags, method, time, date
+    const local = record([4, 0x04034b50], [2, 45], ...common.map((value) => [2, value]), [4, crc], [4, 0xffffffff], [4, 0xffffffff],
+      [2, name.length], [2, 20], name, [2, 1], [2, 16], [8, size], [8, size]);
+    central.push(record([4, 0x02014b50], [1, 45], [1, 3], [2, 45], ...common.map((value) => [2, value]), [4, crc], [4, size], [4, size],
+      [2, name.length], [2, 0], [2, 0], [2, 0], [2, 0], [4, 0x01800000], [4, place], name));
+    locals.push(local, content);
+    place += local.length + size;
+  }
+  const listed = central.reduce((sum, one) => sum + one.length, 0), n = members.size;
+  return record(...locals, ...central, [4, 0x06054b50], [4, 0], [2, n], [2, n], [4, listed], [4, place], [2, 0]);
+}
+/** Bytes from [width, number] pairs, little-endian, and byte arrays. */
+function record(...fields) {
+  const length = fields.reduce((sum, one) => sum + (one instanceof Uint8Array ? one.length : one[0]), 0);
+  const bytes = new Uint8Array(length);
+  let place = 0;
+  for (const one of fields) {
+    if (one instanceof Uint8Array) bytes.set(one, place);
+    else for (let n = 0; n < one[0]; n++) bytes[place + n] = Math.floor(one[1] / 256 ** n) % 256;
+    place += one instanceof Uint8Array ? one.length : one[0];
+  }
+  return bytes;
+}
+/** Equal but for the byte that names the system which made a member: 0 for Windows, 3 for others. */
+function sameBytes(found, expected) {
+  if (found.length !== expected.length) return false;
+  const view = new DataView(expected.buffer);
+  const start = view.getUint32(expected.length - 6, true);
+  for (let place = start; place < expected.length - 22; place += 46 + view.getUint16(place + 28, true)) {
+    if (found[place + 5] === 0) expected[place + 5] = 0;
+  }
+  return found.every((byte, n) => byte === expected[n]);
+}
+
+/** per_record.npz must be the file that the manifest commits to. It is private. */
+async function checkPerRecord(bytes, m) {
+  const where = "per_record.npz", members = await unzipped(bytes, where), arrays = {};
+  for (const [path, content] of members) {
+    must(["note.npy", "id.npy", "mu.npy", "renyi.npy", "key.npy"].includes(path), `${where} holds ${shown(path)}, which is no part of it.`);
+    arrays[path.slice(0, -4)] = readArray(path, content, where);
+  }
+  const { note, id, mu, renyi, key } = arrays;
+  const right = id && mu && renyi && key && id.type.startsWith("<U") && mu.type === "<f8" && renyi.type === "<f4" && key.type === "|u1";
+  must(right && id.shape.length === 1 && mu.shape.length === 1, `${where} lacks an array, or one is of another kind.`);
+  must(!note || texts(note)[0] === "PRIVATE: derived from private rows without noise; do not publish", `${where} has another note.`);
+  const ids = texts(id);
+  must(ids.length === m.n_private, `${where} names ${ids.length} records, and n_private is ${m.n_private}.`);
+  const digest = await sha256(record(utf8.encode(ids.join("\0")), mu.data, renyi.data));
+  must((await hmac(key.data, digest)) === m.per_record_commitment, `${where} was edited, or belongs to another run.`);
+}
+function texts(array) {
+  const width = Number(array.type.slice(2)), points = new Uint32Array(array.data.buffer), count = width ? points.length / width : 0;
+  return Array.from({ length: count }, (_, n) =>
+    String.fromCodePoint(...points.subarray(n * width, (n + 1) * width)).replace(/\0+$/, ""));
+}
+async function hmac(key, text) {
+  const secret = await crypto.subtle.importKey("raw", key, { name: "HMAC", hash: "SHA-256" }, false, ["sign"]);
+  return hex(await crypto.subtle.sign("HMAC", secret, utf8.encode(text)));
+}
+
+/** Whether the manifest was signed by the holder of a key, PEM text. */
+async function checkSignature(files, pem) {
+  must(!/PRIVATE KEY/.test(pem), "This is a private key. Keep it secret. The check needs the public key.", "key");
+  const body = /-----BEGIN PUBLIC KEY-----([A-Za-z0-9+/=\s]+)-----END PUBLIC KEY-----/.exec(pem);
+  must(body, "This is no public key. It begins with -----BEGIN PUBLIC KEY-----.", "key");
+  let key;
+  try {
+    const spki = Uint8Array.from(atob(body[1].replace(/\s/g, "")), (one) => one.charCodeAt(0));
+    key = await crypto.subtle.importKey("spki", spki, { name: "Ed25519" }, false, ["verify"]);
+  } catch (error) {
+    refuse(error?.name === "NotSupportedError" ? "This browser cannot check Ed25519 signatures. Use a newer one." : "This is no Ed25519 public key.", "key");
+  }
+  const signature = files.get("manifest.json.sig");
+  must(signature, "The run is not signed: it has no manifest.json.sig.");
+  const right = await crypto.subtle.verify({ name: "Ed25519" }, key, signature, files.get("manifest.json"));
+  must(right, "The signature is not by this key, or the manifest was changed after it was signed.");
+}
+
+/** Judge a run folder: contents by name, names of folders in it, and the public key of its maker, PEM text or "".
+
+    Returns the manifest, what the ledger costs, and what was checked. Throws a Refusal. */
+async function judged(files, folders, pem, schema) {
+  must(files.has("manifest.json"), "There is no manifest.json: this is no run folder, or not all of it.", "unreadable");
+  if (pem) await checkSignature(files, pem);
+  const [m, typed] = readManifest(files.get("manifest.json"), schema);
+  for (const [name, digest] of Object.entries(m.files)) {
+    must(files.has(name), `${name} is missing.`);
+    must((await sha256(files.get(name))) === digest, `${name} was changed: its digest is not the one in the manifest.`);
+  }
+  const stranger = [...folders, ...files.keys()].find((name) => folders.includes(name) || (!known(m.files[name]) && !UNLISTED.has(name)));
+  must(stranger === undefined, `The folder holds ${shown(stranger)}, which the manifest does not list. Move it away, and look again.`);
+  const content = new Map([...typed].filter(([key]) => key !== "manifest_digest"));
+  const digest = await sha256(utf8.encode(encoded(content, { sorted: true })));
+  must(digest === m.manifest_digest, "manifest.json was edited: its digest does not match its content.");
+  const uncovered = PAGES.filter((name) => files.has(name) && !known(m.files[name]));
+  must(!pem || !uncovered.length, `${uncovered.join(" and ")} are not covered by the signature. Move them away, and look again.`);
+  m.unit ??= "record";
+  const { events, selection } = readLedger(files.get("ledger.jsonl"));
+  must(sameSelection(m.selection, selection), "The manifest's selection is not the ledger's.");
+  const history = readHistory(files.get("history.csv"), m.steps);
+  if (!selection) checkSensitivities(m, events, history);
+  checkDerived(m, selection);
+  const cost = known(m.accountant) ? recomputed(m, events, selection) : withoutNoise(m, events, selection);
+  const numbers = await checkModel(files.get("model.npz"), m);
+  if (m.refined) await checkModel(files.get("unrefined.npz"), m, "unrefined.npz");
+  if (files.has("test_figures.json")) checkTestFigures(files.get("test_figures.json"), m);
+  if (files.has("per_record.npz")) await checkPerRecord(files.get("per_record.npz"), m);
+  return { manifest: m, cost, events: events.length, numbers, uncovered, files: [...files.keys()], signed: pem ? "checked" : files.has("manifest.json.sig") ? "unchecked" : "none" };
+}
+const sameSelection = (a, b) => (!known(a) && !known(b)) || (known(a) && known(b) && a.distribution === b.distribution &&
+  a.mean_repetitions === b.mean_repetitions && a.runs.length === b.runs.length && a.runs.every((run, n) => sameRelease(run, b.runs[n])));

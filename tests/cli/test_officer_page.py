@@ -1,0 +1,205 @@
+"""`verify.html`: what it may do, what it says, and what `verify` says about a forged one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linprobe.runs.officer_page import officer_page
+from linprobe.runs.specification import KEYS, STATED
+from tests.cli.outcomes import Cli
+from tests.conftest import SCHEMA
+from tests.hostile.officer import Officer, officer
+from tests.hostile.runs import sealed
+from tests.reporting.test_page import contrast
+
+STRICT = {"default-src": ["'none'"], "connect-src": ["'none'"], "base-uri": ["'none'"], "form-action": ["'none'"]}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Officer]:
+    with officer(tmp_path_factory.mktemp("page")) as found:
+        yield found
+
+
+@pytest.fixture
+def pub(cli: Cli, trained_run: Path) -> Path:
+    """A release."""
+    assert cli("release", trained_run, "--out", "pub").status == 0
+    return Path("pub").absolute()
+
+
+def _between(tag: str) -> list[str]:
+    return re.findall(rf"<{tag}>(.*?)</{tag}>", officer_page().decode(), re.DOTALL)
+
+
+def test_the_policy_admits_one_script_and_one_style_sheet_and_nothing_else() -> None:
+    (stated,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', officer_page().decode())
+    policy = {name: sources for name, *sources in (part.split() for part in stated.split(";"))}
+    for name, tag in (("script-src", "script"), ("style-src", "style")):
+        (text,) = _between(tag)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert policy[name] == [f"'sha256-{digest}'"]
+    assert STRICT.items() <= policy.items()
+    assert policy["trusted-types"] == ["'none'"]
+
+
+def test_the_page_asks_for_nothing_and_makes_no_markup_from_text() -> None:
+    text = officer_page().decode()
+    assert "{{" not in text
+    addresses = set(re.findall(r"https?://[^\s\"'<>]+", text))
+    assert addresses == {"https://json-schema.org/draft/2020-12/schema"}
+    assert not re.findall(
+        r"\son\w+=|\b(?:src|href|action)=|@import|url\(", re.sub(r"<script>.*</script>", "", text, flags=re.S)
+    )
+    assert not re.findall(r"\beval\b|new Function|innerHTML|document\.write|fetch\(|XMLHttp|localStorage", text)
+
+
+def test_text_and_signs_have_enough_contrast() -> None:
+    (style,) = _between("style")
+    schemes = [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6})", part)) for part in style.split(":root")[1:]]
+    assert len(schemes) == 2
+    texts = [(name, ground) for name in ("text", "quiet", "mark") for ground in ("ground", "card")]
+    texts += [("on-mark", "mark"), *((name, f"{name}-ground") for name in ("good", "bad", "unsure"))]
+    for colour in schemes:
+        for name, ground in texts:
+            assert contrast(colour[name], colour[ground]) >= 7, (name, ground)
+        assert min(contrast(colour["edge"], colour[ground]) for ground in ("ground", "card")) >= 4.5
+
+
+def test_the_page_holds_the_published_schema() -> None:
+    (script,) = _between("script")
+    (schema,) = re.findall(r"^const SCHEMA = (.*);$", script, re.MULTILINE)
+    assert json.loads(schema) == json.loads(SCHEMA.read_text(encoding="utf-8"))
+
+
+def test_the_page_knows_every_key_and_calls_the_same_ones_stated(page: Officer) -> None:
+    found = page.ask("keys")
+    assert set(KEYS) <= {*found["stated"], *found["checked"]}
+    assert {key for key, proof in KEYS.items() if proof.by == STATED} == set(found["stated"]) & set(KEYS)
+
+
+def test_a_release_holds_the_page_and_verify_knows_it(cli: Cli, refused: Cli, pub: Path) -> None:
+    assert (pub / "verify.html").read_bytes() == officer_page()
+    assert cli("verify", pub).status == 0
+    (pub / "verify.html").write_bytes(officer_page().replace(b"Do not trust this run.", b"Private."))
+    refused(cli("verify", pub), 4, ["verify.html is a foreign file", "move it away"])
+    refused(cli("release", pub, "--out", "again"), 4, ["verify.html is a foreign file"])
+    (pub / "verify.html").unlink()
+    assert cli("verify", pub).status == 0
+
+
+def _zipped(folder: Path, path: Path, method: int, prefix: str = "") -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for file in sorted(folder.iterdir()):
+            archive.write(file, prefix + file.name)
+    return path
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_zip_file_is_read(page: Officer, pub: Path, tmp_path: Path, method: int) -> None:
+    found = page.ask("run", zip=_zipped(pub, tmp_path / "pub.zip", method))
+    assert found["sentence"] == "Private: epsilon 3, for every single record."
+    assert found["warning"] is None
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda content: content[:-1], "no zip file"),
+        (lambda content: content[:60] + bytes([content[60] ^ 1]) + content[61:], "damaged"),
+        (lambda content: b"before" + content, "belong to no file"),
+        (lambda content: b"not a zip file", "no zip file"),
+    ],
+)
+def test_a_damaged_zip_file_is_refused(
+    page: Officer, pub: Path, tmp_path: Path, edit: Callable[[bytes], bytes], said: str
+) -> None:
+    path = _zipped(pub, tmp_path / "pub.zip", zipfile.ZIP_DEFLATED)
+    path.write_bytes(edit(path.read_bytes()))
+    answer = page.ask("run", zip=path)
+    assert said in answer["refused"]
+    assert answer["kind"] == "unreadable"
+
+
+def _line(run: Path, **changes: Any) -> None:
+    first, *rest = (run / "ledger.jsonl").read_text().splitlines()
+    lines = [json.dumps({**json.loads(first), **changes}), *rest]
+    (run / "ledger.jsonl").write_text("\n".join(lines) + "\n")
+    sealed(run)
+
+
+NEWER: dict[str, Callable[[Path], None]] = {
+    "a release for 'stars'": lambda run: _line(run, purpose="stars"),
+    "the event laplace": lambda run: _line(run, event="laplace"),
+    "the key surprise": lambda run: sealed(run, surprise=1),
+    "format 4": lambda run: sealed(run, format=4),
+    "The method dp-stars": lambda run: sealed(run, method="dp-stars"),
+    "The accountant a friend": lambda run: sealed(run, accountant="a friend"),
+}
+
+
+@pytest.mark.parametrize("said", NEWER)
+def test_what_the_page_does_not_know_is_called_newer(page: Officer, run_copy: Path, said: str) -> None:
+    NEWER[said](run_copy)
+    answer = page.run(run_copy)
+    assert answer["kind"] == "newer"
+    assert said.replace("'", "") in answer["refused"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda text: text.replace('"n_test"', '"epsilon": 1, "n_test"'), "epsilon occurs twice"),
+        (lambda text: text.replace('"noise_multiplier": ', '"noise_multiplier": NaN, "x": ', 1), "a value is expected"),
+        (lambda text: text.replace('"epsilon": ', '"epsilon": 1e999, "x": ', 1), "is too large"),
+        (lambda text: text.replace('"steps": 50', '"steps": 50.0'), "lacks steps"),
+        (lambda text: text.replace('"method": "', '"method": "\\ud800'), "half a character"),
+        (lambda text: text + "{}", "something follows"),
+        (lambda text: "[" * 100_000, "inside each other"),
+    ],
+)
+def test_the_decoder_of_the_page_is_strict(
+    page: Officer, run_copy: Path, edit: Callable[[str], str], said: str
+) -> None:
+    path = run_copy / "manifest.json"
+    text = path.read_text()
+    assert edit(text) != text
+    path.write_text(edit(text))
+    assert said in page.run(run_copy)["refused"]
+
+
+def test_the_page_checks_the_signature(cli: Cli, page: Officer, features_file: Path, tmp_path: Path) -> None:
+    from tests.cli.test_signature import write_keys
+
+    (secret, public), (_, other) = (write_keys(tmp_path, name) for name in ("one", "two"))
+    assert (
+        cli(
+            "train", features_file, "--method", "adamix", "--steps", "2", "--eps", "3", "--sign", secret, "--out", "run"
+        ).status
+        == 0
+    )
+    assert any("you gave no public key" in line for line in page.run(Path("run"))["stated"])
+    found = page.run(Path("run"), key=public.read_text())
+    assert "signed by the holder" in found["proved"][0]
+    assert "not by this key" in page.run(Path("run"), key=other.read_text())["refused"]
+    assert page.run(Path("run"), key=secret.read_text())["kind"] == "key"
+    sealed(Path("run"), created="2026-01-01T00:00:00+00:00")
+    assert "refused" not in page.run(Path("run"))
+    assert "changed after it was signed" in page.run(Path("run"), key=public.read_text())["refused"]
+    shutil.rmtree("run")
+
+
+def test_a_ledger_of_many_lines_is_judged(page: Officer, cli: Cli, features_file: Path) -> None:
+    train = ("train", features_file, "--method", "noisy-gd", "--steps", "500", "--eps", "3", "--out", "long")
+    assert cli(*train).status == 0
+    assert "500 noisy results" in " ".join(page.run(Path("long"))["proved"])

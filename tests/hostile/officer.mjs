@@ -1,0 +1,61 @@
+/* Asks the check of verify.html questions: node officer.mjs PAGE, a JSON object a line in, one out. */
+
+import { readdirSync, readFileSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import vm from "node:vm";
+
+const page = readFileSync(process.argv[2], "utf8");
+const [, core] = /\/\* check begins \*\/([\s\S]*)\/\* check ends \*\//.exec(page);
+const names = "judged, verdict, unzipped, Refusal, SCHEMA, holds, gaussianEpsilon, gaussianFigures, costOf, selectionEpsilon, rightGuesses, below, STATED_KEYS, CHECKED_KEYS";
+const check = vm.runInThisContext(`(() => { "use strict"; ${core}; return { ${names} }; })()`);
+
+/** What a browser sees of a folder: it follows links, and reads a file once. */
+function contents(folder) {
+  const files = new Map(), folders = [];
+  for (const name of readdirSync(folder)) {
+    const path = join(folder, name), found = statSync(path);
+    if (found.isDirectory()) folders.push(name);
+    else files.set(name, new Uint8Array(readFileSync(path)));
+  }
+  return { files, folders };
+}
+
+const answers = {
+  async run({ folder, zip, key = "" }) {
+    try {
+      let { files, folders } = zip ? { folders: [] } : contents(folder);
+      if (zip) files = await check.unzipped(new Uint8Array(readFileSync(zip)), zip);
+      const found = await check.judged(files, folders, key, check.SCHEMA);
+      return check.verdict(found);
+    } catch (error) {
+      if (error instanceof check.Refusal) return { refused: error.message, kind: error.kind };
+      throw error;
+    }
+  },
+  async gaussian({ settings }) {
+    return settings.map(([mu, delta, epsilon]) => [check.holds(epsilon, delta, mu), check.holds(check.below(epsilon), delta, mu)]);
+  },
+  async gaussianEpsilon({ settings }) {
+    return settings.map(([mu, delta]) => check.gaussianEpsilon(mu, delta));
+  },
+  async figures({ releases }) {
+    return check.gaussianFigures(releases);
+  },
+  async epsilon({ releases, delta }) {
+    return check.costOf(releases).epsilon(delta);
+  },
+  async selection({ runs, mean, delta }) {
+    return check.selectionEpsilon(runs, mean, delta).epsilon;
+  },
+  async keys() {
+    return { stated: check.STATED_KEYS, checked: check.CHECKED_KEYS };
+  },
+  async guesses({ mus }) {
+    return mus.map(check.rightGuesses);
+  },
+};
+for await (const line of createInterface({ input: process.stdin })) {
+  const question = JSON.parse(line);
+  console.log(JSON.stringify(await answers[question.ask](question)));
+}

@@ -242,7 +242,7 @@ def test_arrays_under_any_name_are_read(cli: Cli, refused: Refused, tmp_path: Pa
     words = ["--out", "g.h5"]
     refused(cli("import", f"a{suffix}", "--x", "emb", "--y", "labels", *words), 2, ["'labels'", "'emb'", "'kind'"])
     refused(cli("import", f"a{suffix}", "--y", "kind", *words), 2, ["--x"])
-    refused(cli("import", f"a{suffix}", f"a{suffix}", "--x", "emb", *words), 2, ["one"])
+    refused(cli("import", f"a{suffix}", f"a{suffix}", "--x", "emb", *words), 2, ["2 files", "one file"])
     outcome = cli("import", f"a{suffix}", "--x", "emb", *words)
     assert outcome.status == 0, outcome
     with FeatureFile(tmp_path / "g.h5") as features:

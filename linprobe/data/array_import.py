@@ -7,12 +7,13 @@ features. It is named after its group: `train.csv`, `test.parquet`; or it holds 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,6 +32,7 @@ from linprobe.data.array_files import (
 from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.hdf5_checks import data_set, texts
 from linprobe.data.labels import (
     MULTICLASS,
     MULTILABEL,
@@ -48,7 +50,7 @@ from linprobe.progress import Progress, Silent
 KINDS = ("X", "y", "id")
 ALONE = {"X": f"X_{UNLABELLED}", "id": f"id_{UNLABELLED}"}  # arrays of a file of rows without labels, and their keys
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
-TABLES = (".csv", ".parquet")
+TABLES, HDF5 = (".csv", ".parquet"), (".h5", ".hdf5")
 SUFFIXES = (".npz", ".npy", ".pt", *TABLES)
 BLOCK_BYTES = 1 << 24
 LINES_AT_ONCE = 2048
@@ -62,7 +64,8 @@ class Columns:
 
     `label` may list several columns, NAME,NAME,..., of 0 and 1: rows then have several labels. `id` None means the
     column `id`, and `owner` None the column `owner`, if there is one. `split` names the group of each row. A table with
-    `path` lists files: its other columns are not read.
+    `path` lists files: its other columns are not read. `x` and `y` name the arrays of one .npz, .pt or .h5 file,
+    as `id` and `owner` then do.
     """
 
     label: str = "label"
@@ -70,6 +73,8 @@ class Columns:
     owner: str | None = None
     split: str | None = None
     path: str | None = None
+    x: str | None = None
+    y: str | None = None
 
     def labels(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns of labels among the columns `names`."""
@@ -138,7 +143,8 @@ def read_arrays(
         if not source.is_file():
             raise DataError(f"{source} is no regular file; give a {', '.join(SUFFIXES)} file or folder")
         with reading(f"array file {source}", "write it again"):
-            arrays |= _read_one(source, columns, progress, group)
+            named = columns.x is not None
+            arrays |= _read_named(source, columns) if named else _read_one(source, columns, progress, group)
     for key, values in arrays.items():
         rows, labels = key.startswith("X_"), key.startswith("y_")
         axes = values.ndim >= 2 if rows else values.ndim == 1 or (labels and values.ndim == 2)
@@ -158,9 +164,7 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
         found = read_archive(source, list(chosen.values()))
         return {name: found[key] for name, key in chosen.items()}
     if source.suffix in TABLES:
-        named = group or _group_of(source)
-        csv_file = source.suffix == ".csv"
-        return _read_csv(source, columns, progress, named) if csv_file else _read_parquet(source, columns, named)
+        return _read_table(source, columns, progress, group or _group_of(source))
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
     loaded = load_torch(source) if source.suffix == ".pt" else open_array(source)
@@ -175,6 +179,49 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
     if key is None or key == "class_names":
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
     return {key: loaded}
+
+
+def _read_named(source: Path, columns: Columns) -> Arrays:
+    """The arrays that `columns` names, as training rows, or without `y` as rows without labels.
+
+    Raises:
+        UsageError: no such array, or a file of another kind. DataError: a file that cannot be read.
+    """
+    group = UNLABELLED if columns.y is None else "train"
+    named = {"X": columns.x, "y": columns.y, "id": columns.id, OWNER: columns.owner}
+    wanted = {f"{kind}_{group}": name for kind, name in named.items() if name is not None}
+    if source.suffix == ".npz":
+        _refuse_missing(source, wanted, array_names(source))
+        arrays = read_archive(source, list(wanted.values()))
+        return {key: arrays[name] for key, name in wanted.items()}
+    if source.suffix == ".pt":
+        held = load_torch(source)
+        _refuse_missing(source, wanted, list(held) if isinstance(held, dict) else [])
+        return {key: _to_numpy(held[name], source) for key, name in wanted.items()}
+    if source.suffix not in HDF5:
+        raise UsageError(f"{source} ends in {source.suffix!r}; allowed with --x: .npz, .pt, {', '.join(HDF5)}")
+    with h5py.File(source) as file:
+        names = {*file, *wanted.values()}
+        _refuse_missing(source, wanted, [name for name in names if data_set(file, source, name) is not None])
+        return {key: _from_hdf5(file, source, name) for key, name in wanted.items()}
+
+
+def _refuse_missing(source: Path, wanted: Mapping[str, str], found: Sequence[Any]) -> None:
+    """UsageError for a name of an array that is not among those `found`."""
+    for key, name in wanted.items():
+        if name not in found:
+            listed = ", ".join(map(repr, sorted(map(str, found))[:6])) or "no named array"
+            flag = f"--{key.partition('_')[0].lower()}" + ("" if key[0] in "Xy" else "-column")
+            raise UsageError(f"{source} has no array {name!r}; allowed: {listed}; name one with {flag}")
+
+
+def _from_hdf5(file: h5py.File, source: Path, name: str) -> NDArray[Any]:
+    """A data set, of numbers or texts."""
+    found = data_set(file, source, name)
+    if found is not None and h5py.check_string_dtype(found.dtype) is not None and found.ndim == 1:
+        names = texts(found, source, name, slice(None))
+        return _text_array(names, f"{source}: {name}", source.stat().st_size)
+    return np.asarray(found)
 
 
 def _known_key(key: str, owner: str) -> str | None:
@@ -223,6 +270,11 @@ def _group_of(source: Path) -> str:
             f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table of all rows"
         )
     return source.stem
+
+
+def _read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
+    csv_file = source.suffix == ".csv"
+    return _read_csv(source, columns, progress, group) if csv_file else _read_parquet(source, columns, group)
 
 
 def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
@@ -453,12 +505,7 @@ def import_arrays(
             are no finite float32.
     """
     where = ", ".join(map(str, sources))
-    one_table = len(sources) == 1 and sources[0].suffix in TABLES
-    divides = test_fraction is not None or columns.split is not None
-    whole = one_table and (divides or sources[0].stem not in GROUPS)
-    arrays = read_arrays(sources, columns, progress, "train" if whole else None)
-    if divides:
-        arrays = _in_groups(arrays, test_fraction, columns, where)
+    arrays = _read_groups(sources, test_fraction, columns, progress)
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
         _check_present(arrays, columns, where)
@@ -487,6 +534,20 @@ def import_arrays(
     if writer.note is not None:
         progress.note(writer.note)
     return description
+
+
+def _read_groups(sources: Sequence[Path], fraction: float | None, columns: Columns, progress: Progress) -> Arrays:
+    """The arrays of all groups. Raises as `import_arrays`."""
+    if (len(sources) != 1 and columns.x is not None) or (columns.y is not None and columns.x is None):
+        raise UsageError(
+            f"--x is {columns.x}, --y is {columns.y}, and {len(sources)} files were given; allowed: --x, with or "
+            "without --y, and one file"
+        )
+    one_table = len(sources) == 1 and sources[0].suffix in TABLES
+    divides = fraction is not None or columns.split is not None
+    whole = one_table and (divides or sources[0].stem not in GROUPS)
+    arrays = read_arrays(sources, columns, progress, "train" if whole else None)
+    return _in_groups(arrays, fraction, columns, ", ".join(map(str, sources))) if divides else arrays
 
 
 def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str) -> Arrays:

@@ -29,7 +29,14 @@ def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:
         if out.exists() and out.stat().st_size and not is_hdf5(out):
             raise UsageError(f"{out} is no feature file, and --overwrite would replace it; give --out another name")
         classes = None if request.classes is None else read_lines(request.classes, "class list", "one class name")
-        columns = Columns(request.label_column, request.id_column, request.owner_column, request.split_column)
+        columns = Columns(
+            request.label_column,
+            request.id_column,
+            request.owner_column,
+            request.split_column,
+            x=request.x,
+            y=request.y,
+        )
         try:
             import_arrays(
                 request.sources,

@@ -307,13 +307,17 @@ class ImportRequest(
     )
     out: Path = option(help="Feature file to write.")
     classes: Path | None = option(None, "File of class names in label order, one per line.")
+    x: str | None = option(None, "Array of rows in a .npz, .pt or .h5 under any name.", metavar="KEY")
+    y: str | None = option(None, "Beside --x: array of labels; without it, rows have none.", metavar="KEY")
     label_column: str = option(
         "label", "Tables: column of labels; NAME,NAME,... for columns of 0 and 1, which give rows several labels."
     )
-    id_column: str | None = option(None, "Tables: column of record ids.", unset="id, if there is one")
+    id_column: str | None = option(
+        None, "Tables: column of record ids; beside --x, an array.", unset="id, if there is one"
+    )
     owner_column: str | None = option(
         None,
-        "Column of a table, or array NAME_train, with the person each row belongs to.",
+        "Column of a table, or array NAME_train (beside --x: NAME), with the person each row belongs to.",
         unset="owner, if there is one",
         metavar="NAME",
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -211,6 +212,41 @@ def test_training_rows_alone_are_split_by_id_or_content(tmp_path: Path) -> None:
         import_arrays([npz(tmp_path, WORDS, WORDS)], tmp_path / "b.h5", test_fraction=0.5)
     with pytest.raises(UsageError, match="--split-column is for one table"):
         import_arrays([npz(tmp_path, WORDS)], tmp_path / "b.h5", test_fraction=0.5, columns=Columns(split="part"))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt", ".h5"])
+def test_arrays_under_any_name_are_read(cli: Cli, refused: Refused, tmp_path: Path, suffix: str) -> None:
+    arrays = {"emb": ROWS, "kind": WORDS, "who": np.array(PEOPLE), "other": np.zeros(3)}
+    if suffix == ".npz":
+        np.savez(tmp_path / "a.npz", **arrays)
+    elif suffix == ".h5":
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            for name, array in arrays.items():
+                file[name] = array.astype(h5py.string_dtype()) if array.dtype.kind == "U" else array
+    else:
+        torch = pytest.importorskip("torch")
+        held = {name: array.tolist() if array.dtype.kind == "U" else array for name, array in arrays.items()}
+        torch.save({**held, "emb": torch.as_tensor(ROWS), "other": torch.zeros(3)}, tmp_path / "a.pt")
+    (tmp_path / "names.txt").write_text("ant\nbee\n")
+    words = ["--owner-column", "who", "--test-fraction", "0.5", "--classes", "names.txt", "--out", "f.h5"]
+    outcome = cli("import", f"a{suffix}", "--x", "emb", "--y", "kind", *words)
+    assert outcome.status == 0, outcome
+    found: dict[tuple[float, ...], tuple[int, str]] = {}
+    with FeatureFile(tmp_path / "f.h5") as features:
+        for group in ("train", "test"):
+            labels, owners = features.labels(group).tolist(), features.owners(group)
+            rows = map(tuple, features.rows(group, slice(None)).tolist())
+            found |= dict(zip(rows, zip(labels, owners, strict=True), strict=True))
+            assert {id_hash(name, 0) < 2**63 for name in owners} == {group == "test"}
+    assert found == {tuple(ROWS[place].tolist()): (place % 2, PEOPLE[place]) for place in range(8)}
+    words = ["--out", "g.h5"]
+    refused(cli("import", f"a{suffix}", "--x", "emb", "--y", "labels", *words), 2, ["'labels'", "'emb'", "'kind'"])
+    refused(cli("import", f"a{suffix}", "--y", "kind", *words), 2, ["--x"])
+    refused(cli("import", f"a{suffix}", f"a{suffix}", "--x", "emb", *words), 2, ["2 files", "one file"])
+    outcome = cli("import", f"a{suffix}", "--x", "emb", *words)
+    assert outcome.status == 0, outcome
+    with FeatureFile(tmp_path / "g.h5") as features:
+        assert features.sizes == {"rows": 8}
 
 
 def test_a_missing_pyarrow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

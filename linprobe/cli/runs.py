@@ -68,21 +68,27 @@ def _report(request: ReportRequest) -> None:
     """Write the page, and print its path."""
     from linprobe.reporting.page import report
 
-    report(request)
+    report(request, _total(request.run, shared=False))
     _note_total(request.run)
     print_made("page", request.html)
 
 
 def _note_total(run: Path) -> None:
-    """Note the total of all recorded runs on the rows of a run; a damaged book is a note, as the files are complete."""
+    """Note the total of all recorded runs on the rows of a run."""
     from linprobe.cli import _terminal
+
+    _terminal.note(_total(run, shared=True))
+
+
+def _total(run: Path, *, shared: bool) -> str:
+    """`recorded_total`, or that it is not known: a damaged book is no error, as the run itself is complete."""
     from linprobe.runs.run_folder import read_run
     from linprobe.training.charge import recorded_total
 
     try:
-        _terminal.note(recorded_total(read_run(run).manifest))
+        return recorded_total(read_run(run).manifest, shared=shared)
     except LinprobeError as error:
-        _terminal.note(f"the total of all runs on these rows is not known: {error}")
+        return f"the total of all runs on these rows is not known: {error if shared else 'the budget book is damaged'}"
 
 
 @command(ReleaseRequest)

@@ -68,7 +68,7 @@ class Evidence:
         test_metrics: what `figures_by_task` found on public test rows; None without such rows.
         title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
             for a blank line to fill in.
-        stated: keys and files that nothing in the folder proves.
+        stated: keys and files that nothing in the folder proves. total: of all recorded runs on these rows, in words.
     """
 
     name: str
@@ -79,10 +79,14 @@ class Evidence:
     title: str | None = None
     owner: str | None = None
     stated: Sequence[str] = ()
+    total: str | None = None
 
 
-def report(request: ReportRequest) -> None:
+def report(request: ReportRequest, total: str | None = None) -> None:
     """Verify a run as `verify` does, then write its page.
+
+    Args:
+        total: a line on what all recorded runs on the same rows cost together.
 
     Raises:
         PrivacyError: the run does not verify. UsageError: no name of a page. DataError: a damaged histogram.
@@ -103,6 +107,7 @@ def report(request: ReportRequest) -> None:
             stated=[name for name in not_checked(run) if not name.startswith(PER_RECORD.removesuffix(".npz"))],
             title=request.title,
             owner=request.owner,
+            total=total,
         )
         text = page(evidence)
 
@@ -144,6 +149,7 @@ def page(evidence: Evidence) -> str:
         public_from=public_from,
         options=options,
         plainly=PLAINLY[manifest.unit],
+        total=evidence.total,
         unit_words=unit_text(manifest),
         composition=composition_text(manifest),
         stated=evidence.stated,

@@ -356,8 +356,12 @@ def _check_others(
             refuse_above(other.contents.cap, together, entry, finished, whose=f"the rows of {other.path}")
 
 
-def recorded_total(manifest: Manifest) -> str:
-    """One line on what the runs of the book that has a finished run cost together. Private: books tell which runs are.
+def recorded_total(manifest: Manifest, *, shared: bool) -> str:
+    """One line on what the runs of the book that has a finished run cost together.
+
+    Args:
+        shared: count runs on other files with some of these rows, and name the book. The line is then private: that two
+            files have one row in common can tell who is in both.
 
     Raises:
         DataError: a damaged book.
@@ -365,15 +369,14 @@ def recorded_total(manifest: Manifest) -> str:
     own = "no epsilon holds" if manifest.epsilon is None else rounded_up(manifest.epsilon)
     path = book_with(manifest.book_id)
     if path is None:
-        return (
-            f"no budget book in {books_folder()} has this run, so other runs on its rows are not known here; this run: "
-            f"{own}"
-        )
-    spent = spending(with_shared(book.read_book(path), Account.at(path).shared()).counted)
+        where = f" in {books_folder()}" if shared else " where this page was made"
+        return f"no budget book{where} has this run, so other runs on its rows are not known; this run: {own}"
+    spent = spending(with_shared(book.read_book(path), Account.at(path).shared() if shared else ()).counted)
     runs = f"{spent.runs} recorded run{'' if spent.runs == 1 else 's'}"
     more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
     cost = cost_in_words(spent.epsilon_by_unit, spent.delta)
-    return f"{cost}, over {runs} on these rows{more}; this run: {own} (budget book {path}; do not publish this line)"
+    told = f"{cost}, over {runs} on these rows{more}; this run: {own}"
+    return f"{told} (budget book {path}; do not publish this line)" if shared else told
 
 
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared: Sequence[SharedBook]) -> None:

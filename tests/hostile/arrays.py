@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.hostile.case import Case
+from tests.hostile.case import USAGE, Case
 from tests.hostile.features import mutated
 
 N, WIDTH = 20, 4
@@ -282,7 +282,7 @@ CSV = {
     "a label of 5000 digits": f"label,a,b\n0,1,2\n{'9' * 5000},3,4\n",
     "a BOM": "\ufefflabel,a,b\n0,1,2\n1,3,4\n",
 }
-CSV_READABLE = {"a BOM", "two labels", "underscores", "control characters"}
+CSV_READABLE = {"a BOM", "control characters"}
 
 
 def _csv(text: str) -> Callable[[Path], None]:
@@ -324,7 +324,8 @@ def cases(mutations: int) -> Iterator[Case]:
     for name, make in PT.items():
         yield Case(f"pt: {name}", make, IMPORT_PT, frozenset({0, 3} if name in PT_READABLE else {3}), quick=True)
     for name, text in CSV.items():
-        yield Case(f"csv: {name}", _csv(text), FOLDER, frozenset({0, 3} if name in CSV_READABLE else {3}), quick=True)
+        wanted = {USAGE} if name == "no label" else {0, 3} if name in CSV_READABLE else {3}
+        yield Case(f"csv: {name}", _csv(text), FOLDER, frozenset(wanted), quick=True)
     for name, content in NPY.items():
         yield Case(f"npy: {name}", _npy("X_train.npy", content), FOLDER, quick=True)
         yield Case(f"npy: {name}, as labels", _npy("y_test.npy", content), FOLDER, quick=False)

@@ -165,7 +165,7 @@ def unlabelled_source(path: Path, names: Sequence[str]) -> ImageSource:
     return ImageSource(readable(os.fsencode(path.resolve().name)), tuple(names), "declared", {UNLABELLED: members})
 
 
-def refuse_linked(private: FolderMembers, public: FolderMembers | None) -> None:
+def refuse_linked(private: FolderMembers, public: FolderMembers | None, how: str = "links") -> None:
     """Refuse a private file that also appears under another name, private or public: a private image is one record.
 
     Raises:
@@ -176,8 +176,8 @@ def refuse_linked(private: FolderMembers, public: FolderMembers | None) -> None:
     repeated = first[(counts > 1) & (first < len(private))]
     if repeated.size:
         raise PrivacyError(
-            f"{len(repeated)} private images are there twice, through links or a table, first "
-            f"{private.id(int(repeated.min()))}; a private image is one record, and never public; remove one"
+            f"{len(repeated)} private images are there twice through {how}, first "
+            f"{private.id(int(repeated.min()))}; a private image is one record, and never public; remove the {how}"
         )
 
 

@@ -56,7 +56,7 @@ def table_source(
         names_from = TABLE_LABELS
     indices = label_indices(labels, names, f"{table}: column {request.label_column!r}")
     listed = members_of(table.parent, zip((table.parent / path for path in paths), indices.tolist(), strict=True))
-    refuse_linked(listed, None)
+    refuse_linked(listed, None, "lines or links")
     if "id" in arrays:
         stamp = hashlib.sha256("\0".join([listed.stamp, *ids]).encode()).hexdigest()
         listed = replace(listed, names=Strings(name.encode() for name in ids), stamp=stamp)

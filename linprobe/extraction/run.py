@@ -32,7 +32,7 @@ from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, 
 from linprobe.extraction.sources import open_source
 from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, with_owners
 from linprobe.extraction.sources.folders import unlabelled_source
-from linprobe.extraction.sources.tables import TABLE_LABELS, table_source
+from linprobe.extraction.sources.tables import table_source
 from linprobe.parallel import torch_group
 from linprobe.parallel.process_group import Group
 from linprobe.progress import Progress
@@ -139,11 +139,6 @@ def _describe(plan: ExtractionPlan, progress: Progress) -> None:
         progress.note("RANDOM WEIGHTS: these features are for tests only")
     if source.class_names_from == FOLDER_NAMES:
         progress.note("the class list is the names of the folders; --classes declares another")
-    elif source.class_names_from == TABLE_LABELS:
-        progress.note(
-            "the class list is all labels of the table, and the guarantee does not cover it: a class of one person "
-            "reveals that person; --classes declares another"
-        )
 
 
 def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:

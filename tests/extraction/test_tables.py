@@ -97,19 +97,16 @@ def test_a_parquet_table_gives_what_the_csv_gives(table: Path) -> None:
     assert extracted(table, **options) == extracted(other, **options)
 
 
-def test_private_test_rows_leave_all_labels_as_the_class_list_and_say_so(table: Path) -> None:
-    notes = Notes()
-    found = extracted(table, notes, owner_column="patient", test_fraction=0.4, private_test=True)
-    assert found == extracted(table, owner_column="patient", test_fraction=0.4)
-    assert any("the guarantee does not cover it" in text for text in notes.lines)
-    extracted(table, owner_column="patient", test_fraction=0.4, private_test=True)
-    with FeatureFile(table.with_suffix(".h5")) as features:
-        assert features.description.class_names_from == "labels of the table"
-        assert features.description.test_rows == "private"
+def test_private_test_rows_need_declared_classes(table: Path) -> None:
+    options = {"owner_column": "patient", "test_fraction": 0.4, "private_test": True}
+    with pytest.raises(DataError, match=r"test labels are private.*--classes"):
+        extracted(table, **options)
+    assert not table.with_suffix(".h5").exists()
     (table.parent / "names.txt").write_text("ant\nbee\ncat\n")
-    notes = Notes()
-    extracted(table, notes, test_fraction=0.4, private_test=True, classes=table.parent / "names.txt")
-    assert not any("guarantee" in text for text in notes.lines)
+    extracted(table, classes=table.parent / "names.txt", **options)
+    with FeatureFile(table.with_suffix(".h5")) as features:
+        assert features.description.class_names_from == "declared"
+        assert features.description.test_rows == "private"
 
 
 def test_a_class_without_test_rows_must_be_declared(table: Path) -> None:

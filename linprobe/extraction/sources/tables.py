@@ -21,21 +21,24 @@ from linprobe.extraction.request import ExtractRequest
 from linprobe.extraction.sources.base import ImageSource, Members, Owners, Strings, Subset
 from linprobe.extraction.sources.folders import members_of, refuse_linked
 
-TABLE_LABELS = "labels of the table"
-
 
 def table_source(
     request: ExtractRequest, table: Path, classes: Sequence[str] | None, owners: Owners | None
 ) -> tuple[ImageSource, Owners | None]:
     """The images that `table` lists, and their owners: those of its column, or `owners`.
 
-    Undeclared class names are the test labels. If these are private, all labels of the table count as declared.
+    Undeclared class names are the test labels, if these are public.
 
     Raises:
         UsageError: no such column, owners from two places, or not exactly one of a split column and a test fraction.
-        DataError: a table that cannot be read, a repeated id, a label outside the classes, or an unsuitable split.
+        DataError: private test rows without declared classes; a table that cannot be read, a repeated id, a label
+            outside the classes, or an unsuitable split.
         PrivacyError: a file is listed twice.
     """
+    if classes is None and request.private_test:
+        raise DataError(
+            "test labels are private, so class names cannot come from them; declare the classes with --classes FILE"
+        )
     arrays = _columns(request, table)
     paths = arrays["path"].tolist()
     ids = list(map(str, arrays.get("id", arrays["path"]).tolist()))
@@ -50,10 +53,7 @@ def table_source(
     people = None if owners is None else owners.of
     sides = divided(ids, people, arrays.get("split"), request.test_fraction, str(table))
     labels = settle_labels({"y_train": arrays["y"]}, classes)["y_train"]
-    public = labels if request.private_test else labels[sides.get("test", np.array([], dtype=np.int64))]
-    names, names_from = class_list({"y_test": public}, classes)
-    if classes is None and request.private_test:
-        names_from = TABLE_LABELS
+    names, names_from = class_list({"y_test": labels[sides.get("test", np.array([], dtype=np.int64))]}, classes)
     indices = label_indices(labels, names, f"{table}: column {request.label_column!r}")
     listed = members_of(table.parent, zip((table.parent / path for path in paths), indices.tolist(), strict=True))
     refuse_linked(listed, None, "lines or links")

@@ -369,7 +369,9 @@ def _parsed(path: Path, written: bytes) -> Contents:
                 before = entries.get(entry.run)
                 entries[entry.run] = entry if before is None else replace(entry, further=before.further)
             elif fields["entry"] == "made":
-                entries[fields["run"]] = replace(entries[fields["run"]], releases=_releases(fields), ended_early=True)
+                before = entries[fields["run"]]
+                early = before.selection is None  # when a selection ends is secret
+                entries[fields["run"]] = replace(before, releases=_releases(fields), ended_early=early)
             elif fields["entry"] == "more":
                 before = entries[fields["run"]]
                 entries[fields["run"]] = replace(before, further=(*before.further, *_releases(fields)))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.book import Contents, read_book
+from linprobe.accounting.figures import cost_in_words, rounded_up
+from linprobe.accounting.spending import spending
 from linprobe.atomic_files import alone, open_regular, replace_when_complete, sync_folder
 from linprobe.errors import DataError, LinprobeError, advice
 
@@ -228,3 +231,46 @@ def with_shared(contents: Contents, shared: Iterable[SharedBook]) -> Contents:
     """The entries of a book and of the books that count together with it, under the cap of the book."""
     entries = {f"{book.path.name} {run}": entry for book in shared for run, entry in book.contents.entries.items()}
     return replace(contents, entries={**contents.entries, **entries})
+
+
+def books_folder() -> Path:
+    """The folder of the budget books: `linprobe` in $XDG_STATE_HOME, by default ~/.local/state."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    try:
+        return (Path(home) if Path(home).is_absolute() else Path.home() / ".local/state") / "linprobe"
+    except RuntimeError:
+        raise LinprobeError(
+            "the budget book has no place: this user has no home folder; set XDG_STATE_HOME, or give --book FILE"
+        ) from None
+
+
+def book_with(run: str, given: Path | None = None) -> Path | None:
+    """The budget book with an entry of the run: `given`, or the one among the default books; None if none has it."""
+    if given is not None:
+        return given
+    for path in sorted(books_folder().glob(f"*{BOOK_SUFFIX}")):
+        if run in read_book(path).entries:
+            return path
+    return None
+
+
+def recorded_total(run: str, epsilon: float | None, *, shared: bool) -> str:
+    """One line on what all runs of the default book of a finished run cost together, or why that is not known.
+
+    Args:
+        run, epsilon: of the run. shared: count runs on other files with some of its rows, and name the book. The line
+            is then private: that two files have one row in common can tell who is in both.
+    """
+    own = "no epsilon holds" if epsilon is None else rounded_up(epsilon)
+    try:
+        path = book_with(run)
+        if path is None:
+            where = f" in {books_folder()}" if shared else " where this page was made"
+            return f"no budget book{where} has this run, so other runs on its rows are not known; this run: {own}"
+        spent = spending(with_shared(read_book(path), Account.at(path).shared() if shared else ()).counted)
+    except LinprobeError as error:
+        return f"the total of all runs on these rows is not known: {error if shared else 'the budget book is damaged'}"
+    runs = f"{spent.runs} recorded run{'' if spent.runs == 1 else 's'}"
+    more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
+    told = f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs} on these rows{more}; this run: {own}"
+    return f"{told} (budget book {path}; do not publish this line)" if shared else told

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import itertools
 import sys
-from pathlib import Path
 
 import typer
 
 from linprobe.atomic_files import plain_cell
 from linprobe.cli._command import command
 from linprobe.cli._shared import print_dry_run, print_json, print_made, print_private_json, printing
-from linprobe.errors import LinprobeError, PrivacyError
+from linprobe.errors import PrivacyError
 from linprobe.options.requests import (
     EvaluateRequest,
     ExportRequest,
@@ -66,39 +65,24 @@ def _verify(request: VerifyRequest) -> None:
 @command(ReportRequest)
 def _report(request: ReportRequest) -> None:
     """Write the page, and print its path."""
+    from linprobe.accounting.row_keys import recorded_total
+    from linprobe.cli import _terminal
     from linprobe.reporting.page import report
 
-    report(request, _total(request.run, shared=False))
-    _note_total(request.run)
+    manifest = report(request)
+    _terminal.note(recorded_total(manifest.book_id, manifest.epsilon, shared=True))
     print_made("page", request.html)
-
-
-def _note_total(run: Path) -> None:
-    """Note the total of all recorded runs on the rows of a run."""
-    from linprobe.cli import _terminal
-
-    _terminal.note(_total(run, shared=True))
-
-
-def _total(run: Path, *, shared: bool) -> str:
-    """`recorded_total`, or that it is not known: a damaged book is no error, as the run itself is complete."""
-    from linprobe.runs.run_folder import read_run
-    from linprobe.training.charge import recorded_total
-
-    try:
-        return recorded_total(read_run(run).manifest, shared=shared)
-    except LinprobeError as error:
-        return f"the total of all runs on these rows is not known: {error if shared else 'the budget book is damaged'}"
 
 
 @command(ReleaseRequest)
 def _release(request: ReleaseRequest) -> None:
     """Write the folder, and print it."""
+    from linprobe.accounting.row_keys import recorded_total
     from linprobe.cli import _terminal
     from linprobe.publishing import release as commands
 
     released = commands.release(request)
-    _note_total(request.run)
+    _terminal.note(recorded_total(released["run_id"], released["epsilon"], shared=True))
     if request.as_json:
         print_made("release", released["release"], released)
         return

@@ -63,7 +63,7 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
     The manifest lists the card and the entry. If the run has both, they are copied with its signature. If it lacks
     them, or the request gives a key or words of the publisher, they are written anew, and the manifest is sealed again.
 
-    Returns: release, files (their names), epsilon, delta, signed.
+    Returns: release, files (their names), run_id (of the run, in the budget book), epsilon, delta, signed.
 
     Raises:
         PrivacyError: a run that is not private or does not verify, a signature that is not by the public key or by the
@@ -84,6 +84,7 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
     return {
         "release": str(request.out),
         "files": sorted((*parts.copied, *parts.made, VERIFY_PAGE)),
+        "run_id": parts.run.manifest.book_id,
         "epsilon": parts.run.manifest.epsilon,
         "delta": parts.run.manifest.delta,
         "signed": parts.signed,

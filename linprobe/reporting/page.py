@@ -23,6 +23,7 @@ from scipy.special import expit, ndtr
 from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
+from linprobe.accounting.row_keys import recorded_total
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, UsageError, printable
 from linprobe.methods.class_counts import CLASS_COUNTS
@@ -82,11 +83,8 @@ class Evidence:
     total: str | None = None
 
 
-def report(request: ReportRequest, total: str | None = None) -> None:
-    """Verify a run as `verify` does, then write its page.
-
-    Args:
-        total: a line on what all recorded runs on the same rows cost together.
+def report(request: ReportRequest) -> Manifest:
+    """Verify a run as `verify` does, then write its page; returns the manifest of the run.
 
     Raises:
         PrivacyError: the run does not verify. UsageError: no name of a page. DataError: a damaged histogram.
@@ -107,7 +105,7 @@ def report(request: ReportRequest, total: str | None = None) -> None:
             stated=[name for name in not_checked(run) if not name.startswith(PER_RECORD.removesuffix(".npz"))],
             title=request.title,
             owner=request.owner,
-            total=total,
+            total=recorded_total(manifest.book_id, manifest.epsilon, shared=False),
         )
         text = page(evidence)
 
@@ -116,6 +114,7 @@ def report(request: ReportRequest, total: str | None = None) -> None:
                 stream.write(text)
 
         writing(html, write)
+    return manifest
 
 
 def _read_histogram(run: RunFolder, name: str) -> dict[str, Any]:

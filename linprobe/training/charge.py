@@ -13,9 +13,18 @@ from typing import Self
 from linprobe.accounting import book
 from linprobe.accounting.book import Cap, Check, Contents, Entry
 from linprobe.accounting.events import Releases, grouped
-from linprobe.accounting.figures import cost_in_words, rounded_up
+from linprobe.accounting.figures import cost_in_words
 from linprobe.accounting.ledger import Ledger
-from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, RowKeys, SharedBook, keys_file, with_shared
+from linprobe.accounting.row_keys import (
+    BOOK_SUFFIX,
+    Account,
+    RowKeys,
+    SharedBook,
+    book_with,
+    books_folder,
+    keys_file,
+    with_shared,
+)
 from linprobe.accounting.spending import Spending, refuse_above, spending
 from linprobe.atomic_files import alone, replace_when_complete
 from linprobe.data.feature_reader import FeatureReader
@@ -26,21 +35,9 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.plans.plan import Plan
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import Manifest
 
 KEY = "key"
 KEY_BYTES = 32
-
-
-def books_folder() -> Path:
-    """The folder of the budget books: `linprobe` in $XDG_STATE_HOME, by default ~/.local/state."""
-    home = os.environ.get("XDG_STATE_HOME", "")
-    try:
-        return (Path(home) if Path(home).is_absolute() else Path.home() / ".local/state") / "linprobe"
-    except RuntimeError:
-        raise LinprobeError(
-            "the budget book has no place: this user has no home folder; set XDG_STATE_HOME, or give --book FILE"
-        ) from None
 
 
 class BookFinder:
@@ -138,16 +135,6 @@ def book_of(features: FeatureReader, given: Path | None = None) -> Account:
     account = existing_book(features, given, make=True)
     assert account is not None  # noqa: S101
     return account
-
-
-def book_with(run: str, given: Path | None = None) -> Path | None:
-    """The budget book with an entry of the run: `given`, or the one among the default books; None if none has it."""
-    if given is not None:
-        return given
-    for path in sorted(books_folder().glob(f"*{BOOK_SUFFIX}")):
-        if run in book.read_book(path).entries:
-            return path
-    return None
 
 
 def _key(folder: Path) -> bytes:
@@ -354,29 +341,6 @@ def _check_others(
             theirs = [one for one in Account.at(other.path).shared() if keys_file(one.path) != own]
             together = with_shared(other.contents, [*theirs, SharedBook(account.path, others, {})])
             refuse_above(other.contents.cap, together, entry, finished, whose=f"the rows of {other.path}")
-
-
-def recorded_total(manifest: Manifest, *, shared: bool) -> str:
-    """One line on what the runs of the book that has a finished run cost together.
-
-    Args:
-        shared: count runs on other files with some of these rows, and name the book. The line is then private: that two
-            files have one row in common can tell who is in both.
-
-    Raises:
-        DataError: a damaged book.
-    """
-    own = "no epsilon holds" if manifest.epsilon is None else rounded_up(manifest.epsilon)
-    path = book_with(manifest.book_id)
-    if path is None:
-        where = f" in {books_folder()}" if shared else " where this page was made"
-        return f"no budget book{where} has this run, so other runs on its rows are not known; this run: {own}"
-    spent = spending(with_shared(book.read_book(path), Account.at(path).shared() if shared else ()).counted)
-    runs = f"{spent.runs} recorded run{'' if spent.runs == 1 else 's'}"
-    more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
-    cost = cost_in_words(spent.epsilon_by_unit, spent.delta)
-    told = f"{cost}, over {runs} on these rows{more}; this run: {own}"
-    return f"{told} (budget book {path}; do not publish this line)" if shared else told
 
 
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared: Sequence[SharedBook]) -> None:

@@ -13,10 +13,10 @@ from threadpoolctl import threadpool_info
 
 from linprobe import native
 from linprobe._version import __version__
+from linprobe.accounting.row_keys import books_folder
 from linprobe.errors import EXTRAS, LinprobeError, missing
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import n_threads
-from linprobe.training.charge import books_folder
 
 State = Literal["ok", "limited", "broken"]
 LITTLE_MEMORY = 2 << 30

@@ -519,7 +519,7 @@ def test_private_test_rows_are_charged_with_the_run(cli: Cli, tmp_path: Path) ->
 
 def test_the_default_place_follows_the_standard(shell: Callable[..., Any], features_file: Path, tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": "", "HOME": str(tmp_path / "home")}
-    program = "from linprobe.training.charge import books_folder; print(books_folder())"
+    program = "from linprobe.accounting.row_keys import books_folder; print(books_folder())"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **env}, timeout=60
     )

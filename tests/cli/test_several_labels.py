@@ -172,7 +172,7 @@ def test_tables_name_their_columns_of_labels(
         for group, rows in (("train", x), ("test", -x)):
             np.testing.assert_array_equal(read.labels(group), y)
             np.testing.assert_allclose(read.rows(group, slice(None)), rows, rtol=1e-6)
-    refused(cli(*words, "oedema,fever", "--overwrite"), 3, ["fever", "--label-column"])
+    refused(cli(*words, "oedema,fever", "--overwrite"), 2, ["fever", "--label-column"])
     mixed[3][0] = -1
     write("train.csv", mixed, ["pneumonia", *features, "oedema", "effusion"])
     refused(cli(*words, ",".join(NAMES), "--overwrite"), 3, ["-1", "row 3", "pneumonia", "0 and 1"])

@@ -151,19 +151,26 @@ def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progr
 def refuse_private_as_public(
     run: RunFolder, public: FeatureReader, use: str, progress: Progress, *, group: str = "public"
 ) -> None:
-    """PrivacyError if a row of a public group is a training row of the run's feature file; a note if that is gone.
+    """PrivacyError if a row of a public group is a training row, or a private test row, of the run's feature file.
+
+    A note says so if that file is gone.
 
     Args:
         use: what the public rows are for, for the message.
     """
     with training_file(run, public.path, progress) as training:
-        if training is not None and share_a_row(
-            (x for x, _ in training.blocks("train")), (x for x, _ in public.blocks(group))
-        ):
-            raise PrivacyError(
-                f"the group {group} of {public.path} holds training rows of {training.path}, and {use} from "
-                "private rows would leak; give other public rows"
-            )
+        if training is None:
+            return
+        private = {
+            "train": "training rows",
+            **({"test": "private test rows"} if training.description.private_test else {}),
+        }
+        for held, words in private.items():
+            if share_a_row((x for x, _ in training.blocks(held)), (x for x, _ in public.blocks(group))):
+                raise PrivacyError(
+                    f"the group {group} of {public.path} holds {words} of {training.path}, and {use} from "
+                    "private rows would leak; give other public rows"
+                )
 
 
 def split_of(manifest: Manifest) -> Split:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -307,3 +308,17 @@ def test_a_run_without_centre_warns_of_rows_of_another_kind(cli: Cli, private_fi
     given = ["train", private_file, *STEPS, "--unlabelled", rows]
     assert "another kind" in cli(*given, "--condition", "none", "--dry-run").stderr
     assert "another kind" not in cli(*given, "--condition", "mean", "--dry-run").stderr
+
+
+def test_private_test_rows_do_not_refine_a_finished_run(
+    cli: Cli, refused: Callable[..., None], private_file: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copy(private_file, tmp_path / "f.h5"))
+    with h5py.File(copy, "r+") as file:
+        file.attrs["test_rows"] = "private"
+        rows = file["test/x"][:]
+    assert cli("train", copy, *STEPS, "--out", "run").status == 0
+    np.savez(tmp_path / "held.npz", X=rows[:20])
+    assert cli("import", "held.npz", "--out", "held.h5").status == 0
+    refused(cli("refine", "run", "held.h5", "--out", "refined"), 4, ["private test rows", "would leak"], notes=9)
+    assert not Path("refined").exists()

@@ -207,9 +207,14 @@ def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_othe
 
 def _refuse_shared_images(private: GroupRows, part: GroupRows) -> None:
     """PrivacyError if an image is private and public. Public images may repeat each other, as augmented ones do."""
-    mine, theirs = private.image_keys(), part.image_keys()
-    if mine is not None and theirs is not None and common_keys(mine, theirs):
+    if share_an_image(private, part):
         raise PrivacyError(_shared("images", private.features, part))
+
+
+def share_an_image(some: GroupRows, others: GroupRows) -> bool:
+    """Whether two groups have rows of one image, also where the rows differ; False where a file has no fingerprints."""
+    mine, theirs = some.image_keys(), others.image_keys()
+    return mine is not None and theirs is not None and bool(common_keys(mine, theirs))
 
 
 def _shared(what: str, features: FeatureReader, public: GroupRows) -> str:

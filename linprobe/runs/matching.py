@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_units
 from linprobe.data.feature_reader import FeatureReader, first_difference, is_known
 from linprobe.data.owners import refuse_both_sides
-from linprobe.data.row_checks import GroupRows, compare_test_rows
+from linprobe.data.row_checks import GroupRows, compare_test_rows, share_an_image
 from linprobe.data.row_digests import share_a_row
 from linprobe.errors import DataError, PrivacyError
 from linprobe.methods import find_method
@@ -151,7 +151,7 @@ def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progr
 def refuse_private_as_public(
     run: RunFolder, public: FeatureReader, use: str, progress: Progress, *, group: str = "public"
 ) -> None:
-    """PrivacyError if a row of a public group is a training row, or a private test row, of the run's feature file.
+    """PrivacyError if a row of a public group, or its image, is a training or private test row of the run's file.
 
     A note says so if that file is gone.
 
@@ -166,10 +166,13 @@ def refuse_private_as_public(
             **({"test": "private test rows"} if training.description.private_test else {}),
         }
         for held, words in private.items():
-            if share_a_row((x for x, _ in training.blocks(held)), (x for x, _ in public.blocks(group))):
+            mine, theirs = GroupRows(training, held), GroupRows(public, group)
+            if share_an_image(mine, theirs) or share_a_row(
+                (x for x, _ in mine.blocks()), (x for x, _ in theirs.blocks())
+            ):
                 raise PrivacyError(
-                    f"the group {group} of {public.path} holds {words} of {training.path}, and {use} from "
-                    "private rows would leak; give other public rows"
+                    f"the group {group} of {public.path} holds {words}, or rows of their images, of "
+                    f"{training.path}, and {use} from private rows would leak; give other public rows"
                 )
 
 

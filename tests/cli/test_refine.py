@@ -322,3 +322,29 @@ def test_private_test_rows_do_not_refine_a_finished_run(
     assert cli("import", "held.npz", "--out", "held.h5").status == 0
     refused(cli("refine", "run", "held.h5", "--out", "refined"), 4, ["private test rows", "would leak"], notes=9)
     assert not Path("refined").exists()
+
+
+def _with_image_keys(path: Path, keys: dict[str, np.ndarray[Any, Any]]) -> None:
+    with h5py.File(path, "r+") as file:
+        for name, digests in keys.items():
+            file[f"private_log/{name}_key"] = digests
+
+
+@pytest.mark.parametrize("held", ["train", "test"])
+def test_other_rows_of_private_images_do_not_refine(
+    cli: Cli, refused: Callable[..., None], private_file: Path, rows: Path, tmp_path: Path, held: str
+) -> None:
+    copy = Path(shutil.copy(private_file, tmp_path / "f.h5"))
+    with open_features(copy) as features, open_features(rows, labelled=False) as others:
+        mine = np.random.default_rng(0).integers(1, 256, (features.sizes[held], 16), dtype=np.uint8)
+        theirs = np.random.default_rng(1).integers(1, 256, (others.sizes["rows"], 16), dtype=np.uint8)
+    theirs[3] = mine[5]
+    with h5py.File(copy, "r+") as file:
+        file.attrs["test_rows"] = "private"
+    _with_image_keys(copy, {held: mine})
+    _with_image_keys(rows, {"rows": theirs})
+    words = ["images", "would leak"]
+    refused(cli("train", copy, *STEPS, "--out", "early", "--unlabelled", rows), 4, words)
+    assert cli("train", copy, *STEPS, "--out", "run").status == 0
+    refused(cli("refine", "run", rows, "--out", "refined"), 4, words, notes=9)
+    assert not Path("refined").exists()

@@ -18,8 +18,8 @@ from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
 from linprobe.data.owners import Bounds, capped, id_hash, owner_bounds, refuse_both_sides
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.row_checks import GroupRows, check_rows, share_an_image
-from linprobe.data.row_digests import Commitment, share_a_row
+from linprobe.data.row_checks import GroupRows, check_rows, share_rows
+from linprobe.data.row_digests import Commitment
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.data.sources import ChainedSource, Source
 from linprobe.errors import DataError, PrivacyError, UsageError
@@ -400,10 +400,7 @@ def _unlabelled_rows(features: FeatureReader, other: FeatureReader) -> GroupRows
     """The rows of another file, without labels. PrivacyError if private test rows are among them."""
     _check_made_alike(features, other)
     rows = unlabelled_group(other)
-    test = GroupRows(features, "test") if features.description.private_test else None
-    if test is not None and (
-        share_an_image(test, rows) or share_a_row((x for x, _ in test.blocks()), (x for x, _ in rows.blocks()))
-    ):
+    if features.description.private_test and share_rows(GroupRows(features, "test"), rows):
         raise PrivacyError(
             f"{other.path} holds private test rows, or rows of their images, of {features.path}; refinement treats its "
             "rows as public, and that would leak; give other rows with --unlabelled"

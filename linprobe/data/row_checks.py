@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, common_keys
 from linprobe.data.owners import refuse_both_sides
-from linprobe.data.row_digests import Commitment, Numbers, RawRows, RowSet, name_keys
+from linprobe.data.row_digests import Commitment, Numbers, RawRows, RowSet, name_keys, share_a_row
 from linprobe.data.sources import RawBlocks
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.parallel.threads import behind
@@ -207,13 +207,19 @@ def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_othe
 
 def _refuse_shared_images(private: GroupRows, part: GroupRows) -> None:
     """PrivacyError if an image is private and public. Public images may repeat each other, as augmented ones do."""
-    if share_an_image(private, part):
+    if _share_an_image(private, part):
         raise PrivacyError(_shared("images", private.features, part))
 
 
-def share_an_image(some: GroupRows, others: GroupRows) -> bool:
-    """Whether two groups have rows of one image, also where the rows differ; False where a file has no fingerprints."""
-    mine, theirs = some.image_keys(), others.image_keys()
+def share_rows(private: GroupRows, public: GroupRows) -> bool:
+    """Whether two groups have rows of one image, which may differ, or a row in common as `share_a_row` finds it."""
+    rows = ((x for x, _ in group.blocks()) for group in (private, public))
+    return _share_an_image(private, public) or share_a_row(*rows)
+
+
+def _share_an_image(private: GroupRows, public: GroupRows) -> bool:
+    """Whether two groups have rows of one image; False where a file has no fingerprints."""
+    mine, theirs = private.image_keys(), public.image_keys()
     return mine is not None and theirs is not None and bool(common_keys(mine, theirs))
 
 

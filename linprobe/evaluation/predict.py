@@ -18,7 +18,7 @@ from linprobe.data.row_weights import shares_given
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
 from linprobe.methods import find_method
-from linprobe.methods.class_counts import gives_log_odds, shift_between
+from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
 from linprobe.metrics.figures import class_figures, figures_by_task, no_better_than_guessing
 from linprobe.metrics.refinement import gathered, refine
 from linprobe.metrics.scores import class_scores, fit_temperature, label_probabilities, probabilities
@@ -258,7 +258,7 @@ def _moved(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.flo
             "softmax methods on rows with one class, with --class-counts yes or --class-weight balanced, and without "
             "weights of classes; leave out --prior"
         )
-    known = {TRAINED: shares, UNIFORM: np.full_like(shares, 1 / len(shares))}
+    known = {TRAINED: shares, UNIFORM: equal_shares(shares)}
     wanted = known[prior] if prior in known else shares_given(prior, run.class_names)
     shift = shift_between(known[run.manifest.class_prior], wanted)
     return np.asarray(run.bias + shift, dtype=run.bias.dtype), wanted

@@ -114,6 +114,11 @@ def class_shares(counts: ClassCounts, n_units: int) -> Shares:
     return np.asarray(found / found.sum())
 
 
+def equal_shares(shares: Shares) -> Shares:
+    """Equal shares of as many classes, (n_classes,)."""
+    return np.full_like(shares, 1 / len(shares))
+
+
 def shift_between(own: Shares, wanted: Shares) -> Shares:
     """Line 4: what to add to the scores of a model for the class shares `own`, for the shares `wanted`."""
     return np.asarray(np.log(wanted) - np.log(own))

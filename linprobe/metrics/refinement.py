@@ -39,6 +39,7 @@ from linprobe.accounting.events import Releases
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.errors import UsageError
 from linprobe.methods import Method
+from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.metrics.scores import class_scores, softmax
 from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
 
@@ -54,7 +55,7 @@ MOST_ROWS, MOST_SCORES, BLOCK_SCORES = 20_000, 20_000_000, 1 << 23
 ITERATIONS = 60
 LEAST_ROWS = 2
 SHORTEST, TINY = 1e-6, 1e-12
-NOT_OF_WEIGHTS = ("test accuracy", "histogram", "class counts")
+NOT_OF_WEIGHTS = ("test accuracy", "histogram", CLASS_COUNTS)
 
 Matrix = NDArray[np.float64]
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_units
 from linprobe.data.feature_reader import FeatureReader, first_difference, is_known
 from linprobe.data.owners import refuse_both_sides
-from linprobe.data.row_checks import GroupRows, compare_test_rows, share_an_image
-from linprobe.data.row_digests import share_a_row
+from linprobe.data.row_checks import GroupRows, compare_test_rows, share_rows
 from linprobe.errors import DataError, PrivacyError
 from linprobe.methods import find_method
 from linprobe.options import OWNER
@@ -166,10 +165,7 @@ def refuse_private_as_public(
             **({"test": "private test rows"} if training.description.private_test else {}),
         }
         for held, words in private.items():
-            mine, theirs = GroupRows(training, held), GroupRows(public, group)
-            if share_an_image(mine, theirs) or share_a_row(
-                (x for x, _ in mine.blocks()), (x for x, _ in theirs.blocks())
-            ):
+            if share_rows(GroupRows(training, held), GroupRows(public, group)):
                 raise PrivacyError(
                     f"the group {group} of {public.path} holds {words}, or rows of their images, of "
                     f"{training.path}, and {use} from private rows would leak; give other public rows"

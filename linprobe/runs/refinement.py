@@ -12,15 +12,15 @@ from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.methods import find_method
+from linprobe.methods.class_counts import equal_shares
 from linprobe.metrics.refinement import Known, Refined, gathered, refine, unrefinable
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import MODEL, UNIFORM, UNREFINED, Manifest, Refinement
 from linprobe.runs.run_folder import RunFolder
 
-TOLERANCE = (
-    0.02  # of the norm of the change; another processor rounds sums otherwise, and the optimiser stops elsewhere
-)
+# Of the norm of the change: another processor rounds sums otherwise, and the optimiser stops elsewhere.
+TOLERANCE = 0.02
 
 
 def refinement(unlabelled: FeatureReader, refined: Refined, parent: RunFolder | None = None) -> Refinement:
@@ -50,7 +50,7 @@ def kept_shares(run: RunFolder) -> NDArray[np.float64] | None:
     shares = run.class_shares
     if shares is None or run.manifest.class_prior != UNIFORM:
         return shares
-    return np.full_like(shares, 1 / len(shares))
+    return equal_shares(shares)
 
 
 def known_of(manifest: Manifest) -> Known:

@@ -32,7 +32,14 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Fitted, Problem, Run
-from linprobe.methods.class_counts import CLASS_COUNTS, ClassCounts, class_shares, released_counts, shift_between
+from linprobe.methods.class_counts import (
+    CLASS_COUNTS,
+    ClassCounts,
+    class_shares,
+    equal_shares,
+    released_counts,
+    shift_between,
+)
 from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.metrics.refinement import Known, Refined, gathered, refine
 from linprobe.metrics.scores import count_private, right_and_wrong
@@ -263,7 +270,7 @@ def _finish(
     if prepared.class_counts is not None and not dataset.several_labels:
         shares = class_shares(prepared.class_counts, plan.n_units)
     if settings.balanced and shares is not None:
-        own, shares = shares, np.full_like(shares, 1 / len(shares))
+        own, shares = shares, equal_shares(shares)
         bias = np.asarray(bias + shift_between(own, shares), dtype=bias.dtype)
     tested, unrefined, refined = None, None, None
     if dataset.unlabelled is not None and group.rank == 0:

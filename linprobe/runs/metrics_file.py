@@ -157,6 +157,7 @@ def _intervals(one: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
         yield "an interval needs a lower and an upper end"
 
 
+# long: a list of rules, each about other figures
 def _class_contradictions(metrics: Mapping[str, Any], manifest: Manifest) -> Iterator[str]:
     of_class = list(metrics["per_class"].values())
     if list(metrics["per_class"]) != manifest.class_names:
@@ -187,6 +188,7 @@ def _class_contradictions(metrics: Mapping[str, Any], manifest: Manifest) -> Ite
             yield "the confusion matrix contradicts a recall"
 
 
+# long: a list of rules, each about other figures
 def label_contradictions(metrics: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
     """What the metrics of labels contradict: each other, or the names of the labels."""
     of_label, n_rows = list(metrics["per_label"].values()), metrics["test_rows"]

@@ -68,9 +68,10 @@ def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
         if len(set(header)) != len(header) or "".join(f"{','.join(line)}\n" for line in lines) != text:
             raise ValueError("a column twice, or quotes")
         for number, line in enumerate(body, start=1):
-            if [str(float(cell)) for cell in line] != line or not all(math.isfinite(float(cell)) for cell in line):
+            numbers = list(map(float, line))
+            if list(map(str, numbers)) != line or not all(map(math.isfinite, numbers)):
                 raise ValueError(f"{','.join(line)[:80]} in line {number}")
-            rows.append(dict(zip(header, map(float, line), strict=True)))
+            rows.append(dict(zip(header, numbers, strict=True)))
             if rows[-1][STEP] != number:
                 raise ValueError(f"step {line[0]} in line {number}")
     except (ValueError, csv.Error) as error:

@@ -279,15 +279,7 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
     refuse_existing(out)
     new_parents = [parent for parent in out.parents if not parent.exists()]
     unfinished = unfinished_folder(out) if resume else None
-    if unfinished is not None:
-        partial = unfinished
-    else:
-        partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
-        try:
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            partial.mkdir(mode=PRIVATE_FOLDER)
-        except OSError as error:
-            raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); {advice(error)}") from None
+    partial = _new_partial(out) if unfinished is None else unfinished
     busy = f"unfinished run {partial} is being written by another process; wait for it, or stop it"
     with ExitStack() as stack:
         try:
@@ -298,7 +290,6 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             raise
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
             raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
-        taken = False
         try:
             for torn in partial.glob(".*.partial"):  # left by a killed process; may hold private figures
                 torn.unlink()
@@ -307,15 +298,7 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             yield partial
             for name in (CHECKPOINT, RUN_ID):
                 (partial / name).unlink(missing_ok=True)
-            try:
-                partial.rename(out)
-            except OSError:
-                taken = out.exists()
-                if not taken:
-                    raise
-                raise UsageError(
-                    f"run folder {out} was made by another process meanwhile; this run is complete; rename {partial}"
-                ) from None
+            _rename(partial, out)
         except DivergedError as error:
             kept = _keep_charge(partial, out, str(error))
             if kept is None:
@@ -323,12 +306,41 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
                 raise
             raise DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
         except BaseException as error:
-            may_succeed = unfinished is not None or not isinstance(error, LinprobeError)
-            lacks_name = isinstance(error, OSError) and (partial / MANIFEST).exists()
-            if taken or lacks_name or (may_succeed and (partial / CHECKPOINT).exists()):
-                raise
-            _remove(partial, new_parents)
+            if not _worth_keeping(partial, error, resumed=unfinished is not None):
+                _remove(partial, new_parents)
             raise
+
+
+class _TakenError(UsageError):
+    """Another process made the run folder meanwhile. The run is complete under its temporary name."""
+
+
+def _new_partial(out: Path) -> Path:
+    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir(mode=PRIVATE_FOLDER)
+    except OSError as error:
+        raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); {advice(error)}") from None
+    return partial
+
+
+def _rename(partial: Path, out: Path) -> None:
+    try:
+        partial.rename(out)
+    except OSError:
+        if not out.exists():
+            raise
+        raise _TakenError(
+            f"run folder {out} was made by another process meanwhile; this run is complete; rename {partial}"
+        ) from None
+
+
+def _worth_keeping(partial: Path, error: BaseException, *, resumed: bool) -> bool:
+    """Whether the folder holds a complete run that lacks its name, or a checkpoint that another attempt may use."""
+    lacks_name = isinstance(error, _TakenError) or (isinstance(error, OSError) and (partial / MANIFEST).exists())
+    may_succeed = resumed or not isinstance(error, LinprobeError)
+    return lacks_name or (may_succeed and (partial / CHECKPOINT).exists())
 
 
 def run_id(partial: Path) -> str:

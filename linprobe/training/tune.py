@@ -46,11 +46,9 @@ from linprobe.training.train import (
     default_out,
     manifest_of,
     opened,
-    pages_to_sign,
-    private_records,
-    signing_key_of,
     train_on,
     with_method,
+    write_trained,
 )
 
 DAY = len("YYYY-MM-DD")  # characters of a time that are its day
@@ -135,7 +133,7 @@ def _select(
 ) -> dict[str, Any]:
     """Private selection among `candidates`."""
     request, features, mean = ready.request, ready.features, tuning.mean_repetitions
-    out, signing_key = Path(request.out or ""), signing_key_of(request)
+    out = Path(request.out or "")
     selection = selection_of(dataset, request, tuning, candidates)
     runtime = Runtime(request.precision, request.device)
     for plan in selection.plans:
@@ -174,23 +172,9 @@ def _select(
                 delta=selection.delta,
                 accountant=selection.accountant,
             )
-            facts = {"settings": tuning.settings, "chosen": chosen}
-            manifest = run_folder.write_run(
-                folder,
-                trained.weights,
-                trained.bias,
-                trained.history,
-                replace(
-                    manifest,
-                    created=manifest.created[:DAY],
-                    run_id=run_id,
-                    tuning={**(manifest.tuning or {}), **facts},
-                ),
-                private_records(dataset, trained),
-                signing_key,
-                measured,
-                pages=pages_to_sign(out, signing_key),
-            )
+            facts = {**(manifest.tuning or {}), "settings": tuning.settings, "chosen": chosen}
+            manifest = replace(manifest, created=manifest.created[:DAY], run_id=run_id, tuning=facts)
+            manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured)
     except OSError as error:
         raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
     return {"run": str(out), **manifest.stated(OUTCOME_KEYS), "tuning": manifest.tuning}

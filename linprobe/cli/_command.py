@@ -222,9 +222,25 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options under the headings of their groups."""
-        words, first = ctx.meta.get("linprobe.words", ()), REQUESTS[str(self.name)].first
+        words = ctx.meta.get("linprobe.words", ())
         method = _method_among(words)
-        short = bool(first) and method is None and HELP_ALL not in words
+        short = bool(REQUESTS[str(self.name)].first) and method is None and HELP_ALL not in words
+        panels = self._panels(ctx, method, short=short)
+        for panel, records in {**panels, ANYWHERE: [] if short else list(EVERYWHERE)}.items():
+            if records:
+                with formatter.section(panel):
+                    formatter.write_dl(records)
+        if panels[METHOD_GROUP] and not short:
+            formatter.write_paragraph()
+            formatter.write_text(
+                "With --method NAME before --help, only the options of that method are shown."
+                if method is None
+                else f"Only options that {method} takes are shown."
+            )
+
+    def _panels(self, ctx: Any, method: str | None, *, short: bool) -> dict[str, list[tuple[str, str]]]:
+        """The names and help of arguments and options, by heading."""
+        first = REQUESTS[str(self.name)].first
         left_out = set() if method is None else _not_taken(method)
         panels: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], **{group: [] for group in GROUPS}, METHOD_GROUP: []}
         for parameter in self.get_params(ctx):
@@ -238,17 +254,7 @@ class Command(TyperCommand):
         panels[OPTIONS] = panels.pop(OPTIONS)  # the last
         if short:
             panels[OPTIONS].append((HELP_ALL, "Show all options. --method NAME --help shows the options of a method."))
-        for panel, records in {**panels, ANYWHERE: [] if short else list(EVERYWHERE)}.items():
-            if records:
-                with formatter.section(panel):
-                    formatter.write_dl(records)
-        if panels[METHOD_GROUP] and not short:
-            formatter.write_paragraph()
-            formatter.write_text(
-                "With --method NAME before --help, only the options of that method are shown."
-                if method is None
-                else f"Only options that {method} takes are shown."
-            )
+        return panels
 
 
 def _method_among(given: Sequence[str]) -> str | None:

@@ -45,7 +45,7 @@ def _train(given: dict[str, Any]) -> None:
     from linprobe.cli import _terminal
     from linprobe.cli._terminal import guarantee_rows, rows_in_words
     from linprobe.parallel import torch_group
-    from linprobe.training.train import train as run
+    from linprobe.training.train import train_run as run
 
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
     request = _train_request(given, TRAIN_FLAGS)
@@ -89,7 +89,7 @@ def _tune(given: dict[str, Any]) -> None:
     from linprobe.cli import _terminal
     from linprobe.cli._terminal import guarantee_rows, rows_in_words
     from linprobe.plans.tuning import Tuning
-    from linprobe.training.tune import tune as run
+    from linprobe.training.tune import tune_run as run
 
     asked = request_of(
         TuneRequest, {flag.option.parameter: given.pop(flag.option.parameter) for flag in flags_of(TuneRequest)}

@@ -170,21 +170,24 @@ def plan_runs(
             # a run without shots or noise is the same for every seed
             seeds = range(request.seeds if spends or shots else 1)
             for epsilon, seed in product(request.epsilons if spends else [None], seeds):
-                asked = row.request(
-                    features=request.features,
-                    public=path,
-                    public_shots=shots,
-                    split_seed=seed,
-                    unit=request.unit or RECORD,
-                    unlabelled=request.unlabelled if METHODS[row.method].private and row.tuning is None else None,
-                    **_budget(row, epsilon, request.delta),
-                )
+                asked = _asked(request, row, epsilon, public=path, public_shots=shots, split_seed=seed)
                 refined_by = "" if asked.unlabelled is None else unlabelled
                 name = _folder_name(row, setting, asked, public_digests.get(setting.public, ""), refined_by)
                 folder = request.folder / RUNS / name
                 # worker processes may have another working directory
                 planned.append(Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
     return planned
+
+
+def _asked(request: CompareRequest, row: MethodRow, epsilon: float | None, **of_setting: Any) -> TrainRequest:
+    refined = METHODS[row.method].private and row.tuning is None
+    return row.request(
+        features=request.features,
+        unit=request.unit or RECORD,
+        unlabelled=request.unlabelled if refined else None,
+        **of_setting,
+        **_budget(row, epsilon, request.delta),
+    )
 
 
 def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) -> list[MethodRow]:

@@ -117,7 +117,7 @@ def unrefinable(method: Method, *, votes: bool, several_labels: bool) -> str | N
 
 
 @blas_held_to_one_thread()
-def refine(
+def refined_weights(
     rows: NDArray[np.floating],
     weights: NDArray[np.float32],
     bias: NDArray[np.float32],
@@ -158,7 +158,7 @@ def refine(
 def gathered(
     blocks: Iterable[NDArray[np.floating]], n_rows: int, n_features: int, n_classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Raw rows for `refine`, (n_used, n_features), and their places, (n_used,), ascending.
+    """Raw rows for `refined_weights`, (n_used, n_features), and their places, (n_used,), ascending.
 
     All rows, or evenly spaced ones where memory bounds their number.
     """

@@ -48,7 +48,7 @@ def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[
     }
 
 
-def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
+def recommended_rate(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     """The noise each sampling rate needs for one budget; with `plot`, also as a figure.
 
     Returns: epsilon, delta, n, epochs, accountant, rows (one object for each rate, keys as in `calibrate.PlanRow`),

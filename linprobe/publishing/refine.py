@@ -28,7 +28,7 @@ from linprobe.runs.run_folder import RUN_ID, RunFolder, new_run_folder
 from linprobe.runs.test_rows import figures_of
 
 
-def refine(request: RefineRequest, progress: Progress) -> dict[str, Any]:
+def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     """Write a run with the refined weights of a run; the run itself is not changed.
 
     Guarantee: post-processing. No private row is used: rows are compared with the training rows, if the run's feature

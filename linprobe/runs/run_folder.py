@@ -267,6 +267,7 @@ def unfinished_folder(out: Path) -> Path | None:
     return found[0] if found else None
 
 
+# long: the order of these steps decides what an error leaves on disk
 @contextmanager
 def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
     """A temporary folder beside `out`, renamed to `out` when the block succeeds; with `resume` the folder of an

@@ -21,7 +21,7 @@ from linprobe.options.requests import BudgetRequest
 from linprobe.training.charge import book_of, existing_book
 
 
-def budget(request: BudgetRequest) -> dict[str, Any]:
+def book_cost(request: BudgetRequest) -> dict[str, Any]:
     """What the runs of a budget book cost together. Sets the cap first, if one is given; else nothing is charged.
 
     Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, relation (the neighbours that

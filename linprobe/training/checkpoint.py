@@ -35,7 +35,7 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.row_checks import GroupRows
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.native import arithmetic
+from linprobe.native import arithmetic_name
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.plans.settings import Settings
@@ -279,5 +279,5 @@ def run_identity(settings: Settings, dataset: Dataset, *, precision: str, device
         "class weights": None if weights is None else weights.by_class.tolist(),
         "linprobe": __version__,
         "NumPy": np.__version__,
-        "arithmetic": arithmetic(),
+        "arithmetic": arithmetic_name(),
     }

@@ -41,7 +41,7 @@ from linprobe.methods.class_counts import (
     shift_between,
 )
 from linprobe.methods.private_mean import MEAN, released_mean
-from linprobe.metrics.refinement import Known, Refined, gathered, refine
+from linprobe.metrics.refinement import Known, Refined, gathered, refined_weights
 from linprobe.metrics.scores import count_private, right_and_wrong
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group
@@ -277,9 +277,9 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
         bias = np.asarray(bias + shift_between(own, shares), dtype=bias.dtype)
     tested, unrefined, refined = None, None, None
     if dataset.unlabelled is not None and prepared.run.group.rank == 0:
-        centred = preprocessing.centre is not None
+        known = Known.of(plan.n_units, grouped(ledger.events), centred=preprocessing.centre is not None)
         rows, _ = gathered((x for x, _ in dataset.unlabelled.blocks()), dataset.unlabelled.n_rows, *weights.shape)
-        refined = refine(rows, weights, bias, Known.of(plan.n_units, grouped(ledger.events), centred=centred), shares)
+        refined = refined_weights(rows, weights, bias, known, shares)
         unrefined, weights, bias = (weights, bias), refined.weights, refined.bias
     if settings.test_epsilon is not None:
         tested = _test(prepared, weights, bias)

@@ -144,7 +144,7 @@ def default_out(request: TrainRequest, *, timed: bool = True) -> Path:
     return Path("runs") / "-".join([*parts, secrets.token_hex(2 if timed else 4)])
 
 
-def train(request: TrainRequest, progress: Progress | None = None, group: Group = ALONE) -> dict[str, Any]:
+def train_run(request: TrainRequest, progress: Progress | None = None, group: Group = ALONE) -> dict[str, Any]:
     """Train once, write a run folder, and return a summary. Each call spends privacy budget.
 
     All processes of `group` make the same call, and each trains on its shard of the private rows. Rank 0 writes.
@@ -302,7 +302,7 @@ def checked_rows(
 def train_on(
     ready: Ready, settings: Settings, progress: Progress, group: Group = ALONE, config: str | None = None
 ) -> dict[str, Any]:
-    """`train` on open feature files, or files in memory.
+    """`train_run` on open feature files, or files in memory.
 
     `config` is the text of the run's config file; None for a run that no options of `linprobe train` repeat.
     """

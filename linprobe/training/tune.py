@@ -54,7 +54,7 @@ from linprobe.training.train import (
 DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 
 
-def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str, Any]:
+def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str, Any]:
     """Train with the settings that have the best noisy accuracy on private rows; all of it costs `request.epsilon`.
 
     Guarantee: (epsilon, delta)-DP of everything that is returned or left on disk, under zero-out of one private row, or
@@ -90,7 +90,7 @@ def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, 
 
 
 def tune_on(ready: Ready, tuning: Tuning, candidates: Sequence[Settings], progress: Progress) -> dict[str, Any]:
-    """`tune` on open feature files."""
+    """`tune_run` on open feature files."""
     dataset = tunable_rows(ready, tuning, candidates)
     if tuning.grid:
         return _select(ready, dataset, tuning, candidates, progress)

@@ -16,8 +16,8 @@ from typing import Any
 from linprobe.errors import ArgumentError
 from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import TrainRequest
-from linprobe.plans.tuning import Tuning, check_shrink
 from linprobe.progress import Progress, Silent
+from linprobe.training.tuning import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]
 

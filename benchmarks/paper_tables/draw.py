@@ -9,7 +9,6 @@ from typing import Any
 
 from linprobe.accounting.figures import rounded_up
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE
-from linprobe.metrics.comparison import Setting, Summary, boost
 from linprobe.reporting.comparison import (
     DASHES,
     MARKERS,
@@ -25,6 +24,7 @@ from linprobe.reporting.comparison import (
     _title,
     accuracy_against_epsilon,
 )
+from linprobe.reporting.comparison_metrics import Setting, Summary, boost
 from linprobe.reporting.plots import GREY, PALETTE, new_figure
 
 HERE = Path(__file__).parent

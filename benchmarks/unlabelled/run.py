@@ -27,8 +27,8 @@ from sklearn.datasets import load_digits
 
 from linprobe import AdaMix, NoisyGD, OnlyPublic
 from linprobe.accounting.events import Releases
-from linprobe.metrics.refinement import Known, gathered, refined_weights
-from linprobe.metrics.scores import class_scores
+from linprobe.runs.refined_weights import Known, gathered, refined_weights
+from linprobe.runs.scores import class_scores
 
 sys.path.append(str(Path(__file__).parents[1] / "accuracy"))
 from synthetic import around_means, rare

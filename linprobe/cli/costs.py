@@ -18,7 +18,7 @@ def _plan(request: PlanRequest) -> None:
     """Print the plan: the recommended row on stdout, all rows on stderr."""
     from linprobe.accounting.figures import rounded_up
     from linprobe.cli import _terminal
-    from linprobe.plans.rates import recommended_rate
+    from linprobe.training.rates import recommended_rate
 
     with _terminal.TerminalProgress() as progress:
         planned = recommended_rate(request, progress)
@@ -121,7 +121,7 @@ def _run_line(entry: dict[str, Any]) -> str:
 def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     """What else is in the figures, what cannot be, and what the cap promises, a line each."""
     from linprobe.accounting.figures import rounded_up
-    from linprobe.plans.words import counted
+    from linprobe.training.words import counted
 
     for other in found["shared"]:
         nouns = {"rows": "row", "images": "image", "owners": "owner"}

@@ -88,8 +88,8 @@ def _tune(given: dict[str, Any]) -> None:
     """Train with chosen settings, and print the run folder."""
     from linprobe.cli import _terminal
     from linprobe.cli._terminal import guarantee_rows, rows_in_words
-    from linprobe.plans.tuning import Tuning
     from linprobe.training.tune import tune_run as run
+    from linprobe.training.tuning import Tuning
 
     asked = request_of(
         TuneRequest, {flag.option.parameter: given.pop(flag.option.parameter) for flag in flags_of(TuneRequest)}

@@ -11,16 +11,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.errors import ParameterError, UsageError
 from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
-from linprobe.metrics.comparison import Setting
 from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest, TrainRequest
-from linprobe.plans.settings import make_settings, method_options
-from linprobe.plans.tuning import Tuning, option_kinds, settings_of, typed
+from linprobe.reporting.comparison_metrics import Setting
 from linprobe.runs.run_folder import RunFolder
+from linprobe.training.settings import make_settings, method_options
+from linprobe.training.tuning import Tuning, option_kinds, settings_of, typed
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"

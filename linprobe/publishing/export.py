@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.atomic_files import replace_when_complete
 from linprobe.data.labels import MULTILABEL
 from linprobe.errors import UsageError, require_for

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.figures import ONE, gaussian_words, rounded_up
-from linprobe.metrics.comparison import Setting, Summary
+from linprobe.reporting.comparison_metrics import Setting, Summary
 from linprobe.reporting.plots import GREY, PALETTE, new_figure
 
 Header = tuple[str, ...]

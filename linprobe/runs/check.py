@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.accounting.accountants import (
     AUTODP,
     GAUSSIAN,
@@ -40,7 +40,6 @@ from linprobe.errors import DataError, PrivacyError
 from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import METHODS, Method
-from linprobe.metrics.refinement import unrefinable
 from linprobe.runs.guarantee import (
     ADJACENCIES,
     SEED_KINDS,
@@ -70,6 +69,7 @@ from linprobe.runs.manifest import (
 )
 from linprobe.runs.metrics_file import noisy_accuracy
 from linprobe.runs.officer_page import is_officer_page
+from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.release_rules import (
     HISTOGRAM,
     TEST_ACCURACY,

@@ -9,7 +9,7 @@ from dataclasses import astuple, replace
 from importlib.metadata import version
 from typing import Any
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.accounting.accountants import (
     ACCOUNTANTS,
     GAUSSIAN,

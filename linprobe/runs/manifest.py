@@ -18,7 +18,7 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.accounting.events import RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, TASKS

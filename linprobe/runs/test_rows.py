@@ -12,7 +12,7 @@ from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import UsageError
 from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.methods import Method
-from linprobe.metrics.figures import figures_by_task
+from linprobe.runs.figures import figures_by_task
 from linprobe.runs.manifest import Accuracy
 from linprobe.runs.metrics_file import measured_accuracy, noisy_accuracy
 

@@ -1,1 +1,1 @@
-"""Training: a problem, a method and its options in, weights and their privacy out."""
+"""Planning and training: request and data set become a plan, which states every release, then weights with a guarantee."""

@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.accounting.events import GaussianEvent
 from linprobe.accounting.ledger import Ledger
 from linprobe.atomic_files import replace_when_complete, sync_folder
@@ -38,9 +38,9 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import arithmetic_name
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.plans.settings import Settings
 from linprobe.runs.per_record_file import commitment
 from linprobe.runs.run_folder import CHECKPOINT
+from linprobe.training.settings import Settings
 
 PER_RECORD = ("squared_mu", "levels")
 NEEDED = ("key", "salt", "identity", "private_commitment", "done", "next_step", "draws", "weights", "output", "history")

@@ -18,11 +18,17 @@ from linprobe.data.dataset import DIGITS, Dataset
 from linprobe.methods import find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
-from linprobe.plans.estimate import seconds_of_steps
-from linprobe.plans.plan import Plan, plan_facts, plan_run
-from linprobe.plans.settings import make_settings
-from linprobe.plans.tuning import Selection, Tuning, selection_of
-from linprobe.plans.words import (
+from linprobe.progress import Progress
+from linprobe.runs.guarantee import NOUNS
+from linprobe.training.charge import preview
+from linprobe.training.estimate import seconds_of_steps
+from linprobe.training.plan import Plan, plan_facts, plan_run
+from linprobe.training.runtime import Runtime
+from linprobe.training.settings import make_settings
+from linprobe.training.train import Ready, checked_rows, opened, with_method
+from linprobe.training.tune import candidates_of, selection_note, tunable_rows
+from linprobe.training.tuning import Selection, Tuning, selection_of
+from linprobe.training.words import (
     DryRun,
     Lines,
     bytes_in_words,
@@ -34,12 +40,6 @@ from linprobe.plans.words import (
     together_line,
     written,
 )
-from linprobe.progress import Progress
-from linprobe.runs.guarantee import NOUNS
-from linprobe.training.charge import preview
-from linprobe.training.runtime import Runtime
-from linprobe.training.train import Ready, checked_rows, opened, with_method
-from linprobe.training.tune import candidates_of, selection_note, tunable_rows
 
 ON_HOST = "cpu"
 

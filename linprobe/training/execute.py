@@ -41,18 +41,18 @@ from linprobe.methods.class_counts import (
     shift_between,
 )
 from linprobe.methods.private_mean import MEAN, released_mean
-from linprobe.metrics.refinement import Known, Refined, gathered, refined_weights
-from linprobe.metrics.scores import count_private, right_and_wrong
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
-from linprobe.plans.centring import SHORTEST_MEAN
-from linprobe.plans.plan import Plan
-from linprobe.plans.settings import SELECTION, TEST_ACCURACY
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
+from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights
+from linprobe.runs.scores import count_private, right_and_wrong
+from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.checkpoint import Checkpoints
+from linprobe.training.plan import Plan
 from linprobe.training.runtime import Runtime
+from linprobe.training.settings import SELECTION, TEST_ACCURACY
 from linprobe.training.shrinkage import Selected, best_of
 
 

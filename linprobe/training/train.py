@@ -34,28 +34,28 @@ from linprobe.data.row_checks import GroupRows
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
-from linprobe.metrics.figures import no_better_than_guessing
-from linprobe.metrics.refinement import unrefinable
 from linprobe.options import VOTE, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.plans.centring import SHORTEST_MEAN
-from linprobe.plans.plan import Plan, plan_run, warnings_of
-from linprobe.plans.settings import Settings, make_settings
 from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
+from linprobe.runs.figures import no_better_than_guessing
 from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest
 from linprobe.runs.output import run_folder_of_group
 from linprobe.runs.per_record_file import PrivateRecords
+from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
+from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.charge import BookFinder, RunCharge
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.execute import Observer, Trained, execute
+from linprobe.training.plan import Plan, plan_run, warnings_of
 from linprobe.training.run_config import config_text
 from linprobe.training.runtime import Runtime
+from linprobe.training.settings import Settings, make_settings
 
 RANDOM_WEIGHTS = "random"
 CHECKPOINT_SECONDS = 60.0

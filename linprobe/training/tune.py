@@ -28,8 +28,6 @@ from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
 from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import ChosenMethod, find_method
 from linprobe.options.requests import TrainRequest
-from linprobe.plans.settings import Settings
-from linprobe.plans.tuning import Selection, Tuning, check_start, selection_of, settings_of
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.guarantee import selected
@@ -39,6 +37,7 @@ from linprobe.runs.test_rows import figures_of
 from linprobe.training.charge import charged_selection
 from linprobe.training.execute import Trained, execute
 from linprobe.training.runtime import Runtime
+from linprobe.training.settings import Settings
 from linprobe.training.train import (
     OUTCOME_KEYS,
     Ready,
@@ -50,6 +49,7 @@ from linprobe.training.train import (
     with_method,
     write_trained,
 )
+from linprobe.training.tuning import Selection, Tuning, check_start, selection_of, settings_of
 
 DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 

@@ -22,10 +22,10 @@ from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Run, Schedule
 from linprobe.parallel.process_group import Group, in_group
-from linprobe.plans.plan import plan_run
-from linprobe.plans.settings import Settings
 from linprobe.training.execute import private_rows
+from linprobe.training.plan import plan_run
 from linprobe.training.runtime import Runtime
+from linprobe.training.settings import Settings
 
 N, WIDTH, CLASSES, SEED = 200, 7, 3, 5
 GENERATOR = np.random.default_rng(SEED)

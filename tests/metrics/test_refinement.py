@@ -10,9 +10,9 @@ import pytest
 from linprobe.accounting.events import Releases
 from linprobe.data.sources import ArraySource
 from linprobe.errors import UsageError
-from linprobe.metrics import refinement
-from linprobe.metrics.refinement import Known, gathered, refined_weights
-from linprobe.metrics.scores import class_scores
+from linprobe.runs import refined_weights as refinement
+from linprobe.runs.refined_weights import Known, gathered, refined_weights
+from linprobe.runs.scores import class_scores
 
 N_CLASSES, WIDTH = 5, 30
 NOISY, CLEAN = Known(1000, 0.1), Known(100_000, 3.0)

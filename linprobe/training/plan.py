@@ -30,9 +30,9 @@ from linprobe.methods.class_counts import gives_log_odds
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import LARGE_STEP, MANY_ROWS, MANY_ROWS_FROM_TEXT, OWNER, RECORD, VOTE, Centring, Intercept
 from linprobe.options.declaration import declared, refuse_idle
-from linprobe.plans.centring import settled
-from linprobe.plans.settings import INIT_WORDS, Settings, schedule_of
 from linprobe.runs.check import FirstModel
+from linprobe.training.centring import settled
+from linprobe.training.settings import INIT_WORDS, Settings, schedule_of
 
 UNCHECKED_KIND = (
     "the rows of this run are not centred, so unlabelled rows of another kind than the private ones would not be "

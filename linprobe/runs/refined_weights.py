@@ -40,8 +40,8 @@ from linprobe.data.preprocessing import normalise_rows
 from linprobe.errors import UsageError
 from linprobe.methods import Method
 from linprobe.methods.class_counts import CLASS_COUNTS
-from linprobe.metrics.scores import class_scores, softmax
 from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
+from linprobe.runs.scores import class_scores, softmax
 
 NEIGHBOURS, POWER = 10, 3
 SPREAD_ROUNDS, SPREAD, MASS_ROUNDS, OUTER_ROUNDS = 20, 0.9, 5, 4

@@ -1,1 +1,1 @@
-"""Planning and training: request and data set become a plan, which states every release, then weights with a guarantee."""
+"""Plan and train: a request and a data set become a plan, which states every release, then weights."""

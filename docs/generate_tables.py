@@ -25,7 +25,7 @@ from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import CHOICES, METHODS, Facts, Method, choose
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
-from linprobe.reporting.comparison_metrics import beats
+from linprobe.reporting.comparison import beats
 from linprobe.runs.guarantee import (
     ADJACENCIES,
     PROTECTED,

@@ -48,9 +48,8 @@ from linprobe.training.arrays import (
     naming_text,
     people_of,
 )
-from linprobe.training.execute import Observer, execute
+from linprobe.training.execute import Observer, Runtime, execute
 from linprobe.training.plan import Plan, plan_run, warnings_of
-from linprobe.training.runtime import Runtime
 from linprobe.training.settings import OF_LABELS, Settings
 
 HASHES = RowHashes()

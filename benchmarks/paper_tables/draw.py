@@ -13,6 +13,8 @@ from linprobe.reporting.comparison import (
     DASHES,
     MARKERS,
     MOST_PANELS_A_ROW,
+    Setting,
+    Summary,
     _apart,
     _aside,
     _epsilons,
@@ -23,8 +25,8 @@ from linprobe.reporting.comparison import (
     _ticks,
     _title,
     accuracy_against_epsilon,
+    boost,
 )
-from linprobe.reporting.comparison_metrics import Setting, Summary, boost
 from linprobe.reporting.plots import GREY, PALETTE, new_figure
 
 HERE = Path(__file__).parent

@@ -15,7 +15,16 @@ from linprobe.cli._everywhere import EVERYWHERE
 from linprobe.cli._shared import numbers, words
 from linprobe.errors import require_for
 from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Choice, Confirmation, RunOptions, Target
-from linprobe.options.declaration import REQUESTS, Option, Request, arguments_of, as_word, declared, methods_on_gpu
+from linprobe.options.declaration import (
+    REQUESTS,
+    Option,
+    Request,
+    arguments_of,
+    as_word,
+    by_parameter,
+    declared,
+    methods_on_gpu,
+)
 
 FEW = 2  # largest number of methods that a help text lists
 ARGUMENTS, OPTIONS, ANYWHERE = "Arguments", "Options", "Every command takes"
@@ -209,8 +218,8 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. A missing extra is refused before the command imports what it computes with."""
-        for option, value in ctx.params.items() if self.name != "extract" else ():
-            require_for(option, value)
+        if self.name != "extract":
+            require_for(ctx.params)
         return super().invoke(ctx)
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
@@ -270,8 +279,5 @@ def _method_among(given: Sequence[str]) -> str | None:
 
 def _not_taken(method: str) -> set[str]:
     """Names of the parameters of training that other methods declare, and this one does not."""
-    declared_by = {
-        name: {option.parameter for option in arguments_of(options).values()}
-        for name, options in METHOD_OPTIONS.items()
-    }
+    declared_by = {name: by_parameter(*options.takes, options).keys() for name, options in METHOD_OPTIONS.items()}
     return set().union(*declared_by.values()) - declared_by[method]

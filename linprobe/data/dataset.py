@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
-from linprobe.data.owners import Bounds, capped, id_hash, owner_bounds, refuse_both_sides
+from linprobe.data.owners import Bounds, capped, id_hashes, owner_bounds, refuse_both_sides
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_checks import GroupRows, check_rows, compare_test_rows, share_rows
 from linprobe.data.row_digests import Commitment
@@ -319,15 +319,15 @@ def public_shots(
     split_seed: int,
     owners: Sequence[str] | None = None,
 ) -> NDArray[np.bool_]:
-    """Mask of the public rows, shape (n_rows,): in each class the `shots` records with the lowest `id_hash`.
+    """Mask of the public rows, shape (n_rows,): in each class the `shots` records with the lowest `id_hashes`.
 
-    With `owners`, the people whose names have the lowest `id_hash` are public with all of their rows, so that each
+    With `owners`, the people whose names have the lowest `id_hashes` are public with all of their rows, so that each
     class has at least `shots` public rows.
 
     Raises:
         DataError: a class has fewer than `shots` rows, or no private row would be left.
     """
-    order = np.array([id_hash(name, split_seed) for name in (ids if owners is None else owners)], dtype=np.uint64)
+    order = id_hashes(ids if owners is None else owners, split_seed)
     public = np.zeros(len(labels), dtype=bool)
     for index, name in enumerate(class_names):
         rows = np.flatnonzero(labels == index)

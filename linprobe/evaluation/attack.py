@@ -39,8 +39,7 @@ from linprobe.runs.check import verified
 from linprobe.runs.guarantee import NOUNS, limit_of
 from linprobe.runs.manifest import UNIFORM
 from linprobe.runs.matching import features_of, private_mask, split_of
-from linprobe.runs.output import inputs_of, new_files, writing
-from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 from linprobe.training.execute import execute
 from linprobe.training.plan import plan_run
 from linprobe.training.settings import Settings

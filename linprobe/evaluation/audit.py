@@ -57,9 +57,8 @@ from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS, AuditRequest, Trai
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group, in_group
 from linprobe.progress import Progress
-from linprobe.training.execute import Observer, execute
+from linprobe.training.execute import Observer, Runtime, execute
 from linprobe.training.plan import Plan, plan_run
-from linprobe.training.runtime import Runtime
 from linprobe.training.settings import make_settings
 
 GRADIENT = "gradient"

@@ -46,12 +46,14 @@ from linprobe.parallel import available_memory
 from linprobe.parallel.threads import unordered
 from linprobe.progress import Progress, Silent
 from linprobe.reporting.comparison import (
+    Result,
     accuracy_against_epsilon,
     balance_matters,
+    boosts,
     comparison_table,
     markdown,
+    summarise,
 )
-from linprobe.reporting.comparison_metrics import Result, boosts, summarise
 from linprobe.runs import run_folder
 from linprobe.runs.guarantee import NOUNS
 from linprobe.runs.manifest import Manifest

@@ -17,7 +17,7 @@ from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
 from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest, TrainRequest
-from linprobe.reporting.comparison_metrics import Setting
+from linprobe.reporting.comparison import Setting
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.settings import make_settings, method_options
 from linprobe.training.tuning import Tuning, option_kinds, settings_of, typed

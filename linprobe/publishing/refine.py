@@ -21,11 +21,10 @@ from linprobe.runs.check import verified
 from linprobe.runs.claim import claimed
 from linprobe.runs.manifest import LEDGER, MODEL, TEST_FIGURES, UNREFINED, Accuracy
 from linprobe.runs.matching import ROUNDING, check_made_alike, check_width, features_of, refuse_private_as_public
-from linprobe.runs.metrics_file import measured_accuracy
+from linprobe.runs.metrics_file import figures_of, measured_accuracy
 from linprobe.runs.refined_weights import Refined
 from linprobe.runs.refinement import refined_by, refinement, refuse_unrefinable
 from linprobe.runs.run_folder import RUN_ID, RunFolder, new_run_folder
-from linprobe.runs.test_rows import figures_of
 
 
 def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:

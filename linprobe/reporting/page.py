@@ -34,9 +34,8 @@ from linprobe.runs.check import Recomputed, not_checked, verified
 from linprobe.runs.figures import no_better_than_guessing, of_labels
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST_FORMAT, PER_RECORD, Manifest, Published
-from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.release_rules import HISTOGRAM, TEST_ACCURACY
-from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 
 SUFFIXES = (".html", ".htm")
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")

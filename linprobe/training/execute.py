@@ -11,6 +11,7 @@ Nothing here decides a release. A mean that is too short to subtract leads to th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
+from linprobe.data.blocks import Precision
 from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import Rows, prepare, prepare_shard
@@ -27,7 +29,12 @@ from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.loss import check_weights
-from linprobe.mechanisms.correct_predictions import NoisyTest, correct_counts, held_out_counts
+from linprobe.mechanisms.correct_predictions import (
+    NoisyTest,
+    correct_counts,
+    correct_counts_sensitivity,
+    held_out_counts,
+)
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
@@ -41,8 +48,9 @@ from linprobe.methods.class_counts import (
     shift_between,
 )
 from linprobe.methods.private_mean import MEAN, released_mean
+from linprobe.options.declaration import Options, refuse_on_gpu
 from linprobe.parallel.array_api import on_host
-from linprobe.parallel.process_group import Group
+from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
@@ -51,9 +59,73 @@ from linprobe.runs.scores import count_private, right_and_wrong
 from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.plan import Plan
-from linprobe.training.runtime import Runtime
 from linprobe.training.settings import SELECTION, TEST_ACCURACY
-from linprobe.training.shrinkage import Selected, best_of
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The shrinkage c of a run's update, W_1 + c (W - W_1), and the released counts that chose it.
+
+    All candidates depend on the same releases, so they cost nothing; the noisy counts of correct predictions do.
+
+    Attributes:
+        shrink: c. counts: noisy number of correct predictions on private rows for each factor. std: of their noise.
+    """
+
+    shrink: float
+    counts: tuple[float, ...]
+    std: float
+
+    @property
+    def score(self) -> float:
+        """The noisy count of the chosen factor."""
+        return max(self.counts)
+
+
+def best_of(
+    factors: Sequence[float], released: NDArray[np.float64], noise_multiplier: float, n_private: int
+) -> Selected:
+    """The factor with the largest released count; `released` are correct minus wrong predictions, halved, (k,)."""
+    counts = released + n_private / 2
+    std = noise_multiplier * correct_counts_sensitivity(len(factors))
+    return Selected(factors[int(released.argmax())], tuple(counts.tolist()), std)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How a run is computed: nothing here changes its method, budget or guarantee.
+
+    Precision and device change the rounding of the result.
+
+    Attributes:
+        precision: storage type of the rows; clip factors are computed from the rounded rows.
+        device: `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise. Some methods train on `cpu` only.
+        group: processes that train together with the same arguments, each on its shard of the private rows.
+        streamed: whether rows are read again in every pass, though they fit in memory.
+        shard_units: a shard begins at a multiple of so many units; with None, processes change no bit.
+        keep: (noise source, slice of the private rows in this process) -> checkpoints; None for no checkpoints.
+    """
+
+    precision: Precision = "float32"
+    device: str = "cpu"
+    group: Group = ALONE
+    streamed: bool = False
+    shard_units: int | None = None
+    keep: Callable[[NoiseSource, slice], Checkpoints] | None = None
+
+    def check(self, options: Options) -> None:
+        """Refuse a device that cannot train a method with these options.
+
+        Raises:
+            UsageError: a method, an option or a group that needs device cpu.
+        """
+        if self.device == "cpu":
+            return
+        refuse_on_gpu(options, self.device)
+        if self.group.size > 1:
+            raise UsageError(
+                f"device is {self.device!r} with {self.group.size} processes; allowed: one process, or device cpu"
+            )
 
 
 class Observer:

@@ -17,7 +17,7 @@ from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.options.requests import PlanRequest
 from linprobe.progress import Progress
 from linprobe.reporting import plots
-from linprobe.runs.output import new_files, writing
+from linprobe.runs.run_folder import new_files, writing
 
 BANDS = (  # g below; percent of the gap from only-public, or without public rows from guessing, to no privacy
     (5, (0, 12), (2, 25)),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -34,8 +35,8 @@ from linprobe.data.row_checks import GroupRows
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import VOTE, RunOptions
-from linprobe.options.declaration import declared
+from linprobe.options import TRAIN, VOTE, RunOptions
+from linprobe.options.declaration import Option, by_parameter, declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress, Silent
@@ -43,18 +44,16 @@ from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.figures import no_better_than_guessing
 from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest
-from linprobe.runs.output import run_folder_of_group
+from linprobe.runs.metrics_file import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
 from linprobe.runs.per_record_file import PrivateRecords
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.refinement import refinement
-from linprobe.runs.test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
+from linprobe.runs.run_folder import run_folder_of_group
 from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.charge import BookFinder, RunCharge
 from linprobe.training.checkpoint import Keeping, run_identity
-from linprobe.training.execute import Observer, Trained, execute
+from linprobe.training.execute import Observer, Runtime, Trained, execute
 from linprobe.training.plan import Plan, plan_run, warnings_of
-from linprobe.training.run_config import config_text
-from linprobe.training.runtime import Runtime
 from linprobe.training.settings import Settings, make_settings
 
 RANDOM_WEIGHTS = "random"
@@ -442,3 +441,31 @@ def manifest_of(
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
         refined=None if unlabelled is None or trained.refined is None else refinement(unlabelled, trained.refined),
     )
+
+
+OF_ONE_RUN = {"out", "resume", "sign", "book", "options"}  # not repeated
+HEADER = """\
+# The options of this run. linprobe train --config FILE trains with them again, and spends their budget again.
+"""
+
+
+def config_text(request: TrainRequest, method: Method) -> str:
+    """TOML text with the options that differ from the defaults, by their flags."""
+    options = by_parameter(*TRAIN, *method.options.takes, method.options)
+    given: dict[str, Any] = {}
+    for field in fields(request):
+        value = getattr(request, field.name)
+        if field.name not in OF_ONE_RUN and value is not None and (field.default is MISSING or value != field.default):
+            given[field.name] = value
+    given |= request.options or {}
+    lines = (f"{_key(options[name])} = {_value(value)}\n" for name, value in given.items())
+    return HEADER + "".join(lines)
+
+
+def _key(option: Option) -> str:
+    return option.parameter if option.argument is not None else option.spellings[0].removeprefix("--")
+
+
+def _value(value: Any) -> str:
+    """A value in TOML. Its strings have the escapes of JSON."""
+    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

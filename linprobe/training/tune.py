@@ -32,11 +32,10 @@ from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.guarantee import selected
 from linprobe.runs.manifest import LEDGER
+from linprobe.runs.metrics_file import figures_of
 from linprobe.runs.run_folder import RunFolder
-from linprobe.runs.test_rows import figures_of
 from linprobe.training.charge import charged_selection
-from linprobe.training.execute import Trained, execute
-from linprobe.training.runtime import Runtime
+from linprobe.training.execute import Runtime, Trained, execute
 from linprobe.training.settings import Settings
 from linprobe.training.train import (
     OUTCOME_KEYS,

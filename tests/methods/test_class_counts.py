@@ -26,9 +26,8 @@ from linprobe.methods.class_counts import (
     shift_between,
 )
 from linprobe.parallel.process_group import ALONE, Group, in_group
-from linprobe.training.execute import execute
+from linprobe.training.execute import Runtime, execute
 from linprobe.training.plan import plan_run
-from linprobe.training.runtime import Runtime
 from linprobe.training.settings import COUNTS_SHARE
 
 G = np.random.default_rng(2)

@@ -19,9 +19,8 @@ from linprobe.gradients.clipped_sum import row_sum
 from linprobe.parallel import available_memory
 from linprobe.parallel.process_group import ALONE, Group, in_group
 from linprobe.training import execute
-from linprobe.training.execute import Trained
+from linprobe.training.execute import Runtime, Trained
 from linprobe.training.plan import plan_run
-from linprobe.training.runtime import Runtime
 from linprobe.training.settings import Settings
 from tests.conftest import gaussian_rows
 

@@ -32,7 +32,7 @@ from linprobe.data.array_files import (
 from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.hdf5_checks import data_set, texts
+from linprobe.data.hdf5_checks import data_set, open_hdf5, texts
 from linprobe.data.labels import (
     MULTICLASS,
     MULTILABEL,
@@ -206,7 +206,7 @@ def _read_named(source: Path, columns: Columns) -> Arrays:
         return {key: _to_numpy(held[name], source) for key, name in wanted.items()}
     if source.suffix not in HDF5:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed with --x: .npz, .pt, {', '.join(HDF5)}")
-    with h5py.File(source) as file:
+    with open_hdf5(source, str(source)) as file:
         names = {*file, *wanted.values()}
         _refuse_missing(source, wanted, [name for name in names if data_set(file, source, name) is not None])
         return {key: _from_hdf5(file, source, name) for key, name in wanted.items()}

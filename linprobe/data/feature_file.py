@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
-from linprobe.data.hdf5_checks import data_set, find, refuse_shared_storage, text_attribute, texts
+from linprobe.data.hdf5_checks import data_set, find, open_hdf5, refuse_shared_storage, text_attribute, texts
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, TASKS, as_labels, check_stored
 from linprobe.errors import DataError, reading
 
@@ -75,11 +75,7 @@ class FeatureFile(FeatureReader):
         if not path.is_file():
             what = "is not a file" if path.exists() else "does not exist"
             raise DataError(f"feature file {path} {what}; make one with `linprobe extract` or `linprobe import`")
-        try:
-            self._file = h5py.File(path, "r")
-        except OSError as error:
-            what = "is truncated" if "truncated" in str(error) else "is not an HDF5 file"
-            raise DataError(f"feature file {path} {what}; make it again with `linprobe import`") from None
+        self._file = open_hdf5(path, f"feature file {path}")
         try:
             with self._reading("content"):
                 self._check()

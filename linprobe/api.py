@@ -166,8 +166,8 @@ def refine(
     >>> refined["epsilon"]  # doctest: +SKIP
     1.0
     """
+    from linprobe.evaluation.refine import refine_run as run_command
     from linprobe.options.requests import RefineRequest
-    from linprobe.publishing.refine import refine_run as run_command
 
     request = RefineRequest(
         run=Path(run), unlabelled=Path(unlabelled), out=Path(out), sign=None if sign is None else Path(sign)

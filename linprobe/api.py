@@ -308,7 +308,7 @@ def account(
     >>> linprobe.account(noise_multiplier=10, n_steps=50, delta=1e-5)["accountant"]
     'gdp'
     """
-    from linprobe.accounting.account import releases_cost as run_command
+    from linprobe.accounting.calibrate import releases_cost as run_command
 
     return run_command(sampling_rate, noise_multiplier, n_steps, delta)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -89,10 +89,11 @@ def require(extra: str, what: str) -> None:
         )
 
 
-def require_for(option: str, value: object) -> None:
-    """`require` the extra that an option with this value needs, if any."""
-    if extra := EXTRA_OF.get((option, str(value).partition(":")[0])):
-        require(extra, f"--{option.replace('_', '-')} {value}")
+def require_for(options: Mapping[str, object]) -> None:
+    """`require` the extras that options with these values need."""
+    for option, value in options.items():
+        if extra := EXTRA_OF.get((option, str(value).partition(":")[0])):
+            require(extra, f"--{option.replace('_', '-')} {value}")
 
 
 def printable(text: str) -> str:

@@ -21,7 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
-from linprobe.data.hdf5_checks import data_set, find, open_hdf5, refuse_shared_storage, text_attribute, texts
+from linprobe.data.hdf5_checks import (
+    data_set,
+    find,
+    open_hdf5,
+    refuse_shared_storage,
+    text_attribute,
+    text_attributes,
+    texts,
+)
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, TASKS, as_labels, check_stored
 from linprobe.errors import DataError, reading
 
@@ -120,7 +128,7 @@ class FeatureFile(FeatureReader):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
 
     def _described(self) -> Description:
-        texts = {name: text_attribute(self._file.attrs, self.path, name) for name in TEXT_ATTRIBUTES}
+        texts = text_attributes(self._file.attrs, self.path, TEXT_ATTRIBUTES)
         for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS)):
             texts[name] = texts[name] or values[0]
             if texts[name] not in values:

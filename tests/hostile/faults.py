@@ -207,6 +207,7 @@ def main() -> int:
             ).returncode
         preload()
         import linprobe.publishing.release
+
         import linprobe.training.tune  # noqa: F401
 
         inputs = Path(name) / "inputs"

@@ -205,35 +205,29 @@ class FeatureFile(FeatureReader):
             )
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
-        """Class indices (b,) of a group, NO_LABEL if unlabelled; or several labels a row, uint8 (b, n_classes)."""
         if group == UNLABELLED:
             return np.full(len(range(*part.indices(self.sizes[group]))), NO_LABEL, dtype=np.int64)
         with self._reading(f"{group}/y"):
             return as_labels(self._file[group]["y"][part])
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:
-        """Record ids of a group, in row order."""
         with self._reading(f"{group}/id"):
             return texts(self._file[group]["id"], self.path, f"{group}/id", part)
 
     def has_owners(self, group: str) -> bool:
-        """Whether each row of a group has an owner."""
         return "owner" in self._file[group].id
 
     def owners(self, group: str, part: slice = ALL) -> list[str]:
-        """The owner of each row of a group, in row order."""
         with self._reading(f"{group}/owner"):
             return texts(self._file[group]["owner"], self.path, f"{group}/owner", part)
 
     def text_weights(self) -> NDArray[np.float32] | None:
-        """Text weights of the classes, shape (n_features, n_classes), or None."""
         if "text" not in self._file:
             return None
         with self._reading("text/weights"):
             return np.asarray(self._file["text/weights"][:], dtype=np.float32)
 
     def rows(self, group: str, part: slice) -> NDArray[np.floating]:
-        """Raw rows of a group, shape (b, n_features)."""
         with self._reading(f"{group}/x"):
             start, stop, step = part.indices(self.sizes[group])
             if group not in self._extents:
@@ -253,11 +247,9 @@ class FeatureFile(FeatureReader):
             return "" if log is None else text_attribute(log.attrs, self.path, "fingerprint")
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
         return self._keys(f"{group}_key", self.sizes[group])
 
     def source_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image before the transform, shape (n_rows, bytes); None if the file has none. Private."""
         return self._keys(f"{group}_source_key", self.sizes[group])
 
     def _keys(self, name: str, n_rows: int) -> NDArray[np.uint8] | None:

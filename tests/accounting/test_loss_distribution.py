@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +17,8 @@ from linprobe.accounting.accountants import GAUSSIAN, GOOGLE, PLD, RENYI, third_
 from linprobe.accounting.convolution import convolved, exponentials, gains
 from linprobe.accounting.events import Releases
 from linprobe.accounting.gaussian_dp import delta_of
-from linprobe.accounting.loss_distribution import epsilon_of_kinds, loss_of
-from linprobe.accounting.loss_grid import Kind, grid_for
+from linprobe.accounting.loss_distribution import UnresolvedError, epsilon_of_kinds, loss_of, total_loss
+from linprobe.accounting.loss_grid import Grid, Kind, Window, grid_for
 
 EXCESS, LEAST_EXCESS = 1e-4, 5e-4  # relative to epsilon, or absolute where that is more
 
@@ -295,6 +297,32 @@ def test_the_grid_of_one_release_dominates_it_at_every_epsilon(rate: float, sigm
 
 
 # what is not covered
+
+
+TWO_STAGES = [Kind(1.0, 0.01, 2000)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda window, grid: {"below": math.nextafter(grid.tilt, 0)},
+        lambda window, grid: {"below": math.nan},
+        lambda window, grid: {"above": -1e-9},
+        lambda window, grid: {"kept": window.size + grid.ratio},
+        lambda window, grid: {"start": window.start + 1},
+    ],
+)
+def test_a_grid_on_which_the_bounds_do_not_hold_is_refused(change: Callable[[Window, Grid], dict[str, float]]) -> None:
+    grid = grid_for(TWO_STAGES, 1e-6, 0.03, reverse=False)
+    assert grid is not None
+    assert grid.ratio > 1
+    assert total_loss(TWO_STAGES, grid).epsilon(1e-6) < 10
+    (((members, count, window), *rest),) = grid.groups
+    bad = replace(window, **change(window, grid))
+    with pytest.raises(UnresolvedError):
+        total_loss(TWO_STAGES, replace(grid, groups=(((members, count, bad), *rest),)))
+    with pytest.raises(UnresolvedError):
+        total_loss(TWO_STAGES, replace(grid, tilt=-grid.tilt))
 
 
 @pytest.mark.parametrize("count", [10**9, 10**12])

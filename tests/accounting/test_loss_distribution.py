@@ -19,6 +19,7 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.gaussian_dp import delta_of
 from linprobe.accounting.loss_distribution import UnresolvedError, epsilon_of_kinds, loss_of, total_loss
 from linprobe.accounting.loss_grid import Grid, Kind, Window, grid_for
+from tests.accounting.lower_bounds import Setting, delta_of_the_sum, random_settings
 
 EXCESS, LEAST_EXCESS = 1e-4, 5e-4  # relative to epsilon, or absolute where that is more
 
@@ -152,6 +153,21 @@ def test_random_settings_lie_between_bounds_of_other_methods(
     assert found <= 1.001 * rough + 1e-4
     opinion = GOOGLE.epsilon(releases, delta)
     assert math.isnan(opinion) or GOOGLE.agrees(found, opinion)
+
+
+@pytest.mark.parametrize("setting", random_settings(7, 8, math.log10(1400), 6))
+def test_no_test_of_the_sum_of_very_many_releases_finds_more_than_the_bound(setting: Setting) -> None:
+    epsilon = PLD.epsilon(setting.releases(), setting.delta)
+    assert delta_of_the_sum(setting, epsilon) <= setting.delta
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [Setting(0.3, 170.0, 10**6, 1e-12), Setting(0.02, 30.0, 200_000, 1e-6, full=4.0), Setting(0.1, 12.0, 5000, 1e-9)],
+)
+def test_the_test_of_the_sum_finds_nearly_all_of_what_a_large_noise_costs(setting: Setting) -> None:
+    epsilon = PLD.epsilon(setting.releases(), setting.delta)
+    assert delta_of_the_sum(setting, epsilon) <= setting.delta < delta_of_the_sum(setting, 0.99 * epsilon)
 
 
 @pytest.mark.parametrize(("rate", "sigma", "steps"), [(0.01, 0.8, 300), (0.15, 3.0, 200), (0.002, 0.5, 2000)])

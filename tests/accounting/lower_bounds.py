@@ -61,9 +61,9 @@ def random_settings(seed: int, n: int, least: float, most: float) -> list[Settin
 def delta_of_the_sum(setting: Setting, epsilon: float) -> arb:
     """A lower bound on delta(epsilon): P(S) - exp(epsilon) Q(S), where S is a sum of all releases above a threshold.
 
-    The sum of rate x_t / sigma^2 over the samples, plus y / full^2, is N(0, V) under Q. Under P it is N(rate B / sigma^2
-    + 1 / full^2, V), where B is binomial; its unlikely values are left out, which makes P(S) smaller. The weights are
-    those of the losses where the noise is large.
+    The sum of rate x_t / sigma^2 over the samples, plus y / full^2, is N(0, V) under Q. Under P its mean is
+    rate B / sigma^2 + 1 / full^2, where B is binomial; its unlikely values are left out, which makes P(S) smaller. The
+    weights are those of the losses where the noise is large.
     """
     joined = setting.joined()
     shift = 1 / setting.full**2 if setting.full else 0.0

@@ -216,9 +216,9 @@ TARGET static void KERNEL(group_sum)(const float *const *x, const float *r, floa
 TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, double *total, size_t apart, double shift,
                                                          int classes)
 {
-    for (int c = 0; c < classes; c++, sums += 2 * LANES, total += apart)
+    for (int c = 0; c < classes; c++, sums += 2 * LANES)
         EACH(q, 4)
-            ((KERNEL(wide) *)total)[q] +=
+            ((KERNEL(wide) *)(total + apart * c))[q] +=
                 __builtin_convertvector(((const KERNEL(half) *)sums)[q], KERNEL(wide)) + shift - shift;
 }
 

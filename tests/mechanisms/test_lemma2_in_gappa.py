@@ -32,7 +32,8 @@ c = d(longest / length);
 f = s(c);
 exact = tau * (1 - margin) / (X * R);
 {{ tau in [1e-9, 1e6] /\\ margin in [1b-10, 0.5] /\\ c in [1b-100, 1]
-  /\\ X in [1e-30, 1e15] /\\ R in [1e-30, 1e15] /\\ nx in [1e-30, 1e15] /\\ nr in [1e-30, 1e15] /\\ X * R in [1b-100, 1b100]
+  /\\ X in [1e-30, 1e15] /\\ R in [1e-30, 1e15]
+  /\\ nx in [1e-30, 1e15] /\\ nr in [1e-30, 1e15] /\\ X * R in [1b-100, 1b100]
   /\\ nx -/ X in [-{NORMS}b-24, {NORMS}b-24] /\\ nr -/ R in [-{NORMS}b-24, {NORMS}b-24]
   -> f -/ exact in [-{within}b-24, {within}b-24] }}
 """

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import Ledger
-from linprobe.accounting.per_instance import RecordLosses, record_losses
+from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
 from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import Rows, prepare, prepare_shard
@@ -27,6 +27,7 @@ from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.loss import check_weights
+from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.correct_predictions import NoisyTest, correct_counts, held_out_counts
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
@@ -51,6 +52,7 @@ from linprobe.plans.plan import Plan
 from linprobe.plans.settings import SELECTION, TEST_ACCURACY
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
+from linprobe.runs.release_rules import HISTOGRAM
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.runtime import Runtime
 from linprobe.training.shrinkage import Selected, best_of
@@ -348,6 +350,18 @@ def _test(
     placed = replace(counted, value=backend.put(counted.value))
     released = mechanism.release(placed, noise_multiplier, purpose=TEST_ACCURACY)
     return NoisyTest.of(on_host(released.value)[:, 0], noise_multiplier)
+
+
+def released_histogram(
+    epsilons: NDArray[np.float64], budget: float, mechanism: GaussianMechanism, noise_multiplier: float
+) -> NDArray[np.float64]:
+    """Noisy numbers of units by their own epsilon (n_units,), in equal bins of [0, budget].
+
+    Given the releases of the run, an epsilon is a function of its own record or person alone (`docs/proofs/people.md`),
+    so one of them changes one count by one: the L2 sensitivity is 1.
+    """
+    clipped = ClippedSum(histogram_counts(epsilons, budget)[:, None], 1.0, np.ones(1))
+    return mechanism.release(clipped, noise_multiplier, purpose=HISTOGRAM).value[:, 0]
 
 
 def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -250,7 +250,8 @@ def _subject(request: AuditRequest, method: Method) -> Subject:
         epsilon = selection_epsilon(choice.event, choice.delta, choice.accountant)
         return Subject(choice.plans[0], planted, alone, partial(_chosen, choice), epsilon)
     if request.part == COUNTS:
-        settings = replace(settings, class_counts=True, test_epsilon=TEST_SHARE * request.epsilon)
+        tested = None if people is not None else TEST_SHARE * request.epsilon  # a person may have many test rows
+        settings = replace(settings, class_counts=True, test_epsilon=tested)
     plan = plan_run(settings, planted.dataset)
     return _of_histogram(request, plan, planted, paths) if request.part == HISTOGRAM else _of_run(plan, planted, paths)
 
@@ -342,7 +343,7 @@ def _published(
         listed = epsilons if joins else np.delete(epsilons, place)
         noisy = released_histogram(listed, budget, releasing, noise_multiplier)
         own = histogram_counts(epsilons[[place]], budget)
-        scores.append(float(own @ (noisy - everyone + own)) / noise_multiplier)
+        scores.append(float(own @ (noisy - everyone + own) / np.linalg.norm(own)) / noise_multiplier)
     return [np.array(scores)], {}
 
 

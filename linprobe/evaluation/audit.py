@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import GAUSSIAN
-from linprobe.accounting.calibrate import Budget, calibrate
+from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.accounting.per_instance import histogram_counts
 from linprobe.accounting.selection import selection_epsilon
@@ -159,6 +159,22 @@ def audit(
         sampling_rate, paths (covered), products (`kernel` or `numpy`, of the paths on the host), not_covered, tests
         (see `lower_bounds`).
     """
+    subject, trials = played(request, progress, mechanism=mechanism, insecure_seed=insecure_seed)
+    return _stated(request, subject, trials)
+
+
+def played(
+    request: AuditRequest,
+    progress: Progress,
+    *,
+    mechanism: MechanismFactory = GaussianMechanism,
+    insecure_seed: int | None = None,
+) -> tuple[Subject, Trials]:
+    """Lines 1 and 2 for what a request names.
+
+    Raises:
+        ParameterError, UsageError: a method that adds no noise, or sizes that are not allowed.
+    """
     method = find_method(request.method)
     if not method.spends:
         spending = ", ".join(name for name, other in METHODS.items() if other.spends)
@@ -166,15 +182,13 @@ def audit(
             f"method is {method.name!r}, which releases nothing with noise, so there is nothing to audit; "
             f"allowed: {spending}"
         )
-    subject = _subject(request, method)
+    subject = subject_of(request, method)
     if request.runs < 2 * len(subject.paths):
         raise ParameterError(f"runs is {request.runs}; allowed: a whole number from {2 * len(subject.paths)}")
-    budget = subject.plan.budget
-    if budget is None:
-        raise ValueError(f"{method.name} spends and has no budget")
-    if request.runs * request.canaries * budget.n_steps > MOST_SCORES:
+    n_steps = subject.plan.schedule.n_steps
+    if request.runs * request.canaries * n_steps > MOST_SCORES:
         raise ParameterError(
-            f"runs, canaries and steps are {request.runs}, {request.canaries} and {budget.n_steps}; allowed: a product "
+            f"runs, canaries and steps are {request.runs}, {request.canaries} and {n_steps}; allowed: a product "
             f"of at most {MOST_SCORES}; lower one of them"
         )
     progress.start(request.runs, "auditing")
@@ -189,12 +203,12 @@ def audit(
         insecure_seed=insecure_seed,
         part=subject.part,
     )
-    return _stated(request, subject, budget, trials)
+    return subject, trials
 
 
-def _stated(request: AuditRequest, subject: Subject, budget: Budget, trials: Trials) -> dict[str, Any]:
+def _stated(request: AuditRequest, subject: Subject, trials: Trials) -> dict[str, Any]:
     """The result of an audit."""
-    tests = lower_bounds(trials, request.delta, request.confidence)
+    tests, schedule = lower_bounds(trials, request.delta, request.confidence), subject.plan.schedule
 
     def largest(name: str | None = None) -> float:
         of = [test for test in tests if name == (test["name"] if test["name"] in others else None)]
@@ -213,9 +227,9 @@ def _stated(request: AuditRequest, subject: Subject, budget: Budget, trials: Tri
         "confidence": request.confidence,
         "runs": request.runs,
         "canaries": request.canaries,
-        "steps": budget.n_steps,
-        "noise_multiplier": budget.noise_multiplier,
-        "sampling_rate": budget.sampling_rate,
+        "steps": schedule.n_steps,
+        "noise_multiplier": schedule.noise_multiplier,
+        "sampling_rate": schedule.sampling_rate,
         "paths": [str(path) for path in subject.paths],
         "products": trials.products,
         "not_covered": [*([NO_DEVICE] if request.device == "cpu" else []), *parts, *NEVER_COVERED],
@@ -223,7 +237,7 @@ def _stated(request: AuditRequest, subject: Subject, budget: Budget, trials: Tri
     }
 
 
-def _subject(request: AuditRequest, method: Method) -> Subject:
+def subject_of(request: AuditRequest, method: Method) -> Subject:
     """The part that a request names."""
     training = TrainRequest(
         method.name,

@@ -2,9 +2,10 @@
 
     python benchmarks/judges/run.py [--json FILE] [--runs 100] [--judge NAME ...]
 
-    accountant   epsilon of T Gaussian releases: ours, the exact one by mpmath to 60 digits, and OpenDP's (zCDP, composed
-                 and converted to approximate DP)
-    canaries     scores of `linprobe audit` in JAX Privacy's estimators, beside our tests of the same confidence
+    accountant   epsilon of T Gaussian releases: ours, the exact one by mpmath to 60 digits, and OpenDP's, which
+                 composes zCDP and converts it to approximate DP
+    canaries     scores of `linprobe audit` in JAX Privacy's estimators, beside our tests of the same confidence. Its
+                 `epsilon_from_gdp` is left out: on scores of noise alone it finds an epsilon (`noise_alone`)
     recorder     dp-recorder records a run on D and replays it on D', which lacks one record or person: each sum may
                  move by its sensitivity at most, and nothing else may change. `planted` are faults that it must find
 
@@ -103,6 +104,7 @@ def canaries(
     for name, scores in trials.others.items():
         known = np.isfinite(scores)
         releases[name] = trials.inside[known], scores[known], subject.others.get(name, subject.epsilon)
+    halves = auditing.Split(seed=SEED)  # one half chooses a threshold, the other half is judged at it
     significance, found = 1 - CONFIDENCE, {}
     for name, (inside, scores, claim) in releases.items():
         auditor = auditing.CanaryScoreAuditor(scores[inside], scores[~inside])
@@ -115,9 +117,8 @@ def canaries(
             "seconds": seconds,
             "jax_privacy": {
                 "clopper-pearson": auditor.epsilon_clopper_pearson(significance, DELTA),
-                "gdp": auditor.epsilon_from_gdp(significance, DELTA),
-                "one run": auditor.epsilon_one_run(significance, DELTA, one_sided=False),
-                "one run f-DP": auditor.epsilon_one_run_fdp(significance, DELTA, one_sided=False),
+                "one run": auditor.epsilon_one_run(significance, DELTA, threshold_strategy=halves),
+                "one run f-DP": auditor.epsilon_one_run_fdp(significance, DELTA, threshold_strategy=halves),
                 "auroc": auditor.attack_auroc(),
             },
             "linprobe": {
@@ -127,6 +128,19 @@ def canaries(
             },
         }
     return found
+
+
+def noise_alone(count: int = 5000, seeds: int = 20) -> dict[str, list[float]]:
+    """Least and largest epsilon that estimators find where scores in and out have the same distribution."""
+    from jax_privacy import auditing
+
+    found: dict[str, list[float]] = {"clopper-pearson": [], "gdp": []}
+    for seed in range(seeds):
+        generator = np.random.default_rng(seed)
+        auditor = auditing.CanaryScoreAuditor(generator.standard_normal(count), generator.standard_normal(count))
+        found["clopper-pearson"].append(float(auditor.epsilon_clopper_pearson(1 - CONFIDENCE, DELTA)))
+        found["gdp"].append(float(auditor.epsilon_from_gdp(1 - CONFIDENCE, DELTA)))
+    return {name: [min(values), max(values)] for name, values in found.items()}
 
 
 def recorder_of() -> Callable[..., Observer]:
@@ -259,7 +273,7 @@ def by_accountant() -> dict[str, Any]:
 
 def by_canaries(runs: int) -> dict[str, Any]:
     """Bounds on the scores of `AUDITED`."""
-    found = {}
+    found: dict[str, Any] = {"noise alone": noise_alone()}
     for part, method in AUDITED:
         for name, bounds in canaries(part, method, 3.0, runs).items():
             found[f"{method}, {part}: {name}"] = bounds

@@ -74,17 +74,16 @@ from linprobe.methods import METHODS, Method, find_method
 from linprobe.methods.dp_newton import METHOD as NEWTON
 from linprobe.methods.dp_newton import hessian_scale
 from linprobe.methods.private_mean import MEAN
-from linprobe.metrics.scores import count_private
 from linprobe.options import DEFAULT_STEPS, OWNER
 from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS, AuditRequest, TrainRequest
 from linprobe.parallel.process_group import Group, in_group
-from linprobe.plans.plan import Plan, plan_run
-from linprobe.plans.settings import SELECTION, make_settings
-from linprobe.plans.tuning import Selection, Tuning, selection_of
 from linprobe.progress import Progress
-from linprobe.training.execute import Trained, execute, released_histogram
-from linprobe.training.runtime import Runtime
+from linprobe.runs.scores import count_private
+from linprobe.training.execute import Runtime, Trained, execute, released_histogram
+from linprobe.training.plan import Plan, plan_run
+from linprobe.training.settings import SELECTION, make_settings
 from linprobe.training.tune import chosen_run
+from linprobe.training.tuning import Selection, Tuning, selection_of
 
 COUNTS, TUNE, HISTOGRAM = "counts", "tune", "histogram"
 PARTS = ("training", COUNTS, TUNE, HISTOGRAM)

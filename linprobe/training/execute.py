@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import Ledger
-from linprobe.accounting.per_instance import RecordLosses, record_losses
+from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
 from linprobe.data.blocks import Precision
 from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing
@@ -29,6 +29,7 @@ from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.loss import check_weights
+from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.correct_predictions import (
     NoisyTest,
     correct_counts,
@@ -54,6 +55,7 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
 from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights
+from linprobe.runs.release_rules import HISTOGRAM
 from linprobe.runs.scores import count_private, right_and_wrong
 from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.checkpoint import Checkpoints
@@ -421,6 +423,18 @@ def _test(prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.fl
     placed = replace(counted, value=run.backend.put(counted.value))
     released = run.mechanism.release(placed, noise, purpose=TEST_ACCURACY)
     return NoisyTest.of(on_host(released.value)[:, 0], noise)
+
+
+def released_histogram(
+    epsilons: NDArray[np.float64], budget: float, mechanism: GaussianMechanism, noise_multiplier: float
+) -> NDArray[np.float64]:
+    """Noisy numbers of units by their own epsilon (n_units,), in equal bins of [0, budget].
+
+    Given the releases of the run, an epsilon is a function of its own record or person alone (`docs/proofs/people.md`),
+    so one of them changes one count by one: the L2 sensitivity is 1.
+    """
+    clipped = ClippedSum(histogram_counts(epsilons, budget)[:, None], 1.0, np.ones(1))
+    return mechanism.release(clipped, noise_multiplier, purpose=HISTOGRAM).value[:, 0]
 
 
 def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -105,6 +105,11 @@ class Dataset:
         own = self.private.n_rows if self.bounds is None else len(self.bounds) - 1
         return own + sum(source.n_rows for source in self.protected[1:])
 
+    @cached_property
+    def test_bounds(self) -> Bounds | None:
+        """`test_people` of the feature file, None for rows of a caller."""
+        return None if self.features is None else test_people(self.features, self.unit)
+
     @property
     def unit(self) -> str:
         """The unit of privacy, `record` or `owner`."""
@@ -437,6 +442,17 @@ def private_units(
         whole[whole] = used
         keep, bounds = whole, np.concatenate([[0], np.cumsum(np.minimum(np.diff(bounds), most))])
     return GroupRows(features, "train", keep), bounds, people
+
+
+def test_people(features: FeatureReader, unit: str | None) -> Bounds | None:
+    """Where the private test rows of each person begin, shape (n_people + 1,); None if each row is a unit, or public.
+
+    Raises:
+        DataError: rows of a person that are not adjacent.
+    """
+    if unit != OWNER or not features.description.private_test or not features.has_owners("test"):
+        return None
+    return owner_bounds(features.owner_batches("test"), f"group test of {features.path}")[0]
 
 
 def check_unit(features: FeatureReader, unit: str | None) -> None:

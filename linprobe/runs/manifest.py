@@ -19,7 +19,7 @@ from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
 from linprobe._version import __version__
-from linprobe.accounting.events import RECORD, UNITS, Releases
+from linprobe.accounting.events import OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, TASKS
 from linprobe.errors import DataError, PrivacyError
@@ -458,6 +458,11 @@ class Manifest(Accuracy, RunStatement):
     def several_labels(self) -> bool:
         """Whether a row has several labels."""
         return self.task == MULTILABEL
+
+    @property
+    def tests_people(self) -> bool:
+        """Whether the noisy counts on private test rows are of people's shares, and `n_test` of people."""
+        return self.unit == OWNER and self.test_counts is not None
 
     @property
     def histogram_files(self) -> list[str]:

@@ -340,10 +340,10 @@ def _test(
     group: Group,
     backend: Backend,
 ) -> NoisyTest:
-    """Noisy numbers of correct and wrong predictions on the private test rows, by class."""
-    cells = np.zeros((dataset.n_classes, 2), np.int64)
+    """Noisy numbers, or people's shares, of correct and wrong predictions on the private test rows, by class."""
+    cells = np.zeros((dataset.n_classes, 2))
     if group.rank == 0 and dataset.features is not None:
-        cells = right_and_wrong(dataset.features.blocks("test"), weights, bias)
+        cells = right_and_wrong(dataset.features.blocks("test"), weights, bias, dataset.test_bounds)
     counted = held_out_counts(cells)
     placed = replace(counted, value=backend.put(counted.value))
     released = mechanism.release(placed, noise_multiplier, purpose=TEST_ACCURACY)

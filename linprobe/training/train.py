@@ -122,8 +122,9 @@ class Ready:
         Raises:
             UsageError: no private test rows. PrivacyError: delta too large for their number.
         """
-        test_epsilon = test_epsilon_of(self.features, self.request.test_epsilon, self.request.delta, self.method)
-        return replace(settings, test_epsilon=test_epsilon)
+        request = self.request
+        found = test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
+        return replace(settings, test_epsilon=found)
 
     def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
         """Warnings to print before the run starts. `delta`: of a choice among runs, None for one run."""
@@ -414,7 +415,7 @@ def manifest_of(
     names = description.class_names
     return Manifest.of(
         trained.privacy,
-        accuracy_of(features, trained.tested, measured),
+        accuracy_of(features, trained.tested, measured, dataset.unit),
         precision=request.precision,
         device=request.device,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

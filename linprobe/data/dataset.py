@@ -493,7 +493,7 @@ def check_test_rows(features: FeatureReader, use: str, *, private: bool = False)
     if features.description.private_test and not private:
         raise PrivacyError(
             f"test rows of {features.path} are private, and {use} public ones; give another file, or train with "
-            "--test-epsilon to release a noisy accuracy"
+            "--test-epsilon, or give evaluate --epsilon E, to release a noisy accuracy"
         )
 
 

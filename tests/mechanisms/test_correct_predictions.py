@@ -73,7 +73,7 @@ def test_a_person_moves_the_shares_by_at_most_the_sensitivity(seed: int) -> None
         moved.append(np.linalg.norm(whole - sums(*left)))
         other[rows] = (y[rows] + 1) % 3
         exchanged.append(np.linalg.norm(whole - sums(x, other, bounds)))
-    assert 0.5 < min(moved)
+    assert min(moved) > 0.5
     assert max(moved) == moved[3] == np.sqrt(2)
     assert max(moved) <= SENSITIVITY
     assert max(exchanged) <= 2 * SENSITIVITY

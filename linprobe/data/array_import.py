@@ -42,7 +42,7 @@ from linprobe.data.labels import (
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.owners import OWNER, by_owner, divided
+from linprobe.data.owners import OWNER, by_owner, divided, refuse_several
 from linprobe.data.record_ids import CONTENT, GIVEN, LONGEST_ID, ContentIds
 from linprobe.errors import DataError, UsageError, reading
 from linprobe.progress import Progress, Silent
@@ -695,7 +695,7 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
     """The owner of each row of a group as text, shape (n_rows,); None if none are given.
 
     Raises:
-        DataError: another number of owners than rows, or numbers that are not whole.
+        DataError: another number of owners than rows, numbers that are not whole, or rows that show several people.
     """
     given = arrays.get(f"{OWNER}_{group}")
     if given is None:
@@ -706,4 +706,13 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
             f"{OWNER}_{group} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
             "whole number for each row"
         )
-    return np.char.decode(owners, "utf-8") if owners.dtype.kind == "S" else owners.astype(np.str_)
+    if owners.dtype.kind in "iu":
+        return owners.astype(np.str_)
+    names = {key: _as_text(np.asarray(array)) for key, array in arrays.items() if key.startswith(f"{OWNER}_")}
+    known = {str(name) for array in names.values() for name in array.ravel().tolist()}
+    refuse_several(names[f"{OWNER}_{group}"].tolist(), f"{OWNER}_{group}", known=known)
+    return names[f"{OWNER}_{group}"]
+
+
+def _as_text(names: NDArray[Any]) -> NDArray[np.str_]:
+    return np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names.astype(np.str_)

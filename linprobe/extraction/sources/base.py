@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.owners import OwnerOf, by_owner, refuse_both_sides, test_side
+from linprobe.data.owners import OwnerOf, by_owner, refuse_both_sides, refuse_several, test_side
 from linprobe.data.record_ids import FILE_NAMES
 from linprobe.errors import DataError, UsageError, first_line
 
@@ -181,10 +181,11 @@ def with_owners(source: ImageSource, owners: Owners | None) -> ImageSource:
     """The source with an owner for each image; unchanged for None.
 
     Raises:
-        DataError: an image without an owner, or a person with test images and other images.
+        DataError: an image without an owner, or with several, or a person with test images and other images.
     """
     if owners is None:
         return source
+    known = {owners.of(members.id(row)) for members in source.groups.values() for row in range(len(members))}
     groups: dict[str, OwnedMembers] = {}
     for name, members in source.groups.items():
         ids = [members.id(row) for row in range(len(members))]
@@ -195,6 +196,7 @@ def with_owners(source: ImageSource, owners: Owners | None) -> ImageSource:
                 f"{owners.named_by} gives no owner for {len(missing)} of {len(ids)} {name} images, first "
                 f"{missing[0]!r}; allowed: an owner for every image"
             )
+        refuse_several([str(owner) for owner in named], f"{name} images of {source.name}", ids, known)
         each = np.array(named, dtype=np.str_)
         order = by_owner(each)
         groups[name] = OwnedMembers(members, order, members.labels[order], each[order])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -269,7 +269,12 @@ def dataset_of(
     public, taken = _public_rows(features, other, shots, split)
     private, bounds, people = private_units(features, taken, split)
     further = None if unlabelled is None else _unlabelled_rows(features, unlabelled)
-    _refuse_shared_people(people, (*(() if public is None else public.parts), *(() if further is None else (further,))))
+    protected = set(people)
+    if features.description.shares_owners and test_people(features, split.unit) is not None:
+        protected.update(features.owners("test"))
+    _refuse_shared_people(
+        protected, (*(() if public is None else public.parts), *(() if further is None else (further,)))
+    )
     weights = None
     if class_weight is not None and class_weight != BALANCED:
         free = public is not None and not split.joined  # labels of protected rows must not be counted
@@ -360,7 +365,8 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
             "several labels a row: the same labels in the same order"
         )
     group = "public" if "public" in other.sizes else "train"
-    if "test" in features.sizes and features.has_owners("test") and other.has_owners(group):
+    apart = "test" in features.sizes and features.has_owners("test") and not mine.shares_owners
+    if apart and other.has_owners(group):
         where = f"{features.path} with public rows of {other.path}"
         refuse_both_sides(GroupRows(features, "test").owners(), GroupRows(other, group).owners(), where)
     if mine.several_labels:
@@ -465,8 +471,7 @@ def check_unit(features: FeatureReader, unit: str | None) -> None:
         )
 
 
-def _refuse_shared_people(people: Sequence[str], public: Iterable[GroupRows]) -> None:
-    private = set(people)
+def _refuse_shared_people(private: Set[str], public: Iterable[GroupRows]) -> None:
     for part in public:
         if private and part.features.has_owners(part.group) and not private.isdisjoint(part.owners()):
             raise PrivacyError(

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
 from linprobe.data.hdf5_checks import data_set, find, refuse_shared_storage, text_attribute, texts
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, TASKS, as_labels, check_stored
+from linprobe.data.owners import APART, SHARED
 from linprobe.errors import DataError, reading
 
 SCHEMA_VERSION = 1
@@ -125,7 +126,7 @@ class FeatureFile(FeatureReader):
 
     def _described(self) -> Description:
         texts = {name: text_attribute(self._file.attrs, self.path, name) for name in TEXT_ATTRIBUTES}
-        for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS)):
+        for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS), ("test_owners", (APART, SHARED))):
             texts[name] = texts[name] or values[0]
             if texts[name] not in values:
                 raise DataError(f"{self.path}: {name} is {texts[name][:40]!r}; allowed: {', '.join(values)}")

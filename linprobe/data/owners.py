@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from linprobe.errors import DataError, UsageError
 
 OWNER = "owner"  # column of a table, and first part of an array's key
+APART, SHARED = "apart", "shared"  # people with test rows: apart from the others, or declared not to be
 TEST_NAMES = ("test", "val", "validation", "valid")  # of a folder, or in a column, of test rows
 OwnerOf = Callable[[str], str | None]  # the owner of the record with an id; None if nobody is named
 LISTED, PERHAPS_LISTED = re.compile(r"[;|\n\t]"), re.compile(r"[,/+&]")  # between the people of a row
@@ -111,7 +112,8 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
     if both:
         raise DataError(
             f"{where}: people with rows on both sides, in test and in train or public: {len(both)}; allowed: 0; remove "
-            "their rows from one side and make the file again; extract --test-fraction splits by person"
+            "their rows from one side and make the file again; extract --test-fraction splits by person; for an "
+            "accuracy on people that the model knows, import or extract with --owners-on-both-sides"
         )
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import Description, common_keys
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.owners import APART
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, advice, reading
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batches
@@ -82,11 +83,11 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> Ex
                 request.images,
                 classes=classes,
                 test_fraction=request.test_fraction,
-                owner_of=None if owners is None else owners.of,
+                owner_of=None if owners is None or request.owners_on_both_sides else owners.of,
             )
     else:
         source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)
-    source = with_owners(source, owners)
+    source = with_owners(source, owners, shared=request.owners_on_both_sides)
     weights = (request.weights, request.random_weights, request.arguments or {})
     if recipe is not None:
         backbone = backbone_like(recipe, request.weights)
@@ -266,6 +267,7 @@ def assemble(plan: ExtractionPlan) -> str | None:
         class_names_from=plan.source.class_names_from,
         ids_from=plan.source.ids_from,
         test_rows=settings.get("test_rows", "public"),
+        test_owners=settings.get("test_owners", APART),
         backbone=plan.backbone.name,
         weights=plan.backbone.weights,
         weights_digest=settings["weights_digest"],

@@ -37,6 +37,10 @@ IMAGES, TABLE, NETWORK = "Images", "Columns of the table", "Network"  # headings
 SPEED = "Speed and reliability"
 SPLIT = "Group of the row: train, test (or val, validation, valid) or public."
 PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
+BOTH_SIDES = (
+    "People may have test rows and other rows, and --test-fraction splits rows, not people: accuracy is on people that "
+    "the model knows."
+)
 PROCESSES = "one per processor, at most 8"
 DIGITS = "digits"  # the built-in data
 MOST_RUNS = (
@@ -195,6 +199,7 @@ class ExtractRequest(
         group=IMAGES,
     )
     private_test: bool = option(False, PRIVATE_TEST, group=IMAGES)
+    owners_on_both_sides: bool = option(False, BOTH_SIDES, group=IMAGES)
     owners: Path | None = option(
         None, "CSV with the columns id and owner: the person each image belongs to.", group=IMAGES
     )
@@ -326,6 +331,7 @@ class ImportRequest(
         None, "Fraction of the training rows, or of the people where rows have owners, held out for testing."
     )
     private_test: bool = option(False, PRIVATE_TEST)
+    owners_on_both_sides: bool = option(False, BOTH_SIDES)
 
 
 @dataclass(frozen=True)

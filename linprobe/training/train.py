@@ -129,6 +129,11 @@ class Ready:
     def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
         """Warnings to print before the run starts. `delta`: of a choice among runs, None for one run."""
         said = [*_random_weights(self.features, self.other)]
+        if self.features.description.shares_owners:
+            said.append(
+                f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people that the model "
+                "knows, and may be lower on others"
+            )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}. --method names another")
         return said + warnings_of(plan, dataset, delta=delta)
@@ -440,6 +445,7 @@ def manifest_of(
         public_digest=dataset.public_digest(),
         class_counts=counts and CountsByClass(dict(zip(names, counts.by_class.tolist(), strict=True)), counts.std),
         class_prior=UNIFORM if settings.balanced else TRAINED,
+        test_owners=description.test_owners,
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
         refined=None if unlabelled is None or trained.refined is None else refinement(unlabelled, trained.refined),
     )

@@ -177,13 +177,19 @@ def owners_from(file: Path | None, pattern: str | None) -> Owners | None:
     return None if pattern is None else _from_pattern(pattern)
 
 
-def with_owners(source: ImageSource, owners: Owners | None) -> ImageSource:
+def with_owners(source: ImageSource, owners: Owners | None, *, shared: bool = False) -> ImageSource:
     """The source with an owner for each image; unchanged for None.
 
+    Args:
+        shared: people may have test images and other images.
+
     Raises:
+        UsageError: `shared` without owners.
         DataError: an image without an owner, or with several, or a person with test images and other images.
     """
     if owners is None:
+        if shared:
+            raise UsageError("--owners-on-both-sides does nothing where images have no owners; leave it out")
         return source
     known = {owners.of(members.id(row)) for members in source.groups.values() for row in range(len(members))}
     groups: dict[str, OwnedMembers] = {}
@@ -200,7 +206,7 @@ def with_owners(source: ImageSource, owners: Owners | None) -> ImageSource:
         each = np.array(named, dtype=np.str_)
         order = by_owner(each)
         groups[name] = OwnedMembers(members, order, members.labels[order], each[order])
-    if "test" in groups:
+    if "test" in groups and not shared:
         others = (owner for name, members in groups.items() if name != "test" for owner in members.owners.tolist())
         refuse_both_sides(groups["test"].owners.tolist(), others, source.name)
     return replace(source, groups=dict(groups))

@@ -13,7 +13,7 @@ from linprobe.accounting.events import Releases
 NAMES = (*ACCOUNTANTS, AUTODP.name)  # of all accountants, in the order of their figures
 
 
-def account(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
+def releases_cost(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
     """The cost of sampled Gaussian releases.
 
     Returns: sampling_rate, noise_multiplier, steps, delta, gdp_mu and zcdp_rho (None if q < 1), accountant (of

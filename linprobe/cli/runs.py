@@ -36,9 +36,9 @@ def _verify(request: VerifyRequest) -> None:
     """Print `verified`; PrivacyError with the reason otherwise."""
     from linprobe.accounting.figures import gaussian_words, rounded_up
     from linprobe.cli import _terminal
-    from linprobe.runs.verify import verify
+    from linprobe.runs.verify import verify_run
 
-    result = verify(
+    result = verify_run(
         request.run,
         request.features,
         public_key=request.public_key,
@@ -160,7 +160,7 @@ def _refine(request: RefineRequest) -> None:
     from linprobe.publishing import refine as commands
 
     with _terminal.TerminalProgress() as progress:
-        outcome = commands.refine(request, progress)
+        outcome = commands.refine_run(request, progress)
     if request.as_json:
         print_made("run", outcome["run"], outcome)
         return

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
-from linprobe.data.hdf5_checks import data_set, find, refuse_shared_storage, text_attribute, texts
+from linprobe.data.hdf5_checks import data_set, find, open_hdf5, refuse_shared_storage, text_attribute, texts
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, TASKS, as_labels, check_stored
 from linprobe.data.owners import APART, SHARED
 from linprobe.errors import DataError, reading
@@ -76,11 +76,7 @@ class FeatureFile(FeatureReader):
         if not path.is_file():
             what = "is not a file" if path.exists() else "does not exist"
             raise DataError(f"feature file {path} {what}; make one with `linprobe extract` or `linprobe import`")
-        try:
-            self._file = h5py.File(path, "r")
-        except OSError as error:
-            what = "is truncated" if "truncated" in str(error) else "is not an HDF5 file"
-            raise DataError(f"feature file {path} {what}; make it again with `linprobe import`") from None
+        self._file = open_hdf5(path, f"feature file {path}")
         try:
             with self._reading("content"):
                 self._check()
@@ -162,14 +158,8 @@ class FeatureFile(FeatureReader):
         for part in needed:
             if sets[part] is None:
                 raise DataError(f"{self.path}: group {name!r} has no data set {part!r}; make the file again")
-        x, y = sets["x"], sets["y"] if "y" in needed else None
-        if x.shape[:1] == (0,):
-            raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
-        if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
-            raise DataError(
-                f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
-            )
-        n_rows, width = map(int, x.shape)
+        n_rows, width = self._shape_of(name, sets["x"])
+        y = sets["y"] if "y" in needed else None
         n_labels = n_rows if y is None else (*y.shape, 0)[0]
         if sets["id"].shape != (n_rows,) or n_labels != n_rows:
             raise DataError(
@@ -178,15 +168,26 @@ class FeatureFile(FeatureReader):
             )
         for part in ("id", "owner"):
             self._check_texts(name, part, sets[part], n_rows)
+        if y is not None:
+            task = self.description.task
+            check_stored(y, name, self.path, n_rows=n_rows, n_classes=n_classes, task=task)
+        return n_rows, width
+
+    def _shape_of(self, name: str, x: h5py.Dataset) -> tuple[int, int]:
+        """Number of rows and features of a group."""
+        if x.shape[:1] == (0,):
+            raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
+        if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
+            raise DataError(
+                f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
+            )
+        n_rows, width = map(int, x.shape)
         n_bytes = self._file.id.get_filesize()
         if n_rows > n_bytes:
             raise DataError(
                 f"{self.path}: {name} declares {n_rows} rows, and the file has {n_bytes} bytes; allowed: a row for "
                 "each byte at most; make the file again"
             )
-        if y is not None:
-            task = self.description.task
-            check_stored(y, name, self.path, n_rows=n_rows, n_classes=n_classes, task=task)
         return n_rows, width
 
     def _check_texts(self, name: str, part: str, texts: h5py.Dataset | None, n_rows: int) -> None:

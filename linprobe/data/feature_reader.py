@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.data.labels import MULTICLASS, MULTILABEL
 from linprobe.data.owners import APART, SHARED
 from linprobe.data.record_ids import GIVEN

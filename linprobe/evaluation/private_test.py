@@ -22,14 +22,13 @@ from linprobe.evaluation.predict import bias_for
 from linprobe.mechanisms.correct_predictions import NoisyTest, held_out_counts
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.metrics.scores import right_and_wrong
 from linprobe.options.requests import EvaluateRequest
 from linprobe.progress import Progress
 from linprobe.runs.matching import check_classes, check_made_alike, check_width, features_of, refuse_private_rows
-from linprobe.runs.metrics_file import noisy_accuracy
+from linprobe.runs.metrics_file import noisy_accuracy, test_units
 from linprobe.runs.release_rules import TEST_ACCURACY
 from linprobe.runs.run_folder import RunFolder, read_run
-from linprobe.runs.test_rows import test_units
+from linprobe.runs.scores import right_and_wrong
 from linprobe.training.charge import book_of, charge_evaluation
 
 EVALUATION = "evaluation"  # in place of a method, in budget books

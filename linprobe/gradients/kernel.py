@@ -126,6 +126,7 @@ class People:
     factors: NDArray[np.float64]
     lengths: NDArray[np.float64]
 
+    # long: a list of what the kernel does not check before it reads memory
     @classmethod
     def of(cls, block: Block, n_classes: int, cells: NDArray[np.int64] | None = None) -> People:
         """The people of a block, after checks that the kernel does not make, of `cells` too.

@@ -37,6 +37,7 @@ def residuals(x: Array, y: Array, weights: Array, loss: Loss = "softmax") -> Arr
     return residuals_of(x @ weights, y, loss)[0]
 
 
+# long: the arithmetic of each loss, in the order that keeps its bits
 def residuals_of(
     scores: Array, y: Array, loss: Loss, *, with_loss: bool = False, weights: Array | None = None
 ) -> tuple[Array, Any]:

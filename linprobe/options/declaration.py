@@ -210,6 +210,11 @@ def declared(group: type[Any]) -> Mapping[str, Option]:
     return _DECLARED[group]
 
 
+def by_parameter(*groups: type[Any]) -> dict[str, Option]:
+    """The options of several groups, by their names on the command line."""
+    return {one.parameter: one for group in groups for one in declared(group).values()}
+
+
 def _option(group: type[Any], one: Field[Any]) -> Option:
     kind, words, optional, several = _parsed(one.type)
     stated = _metadata(group, one.name)

@@ -20,10 +20,9 @@ from linprobe.methods import find_method
 from linprobe.options import OWNER
 from linprobe.progress import Progress
 from linprobe.runs.manifest import Manifest
-from linprobe.runs.metrics_file import stated_metrics
+from linprobe.runs.metrics_file import figures_of, stated_metrics
 from linprobe.runs.per_record_file import commitment
 from linprobe.runs.run_folder import RunFolder
-from linprobe.runs.test_rows import figures_of
 
 ROUNDING = 1e-3  # scores may round differently on another machine, and change the answer for a row
 OF_PRIVATE = ("n_private", "n_units")

@@ -24,8 +24,7 @@ from linprobe.methods._base import Run
 from linprobe.methods._descent import Descent
 from linprobe.methods._iterates import Iterates
 from linprobe.methods.class_counts import CLASS_COUNTS
-from linprobe.plans import plan
-from linprobe.training import execute
+from linprobe.training import execute, plan
 from linprobe.training import train as train_command
 from tests.replay.conftest import BASE
 from tests.replay.datasets import NEIGHBOURS, empty_places

@@ -514,8 +514,7 @@ def import_arrays(
     """
     where = ", ".join(map(str, sources))
     arrays = _read_groups(sources, test_fraction, columns, progress, by_row=shared_owners)
-    if shared_owners and not {f"{OWNER}_test", f"{OWNER}_train"} <= arrays.keys():
-        raise UsageError(f"--owners-on-both-sides does nothing for {where}, where rows have no owners; leave it out")
+    test_owners = _test_owners(arrays, where, shared=shared_owners)
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
         _check_present(arrays, columns, where)
@@ -533,7 +532,7 @@ def import_arrays(
         source=", ".join(source.name for source in sources),
         ids_from=GIVEN if f"id_{first}" in arrays else CONTENT,
         test_rows=PRIVATE if private_test else "public",
-        test_owners=SHARED if shared_owners else APART,
+        test_owners=test_owners,
         task=MULTILABEL if labelled and holds_label_matrix(arrays) else MULTICLASS,
     )
     with FeatureWriter(out, description, shown_as=Path(where)) as writer:
@@ -560,6 +559,13 @@ def _read_groups(
     arrays = read_arrays(sources, columns, progress, "train" if whole else None)
     where = ", ".join(map(str, sources))
     return _in_groups(arrays, fraction, columns, where, by_row=by_row) if divides else arrays
+
+
+def _test_owners(arrays: Arrays, where: str, *, shared: bool) -> str:
+    """What a description states of people with test rows. UsageError where rows have no owners to be `shared`."""
+    if shared and not {f"{OWNER}_test", f"{OWNER}_train"} <= arrays.keys():
+        raise UsageError(f"--owners-on-both-sides does nothing for {where}, where rows have no owners; leave it out")
+    return SHARED if shared else APART
 
 
 def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str, *, by_row: bool) -> Arrays:

@@ -31,7 +31,7 @@ from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, SOUR
 from linprobe.extraction.plan import ExtractionPlan, backbone_like, choose_device, make_plan
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, read_lines
 from linprobe.extraction.sources import open_source
-from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, with_owners
+from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, splits_by, with_owners
 from linprobe.extraction.sources.folders import unlabelled_source
 from linprobe.extraction.sources.tables import table_source
 from linprobe.parallel import torch_group
@@ -83,7 +83,7 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> Ex
                 request.images,
                 classes=classes,
                 test_fraction=request.test_fraction,
-                owner_of=None if owners is None or request.owners_on_both_sides else owners.of,
+                owner_of=splits_by(owners, shared=request.owners_on_both_sides),
             )
     else:
         source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)

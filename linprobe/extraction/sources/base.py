@@ -177,6 +177,11 @@ def owners_from(file: Path | None, pattern: str | None) -> Owners | None:
     return None if pattern is None else _from_pattern(pattern)
 
 
+def splits_by(owners: Owners | None, *, shared: bool) -> OwnerOf | None:
+    """The owners that a test fraction splits by; None for a split by id, as where people may be on both sides."""
+    return None if owners is None or shared else owners.of
+
+
 def with_owners(source: ImageSource, owners: Owners | None, *, shared: bool = False) -> ImageSource:
     """The source with an owner for each image; unchanged for None.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,6 +104,11 @@ class Dataset:
         """Number of protected units: rows, or people. Public."""
         own = self.private.n_rows if self.bounds is None else len(self.bounds) - 1
         return own + sum(source.n_rows for source in self.protected[1:])
+
+    @cached_property
+    def test_bounds(self) -> Bounds | None:
+        """`test_people` of the feature file, None for rows of a caller."""
+        return None if self.features is None else test_people(self.features, self.unit)
 
     @property
     def unit(self) -> str:
@@ -258,7 +263,12 @@ def dataset_of(
     public, taken = _public_rows(features, other, shots, split)
     private, bounds, people = private_units(features, taken, split)
     further = None if unlabelled is None else _unlabelled_rows(features, unlabelled)
-    _refuse_shared_people(people, (*(() if public is None else public.parts), *(() if further is None else (further,))))
+    protected = set(people)
+    if features.description.shares_owners and test_people(features, split.unit) is not None:
+        protected.update(features.owners("test"))
+    _refuse_shared_people(
+        protected, (*(() if public is None else public.parts), *(() if further is None else (further,)))
+    )
     # labels of protected rows must not be counted
     weights = None if class_weight is None else _weights(class_weight, features, None if split.joined else public)
     return Dataset(
@@ -356,7 +366,8 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
             "several labels a row: the same labels in the same order"
         )
     group = "public" if "public" in other.sizes else "train"
-    if "test" in features.sizes and features.has_owners("test") and other.has_owners(group):
+    apart = "test" in features.sizes and features.has_owners("test") and not mine.shares_owners
+    if apart and other.has_owners(group):
         where = f"{features.path} with public rows of {other.path}"
         refuse_both_sides(GroupRows(features, "test").owners(), GroupRows(other, group).owners(), where)
     if mine.several_labels:
@@ -440,6 +451,17 @@ def private_units(
     return GroupRows(features, "train", keep), bounds, people
 
 
+def test_people(features: FeatureReader, unit: str | None) -> Bounds | None:
+    """Where the private test rows of each person begin, shape (n_people + 1,); None if each row is a unit, or public.
+
+    Raises:
+        DataError: rows of a person that are not adjacent.
+    """
+    if unit != OWNER or not features.description.private_test or not features.has_owners("test"):
+        return None
+    return owner_bounds(features.owner_batches("test"), f"group test of {features.path}")[0]
+
+
 def check_unit(features: FeatureReader, unit: str | None) -> None:
     """UsageError if rows have owners and no unit was asked for: what a run protects is the caller's choice."""
     if unit is None and features.has_owners("train"):
@@ -450,8 +472,7 @@ def check_unit(features: FeatureReader, unit: str | None) -> None:
         )
 
 
-def _refuse_shared_people(people: Sequence[str], public: Iterable[GroupRows]) -> None:
-    private = set(people)
+def _refuse_shared_people(private: Set[str], public: Iterable[GroupRows]) -> None:
     for part in public:
         if private and part.features.has_owners(part.group) and not private.isdisjoint(part.owners()):
             raise PrivacyError(
@@ -478,7 +499,7 @@ def check_test_rows(features: FeatureReader, use: str, *, private: bool = False)
     if features.description.private_test and not private:
         raise PrivacyError(
             f"test rows of {features.path} are private, and {use} public ones; give another file, or train with "
-            "--test-epsilon to release a noisy accuracy"
+            "--test-epsilon, or give evaluate --epsilon E, to release a noisy accuracy"
         )
 
 

@@ -19,9 +19,10 @@ from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
 from linprobe import __version__
-from linprobe.accounting.events import RECORD, UNITS, Releases
+from linprobe.accounting.events import OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, TASKS
+from linprobe.data.owners import APART, SHARED
 from linprobe.errors import DataError, PrivacyError
 
 MANIFEST_FORMAT = 3
@@ -342,6 +343,7 @@ class RunStatement(PrivacyStatement):
     public_digest: Annotated[str | None, none_or(DIGEST)] = None
     class_counts: Annotated[CountsByClass | None, none_or(record(by_class=by_name(NUMBER), std=POSITIVE))] = None
     class_prior: Annotated[str, one_of(TRAINED, UNIFORM)] = TRAINED
+    test_owners: Annotated[str, one_of(APART, SHARED)] = APART
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +389,7 @@ class Manifest(Accuracy, RunStatement):
     def of(cls, privacy: PrivacyStatement, accuracy: Accuracy, **stated: Any) -> Self:
         """The manifest of a new run, not yet sealed; `stated` are the keys of `RunStatement` and `tuning`."""
         others = () if stated["task"] == MULTILABEL else OF_LABELS
-        absent = privacy.absent | {"refined", "selection", "test_counts", *WITH_COUNTS, *others}
+        absent = privacy.absent | {"refined", "selection", "test_counts", "test_owners", *WITH_COUNTS, *others}
         parts = {**vars(privacy), **vars(accuracy), **stated, "published": (), "absent": absent}
         return cls(**parts, private_commitment=None, per_record_commitment=None, files={}, manifest_digest="")
 
@@ -458,6 +460,11 @@ class Manifest(Accuracy, RunStatement):
     def several_labels(self) -> bool:
         """Whether a row has several labels."""
         return self.task == MULTILABEL
+
+    @property
+    def tests_people(self) -> bool:
+        """Whether the noisy counts on private test rows are of people's shares, and `n_test` of people."""
+        return self.unit == OWNER and self.test_counts is not None
 
     @property
     def histogram_files(self) -> list[str]:

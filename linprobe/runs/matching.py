@@ -138,7 +138,8 @@ def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progr
         note = compare_test_rows(features, blocks, training.sizes["train"], where)
         if note is not None:
             progress.note(note.note)
-        if features.has_owners("test") and training.has_owners("train"):
+        apart = features.has_owners("test") and not features.description.shares_owners
+        if apart and training.has_owners("train"):
             refuse_both_sides(
                 GroupRows(features, "test").owners(),
                 GroupRows(training, "train").owners(),
@@ -223,9 +224,13 @@ def check_stated(run: RunFolder, features: FeatureReader) -> list[str]:
     if list(features.description.class_names) != run.class_names or features.n_features != manifest.n_features:
         raise PrivacyError(f"{features.path} has other classes or features than the manifest; find the right file")
     _same("task", run.task, features.description.task, features)
+    shared = manifest.has("test_owners")
+    if shared:
+        _same("test_owners", manifest.test_owners, features.description.test_owners, features)
     return [
         "class_names",
         *(["task"] if manifest.has("task") else []),
+        *(["test_owners"] if shared else []),
         *_rows(manifest, features),
         *_test_rows(run, features),
     ]

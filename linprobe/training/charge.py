@@ -74,8 +74,10 @@ class BookFinder:
         old = any(book.is_old(path) for path in books)
         self.commitments = [Commitment(key), *([Commitment(key, scaled=False)] if old else [])]
 
-    def account(self, features: FeatureReader, protected: Sequence[GroupRows] = ()) -> Account | None:
-        """The book with the keys of its rows, after the training rows of `features` were added.
+    def account(
+        self, features: FeatureReader, protected: Sequence[GroupRows] = (), *, group: str = "train"
+    ) -> Account | None:
+        """The book with the keys of its rows, after the training rows of `features` were added, or another `group`.
 
         Args:
             protected: rows that a run protects besides the training rows: public ones, and private test rows.
@@ -94,19 +96,18 @@ class BookFinder:
             return Account(path)
         if old and book.is_old(old[0]):
             book.take_over(path, old[0])
-        account = Account.at(path, self._keys(features, protected))
+        account = Account.at(path, self._keys(GroupRows(features, group), protected))
         if self._make or (path.exists() and not keys_file(path).exists()):
             with account.charging():
                 pass
         return account
 
-    def _keys(self, features: FeatureReader, protected: Iterable[GroupRows]) -> RowKeys:
-        """Keys of the training rows, if they were added, and of the `protected` rows."""
+    def _keys(self, rows: GroupRows, protected: Iterable[GroupRows]) -> RowKeys:
+        """Keys of the `rows` of the book, if they were added, and of the `protected` rows."""
         key = _key(self._folder)
         keys = RowKeys()
         if self.commitments:
-            train = {"rows": self.commitments[0].row_keys(), **GroupRows(features, "train").name_keys(key)}
-            keys = RowKeys.of(train)
+            keys = RowKeys.of({"rows": self.commitments[0].row_keys(), **rows.name_keys(key)})
         for more in protected:
             added = Commitment(key)
             for x, _ in more.blocks():
@@ -115,8 +116,13 @@ class BookFinder:
         return keys
 
 
-def existing_book(features: FeatureReader, given: Path | None = None, *, make: bool = False) -> Account | None:
+def existing_book(
+    features: FeatureReader, given: Path | None = None, *, make: bool = False, group: str = "train"
+) -> Account | None:
     """The budget book of a feature file: `given`, or by default the book of its training rows, which are read.
+
+    Args:
+        group: of the rows, in place of the training rows.
 
     Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
 
@@ -124,15 +130,15 @@ def existing_book(features: FeatureReader, given: Path | None = None, *, make: b
         DataError, LinprobeError: as `BookFinder`.
     """
     finder = BookFinder(given, make=make)
-    for x, _ in features.blocks("train") if finder.commitments else ():
+    for x, _ in features.blocks(group) if finder.commitments else ():
         for commitment in finder.commitments:
             commitment.add(x)
-    return finder.account(features)
+    return finder.account(features, group=group)
 
 
-def book_of(features: FeatureReader, given: Path | None = None) -> Account:
+def book_of(features: FeatureReader, given: Path | None = None, *, group: str = "train") -> Account:
     """`existing_book`, which makes the key of default books if there is none."""
-    account = existing_book(features, given, make=True)
+    account = existing_book(features, given, make=True, group=group)
     assert account is not None  # noqa: S101
     return account
 
@@ -268,6 +274,13 @@ def charged_selection(
     finally:
         with suppress(OSError):
             os.utime(account.path)
+
+
+def charge_evaluation(account: Account, entry: Entry, progress: Progress) -> None:
+    """Charge a release of a finished run on other rows to their book. Raises as `RunCharge.charge`."""
+    with _charging(account) as shared:
+        others = book.charge(account.path, entry, _check_caps(account, shared, None, entry.delta or 0.0))
+    _note(progress, account.path, others, entry, shared)
 
 
 @contextmanager

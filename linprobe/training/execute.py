@@ -414,11 +414,11 @@ def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
 
 
 def _test(prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> NoisyTest:
-    """Noisy numbers of correct and wrong predictions on the private test rows, by class."""
+    """Noisy numbers, or people's shares, of correct and wrong predictions on the private test rows, by class."""
     dataset, run, noise = prepared.dataset, prepared.run, prepared.plan.schedule.others[TEST_ACCURACY]
-    cells = np.zeros((dataset.n_classes, 2), np.int64)
+    cells = np.zeros((dataset.n_classes, 2))
     if run.group.rank == 0 and dataset.features is not None:
-        cells = right_and_wrong(dataset.features.blocks("test"), weights, bias)
+        cells = right_and_wrong(dataset.features.blocks("test"), weights, bias, dataset.test_bounds)
     counted = held_out_counts(cells)
     placed = replace(counted, value=run.backend.put(counted.value))
     released = run.mechanism.release(placed, noise, purpose=TEST_ACCURACY)

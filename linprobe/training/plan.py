@@ -364,11 +364,6 @@ def _refuse_units(settings: Settings, dataset: Dataset) -> None:
             "variant is 'theory' and unit 'owner', but the analysis bounds the gradient of one row; allowed: variant "
             "practical, or unit record"
         )
-    if settings.test_epsilon is not None:
-        raise UsageError(
-            f"test epsilon is {settings.test_epsilon:g} with unit owner; a person may have several test rows, so the "
-            "noise would not protect people; leave out --test-epsilon"
-        )
     if dataset.joined and dataset.public is not None:
         raise UsageError(
             f"method {method.name} protects public rows like private ones, and the owners of public rows are not "

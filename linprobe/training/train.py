@@ -122,12 +122,18 @@ class Ready:
         Raises:
             UsageError: no private test rows. PrivacyError: delta too large for their number.
         """
-        test_epsilon = test_epsilon_of(self.features, self.request.test_epsilon, self.request.delta, self.method)
-        return replace(settings, test_epsilon=test_epsilon)
+        request = self.request
+        found = test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
+        return replace(settings, test_epsilon=found)
 
     def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
         """Warnings to print before the run starts. `delta`: of a choice among runs, None for one run."""
         said = [*_random_weights(self.features, self.other)]
+        if self.features.description.shares_owners:
+            said.append(
+                f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people that the model "
+                "knows, and may be lower on others"
+            )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}. --method names another")
         return said + warnings_of(plan, dataset, delta=delta)
@@ -412,7 +418,7 @@ def manifest_of(
     names = description.class_names
     return Manifest.of(
         trained.privacy,
-        accuracy_of(features, trained.tested, measured),
+        accuracy_of(features, trained.tested, measured, dataset.unit),
         precision=request.precision,
         device=request.device,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -437,6 +443,7 @@ def manifest_of(
         public_digest=dataset.public_digest(),
         class_counts=counts and CountsByClass(dict(zip(names, counts.by_class.tolist(), strict=True)), counts.std),
         class_prior=UNIFORM if settings.balanced else TRAINED,
+        test_owners=description.test_owners,
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
         refined=None if unlabelled is None or trained.refined is None else refinement(unlabelled, trained.refined),
     )

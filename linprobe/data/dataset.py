@@ -18,7 +18,7 @@ from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
 from linprobe.data.owners import Bounds, capped, id_hash, owner_bounds, refuse_both_sides
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.row_checks import GroupRows, check_rows, share_rows
+from linprobe.data.row_checks import GroupRows, check_rows, share_people, share_rows
 from linprobe.data.row_digests import Commitment
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.data.sources import ChainedSource, Source
@@ -248,12 +248,12 @@ def dataset_of(
 ) -> Dataset:
     """The rows of a feature file, split by public facts; `other` has public rows, `unlabelled` some without labels.
 
-    No row of `features` is read.
+    Of the rows of `features` only private test rows are read, to compare them with public ones.
 
     Raises:
         UsageError: options that do not fit the files, or `owner` without owners. DataError: files that do not belong
             together, rows of a person that are not adjacent, classes with fewer rows than `shots`.
-        PrivacyError: a person with private and with public rows.
+        PrivacyError: a person with private and with public rows, or a private test row that is public.
     """
     split = split or Split()
     several, names = features.description.several_labels, features.description.class_names
@@ -263,8 +263,14 @@ def dataset_of(
     shots = 0 if split.joined and split.shots else split.shots
     public, taken = _public_rows(features, other, shots, split)
     private, bounds, people = private_units(features, taken, split)
-    further = None if unlabelled is None else _unlabelled_rows(features, unlabelled)
-    _refuse_shared_people(people, (*(() if public is None else public.parts), *(() if further is None else (further,))))
+    if unlabelled is not None:
+        _check_made_alike(features, unlabelled)
+    further = None if unlabelled is None else unlabelled_group(unlabelled)
+    outside = [part for part in (*(() if public is None else public.parts), further) if part is not None]
+    _refuse_shared_people(people, outside)
+    _refuse_private_test(
+        features, [part for part in outside if part.group == UNLABELLED or not split.joined], split.unit
+    )
     weights = None
     if class_weight is not None and class_weight != BALANCED:
         free = public is not None and not split.joined  # labels of protected rows must not be counted
@@ -396,16 +402,20 @@ def unlabelled_group(features: FeatureReader) -> GroupRows:
     return GroupRows(features, UNLABELLED)
 
 
-def _unlabelled_rows(features: FeatureReader, other: FeatureReader) -> GroupRows:
-    """The rows of another file, without labels. PrivacyError if private test rows are among them."""
-    _check_made_alike(features, other)
-    rows = unlabelled_group(other)
-    if features.description.private_test and share_rows(GroupRows(features, "test"), rows):
-        raise PrivacyError(
-            f"{other.path} holds private test rows, or rows of their images, of {features.path}; refinement treats its "
-            "rows as public, and that would leak; give other rows with --unlabelled"
-        )
-    return rows
+def _refuse_private_test(features: FeatureReader, public: Iterable[GroupRows], unit: str | None) -> None:
+    """PrivacyError if private test rows of a file, or rows of their images or people, are among public rows."""
+    test, by_owner = GroupRows(features, "test"), unit == OWNER
+    for part in public if features.description.private_test else ():
+        if share_rows(test, part) or (by_owner and share_people(test, part)):
+            use = (
+                "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"
+                if part.group == UNLABELLED
+                else "a private row cannot be public too; give other rows, or --public-shots K"
+            )
+            raise PrivacyError(
+                f"the group {part.group} of {part.features.path} holds private test rows, or rows of their images"
+                f"{' or people' if by_owner else ''}, of {features.path}; {use}"
+            )
 
 
 def private_units(

@@ -23,6 +23,7 @@ from linprobe.accounting.row_keys import (
     book_with,
     books_folder,
     keys_file,
+    refuse_public,
     with_shared,
 )
 from linprobe.accounting.spending import Spending, refuse_above, spending
@@ -63,6 +64,8 @@ class BookFinder:
         self._given, self._make, self.commitments = given, make, list[Commitment]()
         self._folder = books_folder() if given is None else keys_file(given).parent
         if given is not None:
+            if _has_keys(given):
+                self.commitments = [Commitment(_key(self._folder))]
             return
         try:
             books = list(self._folder.glob(f"*{BOOK_SUFFIX}"))
@@ -74,45 +77,86 @@ class BookFinder:
         old = any(book.is_old(path) for path in books)
         self.commitments = [Commitment(key), *([Commitment(key, scaled=False)] if old else [])]
 
-    def account(self, features: FeatureReader, protected: Sequence[GroupRows] = ()) -> Account | None:
+    def account(
+        self,
+        features: FeatureReader,
+        protected: Sequence[GroupRows] = (),
+        public: Sequence[GroupRows] = (),
+        unit: str | None = None,
+    ) -> Account | None:
         """The book with the keys of its rows, after the training rows of `features` were added.
 
         Args:
             protected: rows that a run protects besides the training rows: public ones, and private test rows.
+            public: rows from outside the training rows that the run uses as public, protected or not.
+            unit: of the guarantee of the run; None if it has none.
 
         Returns: None if there is no book of any rows yet and none is to be made.
 
         Raises:
-            DataError: damaged keys. LinprobeError: keys that cannot be written.
+            DataError: damaged keys. LinprobeError: keys that cannot be written. PrivacyError: a public row that is
+                private in a book, or a private one that is public in a book.
         """
         if self._given is None and not self.commitments:
             return None
         path, old = self._given, None
         if path is None:
             path, *old = (self._folder / f"{commitment.value()}{BOOK_SUFFIX}" for commitment in self.commitments)
-        elif not keys_file(path).exists():
+        elif not _has_keys(path):
             return Account(path)
         if old and book.is_old(old[0]):
             book.take_over(path, old[0])
-        account = Account.at(path, self._keys(features, protected))
+        keys = self._keys(features, protected, public)
+        account = Account.at(path, keys)
+
+        def check() -> None:
+            refuse_public(keys, self._folder, _names(public), unit)
+
         if self._make or (path.exists() and not keys_file(path).exists()):
-            with account.charging():
+            with account.charging(check):
                 pass
+        else:
+            check()
         return account
 
-    def _keys(self, features: FeatureReader, protected: Iterable[GroupRows]) -> RowKeys:
-        """Keys of the training rows, if they were added, and of the `protected` rows."""
+    def _keys(self, features: FeatureReader, protected: Iterable[GroupRows], public: Iterable[GroupRows]) -> RowKeys:
+        """Keys of the training rows, if they were added, of the `protected` and of the `public` rows."""
         key = _key(self._folder)
         keys = RowKeys()
         if self.commitments:
             train = {"rows": self.commitments[0].row_keys(), **GroupRows(features, "train").name_keys(key)}
             keys = RowKeys.of(train)
         for more in protected:
-            added = Commitment(key)
-            for x, _ in more.blocks():
-                added.add(x)
-            keys = keys.joined(RowKeys.of({"rows": added.row_keys(), **more.name_keys(key)}))
+            keys = keys.joined(_keys_of(more, key))
+        for more in public:
+            keys = keys.joined(_keys_of(more, key).as_public())
         return keys
+
+
+def _keys_of(rows: GroupRows, key: bytes) -> RowKeys:
+    added = Commitment(key)
+    for x, _ in rows.blocks():
+        added.add(x)
+    return RowKeys.of({"rows": added.row_keys(), **rows.name_keys(key)})
+
+
+def _has_keys(path: Path) -> bool:
+    """Whether a book has row keys beside it, or states that it has."""
+    return keys_file(path).exists() or bool(book.read_book(path).keys)
+
+
+def _names(public: Iterable[GroupRows]) -> str:
+    return " and ".join(f"rows of group {part.group} of {part.features.path}" for part in public)
+
+
+def refuse_private_in_books(public: Sequence[GroupRows]) -> None:
+    """PrivacyError if rows that are used as public are private in one of the default books. Nothing is written."""
+    folder = books_folder()
+    if public and (folder / KEY).exists():
+        key, keys = _key(folder), RowKeys()
+        for part in public:
+            keys = keys.joined(_keys_of(part, key).as_public())
+        refuse_public(keys, folder, _names(public))
 
 
 def existing_book(features: FeatureReader, given: Path | None = None, *, make: bool = False) -> Account | None:

@@ -51,7 +51,7 @@ from linprobe.runs.output import run_folder_of_group
 from linprobe.runs.per_record_file import PrivateRecords
 from linprobe.runs.refinement import refinement
 from linprobe.runs.test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
-from linprobe.training.charge import BookFinder, RunCharge
+from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.execute import Observer, Trained, execute
 from linprobe.training.run_config import config_text
@@ -291,11 +291,16 @@ def checked_rows(
     refuse_training_rows(ready.features)
     for warning in warnings:
         progress.note(warning)
+    parts = dataset.public.parts if isinstance(dataset.public, PublicRows) else ()
+    unlabelled = [dataset.unlabelled] if isinstance(dataset.unlabelled, GroupRows) else []
+    public = [part for part in (*parts, *unlabelled) if part.keep is None or part.features is not ready.features]
     if finder is None:
+        if rank == 0:
+            refuse_private_in_books(public)
         return None
-    public = dataset.public.parts if dataset.joined and isinstance(dataset.public, PublicRows) else ()
     held_out = [GroupRows(ready.features, "test")] if plan.settings.test_epsilon is not None else []
-    return finder.account(ready.features, [*public, *held_out])
+    protected = [*(parts if dataset.joined else ()), *held_out]
+    return finder.account(ready.features, protected, public, dataset.unit if plan.method.private else None)
 
 
 def train_on(

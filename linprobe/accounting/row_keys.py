@@ -186,12 +186,12 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
 
-def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = None) -> None:
+def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = None, *, spare: int = 0) -> None:
     """Raise PrivacyError if a public row of `new` is private in a book of `folder`, or a private one is public there.
 
     Args:
         new: keys of what a run protects and of what it uses as public. whose: the public rows, for the message.
-        unit: of the run; None if it promises nothing for its rows.
+        unit: of the run; None if it promises nothing for its rows. spare: so many may be private, by chance.
     """
     for path, contents, theirs in keyed_books(folder) if unit is not None or len(new.public) else ():
         units = {entry.unit for entry in contents.counted if entry.private} if len(new.public) else set()
@@ -199,7 +199,7 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
         both = unit is not None and len(theirs.public)
         shown = np.intersect1d(theirs.public, new.private(unit or "")) if both else ()
         moved = f"if they are public, move {path.name} and its row keys to another folder"
-        if any(map(len, hidden)):
+        if max(map(len, hidden), default=0) > spare:
             raise PrivacyError(
                 f"{max(map(len, hidden))} of the {whose} are private rows, images or people of the runs in budget book "
                 f"{path}; no epsilon covers a row that is public once; give other rows, or {moved}"

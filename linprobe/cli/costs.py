@@ -123,6 +123,8 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
         nouns = {"rows": "row", "images": "image", "owners": "owner"}
         common = ", ".join(counted(other[kind], noun) for kind, noun in nouns.items() if other[kind])
         yield f"counted together with {other['book']}: {counted(other['runs'], 'run')}; {common} in common"
+    if len(found["shared"]) > 1:
+        yield "the total adds up the runs of all these books, also where no row is in all of them: an upper bound"
     if found["book"] is None:
         return
     if found["not_recorded"]:

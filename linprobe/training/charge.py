@@ -149,14 +149,14 @@ def _names(public: Iterable[GroupRows]) -> str:
     return " and ".join(f"rows of group {part.group} of {part.features.path}" for part in public)
 
 
-def refuse_private_in_books(public: Sequence[GroupRows]) -> None:
-    """PrivacyError if rows that are used as public are private in one of the default books. Nothing is written."""
+def refuse_private_in_books(public: Sequence[GroupRows], *, spare: int = 0) -> None:
+    """PrivacyError if more than `spare` rows that are used as public are private in a default book; writes nothing."""
     folder = books_folder()
     if public and (folder / KEY).exists():
         key, keys = _key(folder), RowKeys()
         for part in public:
             keys = keys.joined(_keys_of(part, key).as_public())
-        refuse_public(keys, folder, _names(public))
+        refuse_public(keys, folder, _names(public), spare=spare)
 
 
 def existing_book(features: FeatureReader, given: Path | None = None, *, make: bool = False) -> Account | None:

@@ -29,7 +29,7 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import FeatureReader, extraction_of
+from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, extraction_of
 from linprobe.data.row_checks import GroupRows
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
@@ -294,6 +294,9 @@ def checked_rows(
     parts = dataset.public.parts if isinstance(dataset.public, PublicRows) else ()
     unlabelled = [dataset.unlabelled] if isinstance(dataset.unlabelled, GroupRows) else []
     public = [part for part in (*parts, *unlabelled) if part.keep is None or part.features is not ready.features]
+    if rank == 0 and not ready.features.description.private_test:
+        test = [GroupRows(ready.features, group) for group in ready.features.sizes if group == "test"]
+        refuse_private_in_books(test, spare=sum(part.n_rows for part in test) // BY_CHANCE)
     if finder is None:
         if rank == 0:
             refuse_private_in_books(public)

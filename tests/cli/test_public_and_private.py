@@ -321,3 +321,15 @@ def test_records_and_people_of_overlapping_files_are_one_account(
     found = spent(cli, "b.h5")
     assert (found["runs"], found["unit"], found["epsilon_by_unit"]["owner"]) == (2, "record", None)
     assert found["epsilon"] == pytest.approx(7.66505, rel=1e-5)  # a run by owner is two for a record: mu^2 = 4 + 1
+
+
+def test_test_rows_that_were_private_in_another_run_are_not_measured(
+    cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path
+) -> None:
+    for name, test, facts in (("a", HELD, {}), ("b", A[:40], {}), ("c", A[:40], {"test_rows": "private"})):
+        file_of(tmp_path / f"{name}.h5", facts=facts, train=A if name == "a" else B, test=test)
+    trained("a.h5", "a")
+    for words in (FEW, ["--method", "non-private"], [*FEW, "--dry-run"]):
+        refused(cli("train", "b.h5", *words, "--out", "b"), 4, ["40 of the rows of group test of b.h5 are private"])
+    trained("c.h5", "c", "--test-epsilon", "0.5")
+    assert spent(cli, "a.h5")["runs"] == 2

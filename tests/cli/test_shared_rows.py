@@ -101,6 +101,8 @@ def test_disjoint_halves_count_apart(cli: Cli, trained: Any, tmp_path: Path) -> 
     assert whole["runs"] == 2
     assert sorted(other["rows"] for other in whole["shared"]) == [N // 2, N // 2]
     assert whole["epsilon"] == pytest.approx(TWO, rel=1e-5)
+    assert "also where no row is in all of them" in cli("budget", tmp_path / "whole.h5").stderr
+    assert "also where no row is in all of them" not in cli("budget", first).stderr
 
 
 def test_a_cap_of_one_file_holds_for_runs_on_another(cli: Cli, refused: Cli, trained: Any, tmp_path: Path) -> None:

@@ -404,8 +404,10 @@ def unlabelled_group(features: FeatureReader) -> GroupRows:
 
 def _refuse_private_test(features: FeatureReader, public: Iterable[GroupRows], unit: str | None) -> None:
     """PrivacyError if private test rows of a file, or rows of their images or people, are among public rows."""
+    if not features.description.private_test:
+        return
     test, by_owner = GroupRows(features, "test"), unit == OWNER
-    for part in public if features.description.private_test else ():
+    for part in public:
         if share_rows(test, part) or (by_owner and share_people(test, part)):
             use = (
                 "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"

@@ -72,24 +72,22 @@ def _verify(request: VerifyRequest) -> None:
 @command(ReportRequest)
 def _report(request: ReportRequest) -> None:
     """Write the page, and print its path."""
-    from linprobe.accounting.row_keys import recorded_total
     from linprobe.cli import _terminal
     from linprobe.reporting.page import report
 
-    manifest = report(request)
-    _terminal.note(recorded_total(manifest.book_id, manifest.epsilon, shared=True))
+    _terminal.note(report(request))
     print_made("page", request.html)
 
 
 @command(ReleaseRequest)
 def _release(request: ReleaseRequest) -> None:
     """Write the folder, and print it."""
-    from linprobe.accounting.row_keys import recorded_total
+    from linprobe.accounting.row_keys import recorded_totals
     from linprobe.cli import _terminal
     from linprobe.evaluation import release as commands
 
     released = commands.release(request)
-    _terminal.note(recorded_total(released["run_id"], released["epsilon"], shared=True))
+    _terminal.note(recorded_totals(released["run_id"], released["epsilon"])[1])
     if request.as_json:
         print_made("release", released["release"], released)
         return

@@ -18,7 +18,7 @@ from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
 from linprobe.data.owners import Bounds, capped, id_hashes, owner_bounds, refuse_both_sides
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.row_checks import GroupRows, check_rows, compare_test_rows, share_rows
+from linprobe.data.row_checks import GroupRows, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_digests import Commitment
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.data.sources import ChainedSource, Source
@@ -250,24 +250,28 @@ def dataset_of(
 ) -> Dataset:
     """The rows of a feature file, split by public facts; `other` has public rows, `unlabelled` some without labels.
 
-    No row of `features` is read.
+    Of the rows of `features` only private test rows are read, to compare them with public ones.
 
     Raises:
         UsageError: options that do not fit the files, or `owner` without owners. DataError: files that do not belong
             together, rows of a person that are not adjacent, classes with fewer rows than `shots`.
-        PrivacyError: a person with private and with public rows.
+        PrivacyError: a person with private and with public rows, or a private test row that is public.
     """
     split = split or Split()
     # a method that joins public rows protects all rows
     shots = 0 if split.joined and split.shots else split.shots
     public, taken = _public_rows(features, other, shots, split)
     private, bounds, people = private_units(features, taken, split)
-    further = None if unlabelled is None else _unlabelled_rows(features, unlabelled)
+    if unlabelled is not None:
+        _check_made_alike(features, unlabelled)
+    further = None if unlabelled is None else unlabelled_group(unlabelled)
+    outside = [part for part in (*(() if public is None else public.parts), further) if part is not None]
     protected = set(people)
     if features.description.shares_owners and test_people(features, split.unit) is not None:
         protected.update(features.owners("test"))
-    _refuse_shared_people(
-        protected, (*(() if public is None else public.parts), *(() if further is None else (further,)))
+    _refuse_shared_people(protected, outside)
+    _refuse_private_test(
+        features, [part for part in outside if part.group == UNLABELLED or not split.joined], split.unit
     )
     # labels of protected rows must not be counted
     weights = None if class_weight is None else _weights(class_weight, features, None if split.joined else public)
@@ -408,16 +412,22 @@ def unlabelled_group(features: FeatureReader) -> GroupRows:
     return GroupRows(features, UNLABELLED)
 
 
-def _unlabelled_rows(features: FeatureReader, other: FeatureReader) -> GroupRows:
-    """The rows of another file, without labels. PrivacyError if private test rows are among them."""
-    _check_made_alike(features, other)
-    rows = unlabelled_group(other)
-    if features.description.private_test and share_rows(GroupRows(features, "test"), rows):
-        raise PrivacyError(
-            f"{other.path} holds private test rows, or rows of their images, of {features.path}; refinement treats its "
-            "rows as public, and that would leak; give other rows with --unlabelled"
-        )
-    return rows
+def _refuse_private_test(features: FeatureReader, public: Iterable[GroupRows], unit: str | None) -> None:
+    """PrivacyError if private test rows of a file, or rows of their images or people, are among public rows."""
+    if not features.description.private_test:
+        return
+    test, by_owner = GroupRows(features, "test"), unit == OWNER
+    for part in public:
+        if share_rows(test, part) or (by_owner and share_people(test, part)):
+            use = (
+                "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"
+                if part.group == UNLABELLED
+                else "a private row cannot be public too; give other rows, or --public-shots K"
+            )
+            raise PrivacyError(
+                f"the group {part.group} of {part.features.path} holds private test rows, or rows of their images"
+                f"{' or people' if by_owner else ''}, of {features.path}; {use}"
+            )
 
 
 def private_units(

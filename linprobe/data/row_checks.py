@@ -211,6 +211,12 @@ def share_rows(private: GroupRows, public: GroupRows) -> bool:
     return _share_an_image(private, public) or share_a_row(*rows)
 
 
+def share_people(private: GroupRows, public: GroupRows) -> bool:
+    """Whether two groups have rows of one owner; False where a file has no owners."""
+    named = all(group.features.has_owners(group.group) for group in (private, public))
+    return named and not set(private.owners()).isdisjoint(public.owners())
+
+
 def _share_an_image(private: GroupRows, public: GroupRows) -> bool:
     """Whether two groups have rows of one image; False where a file has no fingerprints."""
     mine, theirs = private.image_keys(), public.image_keys()

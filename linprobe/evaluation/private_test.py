@@ -62,7 +62,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
             releases=(Releases(TEST_ACCURACY, sigma, 1.0, 1),),
         )
         cells = right_and_wrong(features.blocks("test"), run.weights, bias, test_people(features, unit))
-        account = book_of(features, request.book, group="test")
+        account = book_of(features, request.book, group="test", unit=unit)
         charge_evaluation(account, entry, progress)
         released = GaussianMechanism(NoiseSource(), Ledger().append).release(
             held_out_counts(cells), sigma, purpose=TEST_ACCURACY

@@ -30,7 +30,7 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import FeatureReader, extraction_of
+from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, extraction_of
 from linprobe.data.row_checks import GroupRows
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
@@ -50,7 +50,7 @@ from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.run_folder import run_folder_of_group
 from linprobe.training.centring import SHORTEST_MEAN
-from linprobe.training.charge import BookFinder, RunCharge
+from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.execute import Observer, Runtime, Trained, execute
 from linprobe.training.plan import Plan, plan_run, warnings_of
@@ -296,11 +296,19 @@ def checked_rows(
     refuse_training_rows(ready.features)
     for warning in warnings:
         progress.note(warning)
+    parts = dataset.public.parts if isinstance(dataset.public, PublicRows) else ()
+    unlabelled = [dataset.unlabelled] if isinstance(dataset.unlabelled, GroupRows) else []
+    public = [part for part in (*parts, *unlabelled) if part.keep is None or part.features is not ready.features]
+    if rank == 0 and not ready.features.description.private_test:
+        test = [GroupRows(ready.features, group) for group in ready.features.sizes if group == "test"]
+        refuse_private_in_books(test, spare=sum(part.n_rows for part in test) // BY_CHANCE)
     if finder is None:
+        if rank == 0:
+            refuse_private_in_books(public)
         return None
-    public = dataset.public.parts if dataset.joined and isinstance(dataset.public, PublicRows) else ()
     held_out = [GroupRows(ready.features, "test")] if plan.settings.test_epsilon is not None else []
-    return finder.account(ready.features, [*public, *held_out])
+    protected = [*(parts if dataset.joined else ()), *held_out]
+    return finder.account(ready.features, protected, public, dataset.unit if plan.method.private else None)
 
 
 def train_on(

@@ -296,19 +296,34 @@ def checked_rows(
     refuse_training_rows(ready.features)
     for warning in warnings:
         progress.note(warning)
-    parts = dataset.public.parts if isinstance(dataset.public, PublicRows) else ()
-    unlabelled = [dataset.unlabelled] if isinstance(dataset.unlabelled, GroupRows) else []
-    public = [part for part in (*parts, *unlabelled) if part.keep is None or part.features is not ready.features]
-    if rank == 0 and not ready.features.description.private_test:
-        test = [GroupRows(ready.features, group) for group in ready.features.sizes if group == "test"]
-        refuse_private_in_books(test, spare=sum(part.n_rows for part in test) // BY_CHANCE)
+    public = _outside(ready.features, dataset)
+    if rank == 0:
+        _refuse_private_test(ready.features)
     if finder is None:
         if rank == 0:
             refuse_private_in_books(public)
         return None
     held_out = [GroupRows(ready.features, "test")] if plan.settings.test_epsilon is not None else []
-    protected = [*(parts if dataset.joined else ()), *held_out]
+    protected = [*(_labelled(dataset) if dataset.joined else ()), *held_out]
     return finder.account(ready.features, protected, public, dataset.unit if plan.method.private else None)
+
+
+def _labelled(dataset: Dataset) -> tuple[GroupRows, ...]:
+    return dataset.public.parts if isinstance(dataset.public, PublicRows) else ()
+
+
+def _outside(features: FeatureReader, dataset: Dataset) -> list[GroupRows]:
+    """The public rows that are no training rows of `features`: labelled ones, and ones without labels."""
+    unlabelled = (dataset.unlabelled,) if isinstance(dataset.unlabelled, GroupRows) else ()
+    labelled = (part for part in _labelled(dataset) if part.keep is None or part.features is not features)
+    return [*labelled, *unlabelled]
+
+
+def _refuse_private_test(features: FeatureReader) -> None:
+    """PrivacyError if public test rows, except a few by chance, are private in a default budget book."""
+    if "test" in features.sizes and not features.description.private_test:
+        test = GroupRows(features, "test")
+        refuse_private_in_books([test], spare=test.n_rows // BY_CHANCE)
 
 
 def train_on(

@@ -694,7 +694,11 @@ class AuditRequest(
     JsonOption,
     Request,
     command="audit",
-    examples=("audit --method noisy-gd --eps 3", "audit --method dp-newton --eps 3 --runs 50 --canaries 50"),
+    examples=(
+        "audit --method noisy-gd --eps 3",
+        "audit --method dp-newton --eps 3 --runs 50 --canaries 50",
+        "audit --method noisy-gd --eps 3 --part tune",
+    ),
 ):
     """Measure a lower bound on epsilon with canaries (planted records).
 
@@ -729,6 +733,12 @@ class AuditRequest(
     )
     canaries: int = option(100, "Canaries per run.", least=10, most=1000)
     confidence: float = option(0.999, "Confidence of the lower bound.", least=0.5, below=1)
+    part: Literal["training", "counts", "tune", "histogram"] = option(
+        "training",
+        "What is audited",
+        after="; counts: training with noisy class counts and noisy accuracy on test rows; tune: the private choice "
+        "of one run; histogram: of the privacy losses of records",
+    )
     unit: Literal["record", "owner"] = option("record", "What a canary is", after="; owner: a person with 3 rows")
     device: str = option("cpu", "cuda or cuda:N: audit training on that GPU too.")
 

@@ -25,7 +25,7 @@ DEFAULT_DELTA = 1e-5
 DEFAULT_STEPS = 50
 CENTRED_STEPS = 400  # around a private mean; around a public one, or from text weights, if classes have many rows
 MANY_ROWS = 1000
-LARGE_STEP = 1e9  # multiply-adds: rows x features x classes
+LARGE_STEP = 1e8  # multiply-adds: rows x features x classes
 MANY_ROWS_FROM_TEXT = 150
 SAMPLED_STEPS = 200
 NEWTON_STEPS = 8
@@ -207,10 +207,10 @@ class Noise:
     n_steps: int | None = option(
         None,
         "Number of steps; the noise follows.",
-        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} with a private mean ({DEFAULT_STEPS} if rows x features x classes are "
-        f"above {LARGE_STEP:.0e} and a class has fewer than {MANY_ROWS} rows), with a public mean and {MANY_ROWS} rows "
-        f"per class, or with text weights and {MANY_ROWS_FROM_TEXT} rows per class; {SAMPLED_STEPS} with Poisson "
-        f"sampling; {NEWTON_STEPS} dp-newton",
+        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} with a private mean, or with a public one and {MANY_ROWS} rows per "
+        f"class ({DEFAULT_STEPS} for noisy-gd, adamix and fully-private if rows x features x classes are above "
+        f"{LARGE_STEP:.0e}), or with text weights and {MANY_ROWS_FROM_TEXT} rows per class; {SAMPLED_STEPS} with "
+        f"Poisson sampling; {NEWTON_STEPS} dp-newton",
         asked="steps",
         group="Privacy",
     )

@@ -86,22 +86,29 @@ def test_descent_around_a_mean_is_longer_where_classes_have_many_rows() -> None:
     assert NoisyGD(epsilon=1.0, classes=list(range(CLASSES))).fit(x[:449], y[:449], **text).n_iter_ == DEFAULT_STEPS
 
 
-def test_large_steps_around_a_private_mean_are_few_where_classes_have_few_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = rows_with_a_mean()
+    private, public = ArraySource(x, y), ArraySource(x[:30], y[:30])
     size = len(x) * WIDTH * CLASSES
 
-    def steps(large: float, many: int) -> list[int]:
+    def steps(large: float, asked: Settings, dataset: Dataset = Dataset(private, CLASSES)) -> list[int]:
         monkeypatch.setattr(plan_module, "LARGE_STEP", large)
-        monkeypatch.setattr(plan_module, "MANY_ROWS", many)
-        made = plan_run(settings(condition=MEAN), Dataset(ArraySource(x, y), CLASSES))
-        return [budget.n_steps for budget in made.budgets]
+        return [budget.n_steps for budget in plan_run(asked, dataset).budgets]
 
-    per_class = len(x) // CLASSES
-    assert steps(size, per_class + 1) == [CENTRED_STEPS, DEFAULT_STEPS]  # not above `LARGE_STEP`
-    assert steps(size - 1, per_class + 1) == [DEFAULT_STEPS, DEFAULT_STEPS]
-    assert steps(size - 1, per_class) == [CENTRED_STEPS, DEFAULT_STEPS]
+    assert steps(size, settings(condition=MEAN)) == [CENTRED_STEPS, DEFAULT_STEPS]  # not above `LARGE_STEP`
+    assert steps(size - 1, settings(condition=MEAN)) == [DEFAULT_STEPS, DEFAULT_STEPS]
+    around_public = Dataset(private, CLASSES, public=public)
+    for method, few in (("noisy-gd", DEFAULT_STEPS), ("adamix", DEFAULT_STEPS), ("ngd", CENTRED_STEPS)):
+        asked = ESTIMATORS[method](epsilon=1.0).settings()
+        assert steps(size, asked, around_public) == [CENTRED_STEPS]
+        assert steps(size - 1, asked, around_public) == [few]
+
+
+@pytest.mark.parametrize("given", [{"learning_rate": 1e-3}, {"schedule": "theory"}])
+def test_large_steps_without_momentum_are_many(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
+    monkeypatch.setattr(plan_module, "LARGE_STEP", 1)
+    made = plan_run(settings(condition=MEAN, **given), Dataset(ArraySource(*rows_with_a_mean()), CLASSES))
+    assert made.budgets[0].n_steps == CENTRED_STEPS
 
 
 @pytest.mark.parametrize("condition", ["nonee", "Mean", ""])

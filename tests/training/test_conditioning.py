@@ -88,16 +88,16 @@ def test_descent_around_a_mean_is_longer_where_classes_have_many_rows() -> None:
 
 def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = rows_with_a_mean()
-    private, public = ArraySource(x, y), ArraySource(x[:30], y[:30])
+    alone = Dataset(ArraySource(x, y), CLASSES)
+    around_public = Dataset(ArraySource(x, y), CLASSES, public=ArraySource(x[:30], y[:30]))
     size = len(x) * WIDTH * CLASSES
 
-    def steps(large: float, asked: Settings, dataset: Dataset = Dataset(private, CLASSES)) -> list[int]:
+    def steps(large: float, asked: Settings, dataset: Dataset) -> list[int]:
         monkeypatch.setattr(plan_module, "LARGE_STEP", large)
         return [budget.n_steps for budget in plan_run(asked, dataset).budgets]
 
-    assert steps(size, settings(condition=MEAN)) == [CENTRED_STEPS, DEFAULT_STEPS]  # not above `LARGE_STEP`
-    assert steps(size - 1, settings(condition=MEAN)) == [DEFAULT_STEPS, DEFAULT_STEPS]
-    around_public = Dataset(private, CLASSES, public=public)
+    assert steps(size, settings(condition=MEAN), alone) == [CENTRED_STEPS, DEFAULT_STEPS]  # not above `LARGE_STEP`
+    assert steps(size - 1, settings(condition=MEAN), alone) == [DEFAULT_STEPS, DEFAULT_STEPS]
     for method, few in (("noisy-gd", DEFAULT_STEPS), ("adamix", DEFAULT_STEPS), ("ngd", CENTRED_STEPS)):
         asked = ESTIMATORS[method](epsilon=1.0).settings()
         assert steps(size, asked, around_public) == [CENTRED_STEPS]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from linprobe.methods import noisy_gd
 from linprobe.methods._base import Fitted, Method, Problem, Run
-from linprobe.methods._descent import has_momentum
 from linprobe.options import FullyPrivateOptions, NoisyGDOptions
 
 
@@ -31,5 +30,4 @@ METHOD = Method(
     centres=False,
     weighs=True,
     several_labels=True,
-    has_momentum=has_momentum,
 )

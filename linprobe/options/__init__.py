@@ -207,10 +207,11 @@ class Noise:
     n_steps: int | None = option(
         None,
         "Number of steps; the noise follows.",
-        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} with a private mean, or with a public one and {MANY_ROWS} rows per "
-        f"class ({DEFAULT_STEPS} for noisy-gd, adamix and fully-private if rows x features x classes are above "
-        f"{LARGE_STEP:.0e}), or with text weights and {MANY_ROWS_FROM_TEXT} rows per class; {SAMPLED_STEPS} with "
-        f"Poisson sampling; {NEWTON_STEPS} dp-newton",
+        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} with a private mean ({DEFAULT_STEPS} if steps are large and a class "
+        f"has fewer than {MANY_ROWS} rows), with a public mean and {MANY_ROWS} rows per class ({DEFAULT_STEPS} for "
+        f"noisy-gd and adamix if steps are large), or with text weights and {MANY_ROWS_FROM_TEXT} rows per class; "
+        f"{SAMPLED_STEPS} with Poisson sampling; {NEWTON_STEPS} dp-newton; large: rows x features x classes above "
+        f"{LARGE_STEP:.0e}",
         asked="steps",
         group="Privacy",
     )

@@ -204,12 +204,10 @@ def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool, from_text
     """The number of private units from which the default is `CENTRED_STEPS`."""
     large = dataset.trained.n_rows * dataset.private.n_features * dataset.n_classes > LARGE_STEP
     has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
-    if large and has_momentum and (settings.condition == MEAN or centred):
-        return math.inf
     if settings.condition == MEAN:
-        return 0
+        return MANY_ROWS * dataset.n_classes if large else 0
     if centred:
-        return MANY_ROWS * dataset.n_classes
+        return math.inf if large and has_momentum else MANY_ROWS * dataset.n_classes
     return MANY_ROWS_FROM_TEXT * dataset.n_classes if from_text else math.inf
 
 

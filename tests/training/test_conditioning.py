@@ -91,13 +91,17 @@ def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> N
     alone = Dataset(ArraySource(x, y), CLASSES)
     around_public = Dataset(ArraySource(x, y), CLASSES, public=ArraySource(x[:30], y[:30]))
     size = len(x) * WIDTH * CLASSES
+    per_class = len(x) // CLASSES
 
-    def steps(large: float, asked: Settings, dataset: Dataset) -> list[int]:
+    def steps(large: float, asked: Settings, dataset: Dataset, many: int = per_class) -> list[int]:
         monkeypatch.setattr(plan_module, "LARGE_STEP", large)
+        monkeypatch.setattr(plan_module, "MANY_ROWS", many)
         return [budget.n_steps for budget in plan_run(asked, dataset).budgets]
 
-    assert steps(size, settings(condition=MEAN), alone) == [CENTRED_STEPS, DEFAULT_STEPS]  # not above `LARGE_STEP`
-    assert steps(size - 1, settings(condition=MEAN), alone) == [DEFAULT_STEPS, DEFAULT_STEPS]
+    private = settings(condition=MEAN)
+    assert steps(size, private, alone, per_class + 1) == [CENTRED_STEPS, DEFAULT_STEPS]  # not above `LARGE_STEP`
+    assert steps(size - 1, private, alone, per_class + 1) == [DEFAULT_STEPS, DEFAULT_STEPS]
+    assert steps(size - 1, private, alone) == [CENTRED_STEPS, DEFAULT_STEPS]
     for method, few in (("noisy-gd", DEFAULT_STEPS), ("adamix", DEFAULT_STEPS), ("ngd", CENTRED_STEPS)):
         asked = ESTIMATORS[method](epsilon=1.0).settings()
         assert steps(size, asked, around_public) == [CENTRED_STEPS]
@@ -106,9 +110,10 @@ def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("given", [{"learning_rate": 1e-3}, {"schedule": "theory"}])
 def test_large_steps_without_momentum_are_many(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
+    x, y = rows_with_a_mean()
     monkeypatch.setattr(plan_module, "LARGE_STEP", 1)
-    made = plan_run(settings(condition=MEAN, **given), Dataset(ArraySource(*rows_with_a_mean()), CLASSES))
-    assert made.budgets[0].n_steps == CENTRED_STEPS
+    dataset = Dataset(ArraySource(x, y), CLASSES, public=ArraySource(x[:30], y[:30]))
+    assert plan_run(settings(**given), dataset).schedule.n_steps == CENTRED_STEPS
 
 
 @pytest.mark.parametrize("condition", ["nonee", "Mean", ""])

@@ -28,7 +28,17 @@ from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.methods import METHODS, Method, Schedule
 from linprobe.methods.class_counts import gives_log_odds
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import LARGE_STEP, MANY_ROWS, MANY_ROWS_FROM_TEXT, OWNER, RECORD, VOTE, Centring, Intercept
+from linprobe.options import (
+    LARGE_STEP,
+    LARGE_STEP_WITH_MOMENTUM,
+    MANY_ROWS,
+    MANY_ROWS_FROM_TEXT,
+    OWNER,
+    RECORD,
+    VOTE,
+    Centring,
+    Intercept,
+)
 from linprobe.options.declaration import declared, refuse_idle
 from linprobe.plans.centring import settled
 from linprobe.plans.settings import INIT_WORDS, Settings, schedule_of
@@ -202,12 +212,12 @@ def _known(settings: Settings, dataset: Dataset, from_text: bool) -> str | None:
 
 def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool, from_text: bool) -> float:
     """The number of private units from which the default is `CENTRED_STEPS`."""
-    large = dataset.trained.n_rows * dataset.private.n_features * dataset.n_classes > LARGE_STEP
-    has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
+    size, many = dataset.trained.n_rows * dataset.private.n_features * dataset.n_classes, MANY_ROWS * dataset.n_classes
     if settings.condition == MEAN:
-        return MANY_ROWS * dataset.n_classes if large else 0
+        return many if size > LARGE_STEP else 0
     if centred:
-        return math.inf if large and has_momentum else MANY_ROWS * dataset.n_classes
+        has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
+        return math.inf if has_momentum and size > LARGE_STEP_WITH_MOMENTUM else many
     return MANY_ROWS_FROM_TEXT * dataset.n_classes if from_text else math.inf
 
 

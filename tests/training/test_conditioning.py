@@ -94,7 +94,8 @@ def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> N
     per_class = len(x) // CLASSES
 
     def steps(large: float, asked: Settings, dataset: Dataset, many: int = per_class) -> list[int]:
-        monkeypatch.setattr(plan_module, "LARGE_STEP", large)
+        for name in ("LARGE_STEP", "LARGE_STEP_WITH_MOMENTUM"):
+            monkeypatch.setattr(plan_module, name, large)
         monkeypatch.setattr(plan_module, "MANY_ROWS", many)
         return [budget.n_steps for budget in plan_run(asked, dataset).budgets]
 
@@ -111,7 +112,7 @@ def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("given", [{"learning_rate": 1e-3}, {"schedule": "theory"}])
 def test_large_steps_without_momentum_are_many(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
     x, y = rows_with_a_mean()
-    monkeypatch.setattr(plan_module, "LARGE_STEP", 1)
+    monkeypatch.setattr(plan_module, "LARGE_STEP_WITH_MOMENTUM", 1)
     dataset = Dataset(ArraySource(x, y), CLASSES, public=ArraySource(x[:30], y[:30]))
     assert plan_run(settings(**given), dataset).schedule.n_steps == CENTRED_STEPS
 

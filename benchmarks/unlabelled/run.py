@@ -27,8 +27,8 @@ from sklearn.datasets import load_digits
 
 from linprobe import AdaMix, NoisyGD, OnlyPublic
 from linprobe.accounting.events import Releases
-from linprobe.metrics.refinement import Known, gathered, refine
-from linprobe.metrics.scores import class_scores
+from linprobe.runs.refined_weights import Known, gathered, refined_weights
+from linprobe.runs.scores import class_scores
 
 sys.path.append(str(Path(__file__).parents[1] / "accuracy"))
 from synthetic import around_means, rare
@@ -80,7 +80,7 @@ def measure(probe: Any, unlabelled: Rows, test: Rows) -> dict[str, float]:
     releases = [Releases(**release) for release in privacy["releases"] or ()]
     known = Known.of(privacy["n_private"], releases, centred=probe.centre_ != "none")
     rows, places = gathered([unlabelled[0]], len(unlabelled[0]), *weights.shape)
-    found = refine(rows, weights, probe.intercept_, known)
+    found = refined_weights(rows, weights, probe.intercept_, known)
     labels = unlabelled[1][places]
 
     def share(scores: np.ndarray, y: np.ndarray) -> float:

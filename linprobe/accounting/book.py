@@ -352,6 +352,21 @@ def _refuse_special(path: Path) -> None:
             raise DataError(NO_BOOK.format(path))
 
 
+def _after(fields: dict[str, Any], entries: dict[str, Entry]) -> Entry:
+    """The entry of a run after a line about it."""
+    kind = fields["entry"]
+    if kind in ("run", "selection"):
+        entry = _entry(fields)
+        return replace(entry, further=entries[entry.run].further) if entry.run in entries else entry
+    if kind not in ("made", "more"):
+        raise ValueError(f"entry {str(kind)[:40]!r} is not known to this version")
+    before: Entry = entries[fields["run"]]
+    if kind == "more":
+        return replace(before, further=(*before.further, *_releases(fields)))
+    # when a selection ends is secret
+    return replace(before, releases=_releases(fields), ended_early=before.selection is None)
+
+
 def _parsed(path: Path, written: bytes) -> Contents:
     """The contents of the complete lines of a book."""
     entries: dict[str, Entry] = {}
@@ -364,23 +379,13 @@ def _parsed(path: Path, written: bytes) -> Contents:
             if number == 1:
                 if fields not in ({"book": OLD_FORMAT}, {"book": BOOK_FORMAT}):
                     raise ValueError(f"it does not begin with the words of a book of format 1 or {BOOK_FORMAT}")
-            elif fields["entry"] in ("run", "selection"):
-                entry = _entry(fields)
-                before = entries.get(entry.run)
-                entries[entry.run] = entry if before is None else replace(entry, further=before.further)
-            elif fields["entry"] == "made":
-                before = entries[fields["run"]]
-                early = before.selection is None  # when a selection ends is secret
-                entries[fields["run"]] = replace(before, releases=_releases(fields), ended_early=early)
-            elif fields["entry"] == "more":
-                before = entries[fields["run"]]
-                entries[fields["run"]] = replace(before, further=(*before.further, *_releases(fields)))
             elif fields["entry"] == "cap":
-                before_it, cap = cap, _cap(fields)
-                if before_it is not None and cap.runs and cap.exceeds(before_it):
-                    first_cap = first_cap or before_it
+                before, cap = cap, _cap(fields)
+                if before is not None and cap.runs and cap.exceeds(before):
+                    first_cap = first_cap or before
             else:
-                raise ValueError(f"entry {str(fields['entry'])[:40]!r} is not known to this version")
+                entry = _after(fields, entries)
+                entries[entry.run] = entry
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(

@@ -32,12 +32,12 @@ from linprobe.data.array_files import (
 from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.hdf5_checks import data_set, texts
+from linprobe.data.hdf5_checks import data_set, open_hdf5, texts
 from linprobe.data.labels import (
     MULTICLASS,
     MULTILABEL,
     class_list,
-    has_several_labels,
+    holds_label_matrix,
     label_indices,
     settle_labels,
     settle_matrix,
@@ -146,15 +146,21 @@ def read_arrays(
             named = columns.x is not None
             arrays |= _read_named(source, columns) if named else _read_one(source, columns, progress, group)
     for key, values in arrays.items():
-        rows, labels = key.startswith("X_"), key.startswith("y_")
-        axes = values.ndim >= 2 if rows else values.ndim == 1 or (labels and values.ndim == 2)
-        if not axes or values.dtype.kind not in ("fiub" if rows else "fiubUS"):
-            raise DataError(
-                f"{key} has shape {values.shape} and type {values.dtype}; allowed: "
-                + ("real numbers (rows, ...)" if rows else "one number or text for each row, or for each class")
-                + ("; or a 0 or 1 for each row and label" if labels else "")
-            )
+        _check_array(key, values)
     return arrays
+
+
+def _check_array(key: str, values: NDArray[Any]) -> None:
+    """DataError for an array whose axes or type do not fit its key."""
+    if key.startswith("X_"):
+        fits, allowed = values.ndim >= 2 and values.dtype.kind in "fiub", "real numbers (rows, ...)"
+    else:
+        labels = key.startswith("y_")
+        fits = (values.ndim == 1 or (labels and values.ndim == 2)) and values.dtype.kind in "fiubUS"
+        allowed = "one number or text for each row, or for each class"
+        allowed += "; or a 0 or 1 for each row and label" if labels else ""
+    if not fits:
+        raise DataError(f"{key} has shape {values.shape} and type {values.dtype}; allowed: {allowed}")
 
 
 def _read_one(source: Path, columns: Columns, progress: Progress, group: str | None) -> Arrays:
@@ -200,7 +206,7 @@ def _read_named(source: Path, columns: Columns) -> Arrays:
         return {key: _to_numpy(held[name], source) for key, name in wanted.items()}
     if source.suffix not in HDF5:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed with --x: .npz, .pt, {', '.join(HDF5)}")
-    with h5py.File(source) as file:
+    with open_hdf5(source, str(source)) as file:
         names = {*file, *wanted.values()}
         _refuse_missing(source, wanted, [name for name in names if data_set(file, source, name) is not None])
         return {key: _from_hdf5(file, source, name) for key, name in wanted.items()}
@@ -509,8 +515,6 @@ def import_arrays(
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
         _check_present(arrays, columns, where)
-        if classes is None and "class_names" in arrays:
-            classes = [str(name) for name in arrays["class_names"]]
         arrays, names, names_from = _settled(arrays, classes, where, private_test=private_test)
     else:
         _check_alone(arrays, where, private_test=private_test)
@@ -525,7 +529,7 @@ def import_arrays(
         source=", ".join(source.name for source in sources),
         ids_from=GIVEN if f"id_{first}" in arrays else CONTENT,
         test_rows=PRIVATE if private_test else "public",
-        task=MULTILABEL if labelled and has_several_labels(arrays) else MULTICLASS,
+        task=MULTILABEL if labelled and holds_label_matrix(arrays) else MULTICLASS,
     )
     with FeatureWriter(out, description, shown_as=Path(where)) as writer:
         for group in (*GROUPS, UNLABELLED):
@@ -587,9 +591,11 @@ def _settled(
     arrays: Arrays, classes: Sequence[str] | None, where: str, *, private_test: bool
 ) -> tuple[Arrays, tuple[str, ...], str]:
     """The arrays with settled labels, the class names, and where these come from. Raises as `import_arrays`."""
+    if classes is None and "class_names" in arrays:
+        classes = [str(name) for name in arrays["class_names"]]
     if private_test and "X_test" not in arrays:
         raise UsageError("--private-test was given, and there are no test rows; leave it out")
-    if has_several_labels(arrays):
+    if holds_label_matrix(arrays):
         arrays, names, names_from = settle_matrix(arrays, classes)
     elif private_test and classes is None:
         raise DataError(
@@ -622,7 +628,10 @@ def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
             )
 
 
-def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
+def _labelled_rows(
+    arrays: Arrays, group: str, names: Sequence[str]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Rows, label indices or `NO_LABEL`, and ids if given, of a group. DataError if their lengths differ."""
     x, y, ids = (arrays.get(f"{kind}_{group}") for kind in KINDS)
     if x is not None and group == UNLABELLED:
         y = np.full(len(x), NO_LABEL)
@@ -634,13 +643,16 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
     if ids is not None and len(ids) != len(x):
         raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
     labelled = y.ndim == 1 and group != UNLABELLED
-    labels, made = label_indices(y, names, f"y_{group}") if labelled else y, ContentIds(group)
-    owners = _owners(arrays, group, len(x))
-    order = None
+    return x, label_indices(y, names, f"y_{group}") if labelled else y, None if ids is None else np.asarray(ids)
+
+
+def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
+    x, labels, ids = _labelled_rows(arrays, group, names)
+    owners, order, made = _owners(arrays, group, len(x)), None, ContentIds(group)
     if owners is not None:
         order = by_owner(owners)
         labels, owners = labels[order], owners[order]
-        ids = None if ids is None else np.asarray(ids)[order]
+        ids = None if ids is None else ids[order]
 
     def blocks() -> Iterator[NDArray[Any]]:
         for start, block in _blocks(x, order, group, where):

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
-from linprobe.data.owners import Bounds, capped, id_hash, owner_bounds, refuse_both_sides
+from linprobe.data.owners import Bounds, capped, id_hashes, owner_bounds, refuse_both_sides
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.row_checks import GroupRows, check_rows, share_rows
+from linprobe.data.row_checks import GroupRows, check_rows, compare_test_rows, share_rows
 from linprobe.data.row_digests import Commitment
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.data.sources import ChainedSource, Source
@@ -146,15 +146,12 @@ class Dataset:
         """`check_rows` of the feature file; its public rows are compared with its private rows, or with test rows."""
         if self.features is not None:
             public = self.public.parts if isinstance(self.public, PublicRows) else ()
-            check_rows(
-                self.features,
-                keep=self.keep,
-                public=public,
-                unlabelled=[self.unlabelled] if isinstance(self.unlabelled, GroupRows) else [],
-                joined=self.joined,
-                commitments=commitments,
-                digest=digest,
-            )
+            further = [self.unlabelled] if isinstance(self.unlabelled, GroupRows) else []
+            compared = [*(() if self.joined else public), *further]
+            check_rows(self.features, keep=self.keep, compared=compared, commitments=commitments, digest=digest)
+            if self.joined and public and "test" in self.features.sizes:
+                rows, n_rows = (x for part in public for x, _ in part.blocks()), sum(part.n_rows for part in public)
+                compare_test_rows(self.features, rows, n_rows, "public rows, which the method protects")
 
     def unit_names(self) -> list[str]:
         """The name of every protected unit: of its person, or the record id. Private."""
@@ -256,34 +253,38 @@ def dataset_of(
         PrivacyError: a person with private and with public rows.
     """
     split = split or Split()
-    several, names = features.description.several_labels, features.description.class_names
-    if class_weight is not None and several:
-        raise UsageError(f"--class-weight weighs classes, and {ONE_CLASS.format(features.path)}; leave it out")
     # a method that joins public rows protects all rows
     shots = 0 if split.joined and split.shots else split.shots
     public, taken = _public_rows(features, other, shots, split)
     private, bounds, people = private_units(features, taken, split)
     further = None if unlabelled is None else _unlabelled_rows(features, unlabelled)
     _refuse_shared_people(people, (*(() if public is None else public.parts), *(() if further is None else (further,))))
-    weights = None
-    if class_weight is not None and class_weight != BALANCED:
-        free = public is not None and not split.joined  # labels of protected rows must not be counted
-        labels = np.concatenate([y for _, y in public.blocks()]) if public is not None and free else None
-        weights = RowWeights(class_weights(class_weight, names, labels))
+    # labels of protected rows must not be counted
+    weights = None if class_weight is None else _weights(class_weight, features, None if split.joined else public)
     return Dataset(
         private,
-        len(names),
+        len(features.description.class_names),
         public,
         features.text_weights(),
         bounds,
         weights,
-        several,
+        features.description.several_labels,
         split.joined,
         features,
         people,
         shots,
         unlabelled=further,
     )
+
+
+def _weights(weight: str | dict[str, float], features: FeatureReader, free: PublicRows | None) -> RowWeights | None:
+    """The weights of --class-weight, from the labels of `free` public rows; None if noisy class counts give them."""
+    if features.description.several_labels:
+        raise UsageError(f"--class-weight weighs classes, and {ONE_CLASS.format(features.path)}; leave it out")
+    if weight == BALANCED:
+        return None
+    labels = None if free is None else np.concatenate([y for _, y in free.blocks()])
+    return RowWeights(class_weights(weight, features.description.class_names, labels))
 
 
 def _public_rows(
@@ -318,15 +319,15 @@ def public_shots(
     split_seed: int,
     owners: Sequence[str] | None = None,
 ) -> NDArray[np.bool_]:
-    """Mask of the public rows, shape (n_rows,): in each class the `shots` records with the lowest `id_hash`.
+    """Mask of the public rows, shape (n_rows,): in each class the `shots` records with the lowest `id_hashes`.
 
-    With `owners`, the people whose names have the lowest `id_hash` are public with all of their rows, so that each
+    With `owners`, the people whose names have the lowest `id_hashes` are public with all of their rows, so that each
     class has at least `shots` public rows.
 
     Raises:
         DataError: a class has fewer than `shots` rows, or no private row would be left.
     """
-    order = np.array([id_hash(name, split_seed) for name in (ids if owners is None else owners)], dtype=np.uint64)
+    order = id_hashes(ids if owners is None else owners, split_seed)
     public = np.zeros(len(labels), dtype=bool)
     for index, name in enumerate(class_names):
         rows = np.flatnonzero(labels == index)

@@ -7,6 +7,7 @@ An owner's rows must be adjacent, so that a person has a place among the people 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,9 +22,15 @@ OwnerOf = Callable[[str], str | None]  # the owner of the record with an id; Non
 Bounds = NDArray[np.int64]  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
 
 
-def id_hash(name: str, split_seed: int) -> int:
-    """A pseudo-random 64-bit number that depends on the id of a record, or the name of a person, and the seed only."""
-    return int.from_bytes(hashlib.sha256(f"{split_seed}\0{name}".encode()).digest()[:8], "little")
+def id_hashes(names: Iterable[str], split_seed: int) -> NDArray[np.uint64]:
+    """Pseudo-random 64-bit numbers, shape (n_names,), that depend on the id of a record or person and the seed only."""
+    digests = (hashlib.sha256(f"{split_seed}\0{name}".encode()).digest()[:8] for name in names)
+    return np.frombuffer(b"".join(digests), dtype="<u8")
+
+
+def in_share(names: Iterable[str], share: float) -> NDArray[np.bool_]:
+    """Mask of the names whose hash is among the lowest `share` of all numbers, 0 < share < 1, shape (n_names,)."""
+    return id_hashes(names, 0) < np.uint64(math.ceil(share * 2.0**64))
 
 
 def by_owner(owners: NDArray[Any]) -> NDArray[np.intp]:
@@ -90,7 +97,7 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
     if not 0 < fraction < 1:
         raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
     names = ids if owner_of is None else (owner_of(one) or one for one in ids)
-    test = np.array([id_hash(name, 0) < fraction * 2.0**64 for name in names], dtype=bool)
+    test = in_share(names, fraction)
     if test.all() or not test.any():
         raise DataError(
             f"test fraction {fraction} puts {int(test.sum())} of {len(test)} rows into the test group; "
@@ -131,7 +138,7 @@ def divided(
 
 
 def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> NDArray[np.bool_]:
-    """Mask of at most `most` rows of each unit, shape (n_rows,): those whose record ids have the lowest `id_hash`.
+    """Mask of at most `most` rows of each unit, shape (n_rows,): those whose record ids have the lowest `id_hashes`.
 
     The rows of a person depend on that person's ids and on `seed` only.
 
@@ -143,6 +150,6 @@ def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> NDArray[
     keep = np.ones(len(ids), dtype=bool)
     for unit in np.flatnonzero(np.diff(bounds) > most):
         rows = np.arange(bounds[unit], bounds[unit + 1])
-        order = np.array([id_hash(ids[row], seed) for row in rows], dtype=np.uint64)
+        order = id_hashes((ids[row] for row in rows), seed)
         keep[rows[np.argsort(order, kind="stable")[most:]]] = False
     return keep

@@ -48,19 +48,17 @@ from linprobe.gradients.host import ARITHMETIC
 from linprobe.gradients.second_order import parts_of
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Projection, Release
-from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Method, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_STEPS, OWNER
 from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS, AuditRequest, TrainRequest
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group, in_group
-from linprobe.plans.plan import Plan, plan_run
-from linprobe.plans.settings import make_settings
 from linprobe.progress import Progress
-from linprobe.training.execute import Observer, execute
-from linprobe.training.runtime import Runtime
+from linprobe.training.execute import Observer, Runtime, execute
+from linprobe.training.plan import Plan, plan_run
+from linprobe.training.settings import make_settings
 
 GRADIENT = "gradient"
 CANARY_ROWS = 3  # of a person; clipped one by one, they would move a sum by 3 clip norms

@@ -19,11 +19,9 @@ from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
-from linprobe.metrics.figures import class_figures, figures_by_task, no_better_than_guessing
-from linprobe.metrics.refinement import gathered, refine
-from linprobe.metrics.scores import class_scores, fit_temperature, label_probabilities, probabilities
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
+from linprobe.runs.figures import class_figures, figures_by_task, no_better_than_guessing
 from linprobe.runs.manifest import TRAINED, UNIFORM
 from linprobe.runs.matching import (
     check_classes,
@@ -33,7 +31,9 @@ from linprobe.runs.matching import (
     refuse_private_as_public,
     refuse_private_rows,
 )
+from linprobe.runs.refined_weights import gathered, refined_weights
 from linprobe.runs.refinement import kept_shares, known_of, refuse_unrefinable
+from linprobe.runs.scores import class_scores, fit_temperature, label_probabilities, probabilities
 
 
 def predict_rows(
@@ -130,7 +130,7 @@ def _scored(
             yield class_scores(x, run.weights, bias)
         return
     rows, places = gathered(blocks(), n_rows, *run.weights.shape)
-    refined = refine(rows, run.weights, bias, known_of(run.manifest), shares)
+    refined = refined_weights(rows, run.weights, bias, known_of(run.manifest), shares)
     start = done = 0
     for x in blocks():
         stop = int(np.searchsorted(places, start + len(x)))

@@ -79,7 +79,7 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
 def _check_out(request: ExtractRequest) -> None:
     """UsageError if `out` is no place for a feature file, or an input of the command."""
     from linprobe.data.feature_file import is_hdf5
-    from linprobe.runs.output import inputs_of
+    from linprobe.runs.run_folder import inputs_of
 
     out = request.out
     if out is None:

@@ -13,8 +13,7 @@ from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.extraction.request import read_lines
 from linprobe.options.requests import ImportRequest
 from linprobe.progress import Progress
-from linprobe.runs.output import new_files
-from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.run_folder import RunFolder, new_files
 
 
 def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:

@@ -27,16 +27,15 @@ from linprobe.accounting.row_keys import recorded_total
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, UsageError, printable
 from linprobe.methods.class_counts import CLASS_COUNTS
-from linprobe.metrics.figures import no_better_than_guessing, of_labels
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
 from linprobe.runs.check import Recomputed, not_checked, verified
+from linprobe.runs.figures import no_better_than_guessing, of_labels
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST_FORMAT, PER_RECORD, Manifest, Published
-from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.release_rules import HISTOGRAM, TEST_ACCURACY
-from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 
 SUFFIXES = (".html", ".htm")
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")

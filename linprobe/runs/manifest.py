@@ -18,7 +18,7 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.accounting.events import RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, TASKS
@@ -151,7 +151,7 @@ _PYTHON: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def fits(kind: Kind, value: Any) -> bool:
+def fits(kind: Kind, value: Any) -> bool:  # long: one line for each rule of a JSON schema
     """Whether a JSON value is of a kind. 1.0 is no whole number."""
     types = kind.get("type", ())
     if types and not any(_PYTHON[name](value) for name in ([types] if isinstance(types, str) else types)):
@@ -465,7 +465,7 @@ class Manifest(Accuracy, RunStatement):
         return [release.file for release in self.published if release.file is not None]
 
 
-def _check_together(found: Mapping[str, Any]) -> None:
+def _check_together(found: Mapping[str, Any]) -> None:  # long: a list of rules, each about other keys
     """ValueError if values that are right by themselves cannot stand together."""
     if found["accountant"] is not None:
         needed = [*WITH_NOISE, "epsilon" if found["private"] else "epsilon_if_seed_were_secret"]

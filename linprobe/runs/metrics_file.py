@@ -6,10 +6,17 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from linprobe.errors import DataError
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.calibrate import check_delta
+from linprobe.data.feature_reader import FeatureReader
+from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms.correct_predictions import NoisyTest
+from linprobe.methods import Method
+from linprobe.runs.figures import figures_by_task
 from linprobe.runs.manifest import (
     COUNT,
     NUMBER,
@@ -157,6 +164,7 @@ def _intervals(one: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
         yield "an interval needs a lower and an upper end"
 
 
+# long: a list of rules, each about other figures
 def _class_contradictions(metrics: Mapping[str, Any], manifest: Manifest) -> Iterator[str]:
     of_class = list(metrics["per_class"].values())
     if list(metrics["per_class"]) != manifest.class_names:
@@ -187,6 +195,7 @@ def _class_contradictions(metrics: Mapping[str, Any], manifest: Manifest) -> Ite
             yield "the confusion matrix contradicts a recall"
 
 
+# long: a list of rules, each about other figures
 def label_contradictions(metrics: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
     """What the metrics of labels contradict: each other, or the names of the labels."""
     of_label, n_rows = list(metrics["per_label"].values()), metrics["test_rows"]
@@ -214,3 +223,68 @@ def label_contradictions(metrics: Mapping[str, Any], names: Sequence[str]) -> It
         if not math.isclose(one["accuracy"], 1 - wrong / n_rows, abs_tol=ROUNDING):
             yield "an accuracy contradicts recall and precision"
         yield from _intervals(one, ("accuracy", "recall", "precision"))
+
+
+MOST_PASSES = 4  # over the test rows, for the AUROC of classes; `evaluate` has no limit
+PRINTED = (  # keys of every manifest
+    "test_accuracy",
+    "test_accuracy_std",
+    "test_balanced_accuracy",
+    "test_balanced_accuracy_std",
+    "test_macro_auroc",
+    "test_calibration_error",
+)
+PRINTED_OF_LABELS = ("test_label_accuracy", "test_macro_average_precision")  # of rows with several labels only
+
+
+class Model(Protocol):
+    """Weights and bias for raw rows, of a run that was trained or loaded."""
+
+    @property
+    def weights(self) -> NDArray[np.float32]: ...
+
+    @property
+    def bias(self) -> NDArray[np.float32]: ...
+
+
+def figures_of(features: FeatureReader, trained: Model) -> dict[str, Any] | None:
+    """Figures of the released model on public test rows; None if there are none."""
+    if "test" not in features.sizes or features.description.private_test:
+        return None
+    return figures_by_task(
+        features.description.task,
+        lambda: features.blocks("test"),
+        features.sizes["test"],
+        trained.weights,
+        trained.bias,
+        features.description.class_names,
+        most_passes=MOST_PASSES,
+    )
+
+
+def accuracy_of(features: FeatureReader, tested: NoisyTest | None, measured: dict[str, Any] | None) -> Accuracy:
+    """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
+    n_test = features.sizes.get("test", 0)
+    if tested is not None:
+        return noisy_accuracy(tested, n_test, features.description.class_names)
+    return measured_accuracy(measured, features.description.test_rows if n_test else "none", n_test)
+
+
+def test_epsilon_of(features: FeatureReader, given: float | None, delta: float, method: Method) -> float | None:
+    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
+
+    Raises:
+        UsageError: --test-epsilon without private test rows, or for a method that spends nothing.
+        PrivacyError: delta of at least 1 / (number of test rows).
+    """
+    if given is None:
+        return None
+    if "test" not in features.sizes or not features.description.private_test:
+        raise UsageError(
+            f"test epsilon is {given:g}, and {features.path} has no private test rows, so accuracy costs nothing; "
+            "leave out --test-epsilon, or declare the rows private with --private-test of import or extract"
+        )
+    if not method.spends:
+        raise UsageError(f"option --test-epsilon does nothing for {method.name}, which adds no noise; leave it out")
+    check_delta(delta, features.sizes["test"])
+    return given

@@ -32,9 +32,9 @@ from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_digests import Commitment
 from linprobe.errors import DataError, LinprobeError
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.plans.plan import Plan
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
+from linprobe.training.plan import Plan
 
 KEY = "key"
 KEY_BYTES = 32

@@ -28,17 +28,15 @@ from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
 from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import ChosenMethod, find_method
 from linprobe.options.requests import TrainRequest
-from linprobe.plans.settings import Settings
-from linprobe.plans.tuning import Selection, Tuning, check_start, selection_of, settings_of
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.guarantee import selected
 from linprobe.runs.manifest import LEDGER
+from linprobe.runs.metrics_file import figures_of
 from linprobe.runs.run_folder import RunFolder
-from linprobe.runs.test_rows import figures_of
 from linprobe.training.charge import charged_selection
-from linprobe.training.execute import Trained, execute
-from linprobe.training.runtime import Runtime
+from linprobe.training.execute import Runtime, Trained, execute
+from linprobe.training.settings import Settings
 from linprobe.training.train import (
     OUTCOME_KEYS,
     Ready,
@@ -46,17 +44,16 @@ from linprobe.training.train import (
     default_out,
     manifest_of,
     opened,
-    pages_to_sign,
-    private_records,
-    signing_key_of,
     train_on,
     with_method,
+    write_trained,
 )
+from linprobe.training.tuning import Selection, Tuning, check_start, selection_of, settings_of
 
 DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 
 
-def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str, Any]:
+def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str, Any]:
     """Train with the settings that have the best noisy accuracy on private rows; all of it costs `request.epsilon`.
 
     Guarantee: (epsilon, delta)-DP of everything that is returned or left on disk, under zero-out of one private row, or
@@ -92,7 +89,7 @@ def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, 
 
 
 def tune_on(ready: Ready, tuning: Tuning, candidates: Sequence[Settings], progress: Progress) -> dict[str, Any]:
-    """`tune` on open feature files."""
+    """`tune_run` on open feature files."""
     dataset = tunable_rows(ready, tuning, candidates)
     if tuning.grid:
         return _select(ready, dataset, tuning, candidates, progress)
@@ -135,7 +132,7 @@ def _select(
 ) -> dict[str, Any]:
     """Private selection among `candidates`."""
     request, features, mean = ready.request, ready.features, tuning.mean_repetitions
-    out, signing_key = Path(request.out or ""), signing_key_of(request)
+    out = Path(request.out or "")
     selection = selection_of(dataset, request, tuning, candidates)
     runtime = Runtime(request.precision, request.device)
     for plan in selection.plans:
@@ -174,23 +171,9 @@ def _select(
                 delta=selection.delta,
                 accountant=selection.accountant,
             )
-            facts = {"settings": tuning.settings, "chosen": chosen}
-            manifest = run_folder.write_run(
-                folder,
-                trained.weights,
-                trained.bias,
-                trained.history,
-                replace(
-                    manifest,
-                    created=manifest.created[:DAY],
-                    run_id=run_id,
-                    tuning={**(manifest.tuning or {}), **facts},
-                ),
-                private_records(dataset, trained),
-                signing_key,
-                measured,
-                pages=pages_to_sign(out, signing_key),
-            )
+            facts = {**(manifest.tuning or {}), "settings": tuning.settings, "chosen": chosen}
+            manifest = replace(manifest, created=manifest.created[:DAY], run_id=run_id, tuning=facts)
+            manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured)
     except OSError as error:
         raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
     return {"run": str(out), **manifest.stated(OUTCOME_KEYS), "tuning": manifest.tuning}

@@ -28,9 +28,9 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options.requests import AuditRequest
-from linprobe.plans.plan import plan_run
-from linprobe.plans.settings import Settings
 from linprobe.progress import Silent
+from linprobe.training.plan import plan_run
+from linprobe.training.settings import Settings
 
 SEED, DELTA = 5, 1e-5
 SAMPLES = Budget(3.3, DELTA, 50, 1.35, 0.1, PLD)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, NoisyTest, held_out_counts
-from linprobe.metrics.scores import right_and_wrong
+from linprobe.runs.scores import right_and_wrong
 
 G = np.random.default_rng(6)
 X = G.normal(size=(150, 4)).astype(np.float32)

@@ -14,21 +14,20 @@ from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, extraction_of
 from linprobe.errors import DataError, LinprobeError, PrivacyError
-from linprobe.metrics.refinement import Refined
+from linprobe.evaluation.pdp_report import signing_key, write_derived
 from linprobe.options.requests import RefineRequest
 from linprobe.progress import Progress
-from linprobe.publishing.pdp_report import signing_key, write_derived
 from linprobe.runs.check import verified
 from linprobe.runs.claim import claimed
 from linprobe.runs.manifest import LEDGER, MODEL, TEST_FIGURES, UNREFINED, Accuracy
 from linprobe.runs.matching import ROUNDING, check_made_alike, check_width, features_of, refuse_private_as_public
-from linprobe.runs.metrics_file import measured_accuracy
+from linprobe.runs.metrics_file import figures_of, measured_accuracy
+from linprobe.runs.refined_weights import Refined
 from linprobe.runs.refinement import refined_by, refinement, refuse_unrefinable
 from linprobe.runs.run_folder import RUN_ID, RunFolder, new_run_folder
-from linprobe.runs.test_rows import figures_of
 
 
-def refine(request: RefineRequest, progress: Progress) -> dict[str, Any]:
+def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     """Write a run with the refined weights of a run; the run itself is not changed.
 
     Guarantee: post-processing. No private row is used: rows are compared with the training rows, if the run's feature

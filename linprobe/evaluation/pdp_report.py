@@ -35,18 +35,26 @@ from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest
-from linprobe.plans.words import DryRun, Lines, listed, together_facts, together_line, written
 from linprobe.reporting import plots
 from linprobe.runs import signature
 from linprobe.runs.check import check_run, check_signature, refuse_interrupted
 from linprobe.runs.claim import claimed, refuse_existing
 from linprobe.runs.guarantee import NOUNS, accountant_of, guarantee_text
 from linprobe.runs.manifest import CARD, LEDGER, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
-from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.per_record_file import write_per_record
 from linprobe.runs.release_rules import HISTOGRAM
-from linprobe.runs.run_folder import RUN_ID, RunFolder, new_run_folder, read_run, write_manifest
+from linprobe.runs.run_folder import (
+    RUN_ID,
+    RunFolder,
+    inputs_of,
+    new_files,
+    new_run_folder,
+    read_run,
+    write_manifest,
+    writing,
+)
 from linprobe.training.charge import charge_histogram, preview_histogram
+from linprobe.training.words import DryRun, Lines, listed, together_facts, together_line, written
 
 FILE = "published_histogram_{}.json"
 SUFFIX = ".published-{}"

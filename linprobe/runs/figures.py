@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.labels import MULTILABEL
-from linprobe.metrics.scores import class_scores, probabilities
+from linprobe.runs.scores import class_scores, probabilities
 
 CONFIDENCE = 0.95
 CLEARLY = 3.0  # standard errors
@@ -90,7 +90,7 @@ def class_figures(
     Args:
         read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
         n_rows: their number, at least 1.
-        weights, bias: one set or a stack of voters, as in `linprobe.metrics.scores`.
+        weights, bias: one set or a stack of voters, as in `linprobe.runs.scores`.
         temperature: divides the class scores before the softmax; without effect on votes.
         most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
             `SCORES_A_PASS` probabilities.

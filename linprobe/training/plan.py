@@ -40,9 +40,9 @@ from linprobe.options import (
     Intercept,
 )
 from linprobe.options.declaration import declared, refuse_idle
-from linprobe.plans.centring import settled
-from linprobe.plans.settings import INIT_WORDS, Settings, schedule_of
 from linprobe.runs.check import FirstModel
+from linprobe.training.centring import settled
+from linprobe.training.settings import INIT_WORDS, Settings, schedule_of
 
 UNCHECKED_KIND = (
     "the rows of this run are not centred, so unlabelled rows of another kind than the private ones would not be "
@@ -228,21 +228,26 @@ def _from_text(settings: Settings, dataset: Dataset) -> bool:
     return chosen and settings.first_run is None and dataset.encodings is not None
 
 
-def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
-    """The map to the training space of `settings`: with a public centre, a bias column, both for labels, or neither."""
-    centre, intercept, public = settings.centre, settings.intercept, dataset.free_public
+def _centres(settings: Settings, dataset: Dataset) -> bool:
+    """Whether rows are centred on the mean of the public rows."""
+    centre, public = settings.centre, dataset.free_public
     declared(Centring)["centre"].check(centre)
     if centre == "public" and public is None:
         raise UsageError("centre is 'public', but there are no public rows; give some, or use centre none")
-    declared(Intercept)["intercept"].check(intercept)
-    if settings.starts_from_text and centre == "public":
+    if centre == "public" and settings.starts_from_text:
         raise UsageError("init 'text' needs uncentred rows, since text weights are not centred; use centre none")
     automatic = settings.method.centres and public is not None and not settings.starts_from_text
-    centring = centre == "public" or (centre == "auto" and automatic)
+    return centre == "public" or (centre == "auto" and automatic)
+
+
+def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
+    """The map to the training space of `settings`: with a public centre, a bias column, both for labels, or neither."""
+    intercept, centring = settings.intercept, _centres(settings, dataset)
+    declared(Intercept)["intercept"].check(intercept)
     if intercept and centring and not dataset.several_labels:
         raise UsageError(f"intercept {intercept:g} needs uncentred rows; use centre none, or intercept 0")
     column = default_intercept(dataset.private.n_features) if intercept is None else intercept
-    if not centring or public is None:
+    if not centring:
         return Preprocessing(intercept=column)
     # a softmax of centred rows needs no bias, but a label that few rows have does: sigmoid(0) is one half
     centred = dataset.public_centring

@@ -17,7 +17,7 @@ from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.options.requests import PlanRequest
 from linprobe.progress import Progress
 from linprobe.reporting import plots
-from linprobe.runs.output import new_files, writing
+from linprobe.runs.run_folder import new_files, writing
 
 BANDS = (  # g below; percent of the gap from only-public, or without public rows from guessing, to no privacy
     (5, (0, 12), (2, 25)),
@@ -48,7 +48,7 @@ def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[
     }
 
 
-def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
+def recommended_rate(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     """The noise each sampling rate needs for one budget; with `plot`, also as a figure.
 
     Returns: epsilon, delta, n, epochs, accountant, rows (one object for each rate, keys as in `calibrate.PlanRow`),

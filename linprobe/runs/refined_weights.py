@@ -40,8 +40,8 @@ from linprobe.data.preprocessing import normalise_rows
 from linprobe.errors import UsageError
 from linprobe.methods import Method
 from linprobe.methods.class_counts import CLASS_COUNTS
-from linprobe.metrics.scores import class_scores, softmax
 from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
+from linprobe.runs.scores import class_scores, softmax
 
 NEIGHBOURS, POWER = 10, 3
 SPREAD_ROUNDS, SPREAD, MASS_ROUNDS, OUTER_ROUNDS = 20, 0.9, 5, 4
@@ -117,7 +117,7 @@ def unrefinable(method: Method, *, votes: bool, several_labels: bool) -> str | N
 
 
 @blas_held_to_one_thread()
-def refine(
+def refined_weights(
     rows: NDArray[np.floating],
     weights: NDArray[np.float32],
     bias: NDArray[np.float32],
@@ -158,7 +158,7 @@ def refine(
 def gathered(
     blocks: Iterable[NDArray[np.floating]], n_rows: int, n_features: int, n_classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Raw rows for `refine`, (n_used, n_features), and their places, (n_used,), ascending.
+    """Raw rows for `refined_weights`, (n_used, n_features), and their places, (n_used,), ascending.
 
     All rows, or evenly spaced ones where memory bounds their number.
     """

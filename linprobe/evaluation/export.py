@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.atomic_files import replace_when_complete
 from linprobe.data.labels import MULTILABEL
 from linprobe.errors import UsageError, require_for
@@ -35,8 +35,7 @@ from linprobe.evaluation.predict import temperature_of
 from linprobe.options.requests import ExportRequest
 from linprobe.progress import Progress
 from linprobe.runs.check import verified
-from linprobe.runs.output import inputs_of, new_files, writing
-from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 
 OPSET, IR_VERSION = 17, 8  # of 2022: read by every onnxruntime since 1.12
 LARGEST_ONNX = 2**31 - 2**20  # bytes of weights; a protobuf message has less than 2 GiB
@@ -178,7 +177,7 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
     """
     if request.to not in FORMATS:
         raise UsageError(f"--to is {request.to!r}; allowed: {', '.join(FORMATS)}")
-    require_for("to", request.to)
+    require_for({"to": request.to})
     inputs = (*inputs_of(request.run), request.calibrate)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
         run = RunFolder(request.run)

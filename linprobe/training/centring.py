@@ -28,7 +28,7 @@ from linprobe.errors import UsageError
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import Conditioning
 from linprobe.options.declaration import declared
-from linprobe.plans.settings import Settings
+from linprobe.training.settings import Settings
 
 SHARE = 0.05
 LARGEST_NOISE = 1.0

@@ -26,6 +26,7 @@ SELECTION = "selection"
 SELECTION_SHARE = 0.2
 COUNTS_SHARE = 0.05  # of mu^2, for noisy class counts
 OF_LABELS = ("classes", "class_weight", "class_counts")  # arguments about the labels, which are settled before training
+SHARED = ("centre", "condition", "intercept", "sampling_rate", "accountant", "per_record")  # flags of several methods
 INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")
 
 
@@ -211,22 +212,15 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
     given = _of_preset(request, method) if request.preset == "paper" else request
     known, options = arguments_of(method.options), dict(given.options or {})
-    shared = {
-        "centre": given.centre,
-        "condition": given.condition,
-        "intercept": request.intercept,
-        "sampling_rate": request.sampling_rate,
-        "accountant": request.accountant,
-        "per_record": request.per_record,
-    }
+    shared = {name: value for name in SHARED if (value := getattr(given, name)) is not None}
     method_options(method, options)
-    for name, value in shared.items():
-        if value is not None and name not in known and getattr(request, name) is not None:
+    for name in shared:
+        if name not in known and getattr(request, name) is not None:
             raise UsageError(f"option {name.replace('_', '-')} does nothing for {method.name}; leave it out")
     if request.epsilon is not None:
         check_epsilon(request.epsilon)
     _refuse_idle(given, method)
-    options |= {name: value for name, value in shared.items() if value is not None and name in known}
+    options |= {name: value for name, value in shared.items() if name in known}
     if method.spends:
         options |= {"epsilon": request.epsilon, "delta": request.delta, "insecure_seed": request.noise_seed}
     if method.spends and not method.one_step:

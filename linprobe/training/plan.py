@@ -28,7 +28,17 @@ from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.methods import METHODS, Method, Schedule
 from linprobe.methods.class_counts import gives_log_odds
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import LARGE_STEP, MANY_ROWS, MANY_ROWS_FROM_TEXT, OWNER, RECORD, VOTE, Centring, Intercept
+from linprobe.options import (
+    LARGE_STEP,
+    LARGE_STEP_WITH_MOMENTUM,
+    MANY_ROWS,
+    MANY_ROWS_FROM_TEXT,
+    OWNER,
+    RECORD,
+    VOTE,
+    Centring,
+    Intercept,
+)
 from linprobe.options.declaration import declared, refuse_idle
 from linprobe.runs.check import FirstModel
 from linprobe.training.centring import settled
@@ -127,18 +137,14 @@ def plan_run(settings: Settings, dataset: Dataset) -> Plan:
     settings = settled(
         settings, dataset.n_units, dataset.private.n_features, known=_known(settings, dataset, from_text)
     )
-    many_rows = math.inf
-    if settings.condition == MEAN:
-        large = dataset.trained.n_rows * dataset.private.n_features * dataset.n_classes > LARGE_STEP
-        many_rows = MANY_ROWS * dataset.n_classes if large else 0
-    elif preprocessing.centre is not None:
-        many_rows = MANY_ROWS * dataset.n_classes
-    elif from_text:
-        many_rows = MANY_ROWS_FROM_TEXT * dataset.n_classes
     return Plan(
         settings,
         preprocessing,
-        settings.budget(dataset.n_units, () if first is None else first.releases, many_rows=many_rows),
+        settings.budget(
+            dataset.n_units,
+            () if first is None else first.releases,
+            many_rows=_many_rows(settings, dataset, centred=preprocessing.centre is not None, from_text=from_text),
+        ),
         first,
         first_weights,
         _unit_text_weights(dataset, preprocessing),
@@ -202,6 +208,17 @@ def _known(settings: Settings, dataset: Dataset, from_text: bool) -> str | None:
     if settings.first_run is not None:
         return "weights of an earlier run"
     return "text weights" if from_text else None
+
+
+def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool, from_text: bool) -> float:
+    """The number of private units from which the default is `CENTRED_STEPS`."""
+    size, many = dataset.trained.n_rows * dataset.private.n_features * dataset.n_classes, MANY_ROWS * dataset.n_classes
+    if settings.condition == MEAN:
+        return many if size > LARGE_STEP else 0
+    if centred:
+        has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
+        return math.inf if has_momentum and size > LARGE_STEP_WITH_MOMENTUM else many
+    return MANY_ROWS_FROM_TEXT * dataset.n_classes if from_text else math.inf
 
 
 def _from_text(settings: Settings, dataset: Dataset) -> bool:

@@ -384,7 +384,8 @@ def _after(fields: dict[str, Any], entries: dict[str, Entry]) -> Entry:
 def _parsed(path: Path, written: bytes) -> Contents:
     """The contents of the complete lines of a book."""
     entries: dict[str, Entry] = {}
-    cap = first_cap = None
+    cap: Cap | None = None
+    first_cap: Cap | None = None
     keys: tuple[str, ...] = ()
     if not whole_lines(written) and not FIRST_LINE.startswith(written):  # no book whose first line is torn
         raise DataError(NO_BOOK.format(path))
@@ -395,8 +396,8 @@ def _parsed(path: Path, written: bytes) -> Contents:
                 if fields not in ({"book": OLD_FORMAT}, {"book": BOOK_FORMAT}):
                     raise ValueError(f"it does not begin with the words of a book of format 1 or {BOOK_FORMAT}")
             elif fields["entry"] == "cap":
-                former, cap = cap, _cap(fields)
-                first_cap = first_cap or _raised(former, cap)
+                before, cap = cap, _cap(fields)
+                first_cap = first_cap or _raised(before, cap)
             elif fields["entry"] == "keys":
                 keys = (*(keys or ("",)), _digest(fields))
             else:

@@ -115,7 +115,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What was imported and collected stays: no later pass of the garbage collector looks at it."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -72,6 +72,7 @@ NO_DEVICE = "rows on a GPU"
 NEVER_COVERED = (
     "private covariances",
     "class counts",
+    "similar rows",
     "feature files",
     "torch.distributed",
     "precisions below float32",

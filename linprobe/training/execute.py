@@ -23,6 +23,7 @@ from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import Rows, prepare, prepare_shard
+from linprobe.data.sources import Source
 from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
@@ -41,6 +42,7 @@ from linprobe.methods.class_counts import (
     shift_between,
 )
 from linprobe.methods.private_mean import MEAN, released_mean
+from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
 from linprobe.metrics.refinement import Known, Refined, gathered, refine
 from linprobe.metrics.scores import count_private, right_and_wrong
 from linprobe.parallel.array_api import on_host
@@ -54,6 +56,8 @@ from linprobe.runs.manifest import PrivacyStatement
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.runtime import Runtime
 from linprobe.training.shrinkage import Selected, best_of
+
+CENTRE_ERROR = 1e-3  # of a public mean: only keeps the norm of centred rows above 0
 
 
 class Observer:
@@ -88,13 +92,14 @@ class Trained:
         weights, bias: for L2-normalised raw rows, float32, shapes (n_features, n_classes) and (n_classes,); with the
             voters as first axis if the run votes.
         history: public facts of each step. n_steps: number of steps.
-        centre: `public` or `private` if rows were centred on such a mean, else `none`.
+        centre: `public`, `private` or `unlabelled` if rows were centred on such a mean, else `none`.
         privacy: the guarantee and how it was reached.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
         unrefined: weights and bias before refinement, and refined: its result; None without unlabelled rows.
         tested: noisy numbers of correct and wrong predictions on private test rows; None if not released.
         selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
         class_counts: noisy numbers of private rows by class; None if not released.
+        similar: noisy number of private rows near unlabelled ones; None without unlabelled rows.
     """
 
     weights: NDArray[np.float32]
@@ -109,6 +114,7 @@ class Trained:
     class_counts: ClassCounts | None = None
     unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
     refined: Refined | None = None
+    similar: SimilarRows | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ class _Prepared:
     Attributes:
         plan: the plan, with the budget that the length of a private mean chose.
         preprocessing: the map to the training space.
-        n_tracked: units in this process whose losses are recorded. class_counts: released, or None.
+        n_tracked: units in this process whose losses are recorded. class_counts, similar: released, or None.
     """
 
     plan: Plan
@@ -128,6 +134,7 @@ class _Prepared:
     source: NoiseSource
     n_tracked: int
     class_counts: ClassCounts | None
+    similar: SimilarRows | None
 
 
 @blas_held_to_one_thread()
@@ -166,7 +173,8 @@ def _prepare(
     settings, group, schedule = plan.settings, runtime.group, plan.schedule
     preprocessing, weights = plan.preprocessing, dataset.trained_weights
     reads = "private" in plan.method.needs
-    space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
+    early = reads and (settings.condition == MEAN or settings.similar)
+    space = Preprocessing() if early else preprocessing  # releases before the first step are of unit rows
     rows = private_rows(plan, dataset, space, runtime) if reads else None
     public, others = dataset.free_public, None if weights is None else weights.of_others
     known = None if public is None else prepare(public, preprocessing, runtime.precision, weights=others)
@@ -184,13 +192,18 @@ def _prepare(
         group=group,
         repeated=() if keeper is None else keeper.early,
     )
-    if settings.condition == MEAN and rows is not None:
-        mean = released_mean(rows, mechanism, schedule.others[MEAN], group, backend)
-        if np.linalg.norm(mean) >= SHORTEST_MEAN:
-            preprocessing = preprocessing.around(mean, schedule.others[MEAN] / plan.n_units)
-        else:
-            plan = plan.uncentred()
-            observer.budget(plan)
+    similar: SimilarRows | None = None
+    if early and rows is not None:
+        similar, guess = _similar(plan, dataset, rows, mechanism, group, backend)
+        if settings.condition == MEAN:
+            mean = released_mean(rows, mechanism, schedule.others[MEAN], group, backend, guess)
+            if np.linalg.norm(mean) >= SHORTEST_MEAN:
+                preprocessing = preprocessing.around(mean, schedule.others[MEAN] / plan.n_units)
+            else:
+                plan = plan.uncentred()
+                observer.budget(plan)
+        elif plan.centre_unlabelled and guess is not None:
+            preprocessing = preprocessing.around(guess, CENTRE_ERROR)
         rows = None  # frees their memory
         rows = private_rows(plan, dataset, preprocessing, runtime)
     schedule, counts = plan.schedule, _class_counts(plan, dataset, rows, mechanism, group, backend)
@@ -207,7 +220,23 @@ def _prepare(
     sampler = observer.sampler(source, schedule.sampling_rate)
     run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
     n_tracked = rows.n_local if rows is not None and settings.per_record else 0
-    return _Prepared(plan, preprocessing, problem, run, source, n_tracked, counts)
+    return _Prepared(plan, preprocessing, problem, run, source, n_tracked, counts, similar)
+
+
+def _similar(
+    plan: Plan, dataset: Dataset, rows: Rows, mechanism: GaussianMechanism, group: Group, backend: Backend
+) -> tuple[SimilarRows | None, NDArray[np.float64] | None]:
+    """The noisy number of unit rows near unlabelled rows, and the mean of these, (n_features,), if most are."""
+    if not plan.settings.similar or dataset.unlabelled is None:
+        return None, None
+    around = Surroundings(_unlabelled(dataset.unlabelled, dataset.n_classes))
+    noise = plan.schedule.others[SIMILAR_ROWS]
+    similar = released_similar(rows, around, mechanism, noise, group, backend)
+    return similar, around.mean if similar.share(plan.n_units) >= SAME_KIND else None
+
+
+def _unlabelled(rows: Source, n_classes: int) -> NDArray[np.float32]:
+    return gathered((x for x, _ in rows.blocks()), rows.n_rows, rows.n_features, n_classes)[0]
 
 
 def _class_counts(
@@ -274,9 +303,11 @@ def _finish(
         bias = np.asarray(bias + shift_between(own, shares), dtype=bias.dtype)
     tested, unrefined, refined = None, None, None
     if dataset.unlabelled is not None and group.rank == 0:
-        centred = preprocessing.centre is not None
-        rows, _ = gathered((x for x, _ in dataset.unlabelled.blocks()), dataset.unlabelled.n_rows, *weights.shape)
-        refined = refine(rows, weights, bias, Known.of(plan.n_units, grouped(ledger.events), centred=centred), shares)
+        similar = None if prepared.similar is None else prepared.similar.share(plan.n_units)
+        known = Known.of(
+            plan.n_units, grouped(ledger.events), centred=preprocessing.centre is not None, similar=similar
+        )
+        refined = refine(_unlabelled(dataset.unlabelled, dataset.n_classes), weights, bias, known, shares)
         unrefined, weights, bias = (weights, bias), refined.weights, refined.bias
     if settings.test_epsilon is not None:
         tested = _test(weights, bias, dataset, mechanism, plan.schedule.others[TEST_ACCURACY], group, backend)
@@ -295,7 +326,7 @@ def _finish(
         bias,
         [{name: float(on_host(fact)) for name, fact in facts.items()} for facts in fitted.history],
         plan.schedule.n_steps,
-        "none" if preprocessing.centre is None else "private" if settings.condition == MEAN else "public",
+        "none" if preprocessing.centre is None else plan.centre,
         _statement(plan, ledger, prepared.source),
         losses,
         tested,
@@ -303,6 +334,7 @@ def _finish(
         prepared.class_counts,
         unrefined,
         refined,
+        prepared.similar,
     )
 
 

@@ -194,16 +194,7 @@ def _prepare(
     )
     similar: SimilarRows | None = None
     if early and rows is not None:
-        similar, guess = _similar(plan, dataset, rows, mechanism, group, backend)
-        if settings.condition == MEAN:
-            mean = released_mean(rows, mechanism, schedule.others[MEAN], group, backend, guess)
-            if np.linalg.norm(mean) >= SHORTEST_MEAN:
-                preprocessing = preprocessing.around(mean, schedule.others[MEAN] / plan.n_units)
-            else:
-                plan = plan.uncentred()
-                observer.budget(plan)
-        elif plan.centre_unlabelled and guess is not None:
-            preprocessing = preprocessing.around(guess, CENTRE_ERROR)
+        plan, preprocessing, similar = _centred(plan, dataset, rows, mechanism, observer, group, backend)
         rows = None  # frees their memory
         rows = private_rows(plan, dataset, preprocessing, runtime)
     schedule, counts = plan.schedule, _class_counts(plan, dataset, rows, mechanism, group, backend)
@@ -223,16 +214,32 @@ def _prepare(
     return _Prepared(plan, preprocessing, problem, run, source, n_tracked, counts, similar)
 
 
-def _similar(
-    plan: Plan, dataset: Dataset, rows: Rows, mechanism: GaussianMechanism, group: Group, backend: Backend
-) -> tuple[SimilarRows | None, NDArray[np.float64] | None]:
-    """The noisy number of unit rows near unlabelled rows, and the mean of these, (n_features,), if most are."""
-    if not plan.settings.similar or dataset.unlabelled is None:
-        return None, None
-    around = Surroundings(_unlabelled(dataset.unlabelled, dataset.n_classes))
-    noise = plan.schedule.others[SIMILAR_ROWS]
-    similar = released_similar(rows, around, mechanism, noise, group, backend)
-    return similar, around.mean if similar.share(plan.n_units) >= SAME_KIND else None
+def _centred(
+    plan: Plan,
+    dataset: Dataset,
+    rows: Rows,
+    mechanism: GaussianMechanism,
+    observer: Observer,
+    group: Group,
+    backend: Backend,
+) -> tuple[Plan, Preprocessing, SimilarRows | None]:
+    """What the releases on unit rows decide: the plan, the map to training space, and the number of similar rows."""
+    noise, preprocessing = plan.schedule.others, plan.preprocessing
+    similar: SimilarRows | None = None
+    guess: NDArray[np.float64] | None = None
+    if plan.settings.similar and dataset.unlabelled is not None:
+        around = Surroundings(_unlabelled(dataset.unlabelled, dataset.n_classes))
+        similar = released_similar(rows, around, mechanism, noise[SIMILAR_ROWS], group, backend)
+        guess = around.mean if similar.share(plan.n_units) >= SAME_KIND else None
+    if plan.settings.condition == MEAN:
+        mean = released_mean(rows, mechanism, noise[MEAN], group, backend, guess)
+        if np.linalg.norm(mean) >= SHORTEST_MEAN:
+            return plan, preprocessing.around(mean, noise[MEAN] / plan.n_units), similar
+        plan = plan.uncentred()
+        observer.budget(plan)
+    elif plan.centre_unlabelled and guess is not None:
+        preprocessing = preprocessing.around(guess, CENTRE_ERROR)
+    return plan, preprocessing, similar
 
 
 def _unlabelled(rows: Source, n_classes: int) -> NDArray[np.float32]:

@@ -26,7 +26,7 @@ TEST_ACCURACY = "test accuracy"
 SELECTION = "selection"
 SELECTION_SHARE = 0.2
 COUNTS_SHARE = 0.05  # of mu^2, for noisy class counts
-SIMILAR_SHARE = 0.05  # of mu^2, at most, for the number of private rows near unlabelled ones
+SIMILAR_SHARE = 0.02  # of mu^2, at most, for the number of private rows near unlabelled ones
 SIMILAR_NOISE = 0.04  # of the number of units: noise of that count which is small enough
 OF_LABELS = ("classes", "class_weight", "class_counts")  # arguments about the labels, which are settled before training
 INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")

@@ -23,9 +23,9 @@ from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.atomic_files import json_text
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import CHOICES, METHODS, Facts, Method, choose
-from linprobe.metrics.comparison import beats
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
+from linprobe.reporting.comparison import beats
 from linprobe.runs.guarantee import (
     ADJACENCIES,
     PROTECTED,

@@ -8,10 +8,12 @@ Nothing heavy is imported until one of these names is used.
 
 from __future__ import annotations
 
+# above the imports: the modules below import it
+__version__ = "0.2.1"
+
 from importlib import import_module
 from typing import Any
 
-from linprobe._version import __version__
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import estimator_name
 

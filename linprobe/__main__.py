@@ -38,8 +38,19 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", errors="backslashreplace"))
 
 
+def keep_private() -> None:
+    """Let nobody else write to new files, let the user read them, and write no core dump, which could hold rows."""
+    mask = os.umask(0o077)
+    os.umask((mask | 0o022) & 0o077)
+    with suppress(ImportError, ValueError, OSError):  # Windows has no limits
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
 def main() -> None:
     """Run the command line and exit with its status."""
+    keep_private()
     open_closed_streams()
     end_like_ctrl_c()
     try:

@@ -16,8 +16,8 @@ from typing import Any
 from linprobe.errors import ArgumentError
 from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import TrainRequest
-from linprobe.plans.tuning import Tuning, check_shrink
 from linprobe.progress import Progress, Silent
+from linprobe.training.tuning import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]
 
@@ -45,7 +45,7 @@ def train(features: AnyPath | None = None, *, progress: Progress | None = None, 
     >>> linprobe.load_run("one").classes_.shape
     (10,)
     """
-    from linprobe.training.train import train as run
+    from linprobe.training.train import train_run as run
 
     return run(_request(features, options), progress)
 
@@ -97,7 +97,7 @@ def tune(
     >>> tuned["tuning"]["shrink"] in (0, 0.5, 1)
     True
     """
-    from linprobe.training.tune import tune as run
+    from linprobe.training.tune import tune_run as run
 
     choices = tuple((name, tuple(values)) for name, values in (grid or {}).items())
     tuning = Tuning(choices, check_shrink(tuple(shrink)), repetitions).checked()
@@ -166,8 +166,8 @@ def refine(
     >>> refined["epsilon"]  # doctest: +SKIP
     1.0
     """
+    from linprobe.evaluation.refine import refine_run as run_command
     from linprobe.options.requests import RefineRequest
-    from linprobe.publishing.refine import refine as run_command
 
     request = RefineRequest(
         run=Path(run), unlabelled=Path(unlabelled), out=Path(out), sign=None if sign is None else Path(sign)
@@ -213,6 +213,8 @@ def evaluate(
         run: run folder. features: feature file; None for the file that the run was trained on.
         options: `allow_other`, `calibrate`, `prior`, as in `linprobe evaluate`.
 
+    A noisy accuracy on private test rows is released by the command alone, with `--epsilon`.
+
     Returns: the keys of `linprobe evaluate --json`.
 
     Raises:
@@ -255,7 +257,7 @@ def verify(
     >>> linprobe.verify("four", max_epsilon=3)["verified"]
     True
     """
-    from linprobe.runs.verify import verify as run_command
+    from linprobe.runs.verify import verify_run as run_command
 
     return run_command(
         Path(run),
@@ -285,7 +287,7 @@ def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
     1
     """
     from linprobe.options.requests import BudgetRequest
-    from linprobe.training.budget import budget as run_command
+    from linprobe.training.budget import book_cost as run_command
 
     _refuse_unknown(options, [field.name for field in fields(BudgetRequest)], "budget")
     return run_command(BudgetRequest(Path(source), **options))
@@ -308,7 +310,7 @@ def account(
     >>> linprobe.account(noise_multiplier=10, n_steps=50, delta=1e-5)["accountant"]
     'gdp'
     """
-    from linprobe.accounting.account import account as run_command
+    from linprobe.accounting.calibrate import releases_cost as run_command
 
     return run_command(sampling_rate, noise_multiplier, n_steps, delta)
 

@@ -25,7 +25,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-PRIVATE_MODE, PRIVATE_FOLDER = 0o600, 0o700
+PRIVATE_MODE, PUBLIC_MODE, PRIVATE_FOLDER = 0o600, 0o644, 0o700
 MOST_TEXT = 1 << 26  # bytes of a JSON file: a manifest of many classes has megabytes
 LONGEST_PATH = 4096
 LONGEST_NAME = 255 - len("..01234567.partial")  # bytes of the name of an output
@@ -77,7 +77,7 @@ def held(
         yield None
         return
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY if path.is_dir() else os.O_RDWR
-    descriptor = os.open(path, flags, 0o666)
+    descriptor = os.open(path, flags, PUBLIC_MODE)
     _held.add(descriptor)
     try:
         yield descriptor if lock(descriptor, busy, error, wait=wait) else None
@@ -180,7 +180,7 @@ def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    descriptor = os.open(temporary, flags, PRIVATE_MODE if private else 0o666)
+    descriptor = os.open(temporary, flags, PRIVATE_MODE if private else PUBLIC_MODE)
     encoding = None if "b" in mode else "utf-8"
     try:
         with os.fdopen(descriptor, mode, encoding=encoding) as stream:

@@ -6,7 +6,9 @@ Every error carries the exit status the command line returns for it; see `docs/c
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -87,10 +89,11 @@ def require(extra: str, what: str) -> None:
         )
 
 
-def require_for(option: str, value: object) -> None:
-    """`require` the extra that an option with this value needs, if any."""
-    if extra := EXTRA_OF.get((option, str(value).partition(":")[0])):
-        require(extra, f"--{option.replace('_', '-')} {value}")
+def require_for(options: Mapping[str, object]) -> None:
+    """`require` the extras that options with these values need."""
+    for option, value in options.items():
+        if extra := EXTRA_OF.get((option, str(value).partition(":")[0])):
+            require(extra, f"--{option.replace('_', '-')} {value}")
 
 
 def printable(text: str) -> str:
@@ -124,15 +127,49 @@ def advice(error: OSError, flag: str = "--out") -> str:
     return ADVICE.get(error.errno or 0, "check the disk, or give another {flag}").format(flag=flag)
 
 
+_AGAIN = "check the disk, and run the command again: the file itself may be good"
+READ_FAULTS = {
+    errno.EACCES: "make it readable",
+    errno.EPERM: "make it readable",
+    errno.EAGAIN: "another process is writing it; wait for it, or stop it",
+    errno.ENOLCK: "its file system has no locks; set HDF5_USE_FILE_LOCKING=FALSE, or copy it to a local disk",
+    errno.EMFILE: ADVICE[errno.EMFILE],
+    errno.ENFILE: ADVICE[errno.ENFILE],
+    errno.EIO: _AGAIN,
+    errno.ENXIO: _AGAIN,
+    errno.ENODEV: _AGAIN,
+    errno.EBUSY: _AGAIN,
+    errno.ETIMEDOUT: _AGAIN,
+    getattr(errno, "ESTALE", errno.EIO): _AGAIN,
+    getattr(errno, "EREMOTEIO", errno.EIO): _AGAIN,
+}
+"""The next step after a read that failed for a reason outside the file, by its cause."""
+
+
+def read_fault(what: str, error: BaseException) -> LinprobeError | None:
+    """The error to raise if `what` could not be read for a reason outside the file; None if the file is at fault.
+
+    HDF5 states the cause of a failed read in the text of its message alone.
+    """
+    stated = re.search(r"\berrno = ([0-9]+)", str(error))
+    cause = getattr(error, "errno", None) or (int(stated[1]) if stated else 0)
+    if cause not in READ_FAULTS:
+        return None
+    return LinprobeError(f"{what} cannot be read ({os.strerror(cause)}); {READ_FAULTS[cause]}")
+
+
 @contextmanager
 def reading(what: str, step: str) -> Iterator[None]:
     """Turn whatever another library raises while it reads `what` into a DataError; `step` is what to do next.
 
-    Libraries raise almost any type for a damaged file. Errors of linprobe and a lack of memory pass through.
+    Libraries raise almost any type for a damaged file. Errors of linprobe and a lack of memory pass through. If the
+    disk or the system failed, and not the file, it is a LinprobeError that names the cause.
     """
     try:
         yield
     except (LinprobeError, MemoryError):
         raise
     except Exception as error:
-        raise DataError(f"{what} cannot be read ({first_line(error)[:200]}); {step}") from None
+        raise read_fault(what, error) or DataError(
+            f"{what} cannot be read ({first_line(error)[:200]}); {step}"
+        ) from None

@@ -34,12 +34,10 @@ from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_wei
 from linprobe.data.sources import ArraySource, Source
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.methods import METHODS, Method
-from linprobe.metrics.refinement import unrefinable
-from linprobe.metrics.scores import class_scores, label_probabilities, probabilities
 from linprobe.options import VOTE
 from linprobe.options.declaration import arguments_of, estimator_name, hint
-from linprobe.plans.plan import Plan, plan_run, warnings_of
-from linprobe.plans.settings import OF_LABELS, Settings
+from linprobe.runs.refined_weights import unrefinable
+from linprobe.runs.scores import class_scores, label_probabilities, probabilities
 from linprobe.training.arrays import (
     adjacent_people,
     check_range,
@@ -50,8 +48,9 @@ from linprobe.training.arrays import (
     naming_text,
     people_of,
 )
-from linprobe.training.execute import Observer, execute
-from linprobe.training.runtime import Runtime
+from linprobe.training.execute import Observer, Runtime, execute
+from linprobe.training.plan import Plan, plan_run, warnings_of
+from linprobe.training.settings import OF_LABELS, Settings
 
 HASHES = RowHashes()
 

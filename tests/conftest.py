@@ -33,8 +33,8 @@ from linprobe.cli import _terminal, run
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.gradients import host
-from linprobe.plans import settings as plan_settings
 from linprobe.runs.manifest import Manifest
+from linprobe.training import settings as plan_settings
 
 # no test measures time, so a busy machine must not fail one
 settings.register_profile("linprobe", deadline=None)

@@ -25,7 +25,7 @@ from typing import Any
 from linprobe.data.dataset import open_features
 from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
-from linprobe.training.train import train
+from linprobe.training.train import train_run
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, 8.0)
 WITHOUT_PUBLIC = ("noisy-gd", "dp-sgd", "dpsgd-f", "dp-ls", "dp-fc", "dp-newton", "prototypes")
@@ -114,7 +114,7 @@ def measure(features: Path | None, job: Job, seeds: int) -> dict[str, list[float
                 book=Path(folder) / "book",
                 **request,
             )
-            outcome = train(asked, Silent())
+            outcome = train_run(asked, Silent())
         figures["accuracies"].append(round(outcome["test_accuracy"], 4))
         figures["balanced"].append(round(outcome["test_balanced_accuracy"], 4))
     return figures

@@ -21,8 +21,8 @@ from typing import Any
 
 from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
-from linprobe.training.train import train
-from linprobe.training.tune import Tuning, tune
+from linprobe.training.train import train_run
+from linprobe.training.tune import Tuning, tune_run
 
 GRID = "score_noise=0.1,0.5,2,8"
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -34,7 +34,7 @@ def accuracy(request: TrainRequest, tuning: Tuning | None = None) -> float:
     """Test accuracy of one run, which is thrown away."""
     with tempfile.TemporaryDirectory() as folder:
         asked = replace(request, out=Path(folder) / "run")
-        outcome = train(asked, Silent()) if tuning is None else tune(asked, tuning, Silent())
+        outcome = train_run(asked, Silent()) if tuning is None else tune_run(asked, tuning, Silent())
     return float(outcome["test_accuracy"])
 
 

@@ -20,10 +20,10 @@ from sklearn.datasets import load_digits
 from linprobe.data.dataset import Dataset
 from linprobe.data.sources import ArraySource
 from linprobe.methods import METHODS
-from linprobe.metrics.figures import label_figures
-from linprobe.plans.plan import plan_run
-from linprobe.plans.settings import Settings
+from linprobe.runs.figures import label_figures
 from linprobe.training.execute import execute
+from linprobe.training.plan import plan_run
+from linprobe.training.settings import Settings
 
 DELTA = 1e-5
 EPSILONS = (1.0, 3.0)

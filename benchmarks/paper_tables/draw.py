@@ -9,11 +9,12 @@ from typing import Any
 
 from linprobe.accounting.figures import rounded_up
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE
-from linprobe.metrics.comparison import Setting, Summary, boost
 from linprobe.reporting.comparison import (
     DASHES,
     MARKERS,
     MOST_PANELS_A_ROW,
+    Setting,
+    Summary,
     _apart,
     _aside,
     _epsilons,
@@ -24,6 +25,7 @@ from linprobe.reporting.comparison import (
     _ticks,
     _title,
     accuracy_against_epsilon,
+    boost,
 )
 from linprobe.reporting.plots import GREY, PALETTE, new_figure
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.account import account
+from linprobe.accounting.calibrate import releases_cost
 from linprobe.cli._terminal import TerminalProgress
 from linprobe.evaluation.compare import compare_methods
 from linprobe.evaluation.comparison_plan import MethodRow
@@ -139,7 +139,7 @@ def accounting() -> dict[str, Any]:
     printed = json.loads((HERE / "paper.json").read_text(encoding="utf-8"))["accounting"]["rows"]
     found = []
     for row in printed:
-        costs = account(row["q"], row["sigma"], row["steps"], row["delta"])
+        costs = releases_cost(row["q"], row["sigma"], row["steps"], row["delta"])
         found.append({**row, "pld": costs["pld"], "rdp": costs["rdp"]})
     return {"rows": found}
 

@@ -41,7 +41,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.progress import Silent
-from linprobe.training.train import train
+from linprobe.training.train import train_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 from timing import machine
@@ -90,7 +90,7 @@ def trained(data: Any, epsilon: float, k: int, how: str, way: str, seed: int) ->
             out=file.with_name("run"),
             book=file.with_name("book"),
         )
-        return float(train(request, Silent())["test_accuracy"])
+        return float(train_run(request, Silent())["test_accuracy"])
 
 
 def accuracies(path: Path, epsilons: list[float], seeds: int, rows: list[int]) -> list[dict[str, Any]]:

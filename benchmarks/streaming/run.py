@@ -36,7 +36,7 @@ from linprobe.data.rows import StreamedRows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
-from linprobe.training.train import train
+from linprobe.training.train import train_run
 
 CLASSES, STEPS, TEST_ROWS = 10, 3, 2000
 WIDTH = 1024
@@ -94,7 +94,7 @@ def child(features: Path, out: Path, cap: int) -> dict[str, Any]:
     if cap:
         resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
     before, watch = peak_bytes(), Watch()
-    train(
+    train_run(
         TrainRequest(
             "noisy-gd", features, epsilon=3.0, delta=1e-9, steps=STEPS, out=out, noise_seed=1, insecure_seed=True
         ),

@@ -29,8 +29,8 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from linprobe import AdaMix, NoisyGD, OnlyPublic
 from linprobe.accounting.events import Releases
-from linprobe.metrics.refinement import Known, gathered, refine
-from linprobe.metrics.scores import class_scores
+from linprobe.runs.refined_weights import Known, gathered, refined_weights
+from linprobe.runs.scores import class_scores
 
 sys.path.append(str(Path(__file__).parents[1] / "accuracy"))
 from synthetic import around_means, rare
@@ -93,7 +93,7 @@ def measure(plain: Any, probe: Any, unlabelled: Rows, test: Rows) -> dict[str, A
     releases = [Releases(**release) for release in privacy["releases"] or ()]
     known = Known.of(privacy["n_private"], releases, centred=plain.centre_ != "none")
     rows, places = gathered([unlabelled[0]], len(unlabelled[0]), *weights.shape)
-    found = refine(rows, weights, plain.intercept_, known)
+    found = refined_weights(rows, weights, plain.intercept_, known)
     labels = unlabelled[1][places]
     return {
         "plain": share(class_scores(test[0], weights, plain.intercept_), test[1]),

@@ -21,7 +21,7 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
 from linprobe.runs import run_folder
-from linprobe.training.train import train
+from linprobe.training.train import train_run
 
 RARE, COMMON = 100, 1000
 EPSILONS = (1.0, 3.0)
@@ -57,7 +57,7 @@ def trained(data: Any, epsilon: float, weight: float, seed: int) -> list[float]:
             out=file.with_name("run"),
             book=file.with_name("book"),
         )
-        train(request, Silent())
+        train_run(request, Silent())
         figures = json.loads((run_folder.read_run(file.with_name("run")).folder / TEST_FIGURES).read_text())
     recall = [figures["per_class"][name]["recall"] for name in names]
     return [float(np.mean(part)) for part in (recall, recall[:half], recall[half:])]

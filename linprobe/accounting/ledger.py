@@ -15,7 +15,7 @@ from typing import IO
 
 from linprobe.accounting.events import LARGEST_FIGURE, GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.atomic_files import lock, open_regular
+from linprobe.atomic_files import PUBLIC_MODE, lock, open_regular
 from linprobe.errors import PrivacyError
 
 LONGEST_LINE = 4096  # bytes; a longer line is no event
@@ -39,7 +39,7 @@ class AppendOnlyFile:
         path: of the file, created with `mode` if absent.
     """
 
-    def __init__(self, path: Path, mode: int = 0o666) -> None:
+    def __init__(self, path: Path, mode: int = PUBLIC_MODE) -> None:
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
 

@@ -249,20 +249,24 @@ def refuse_above(
         )
     entries = [*(other for other in others.counted if other.private), entry]
     costs = {one: under_cap(entries, cap, REMOVED[one]) for one in units_of(entries)}
-    for above in (one for one in costs if unit in (None, one) and costs[one] > cap.epsilon):
-        if above == OWNER and len(costs) > 1:  # after a run by record
-            mixed = len(units_of(others.counted)) > 1
-            step = "use other rows" if mixed else f"give --unit {OWNER if entry.unit == RECORD else RECORD}"
-            raise PrivacyError(f"cap is epsilon {cap.epsilon:.9g}, and {NO_PERSON}; nothing was spent; {step}")
-        added, flag = ("this one", "--eps") if finished is None else ("the histogram", "--publish-epsilon")
-        before = spending(others.counted if finished is None else [*others.counted, finished], cap.delta)
-        runs = f"{before.runs} run{'' if before.runs == 1 else 's'}"
-        after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
-        raise PrivacyError(
-            f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; what {whose} have spent is "
-            f"{rounded_up(before.epsilon)} in {runs}, with {added} it would be {after}; nothing was spent; give a "
-            f"smaller {flag}, or raise the cap"
-        )
+    above = next((one for one in costs if unit in (None, one) and costs[one] > cap.epsilon), None)
+    if above is None:
+        return
+    if above == OWNER and len(costs) > 1:  # after a run by record
+        mixed = len(units_of(others.counted)) > 1
+        step = "use other rows" if mixed else f"give --unit {OWNER if entry.unit == RECORD else RECORD}"
+        raise PrivacyError(f"cap is epsilon {cap.epsilon:.9g}, and {NO_PERSON}; nothing was spent; {step}")
+    counted, added, flag = others.counted, "this one", "--eps"
+    if finished is not None:
+        counted, added, flag = [*counted, finished], "the histogram", "--publish-epsilon"
+    before = spending(counted, cap.delta)
+    runs = f"{before.runs} run{'' if before.runs == 1 else 's'}"
+    after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
+    raise PrivacyError(
+        f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; what {whose} have spent is "
+        f"{rounded_up(before.epsilon)} in {runs}, with {added} it would be {after}; nothing was spent; give a "
+        f"smaller {flag}, or raise the cap"
+    )
 
 
 class Fits:

@@ -64,7 +64,7 @@ def program(only: str | None = None) -> Any:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from linprobe._version import __version__
+        from linprobe import __version__
 
         typer.echo(__version__)
         raise typer.Exit

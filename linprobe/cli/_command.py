@@ -15,7 +15,16 @@ from linprobe.cli._everywhere import EVERYWHERE
 from linprobe.cli._shared import numbers, words
 from linprobe.errors import require_for
 from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Choice, Confirmation, RunOptions, Target
-from linprobe.options.declaration import REQUESTS, Option, Request, arguments_of, as_word, declared, methods_on_gpu
+from linprobe.options.declaration import (
+    REQUESTS,
+    Option,
+    Request,
+    arguments_of,
+    as_word,
+    by_parameter,
+    declared,
+    methods_on_gpu,
+)
 
 FEW = 2  # largest number of methods that a help text lists
 ARGUMENTS, OPTIONS, ANYWHERE = "Arguments", "Options", "Every command takes"
@@ -209,8 +218,8 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. A missing extra is refused before the command imports what it computes with."""
-        for option, value in ctx.params.items() if self.name != "extract" else ():
-            require_for(option, value)
+        if self.name != "extract":
+            require_for(ctx.params)
         return super().invoke(ctx)
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
@@ -222,9 +231,25 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options under the headings of their groups."""
-        words, first = ctx.meta.get("linprobe.words", ()), REQUESTS[str(self.name)].first
+        words = ctx.meta.get("linprobe.words", ())
         method = _method_among(words)
-        short = bool(first) and method is None and HELP_ALL not in words
+        short = bool(REQUESTS[str(self.name)].first) and method is None and HELP_ALL not in words
+        panels = self._panels(ctx, method, short=short)
+        for panel, records in {**panels, ANYWHERE: [] if short else list(EVERYWHERE)}.items():
+            if records:
+                with formatter.section(panel):
+                    formatter.write_dl(records)
+        if panels[METHOD_GROUP] and not short:
+            formatter.write_paragraph()
+            formatter.write_text(
+                "With --method NAME before --help, only the options of that method are shown."
+                if method is None
+                else f"Only options that {method} takes are shown."
+            )
+
+    def _panels(self, ctx: Any, method: str | None, *, short: bool) -> dict[str, list[tuple[str, str]]]:
+        """The names and help of arguments and options, by heading."""
+        first = REQUESTS[str(self.name)].first
         left_out = set() if method is None else _not_taken(method)
         panels: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], **{group: [] for group in GROUPS}, METHOD_GROUP: []}
         for parameter in self.get_params(ctx):
@@ -238,17 +263,7 @@ class Command(TyperCommand):
         panels[OPTIONS] = panels.pop(OPTIONS)  # the last
         if short:
             panels[OPTIONS].append((HELP_ALL, "Show all options. --method NAME --help shows the options of a method."))
-        for panel, records in {**panels, ANYWHERE: [] if short else list(EVERYWHERE)}.items():
-            if records:
-                with formatter.section(panel):
-                    formatter.write_dl(records)
-        if panels[METHOD_GROUP] and not short:
-            formatter.write_paragraph()
-            formatter.write_text(
-                "With --method NAME before --help, only the options of that method are shown."
-                if method is None
-                else f"Only options that {method} takes are shown."
-            )
+        return panels
 
 
 def _method_among(given: Sequence[str]) -> str | None:
@@ -264,8 +279,5 @@ def _method_among(given: Sequence[str]) -> str | None:
 
 def _not_taken(method: str) -> set[str]:
     """Names of the parameters of training that other methods declare, and this one does not."""
-    declared_by = {
-        name: {option.parameter for option in arguments_of(options).values()}
-        for name, options in METHOD_OPTIONS.items()
-    }
+    declared_by = {name: by_parameter(*options.takes, options).keys() for name, options in METHOD_OPTIONS.items()}
     return set().union(*declared_by.values()) - declared_by[method]

@@ -17,7 +17,7 @@ from linprobe.cli import _stderr
 from linprobe.errors import LinprobeError, ParameterError, printable
 
 if TYPE_CHECKING:
-    from linprobe.plans.words import DryRun
+    from linprobe.training.words import DryRun
 
 Number = TypeVar("Number", int, float)
 

@@ -18,10 +18,10 @@ def _plan(request: PlanRequest) -> None:
     """Print the plan: the recommended row on stdout, all rows on stderr."""
     from linprobe.accounting.figures import rounded_up
     from linprobe.cli import _terminal
-    from linprobe.plans.rates import plan
+    from linprobe.training.rates import recommended_rate
 
     with _terminal.TerminalProgress() as progress:
-        planned = plan(request, progress)
+        planned = recommended_rate(request, progress)
     made = "" if request.plot is None else f"{request.plot} is complete"
     if request.as_json:
         with printing(made, "the JSON object"):
@@ -55,11 +55,11 @@ def _plan(request: PlanRequest) -> None:
 @command(AccountRequest)
 def _account(request: AccountRequest) -> None:
     """Print the epsilon by each accountant."""
-    from linprobe.accounting.account import NAMES, account
+    from linprobe.accounting.calibrate import NAMES, releases_cost
     from linprobe.accounting.figures import OF_SAMPLES, gaussian_words, rounded_up
     from linprobe.cli import _terminal
 
-    cost = account(request.sampling_rate, request.noise_multiplier, request.steps, request.delta)
+    cost = releases_cost(request.sampling_rate, request.noise_multiplier, request.steps, request.delta)
     if request.as_json:
         print_json(cost)
         return
@@ -78,19 +78,13 @@ def _budget(request: BudgetRequest) -> None:
     from linprobe.cli._terminal import guarantee_rows
     from linprobe.training import budget as commands
 
-    found = commands.budget(request)
+    found = commands.book_cost(request)
     made = "" if request.cap is None else f"the cap is in budget book {found['book']}"
     if request.as_json:
         with printing(made, "the JSON object"):
             print_json(found)
         return
-    for entry in found["entries"]:
-        epsilon = "none: not private" if not entry["private"] else rounded_up(entry["epsilon"])
-        at = "" if entry["delta"] is None else f" at delta {rounded_up(entry['delta'])}"
-        created = entry["created"] or "private selection, time secret"
-        early = ", ended early: what it had released" if entry["ended_early"] else ""
-        _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}{early}")
-    for line in _counted_together(found):
+    for line in (*map(_run_line, found["entries"]), *_counted_together(found)):
         _terminal.note(line)
     by_unit = found["epsilon_by_unit"]
     if len(by_unit) > 1:
@@ -114,17 +108,34 @@ def _budget(request: BudgetRequest) -> None:
         typer.echo(rounded_up(found["epsilon"]))
 
 
+def _run_line(entry: dict[str, Any]) -> str:
+    from linprobe.accounting.figures import rounded_up
+
+    epsilon = "none: not private" if not entry["private"] else rounded_up(entry["epsilon"])
+    at = "" if entry["delta"] is None else f" at delta {rounded_up(entry['delta'])}"
+    created = entry["created"] or "private selection, time secret"
+    early = ", ended early: what it had released" if entry["ended_early"] else ""
+    return f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}{early}"
+
+
 def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     """What else is in the figures, what cannot be, and what the cap promises, a line each."""
     from linprobe.accounting.figures import rounded_up
-    from linprobe.plans.words import counted
+    from linprobe.training.words import counted
 
     for other in found["shared"]:
         nouns = {"rows": "row", "images": "image", "owners": "owner"}
         common = ", ".join(counted(other[kind], noun) for kind, noun in nouns.items() if other[kind])
         yield f"counted together with {other['book']}: {counted(other['runs'], 'run')}; {common} in common"
+    if len(found["shared"]) > 1:
+        yield "the total adds up the runs of all these books, also where no row is in all of them: an upper bound"
     if found["book"] is None:
         return
+    if found["not_recorded"]:
+        yield (
+            f"in no budget book here: {', '.join(found['not_recorded'])}; the total lacks such a run if it used these "
+            "rows; a book brought back from an old copy lacks the runs since then"
+        )
     if found["cap_raised_from"] is not None:
         yield f"the first cap, epsilon {rounded_up(found['cap_raised_from'])}, was raised after runs were made under it"
     elif found["cap_runs"]:

@@ -21,11 +21,10 @@ FIGURES = {
 }
 
 
-def _train_request(given: Mapping[str, Any], flags: Iterable[Flag]) -> TrainRequest:
+def _train_request(given: Mapping[str, Any]) -> TrainRequest:
     """The request of a run from the values of its flags; options of methods that are None were not given."""
-    own = {flag.option.parameter for flag in flags if flag.is_of_a_method}
-    options = {name: value for name, value in given.items() if name in own and value is not None}
-    return TrainRequest(**{name: value for name, value in given.items() if name not in own}, options=options)
+    options = {name: value for name, value in given.items() if name in OF_METHODS and value is not None}
+    return TrainRequest(**{name: value for name, value in given.items() if name not in OF_METHODS}, options=options)
 
 
 def _with_output(flags: Iterable[Flag], groups: Iterable[type[Any]]) -> list[Flag]:
@@ -37,6 +36,7 @@ def _with_output(flags: Iterable[Flag], groups: Iterable[type[Any]]) -> list[Fla
 
 
 TRAIN_FLAGS = train_flags()
+OF_METHODS = {flag.option.parameter for flag in TRAIN_FLAGS if flag.is_of_a_method}
 TUNE_FLAGS = [flag for flag in TRAIN_FLAGS if flag.option.parameter not in NOT_TUNED]
 
 
@@ -45,10 +45,10 @@ def _train(given: dict[str, Any]) -> None:
     from linprobe.cli import _terminal
     from linprobe.cli._terminal import guarantee_rows, rows_in_words
     from linprobe.parallel import torch_group
-    from linprobe.training.train import train as run
+    from linprobe.training.train import train_run as run
 
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
-    request = _train_request(given, TRAIN_FLAGS)
+    request = _train_request(given)
     if dry_run:
         from linprobe.training.dry_run import dry_run as check
 
@@ -72,7 +72,7 @@ def _train(given: dict[str, Any]) -> None:
     _terminal.table(
         rows_in_words(outcome),
         [
-            *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
+            *([] if accuracy is None else [(_accuracy_in_words(outcome), _terminal.figure(accuracy, ".4f"))]),
             *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),
             *([] if std is None else [("std of its noise", _terminal.figure(std, ".4f"))]),
             *guarantee_rows(outcome),
@@ -84,18 +84,24 @@ def _train(given: dict[str, Any]) -> None:
     print_made("run", outcome["run"])
 
 
+def _accuracy_in_words(outcome: dict[str, Any]) -> str:
+    """What the accuracy of a run is of: rows, or, with noise, people."""
+    people = outcome["unit"] == "owner" and outcome["test_accuracy_std"] is not None
+    return "right of a test person" if people else "test accuracy"
+
+
 def _tune(given: dict[str, Any]) -> None:
     """Train with chosen settings, and print the run folder."""
     from linprobe.cli import _terminal
     from linprobe.cli._terminal import guarantee_rows, rows_in_words
-    from linprobe.plans.tuning import Tuning
-    from linprobe.training.tune import tune as run
+    from linprobe.training.tune import tune_run as run
+    from linprobe.training.tuning import Tuning
 
     asked = request_of(
         TuneRequest, {flag.option.parameter: given.pop(flag.option.parameter) for flag in flags_of(TuneRequest)}
     )
     tuning = Tuning.parse(asked.grid, asked.shrink, asked.repetitions, given["method"])
-    request = _train_request(given, TUNE_FLAGS)
+    request = _train_request(given)
     if asked.dry_run:
         from linprobe.training.dry_run import dry_run_of_tune
 
@@ -116,7 +122,7 @@ def _tune(given: dict[str, Any]) -> None:
         [
             *((f"chosen {name}", str(value)) for name, value in setting.items()),
             *([("chosen shrink", _terminal.figure(chosen["shrink"]))] if len(chosen["factors"]) > 1 else []),
-            *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
+            *([] if accuracy is None else [(_accuracy_in_words(outcome), _terminal.figure(accuracy, ".4f"))]),
             *guarantee_rows(outcome),
         ],
     )

@@ -32,17 +32,17 @@ from linprobe.data.array_files import (
 from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.hdf5_checks import data_set, texts
+from linprobe.data.hdf5_checks import data_set, open_hdf5, texts
 from linprobe.data.labels import (
     MULTICLASS,
     MULTILABEL,
     class_list,
-    has_several_labels,
+    holds_label_matrix,
     label_indices,
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.owners import OWNER, by_owner, divided
+from linprobe.data.owners import APART, OWNER, SHARED, by_owner, divided, refuse_several
 from linprobe.data.record_ids import CONTENT, GIVEN, LONGEST_ID, ContentIds
 from linprobe.errors import DataError, UsageError, reading
 from linprobe.progress import Progress, Silent
@@ -146,15 +146,21 @@ def read_arrays(
             named = columns.x is not None
             arrays |= _read_named(source, columns) if named else _read_one(source, columns, progress, group)
     for key, values in arrays.items():
-        rows, labels = key.startswith("X_"), key.startswith("y_")
-        axes = values.ndim >= 2 if rows else values.ndim == 1 or (labels and values.ndim == 2)
-        if not axes or values.dtype.kind not in ("fiub" if rows else "fiubUS"):
-            raise DataError(
-                f"{key} has shape {values.shape} and type {values.dtype}; allowed: "
-                + ("real numbers (rows, ...)" if rows else "one number or text for each row, or for each class")
-                + ("; or a 0 or 1 for each row and label" if labels else "")
-            )
+        _check_array(key, values)
     return arrays
+
+
+def _check_array(key: str, values: NDArray[Any]) -> None:
+    """DataError for an array whose axes or type do not fit its key."""
+    if key.startswith("X_"):
+        fits, allowed = values.ndim >= 2 and values.dtype.kind in "fiub", "real numbers (rows, ...)"
+    else:
+        labels = key.startswith("y_")
+        fits = (values.ndim == 1 or (labels and values.ndim == 2)) and values.dtype.kind in "fiubUS"
+        allowed = "one number or text for each row, or for each class"
+        allowed += "; or a 0 or 1 for each row and label" if labels else ""
+    if not fits:
+        raise DataError(f"{key} has shape {values.shape} and type {values.dtype}; allowed: {allowed}")
 
 
 def _read_one(source: Path, columns: Columns, progress: Progress, group: str | None) -> Arrays:
@@ -200,7 +206,7 @@ def _read_named(source: Path, columns: Columns) -> Arrays:
         return {key: _to_numpy(held[name], source) for key, name in wanted.items()}
     if source.suffix not in HDF5:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed with --x: .npz, .pt, {', '.join(HDF5)}")
-    with h5py.File(source) as file:
+    with open_hdf5(source, str(source)) as file:
         names = {*file, *wanted.values()}
         _refuse_missing(source, wanted, [name for name in names if data_set(file, source, name) is not None])
         return {key: _from_hdf5(file, source, name) for key, name in wanted.items()}
@@ -486,6 +492,7 @@ def import_arrays(
     *,
     private_test: bool = False,
     test_fraction: float | None = None,
+    shared_owners: bool = False,
     columns: Columns = _COLUMNS,
     progress: Progress = _SILENT,
 ) -> Description:
@@ -498,6 +505,7 @@ def import_arrays(
     Args:
         private_test: declares the test rows private.
         test_fraction: share of the rows, or of the people where rows have owners, to use for testing.
+        shared_owners: people may have test rows and other rows; the fraction is then of rows.
         columns, progress: as in `read_arrays`.
 
     Raises:
@@ -505,12 +513,11 @@ def import_arrays(
             are no finite float32.
     """
     where = ", ".join(map(str, sources))
-    arrays = _read_groups(sources, test_fraction, columns, progress)
+    arrays = _read_groups(sources, test_fraction, columns, progress, by_row=shared_owners)
+    test_owners = _test_owners(arrays, where, shared=shared_owners)
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
         _check_present(arrays, columns, where)
-        if classes is None and "class_names" in arrays:
-            classes = [str(name) for name in arrays["class_names"]]
         arrays, names, names_from = _settled(arrays, classes, where, private_test=private_test)
     else:
         _check_alone(arrays, where, private_test=private_test)
@@ -525,7 +532,8 @@ def import_arrays(
         source=", ".join(source.name for source in sources),
         ids_from=GIVEN if f"id_{first}" in arrays else CONTENT,
         test_rows=PRIVATE if private_test else "public",
-        task=MULTILABEL if labelled and has_several_labels(arrays) else MULTICLASS,
+        test_owners=test_owners,
+        task=MULTILABEL if labelled and holds_label_matrix(arrays) else MULTICLASS,
     )
     with FeatureWriter(out, description, shown_as=Path(where)) as writer:
         for group in (*GROUPS, UNLABELLED):
@@ -536,7 +544,9 @@ def import_arrays(
     return description
 
 
-def _read_groups(sources: Sequence[Path], fraction: float | None, columns: Columns, progress: Progress) -> Arrays:
+def _read_groups(
+    sources: Sequence[Path], fraction: float | None, columns: Columns, progress: Progress, *, by_row: bool
+) -> Arrays:
     """The arrays of all groups. Raises as `import_arrays`."""
     if (len(sources) != 1 and columns.x is not None) or (columns.y is not None and columns.x is None):
         raise UsageError(
@@ -547,10 +557,18 @@ def _read_groups(sources: Sequence[Path], fraction: float | None, columns: Colum
     divides = fraction is not None or columns.split is not None
     whole = one_table and (divides or sources[0].stem not in GROUPS)
     arrays = read_arrays(sources, columns, progress, "train" if whole else None)
-    return _in_groups(arrays, fraction, columns, ", ".join(map(str, sources))) if divides else arrays
+    where = ", ".join(map(str, sources))
+    return _in_groups(arrays, fraction, columns, where, by_row=by_row) if divides else arrays
 
 
-def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str) -> Arrays:
+def _test_owners(arrays: Arrays, where: str, *, shared: bool) -> str:
+    """What a description states of people with test rows. UsageError where rows have no owners to be `shared`."""
+    if shared and not {f"{OWNER}_test", f"{OWNER}_train"} <= arrays.keys():
+        raise UsageError(f"--owners-on-both-sides does nothing for {where}, where rows have no owners; leave it out")
+    return SHARED if shared else APART
+
+
+def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str, *, by_row: bool) -> Arrays:
     """The arrays of training rows in groups, by their owners, ids or content. Raises as `divided`."""
     if "X_train" not in arrays or "y_train" not in arrays or "X_test" in arrays or "X_public" in arrays:
         raise UsageError(
@@ -560,7 +578,7 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
     if columns.split is not None and "split_train" not in arrays:
         raise UsageError(f"{where} has no column {columns.split!r}; --split-column is for one table; leave it out")
     x, ids, owners = arrays["X_train"], arrays.get("id_train"), _owners(arrays, "train", len(arrays["X_train"]))
-    names = ids if owners is None else owners
+    names = ids if owners is None or by_row else owners
     if names is None:
         made = ContentIds("train")
         made.add(x, arrays["y_train"])
@@ -587,9 +605,11 @@ def _settled(
     arrays: Arrays, classes: Sequence[str] | None, where: str, *, private_test: bool
 ) -> tuple[Arrays, tuple[str, ...], str]:
     """The arrays with settled labels, the class names, and where these come from. Raises as `import_arrays`."""
+    if classes is None and "class_names" in arrays:
+        classes = [str(name) for name in arrays["class_names"]]
     if private_test and "X_test" not in arrays:
         raise UsageError("--private-test was given, and there are no test rows; leave it out")
-    if has_several_labels(arrays):
+    if holds_label_matrix(arrays):
         arrays, names, names_from = settle_matrix(arrays, classes)
     elif private_test and classes is None:
         raise DataError(
@@ -622,7 +642,10 @@ def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
             )
 
 
-def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
+def _labelled_rows(
+    arrays: Arrays, group: str, names: Sequence[str]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Rows, label indices or `NO_LABEL`, and ids if given, of a group. DataError if their lengths differ."""
     x, y, ids = (arrays.get(f"{kind}_{group}") for kind in KINDS)
     if x is not None and group == UNLABELLED:
         y = np.full(len(x), NO_LABEL)
@@ -634,13 +657,16 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
     if ids is not None and len(ids) != len(x):
         raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
     labelled = y.ndim == 1 and group != UNLABELLED
-    labels, made = label_indices(y, names, f"y_{group}") if labelled else y, ContentIds(group)
-    owners = _owners(arrays, group, len(x))
-    order = None
+    return x, label_indices(y, names, f"y_{group}") if labelled else y, None if ids is None else np.asarray(ids)
+
+
+def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
+    x, labels, ids = _labelled_rows(arrays, group, names)
+    owners, order, made = _owners(arrays, group, len(x)), None, ContentIds(group)
     if owners is not None:
         order = by_owner(owners)
         labels, owners = labels[order], owners[order]
-        ids = None if ids is None else np.asarray(ids)[order]
+        ids = None if ids is None else ids[order]
 
     def blocks() -> Iterator[NDArray[Any]]:
         for start, block in _blocks(x, order, group, where):
@@ -695,7 +721,7 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
     """The owner of each row of a group as text, shape (n_rows,); None if none are given.
 
     Raises:
-        DataError: another number of owners than rows, or numbers that are not whole.
+        DataError: another number of owners than rows, numbers that are not whole, or rows that show several people.
     """
     given = arrays.get(f"{OWNER}_{group}")
     if given is None:
@@ -706,4 +732,13 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
             f"{OWNER}_{group} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
             "whole number for each row"
         )
-    return np.char.decode(owners, "utf-8") if owners.dtype.kind == "S" else owners.astype(np.str_)
+    if owners.dtype.kind in "iu":
+        return owners.astype(np.str_)
+    names = {key: _as_text(np.asarray(array)) for key, array in arrays.items() if key.startswith(f"{OWNER}_")}
+    known = {str(name) for array in names.values() for name in array.ravel().tolist()}
+    refuse_several(names[f"{OWNER}_{group}"].tolist(), f"{OWNER}_{group}", known=known)
+    return names[f"{OWNER}_{group}"]
+
+
+def _as_text(names: NDArray[Any]) -> NDArray[np.str_]:
+    return np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names.astype(np.str_)

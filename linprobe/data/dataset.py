@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
-from linprobe.data.owners import Bounds, capped, id_hash, owner_bounds, refuse_both_sides
+from linprobe.data.owners import Bounds, capped, id_hashes, owner_bounds, refuse_both_sides
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.row_checks import GroupRows, check_rows, share_rows
+from linprobe.data.row_checks import GroupRows, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_digests import Commitment
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.data.sources import ChainedSource, Source
@@ -105,6 +105,11 @@ class Dataset:
         own = self.private.n_rows if self.bounds is None else len(self.bounds) - 1
         return own + sum(source.n_rows for source in self.protected[1:])
 
+    @cached_property
+    def test_bounds(self) -> Bounds | None:
+        """`test_people` of the feature file, None for rows of a caller."""
+        return None if self.features is None else test_people(self.features, self.unit)
+
     @property
     def unit(self) -> str:
         """The unit of privacy, `record` or `owner`."""
@@ -146,15 +151,12 @@ class Dataset:
         """`check_rows` of the feature file; its public rows are compared with its private rows, or with test rows."""
         if self.features is not None:
             public = self.public.parts if isinstance(self.public, PublicRows) else ()
-            check_rows(
-                self.features,
-                keep=self.keep,
-                public=public,
-                unlabelled=[self.unlabelled] if isinstance(self.unlabelled, GroupRows) else [],
-                joined=self.joined,
-                commitments=commitments,
-                digest=digest,
-            )
+            further = [self.unlabelled] if isinstance(self.unlabelled, GroupRows) else []
+            compared = [*(() if self.joined else public), *further]
+            check_rows(self.features, keep=self.keep, compared=compared, commitments=commitments, digest=digest)
+            if self.joined and public and "test" in self.features.sizes:
+                rows, n_rows = (x for part in public for x, _ in part.blocks()), sum(part.n_rows for part in public)
+                compare_test_rows(self.features, rows, n_rows, "public rows, which the method protects")
 
     def unit_names(self) -> list[str]:
         """The name of every protected unit: of its person, or the record id. Private."""
@@ -248,42 +250,55 @@ def dataset_of(
 ) -> Dataset:
     """The rows of a feature file, split by public facts; `other` has public rows, `unlabelled` some without labels.
 
-    No row of `features` is read.
+    Of the rows of `features` only private test rows are read, to compare them with public ones.
 
     Raises:
         UsageError: options that do not fit the files, or `owner` without owners. DataError: files that do not belong
             together, rows of a person that are not adjacent, classes with fewer rows than `shots`.
-        PrivacyError: a person with private and with public rows.
+        PrivacyError: a person with private and with public rows, or a private test row that is public.
     """
     split = split or Split()
-    several, names = features.description.several_labels, features.description.class_names
-    if class_weight is not None and several:
-        raise UsageError(f"--class-weight weighs classes, and {ONE_CLASS.format(features.path)}; leave it out")
     # a method that joins public rows protects all rows
     shots = 0 if split.joined and split.shots else split.shots
     public, taken = _public_rows(features, other, shots, split)
     private, bounds, people = private_units(features, taken, split)
-    further = None if unlabelled is None else _unlabelled_rows(features, unlabelled)
-    _refuse_shared_people(people, (*(() if public is None else public.parts), *(() if further is None else (further,))))
-    weights = None
-    if class_weight is not None and class_weight != BALANCED:
-        free = public is not None and not split.joined  # labels of protected rows must not be counted
-        labels = np.concatenate([y for _, y in public.blocks()]) if public is not None and free else None
-        weights = RowWeights(class_weights(class_weight, names, labels))
+    if unlabelled is not None:
+        _check_made_alike(features, unlabelled)
+    further = None if unlabelled is None else unlabelled_group(unlabelled)
+    outside = [part for part in (*(() if public is None else public.parts), further) if part is not None]
+    protected = set(people)
+    if features.description.shares_owners and test_people(features, split.unit) is not None:
+        protected.update(features.owners("test"))
+    _refuse_shared_people(protected, outside)
+    _refuse_private_test(
+        features, [part for part in outside if part.group == UNLABELLED or not split.joined], split.unit
+    )
+    # labels of protected rows must not be counted
+    weights = None if class_weight is None else _weights(class_weight, features, None if split.joined else public)
     return Dataset(
         private,
-        len(names),
+        len(features.description.class_names),
         public,
         features.text_weights(),
         bounds,
         weights,
-        several,
+        features.description.several_labels,
         split.joined,
         features,
         people,
         shots,
         unlabelled=further,
     )
+
+
+def _weights(weight: str | dict[str, float], features: FeatureReader, free: PublicRows | None) -> RowWeights | None:
+    """The weights of --class-weight, from the labels of `free` public rows; None if noisy class counts give them."""
+    if features.description.several_labels:
+        raise UsageError(f"--class-weight weighs classes, and {ONE_CLASS.format(features.path)}; leave it out")
+    if weight == BALANCED:
+        return None
+    labels = None if free is None else np.concatenate([y for _, y in free.blocks()])
+    return RowWeights(class_weights(weight, features.description.class_names, labels))
 
 
 def _public_rows(
@@ -318,15 +333,15 @@ def public_shots(
     split_seed: int,
     owners: Sequence[str] | None = None,
 ) -> NDArray[np.bool_]:
-    """Mask of the public rows, shape (n_rows,): in each class the `shots` records with the lowest `id_hash`.
+    """Mask of the public rows, shape (n_rows,): in each class the `shots` records with the lowest `id_hashes`.
 
-    With `owners`, the people whose names have the lowest `id_hash` are public with all of their rows, so that each
+    With `owners`, the people whose names have the lowest `id_hashes` are public with all of their rows, so that each
     class has at least `shots` public rows.
 
     Raises:
         DataError: a class has fewer than `shots` rows, or no private row would be left.
     """
-    order = np.array([id_hash(name, split_seed) for name in (ids if owners is None else owners)], dtype=np.uint64)
+    order = id_hashes(ids if owners is None else owners, split_seed)
     public = np.zeros(len(labels), dtype=bool)
     for index, name in enumerate(class_names):
         rows = np.flatnonzero(labels == index)
@@ -355,7 +370,8 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
             "several labels a row: the same labels in the same order"
         )
     group = "public" if "public" in other.sizes else "train"
-    if "test" in features.sizes and features.has_owners("test") and other.has_owners(group):
+    apart = "test" in features.sizes and features.has_owners("test") and not mine.shares_owners
+    if apart and other.has_owners(group):
         where = f"{features.path} with public rows of {other.path}"
         refuse_both_sides(GroupRows(features, "test").owners(), GroupRows(other, group).owners(), where)
     if mine.several_labels:
@@ -396,16 +412,22 @@ def unlabelled_group(features: FeatureReader) -> GroupRows:
     return GroupRows(features, UNLABELLED)
 
 
-def _unlabelled_rows(features: FeatureReader, other: FeatureReader) -> GroupRows:
-    """The rows of another file, without labels. PrivacyError if private test rows are among them."""
-    _check_made_alike(features, other)
-    rows = unlabelled_group(other)
-    if features.description.private_test and share_rows(GroupRows(features, "test"), rows):
-        raise PrivacyError(
-            f"{other.path} holds private test rows, or rows of their images, of {features.path}; refinement treats its "
-            "rows as public, and that would leak; give other rows with --unlabelled"
-        )
-    return rows
+def _refuse_private_test(features: FeatureReader, public: Iterable[GroupRows], unit: str | None) -> None:
+    """PrivacyError if private test rows of a file, or rows of their images or people, are among public rows."""
+    if not features.description.private_test:
+        return
+    test, by_owner = GroupRows(features, "test"), unit == OWNER
+    for part in public:
+        if share_rows(test, part) or (by_owner and share_people(test, part)):
+            use = (
+                "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"
+                if part.group == UNLABELLED
+                else "a private row cannot be public too; give other rows, or --public-shots K"
+            )
+            raise PrivacyError(
+                f"the group {part.group} of {part.features.path} holds private test rows, or rows of their images"
+                f"{' or people' if by_owner else ''}, of {features.path}; {use}"
+            )
 
 
 def private_units(
@@ -439,6 +461,17 @@ def private_units(
     return GroupRows(features, "train", keep), bounds, people
 
 
+def test_people(features: FeatureReader, unit: str | None) -> Bounds | None:
+    """Where the private test rows of each person begin, shape (n_people + 1,); None if each row is a unit, or public.
+
+    Raises:
+        DataError: rows of a person that are not adjacent.
+    """
+    if unit != OWNER or not features.description.private_test or not features.has_owners("test"):
+        return None
+    return owner_bounds(features.owner_batches("test"), f"group test of {features.path}")[0]
+
+
 def check_unit(features: FeatureReader, unit: str | None) -> None:
     """UsageError if rows have owners and no unit was asked for: what a run protects is the caller's choice."""
     if unit is None and features.has_owners("train"):
@@ -449,8 +482,7 @@ def check_unit(features: FeatureReader, unit: str | None) -> None:
         )
 
 
-def _refuse_shared_people(people: Sequence[str], public: Iterable[GroupRows]) -> None:
-    private = set(people)
+def _refuse_shared_people(private: Set[str], public: Iterable[GroupRows]) -> None:
     for part in public:
         if private and part.features.has_owners(part.group) and not private.isdisjoint(part.owners()):
             raise PrivacyError(
@@ -477,7 +509,7 @@ def check_test_rows(features: FeatureReader, use: str, *, private: bool = False)
     if features.description.private_test and not private:
         raise PrivacyError(
             f"test rows of {features.path} are private, and {use} public ones; give another file, or train with "
-            "--test-epsilon to release a noisy accuracy"
+            "--test-epsilon, or give evaluate --epsilon E, to release a noisy accuracy"
         )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.owners import id_hash
+from linprobe.data.owners import in_share
 from linprobe.data.record_ids import GIVEN
 from linprobe.errors import LinprobeError
 
@@ -37,7 +37,7 @@ def write_digits(path: Path) -> None:
     """Write the digits as a feature file: 64 features, values 0 to 16; a quarter are test rows, chosen by record id."""
     pixels, labels = _digits()
     ids = np.array([f"digits/{row:04d}" for row in range(len(labels))])
-    test = np.array([id_hash(str(record_id), 0) < TEST_SHARE * 2**64 for record_id in ids])
+    test = in_share(map(str, ids), TEST_SHARE)
     description = Description(
         class_names=tuple(str(digit) for digit in range(10)),
         backbone="pixels",

@@ -21,8 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
-from linprobe.data.hdf5_checks import data_set, find, refuse_shared_storage, text_attribute, texts
+from linprobe.data.hdf5_checks import (
+    data_set,
+    find,
+    open_hdf5,
+    refuse_shared_storage,
+    text_attribute,
+    text_attributes,
+    texts,
+)
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, TASKS, as_labels, check_stored
+from linprobe.data.owners import APART, SHARED
 from linprobe.errors import DataError, reading
 
 SCHEMA_VERSION = 1
@@ -75,11 +84,7 @@ class FeatureFile(FeatureReader):
         if not path.is_file():
             what = "is not a file" if path.exists() else "does not exist"
             raise DataError(f"feature file {path} {what}; make one with `linprobe extract` or `linprobe import`")
-        try:
-            self._file = h5py.File(path, "r")
-        except OSError as error:
-            what = "is truncated" if "truncated" in str(error) else "is not an HDF5 file"
-            raise DataError(f"feature file {path} {what}; make it again with `linprobe import`") from None
+        self._file = open_hdf5(path, f"feature file {path}")
         try:
             with self._reading("content"):
                 self._check()
@@ -124,8 +129,8 @@ class FeatureFile(FeatureReader):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
 
     def _described(self) -> Description:
-        texts = {name: text_attribute(self._file.attrs, self.path, name) for name in TEXT_ATTRIBUTES}
-        for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS)):
+        texts = text_attributes(self._file.attrs, self.path, TEXT_ATTRIBUTES)
+        for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS), ("test_owners", (APART, SHARED))):
             texts[name] = texts[name] or values[0]
             if texts[name] not in values:
                 raise DataError(f"{self.path}: {name} is {texts[name][:40]!r}; allowed: {', '.join(values)}")
@@ -161,14 +166,8 @@ class FeatureFile(FeatureReader):
         for part in needed:
             if sets[part] is None:
                 raise DataError(f"{self.path}: group {name!r} has no data set {part!r}; make the file again")
-        x, y = sets["x"], sets["y"] if "y" in needed else None
-        if x.shape[:1] == (0,):
-            raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
-        if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
-            raise DataError(
-                f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
-            )
-        n_rows, width = map(int, x.shape)
+        n_rows, width = self._shape_of(name, sets["x"])
+        y = sets["y"] if "y" in needed else None
         n_labels = n_rows if y is None else (*y.shape, 0)[0]
         if sets["id"].shape != (n_rows,) or n_labels != n_rows:
             raise DataError(
@@ -177,15 +176,26 @@ class FeatureFile(FeatureReader):
             )
         for part in ("id", "owner"):
             self._check_texts(name, part, sets[part], n_rows)
+        if y is not None:
+            task = self.description.task
+            check_stored(y, name, self.path, n_rows=n_rows, n_classes=n_classes, task=task)
+        return n_rows, width
+
+    def _shape_of(self, name: str, x: h5py.Dataset) -> tuple[int, int]:
+        """Number of rows and features of a group."""
+        if x.shape[:1] == (0,):
+            raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
+        if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
+            raise DataError(
+                f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
+            )
+        n_rows, width = map(int, x.shape)
         n_bytes = self._file.id.get_filesize()
         if n_rows > n_bytes:
             raise DataError(
                 f"{self.path}: {name} declares {n_rows} rows, and the file has {n_bytes} bytes; allowed: a row for "
                 "each byte at most; make the file again"
             )
-        if y is not None:
-            task = self.description.task
-            check_stored(y, name, self.path, n_rows=n_rows, n_classes=n_classes, task=task)
         return n_rows, width
 
     def _check_texts(self, name: str, part: str, texts: h5py.Dataset | None, n_rows: int) -> None:
@@ -196,35 +206,29 @@ class FeatureFile(FeatureReader):
             )
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
-        """Class indices (b,) of a group, NO_LABEL if unlabelled; or several labels a row, uint8 (b, n_classes)."""
         if group == UNLABELLED:
             return np.full(len(range(*part.indices(self.sizes[group]))), NO_LABEL, dtype=np.int64)
         with self._reading(f"{group}/y"):
             return as_labels(self._file[group]["y"][part])
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:
-        """Record ids of a group, in row order."""
         with self._reading(f"{group}/id"):
             return texts(self._file[group]["id"], self.path, f"{group}/id", part)
 
     def has_owners(self, group: str) -> bool:
-        """Whether each row of a group has an owner."""
         return "owner" in self._file[group].id
 
     def owners(self, group: str, part: slice = ALL) -> list[str]:
-        """The owner of each row of a group, in row order."""
         with self._reading(f"{group}/owner"):
             return texts(self._file[group]["owner"], self.path, f"{group}/owner", part)
 
     def text_weights(self) -> NDArray[np.float32] | None:
-        """Text weights of the classes, shape (n_features, n_classes), or None."""
         if "text" not in self._file:
             return None
         with self._reading("text/weights"):
             return np.asarray(self._file["text/weights"][:], dtype=np.float32)
 
     def rows(self, group: str, part: slice) -> NDArray[np.floating]:
-        """Raw rows of a group, shape (b, n_features)."""
         with self._reading(f"{group}/x"):
             start, stop, step = part.indices(self.sizes[group])
             if group not in self._extents:
@@ -244,11 +248,9 @@ class FeatureFile(FeatureReader):
             return "" if log is None else text_attribute(log.attrs, self.path, "fingerprint")
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
         return self._keys(f"{group}_key", self.sizes[group])
 
     def source_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image before the transform, shape (n_rows, bytes); None if the file has none. Private."""
         return self._keys(f"{group}_source_key", self.sizes[group])
 
     def _keys(self, name: str, n_rows: int) -> NDArray[np.uint8] | None:

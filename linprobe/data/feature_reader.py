@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.data.labels import MULTICLASS, MULTILABEL
+from linprobe.data.owners import APART, SHARED
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError
@@ -71,6 +72,7 @@ class Description:
         ids_from: origin of the training rows' ids: `given`, `file names` or `content`.
         test_rows: `public`, or `private`; accuracy on private ones is released with noise only.
         task: `multiclass`, one class a row, or `multilabel`.
+        test_owners: `apart`, or `shared` if people may have rows in test and in another group, as the user declared.
     """
 
     class_names: tuple[str, ...]
@@ -87,12 +89,18 @@ class Description:
     ids_from: str = GIVEN
     test_rows: str = "public"
     task: str = MULTICLASS
+    test_owners: str = APART
     tool_version: str = __version__
 
     @property
     def private_test(self) -> bool:
         """Whether the test rows were declared private."""
         return self.test_rows == PRIVATE
+
+    @property
+    def shares_owners(self) -> bool:
+        """Whether people may be on both sides."""
+        return self.test_owners == SHARED
 
     @property
     def several_labels(self) -> bool:
@@ -262,35 +270,27 @@ class LoadedFeatures(FeatureReader):
         self._text = features.text_weights()
 
     def rows(self, group: str, part: slice) -> NDArray[np.floating]:
-        """Raw rows of a group, shape (b, n_features)."""
         return self._rows[group][part]
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
-        """Labels of a group, as in `FeatureFile`."""
         return self._labels[group][part]
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:
-        """Record ids of a group, in row order."""
         return self._ids[group][part]
 
     def has_owners(self, group: str) -> bool:
-        """Whether each row of a group has an owner."""
         return group in self._owners
 
     def owners(self, group: str, part: slice = ALL) -> list[str]:
-        """The owner of each row of a group, in row order."""
         return self._owners[group][part]
 
     def text_weights(self) -> NDArray[np.float32] | None:
-        """Text weights of the classes, shape (n_features, n_classes), or None."""
         return self._text
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
         return self._keys[group]
 
     def source_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image before the transform, shape (n_rows, bytes); None if the file has none. Private."""
         return self._source_keys[group]
 
 

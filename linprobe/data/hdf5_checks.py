@@ -17,12 +17,35 @@ import numpy as np
 
 from linprobe.data.array_files import MOST_COMPRESSED, too_large
 from linprobe.data.record_ids import LONGEST_ID
-from linprobe.errors import DataError
+from linprobe.errors import DataError, printable, read_fault
 
 LONGEST_TEXT = 1 << 20  # characters of a text of a description
 MOST_CHUNK = 1 << 28  # bytes of one chunk, which is read whole
 AT_ONCE = 1 << 28  # bytes of text that one read may make
 FEWEST_AT_ONCE = 64
+while h5py.h5pl.size():  # a file must not make HDF5 load a library
+    h5py.h5pl.remove(0)
+
+
+def open_hdf5(path: Path, what: str) -> h5py.File:
+    """An HDF5 file, open for reading; `what` is its kind and path, for messages.
+
+    Raises:
+        DataError: not HDF5, truncated, or not closed by its writer. LinprobeError: it cannot be read for a reason
+            outside the file.
+    """
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        if (fault := read_fault(what, error)) is not None:
+            raise fault from None
+        if "already open for write" in str(error):
+            raise DataError(
+                f"{what} is being written, or its writer was killed; wait for the writer; if it has ended, make the "
+                "file again"
+            ) from None
+        wrong = "is truncated" if "truncated" in str(error) else "is not an HDF5 file"
+        raise DataError(f"{what} {wrong}; make it again with `linprobe import`") from None
 
 
 def find(file: h5py.File, path: Path, name: str) -> Any:
@@ -45,7 +68,7 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
     """The data set `name` of a file, None if there is none; its content has not been read.
 
     Raises:
-        DataError: it is a link, lies in another file, or declares more than the file stores.
+        DataError: it is a link, lies in another file, needs a plug-in, or declares more than the file stores.
     """
     found = find(file, path, name)
     if not isinstance(found, h5py.Dataset):
@@ -53,6 +76,13 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
     plan = found.id.get_create_plist()
     if plan.get_external_count() or plan.get_layout() == h5py.h5d.VIRTUAL:
         raise DataError(f"{path}: {name} lies in another file; allowed: data in the file itself; copy it in")
+    for code, _, _, filter_name in (plan.get_filter(place) for place in range(plan.get_nfilters())):
+        if not h5py.h5z.filter_avail(code):
+            called = printable(filter_name.decode("utf-8", "replace"))[:40] or "without a name"
+            raise DataError(
+                f"{path}: {name} is compressed by HDF5 filter {code} ({called}), which needs a plug-in; allowed: gzip, "
+                "lzf, or no compression; write it anew"
+            )
     chunk = int(np.prod(found.chunks, dtype=object)) * found.dtype.itemsize if found.chunks else 0
     if chunk > MOST_CHUNK:
         raise DataError(
@@ -91,6 +121,11 @@ def refuse_shared_storage(file: h5py.File, path: Path, names: Iterable[str]) -> 
                 f"{path}: {last} and {name} lie in the same bytes; allowed: bytes of its own for each; make it again"
             )
         end, last = start + size, name
+
+
+def text_attributes(attributes: h5py.AttributeManager, path: Path, names: Iterable[str]) -> dict[str, str]:
+    """`text_attribute` of each name."""
+    return {name: text_attribute(attributes, path, name) for name in names}
 
 
 def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, longest: int = LONGEST_TEXT) -> str:

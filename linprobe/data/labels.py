@@ -134,7 +134,7 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArr
     return found
 
 
-def has_several_labels(arrays: Mapping[str, NDArray[Any]]) -> bool:
+def holds_label_matrix(arrays: Mapping[str, NDArray[Any]]) -> bool:
     """Whether the labels of any group have two axes."""
     return any(array.ndim == 2 for key, array in arrays.items() if key.startswith("y_"))
 

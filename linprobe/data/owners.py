@@ -7,7 +7,9 @@ An owner's rows must be adjacent, so that a person has a place among the people 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,23 @@ from numpy.typing import NDArray
 from linprobe.errors import DataError, UsageError
 
 OWNER = "owner"  # column of a table, and first part of an array's key
+APART, SHARED = "apart", "shared"  # people with test rows: apart from the others, or declared not to be
 TEST_NAMES = ("test", "val", "validation", "valid")  # of a folder, or in a column, of test rows
 OwnerOf = Callable[[str], str | None]  # the owner of the record with an id; None if nobody is named
+LISTED, PERHAPS_LISTED = re.compile(r"[;|\n\t]"), re.compile(r"[,/+&]")  # between the people of a row
+BRACKETS = {"[": "]", "(": ")", "{": "}"}
 Bounds = NDArray[np.int64]  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
 
 
-def id_hash(name: str, split_seed: int) -> int:
-    """A pseudo-random 64-bit number that depends on the id of a record, or the name of a person, and the seed only."""
-    return int.from_bytes(hashlib.sha256(f"{split_seed}\0{name}".encode()).digest()[:8], "little")
+def id_hashes(names: Iterable[str], split_seed: int) -> NDArray[np.uint64]:
+    """Pseudo-random 64-bit numbers, shape (n_names,), that depend on the id of a record or person and the seed only."""
+    digests = (hashlib.sha256(f"{split_seed}\0{name}".encode()).digest()[:8] for name in names)
+    return np.frombuffer(b"".join(digests), dtype="<u8")
+
+
+def in_share(names: Iterable[str], share: float) -> NDArray[np.bool_]:
+    """Mask of the names whose hash is among the lowest `share` of all numbers, 0 < share < 1, shape (n_names,)."""
+    return id_hashes(names, 0) < np.uint64(math.ceil(share * 2.0**64))
 
 
 def by_owner(owners: NDArray[Any]) -> NDArray[np.intp]:
@@ -38,7 +49,7 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
         batches: the owner of each row, in row order. where: the rows, for the message.
 
     Raises:
-        DataError: rows of an owner that are not adjacent, or an empty name.
+        DataError: rows of an owner that are not adjacent, an empty name, or one that lists several people.
     """
     starts: list[int] = []
     names: list[str] = []
@@ -57,7 +68,41 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
             f"{where} has {len(names) - len(set(names))} owners whose rows are not adjacent; allowed: the rows of a "
             "person next to each other; make the file with linprobe import or extract, which sort them"
         )
+    refuse_several(names, where, starts)
     return np.array([*starts, row], dtype=np.int64), names
+
+
+def names_several(owner: str, known: Collection[str]) -> bool:
+    """Whether an owner lists several people: `P1;P2`, `P1|P2`, `[P1, P2]`; or `P1,P2`, if both are owners themselves.
+
+    A comma alone may be part of a name.
+    """
+    parts = [part.strip() for part in LISTED.split(owner) if part.strip()]
+    if len(parts) > 1 or (owner[:1] in BRACKETS and owner[-1:] == BRACKETS[owner[0]] and "," in owner):
+        return True
+    parts = [part.strip() for part in PERHAPS_LISTED.split(owner) if part.strip()]
+    return len(parts) > 1 and all(part in known for part in parts)
+
+
+def refuse_several(owners: Sequence[str], where: str, rows: Sequence[object] | None = None, known: Any = None) -> None:
+    """Refuse rows that show several people: removing one of them would change whose the other rows are.
+
+    Args:
+        owners: of rows, shape (n_rows,). where: the rows, for the message, which names rows and nobody. rows: their
+            names, by default their places. known: a set of owners of other rows as well; None for `owners` alone.
+
+    Raises:
+        DataError: an owner that lists people.
+    """
+    each = set(owners)
+    several = {owner for owner in each if names_several(owner, each if known is None else known)}
+    found = [row if rows is None else rows[row] for row, owner in enumerate(owners) if owner in several]
+    if found:
+        raise DataError(
+            f"{where}: {len(found)} rows list several people as their owner, first "
+            f"{', '.join(map(str, found[:5]))}; allowed: one owner a row; leave such rows out, or give all people "
+            "who share rows, directly or through others, one name, and the group is protected as one"
+        )
 
 
 def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) -> None:
@@ -74,7 +119,8 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
     if both:
         raise DataError(
             f"{where}: people with rows on both sides, in test and in train or public: {len(both)}; allowed: 0; remove "
-            "their rows from one side and make the file again; extract --test-fraction splits by person"
+            "their rows from one side and make the file again; extract --test-fraction splits by person; for an "
+            "accuracy on people that the model knows, import or extract with --owners-on-both-sides"
         )
 
 
@@ -90,7 +136,7 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
     if not 0 < fraction < 1:
         raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
     names = ids if owner_of is None else (owner_of(one) or one for one in ids)
-    test = np.array([id_hash(name, 0) < fraction * 2.0**64 for name in names], dtype=bool)
+    test = in_share(names, fraction)
     if test.all() or not test.any():
         raise DataError(
             f"test fraction {fraction} puts {int(test.sum())} of {len(test)} rows into the test group; "
@@ -131,7 +177,7 @@ def divided(
 
 
 def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> NDArray[np.bool_]:
-    """Mask of at most `most` rows of each unit, shape (n_rows,): those whose record ids have the lowest `id_hash`.
+    """Mask of at most `most` rows of each unit, shape (n_rows,): those whose record ids have the lowest `id_hashes`.
 
     The rows of a person depend on that person's ids and on `seed` only.
 
@@ -143,6 +189,6 @@ def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> NDArray[
     keep = np.ones(len(ids), dtype=bool)
     for unit in np.flatnonzero(np.diff(bounds) > most):
         rows = np.arange(bounds[unit], bounds[unit + 1])
-        order = np.array([id_hash(ids[row], seed) for row in rows], dtype=np.uint64)
+        order = id_hashes((ids[row] for row in rows), seed)
         keep[rows[np.argsort(order, kind="stable")[most:]]] = False
     return keep

@@ -100,9 +100,7 @@ def check_rows(
     features: FeatureReader,
     *,
     keep: NDArray[np.bool_] | None = None,
-    public: Sequence[GroupRows] = (),
-    unlabelled: Sequence[GroupRows] = (),
-    joined: bool = False,
+    compared: Sequence[GroupRows] = (),
     commitments: Sequence[Commitment] = (),
     digest: bool = False,
 ) -> None:
@@ -112,19 +110,18 @@ def check_rows(
 
     Args:
         keep: mask of the private rows among the training rows, shape (n_train,); None for all.
-        public: rows that are compared with the private rows; or, if they are `joined` to them, with the test rows. The
-            rows of another public file were checked when it was opened.
-        unlabelled: public rows without labels, which are compared with the private rows.
+        compared: public rows, with labels or without, to compare with the private rows. Those of another file were
+            checked when it was opened.
         commitments: all training rows are added to them. digest: compute and keep the digest of the private rows.
 
     Raises:
         DataError: NaN or infinity, with the number of such rows and the first of them; a repeated id; an id that is
-            both private and public; people with test rows and other rows; protected public rows that are test rows.
+            both private and public; people with test rows and other rows.
         PrivacyError: a public row equals a private row, or is a multiple of one, in half precision.
     """
     test = None if features.checked else _check_all_but_training_rows(features)
     if "train" in features.sizes:
-        private, compared = GroupRows(features, "train", keep), [*(() if joined else public), *unlabelled]
+        private = GroupRows(features, "train", keep)
         for part in compared:
             _refuse_shared_images(private, part)
         sha = features.begin_digest("train", keep) if digest and not features.has_digest("train", keep) else None
@@ -133,9 +130,6 @@ def check_rows(
         if test is not None:
             features.equal = _judged(test, features, features.sizes["train"], "training rows")
     features.checked = True
-    if joined and public and "test" in features.sizes:
-        rows = (x for part in public for x, _ in part.blocks())
-        compare_test_rows(features, rows, sum(part.n_rows for part in public), "public rows, which the method protects")
 
 
 def _check_all_but_training_rows(features: FeatureReader) -> RowSet | None:
@@ -217,6 +211,12 @@ def share_rows(private: GroupRows, public: GroupRows) -> bool:
     return _share_an_image(private, public) or share_a_row(*rows)
 
 
+def share_people(private: GroupRows, public: GroupRows) -> bool:
+    """Whether two groups have rows of one owner; False where a file has no owners."""
+    named = all(group.features.has_owners(group.group) for group in (private, public))
+    return named and not set(private.owners()).isdisjoint(public.owners())
+
+
 def _share_an_image(private: GroupRows, public: GroupRows) -> bool:
     """Whether two groups have rows of one image; False where a file has no fingerprints."""
     mine, theirs = private.image_keys(), public.image_keys()
@@ -280,7 +280,7 @@ def _finite_blocks(features: FeatureReader, group: str) -> RawBlocks:
 
 def _check_people(features: FeatureReader) -> None:
     """DataError for people with test rows and other rows."""
-    if "test" not in features.sizes or not features.has_owners("test"):
+    if "test" not in features.sizes or not features.has_owners("test") or features.description.shares_owners:
         return
     others = [group for group in ("train", "public") if group in features.sizes and features.has_owners(group)]
     names = (name for group in others for name in GroupRows(features, group).owners())

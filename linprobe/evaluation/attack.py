@@ -19,8 +19,7 @@ from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.sources import ArraySource, ChainedSource
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
-from linprobe.methods import find_method
-from linprobe.metrics.membership import (
+from linprobe.evaluation.membership import (
     CONFIDENCE,
     FALSE_POSITIVE_RATES,
     Membership,
@@ -31,19 +30,19 @@ from linprobe.metrics.membership import (
     membership,
     sums_of_people,
 )
+from linprobe.methods import find_method
 from linprobe.options import OWNER, RECORD
 from linprobe.options.requests import LEAST_RESAMPLES, LEAST_SHADOWS, SHADOWS, AttackRequest
 from linprobe.parallel.threads import unordered
-from linprobe.plans.plan import plan_run
-from linprobe.plans.settings import Settings
 from linprobe.progress import Progress
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import NOUNS, limit_of
 from linprobe.runs.manifest import UNIFORM
 from linprobe.runs.matching import features_of, private_mask, split_of
-from linprobe.runs.output import inputs_of, new_files, writing
-from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 from linprobe.training.execute import execute
+from linprobe.training.plan import plan_run
+from linprobe.training.settings import Settings
 
 PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publish"
 
@@ -175,6 +174,11 @@ def _compared(features: FeatureReader, dataset: Dataset) -> _Compared:
     inside, outside = GroupRows(features, "train", dataset.keep), GroupRows(features, "test")
     if dataset.bounds is None or not features.has_owners("test"):
         return _Compared(inside, outside, inside.n_rows, outside.n_rows)
+    if features.description.shares_owners:
+        raise UsageError(
+            f"{features.path} has people on both sides, so its test people are no outsiders to attack with; allowed: a "
+            "file made without --owners-on-both-sides"
+        )
     bounds, names = owner_bounds(features.owner_batches("test"), f"group test of {features.path}")
     sizes = np.concatenate([np.diff(dataset.bounds), np.diff(bounds)])
     return _Compared(inside, outside, dataset.n_units, len(names), sizes)

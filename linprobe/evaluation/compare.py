@@ -40,15 +40,31 @@ from linprobe.evaluation.comparison_plan import (
     plan_runs,
 )
 from linprobe.methods import METHODS
-from linprobe.metrics.comparison import Result, boosts, summarise
 from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import unordered
-from linprobe.plans.plan import plan_facts, plan_run
-from linprobe.plans.settings import make_settings, refuse_other_encodings
-from linprobe.plans.tuning import selection_of, settings_of
-from linprobe.plans.words import (
+from linprobe.progress import Progress, Silent
+from linprobe.reporting.comparison import (
+    Result,
+    accuracy_against_epsilon,
+    balance_matters,
+    boosts,
+    comparison_table,
+    markdown,
+    summarise,
+)
+from linprobe.runs import run_folder
+from linprobe.runs.guarantee import NOUNS
+from linprobe.runs.manifest import Manifest
+from linprobe.training.charge import BookFinder, book_of, preview
+from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines
+from linprobe.training.plan import plan_facts, plan_run
+from linprobe.training.settings import make_settings, refuse_other_encodings
+from linprobe.training.train import Ready, train_on
+from linprobe.training.tune import tune_on
+from linprobe.training.tuning import selection_of, settings_of
+from linprobe.training.words import (
     DryRun,
     bytes_in_words,
     counted,
@@ -59,20 +75,6 @@ from linprobe.plans.words import (
     together_line,
     written,
 )
-from linprobe.progress import Progress, Silent
-from linprobe.reporting.comparison import (
-    accuracy_against_epsilon,
-    balance_matters,
-    comparison_table,
-    markdown,
-)
-from linprobe.runs import run_folder
-from linprobe.runs.guarantee import NOUNS
-from linprobe.runs.manifest import Manifest
-from linprobe.training.charge import BookFinder, book_of, preview
-from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines
-from linprobe.training.train import Ready, train_on
-from linprobe.training.tune import tune_on
 
 Features = FeatureReader | Path | None
 

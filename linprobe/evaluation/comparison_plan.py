@@ -11,16 +11,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.errors import ParameterError, UsageError
 from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
-from linprobe.metrics.comparison import Setting
 from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest, TrainRequest
-from linprobe.plans.settings import make_settings, method_options
-from linprobe.plans.tuning import Tuning, option_kinds, settings_of, typed
+from linprobe.reporting.comparison import Setting
 from linprobe.runs.run_folder import RunFolder
+from linprobe.training.settings import make_settings, method_options
+from linprobe.training.tuning import Tuning, option_kinds, settings_of, typed
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"
@@ -170,21 +170,24 @@ def plan_runs(
             # a run without shots or noise is the same for every seed
             seeds = range(request.seeds if spends or shots else 1)
             for epsilon, seed in product(request.epsilons if spends else [None], seeds):
-                asked = row.request(
-                    features=request.features,
-                    public=path,
-                    public_shots=shots,
-                    split_seed=seed,
-                    unit=request.unit or RECORD,
-                    unlabelled=request.unlabelled if METHODS[row.method].private and row.tuning is None else None,
-                    **_budget(row, epsilon, request.delta),
-                )
+                asked = _asked(request, row, epsilon, public=path, public_shots=shots, split_seed=seed)
                 refined_by = "" if asked.unlabelled is None else unlabelled
                 name = _folder_name(row, setting, asked, public_digests.get(setting.public, ""), refined_by)
                 folder = request.folder / RUNS / name
                 # worker processes may have another working directory
                 planned.append(Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
     return planned
+
+
+def _asked(request: CompareRequest, row: MethodRow, epsilon: float | None, **of_setting: Any) -> TrainRequest:
+    refined = METHODS[row.method].private and row.tuning is None
+    return row.request(
+        features=request.features,
+        unit=request.unit or RECORD,
+        unlabelled=request.unlabelled if refined else None,
+        **of_setting,
+        **_budget(row, epsilon, request.delta),
+    )
 
 
 def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) -> list[MethodRow]:

@@ -14,16 +14,15 @@ from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import extraction_of
 from linprobe.data.labels import MULTILABEL
+from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import shares_given
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
-from linprobe.metrics.figures import class_figures, figures_by_task, no_better_than_guessing
-from linprobe.metrics.refinement import gathered, refine
-from linprobe.metrics.scores import class_scores, fit_temperature, label_probabilities, probabilities
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
+from linprobe.runs.figures import class_figures, figures_by_task, no_better_than_guessing
 from linprobe.runs.manifest import TRAINED, UNIFORM
 from linprobe.runs.matching import (
     check_classes,
@@ -33,7 +32,10 @@ from linprobe.runs.matching import (
     refuse_private_as_public,
     refuse_private_rows,
 )
+from linprobe.runs.refined_weights import gathered, refined_weights
 from linprobe.runs.refinement import kept_shares, known_of, refuse_unrefinable
+from linprobe.runs.scores import class_scores, fit_temperature, label_probabilities, probabilities
+from linprobe.training.charge import refuse_private_in_books
 
 
 def predict_rows(
@@ -130,7 +132,7 @@ def _scored(
             yield class_scores(x, run.weights, bias)
         return
     rows, places = gathered(blocks(), n_rows, *run.weights.shape)
-    refined = refine(rows, run.weights, bias, known_of(run.manifest), shares)
+    refined = refined_weights(rows, run.weights, bias, known_of(run.manifest), shares)
     start = done = 0
     for x in blocks():
         stop = int(np.searchsorted(places, start + len(x)))
@@ -310,6 +312,7 @@ def temperature_of(
         seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
             refuse_private_as_public(run, opened, "a temperature", progress)
+            refuse_private_in_books([GroupRows(opened, "public")])
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias if bias is None else bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
         if seen:

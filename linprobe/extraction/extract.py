@@ -17,7 +17,8 @@ FREE = {
     "like", "as_json", "unlabelled",
 }  # fmt: skip
 OF_LABELLED = (
-    "classes", "test_fraction", "private_test", "table", "owners", "owner_regex", "class_names", "templates",
+    "classes", "test_fraction", "private_test", "owners_on_both_sides", "table", "owners", "owner_regex", "class_names",
+    "templates",
 )  # fmt: skip
 
 
@@ -79,7 +80,7 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
 def _check_out(request: ExtractRequest) -> None:
     """UsageError if `out` is no place for a feature file, or an input of the command."""
     from linprobe.data.feature_file import is_hdf5
-    from linprobe.runs.output import inputs_of
+    from linprobe.runs.run_folder import inputs_of
 
     out = request.out
     if out is None:

@@ -38,7 +38,8 @@ def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) ->
         pin: use pinned memory, for faster copies to a GPU.
 
     Raises:
-        RuntimeError, ConnectionError, EOFError: a worker died; see `_stopped`.
+        LinprobeError: an image could not be read for a reason outside its file. RuntimeError, ConnectionError,
+            EOFError: a worker died; see `_stopped`.
     """
     loader: Any = DataLoader(
         batches,
@@ -48,7 +49,10 @@ def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) ->
         pin_memory=pin,
         worker_init_fn=_ignore_ctrl_c if workers else None,
     )
-    yield from loader
+    try:
+        yield from loader
+    except LinprobeError as error:  # torch puts the traceback of the worker before its message
+        raise LinprobeError(str(error).rstrip().rpartition(f"{LinprobeError.__name__}: ")[2]) from None
 
 
 def _ignore_ctrl_c(_: int) -> None:

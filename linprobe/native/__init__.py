@@ -162,7 +162,7 @@ def _noise_as_known(library: ctypes.CDLL) -> bool:
 
 
 @cache
-def arithmetic() -> str:
+def arithmetic_name() -> str:
     """What computes: NumPy, or the kernel of this SHA-256 with vectors of so many floats. Bits of sums depend on it."""
     if LIBRARY is None:
         return "numpy"

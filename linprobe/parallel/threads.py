@@ -6,7 +6,9 @@ BLAS is limited to one thread meanwhile, so that the result for a block does not
 from __future__ import annotations
 
 import importlib
+import mmap
 import os
+import pickle
 import sys
 import threading
 import time
@@ -15,19 +17,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache, partial
+from itertools import accumulate
+from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NamedTuple, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
 WATCH_SECONDS = 0.5
+ALIGNMENT = 64  # bytes
 MOST_JOBS = 8  # default limit: each process keeps its own copy of the rows
 
 
 def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jobs: int | None) -> Iterator[Any]:
     """Results of `call(*given)` for each `given` of `arguments`, in order of completion.
 
-    Large arrays are shared with the processes through a memory map that only the user can read.
+    Large arrays are shared with the processes through memory that has no name, so that nothing of it outlives the
+    processes, however they end. A system without such memory (macOS, Windows) sends each process a copy.
 
     Args:
         jobs: number of processes; None for one per processor, at most `MOST_JOBS`. With 1, calls run in this process,
@@ -43,14 +49,50 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
     from joblib import Parallel, delayed, parallel_config
 
     watched = {"initializer": _watch_parent, "initargs": (os.getpid(),)}
-    with parallel_config(backend="loky", inner_max_num_threads=max(1, processors // jobs), **watched):
-        calls = (delayed(call)(*given) for given in wanted)
-        before = os.umask(0o077)  # joblib makes the folder of the memory maps open to all
-        try:
-            results = Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
-        finally:
-            os.umask(before)
-        yield from results
+    with (
+        parallel_config(backend="loky", inner_max_num_threads=max(1, processors // jobs), **watched),
+        ExitStack() as held,
+    ):
+        if hasattr(os, "memfd_create"):
+            memory = held.enter_context(_shared([call, *wanted]))
+            calls = (delayed(_call_shared)(memory, place) for place in range(1, len(wanted) + 1))
+        else:
+            calls = (delayed(call)(*given) for given in wanted)
+        yield from Parallel(n_jobs=jobs, return_as="generator_unordered", max_nbytes=None)(calls)
+
+
+@contextmanager
+def _shared(values: list[Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Values in anonymous memory of this process: a path to it, and the sizes of its parts in bytes.
+
+    The first part is a pickle of this process; the others are its arrays, each at a multiple of `ALIGNMENT`. Only
+    processes of the same user can open the path.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(values, 5, buffer_callback=buffers.append)
+    parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
+    with os.fdopen(os.memfd_create("linprobe"), "wb") as stream:
+        for part in parts:
+            stream.write(part)
+            stream.write(bytes(-part.nbytes % ALIGNMENT))
+        stream.flush()
+        yield f"/proc/{os.getpid()}/fd/{stream.fileno()}", tuple(part.nbytes for part in parts)
+
+
+@lru_cache(maxsize=1)
+def _from_shared(memory: tuple[str, tuple[int, ...]]) -> list[Any]:
+    """The values of `_shared` in another process. Their arrays are read-only views of the memory."""
+    path, sizes = memory
+    with Path(path).open("rb") as stream:
+        view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+    starts = accumulate((size + -size % ALIGNMENT for size in sizes), initial=0)
+    head, *buffers = [view[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+    return list(pickle.loads(head, buffers=buffers))  # written by the parent process
+
+
+def _call_shared(memory: tuple[str, tuple[int, ...]], place: int) -> Any:
+    values = _from_shared(memory)
+    return values[0](*values[place])
 
 
 def _watch_parent(parent: int) -> None:

@@ -32,7 +32,7 @@ class MetricTables:
 
 
 def tables_of(metrics: Mapping[str, Any]) -> MetricTables:
-    """The tables of what `linprobe.metrics.figures.figures_by_task` returned."""
+    """The tables of what `linprobe.runs.figures.figures_by_task` returned."""
     overall = overall_rows(metrics)
     if "per_label" in metrics:
         return MetricTables(overall, "by label", LABEL_HEADER, label_rows(metrics), 0, metrics["macro_auroc"])

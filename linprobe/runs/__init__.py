@@ -1,1 +1,1 @@
-"""A run on disk: its folder and its manifest."""
+"""A run on disk: its folder, its manifest, and its metrics on test rows."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -20,8 +20,17 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
-from linprobe._version import __version__
-from linprobe.accounting.accountants import AUTODP, GAUSSIAN, GOOGLE, PLD, RENYI, gaussian_figures, third_opinion
+from linprobe import __version__
+from linprobe.accounting.accountants import (
+    AUTODP,
+    GAUSSIAN,
+    GOOGLE,
+    PLD,
+    RENYI,
+    Accountant,
+    gaussian_figures,
+    third_opinion,
+)
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import INHERITED, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
@@ -31,7 +40,6 @@ from linprobe.errors import DataError, PrivacyError
 from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import METHODS, Method
-from linprobe.metrics.refinement import unrefinable
 from linprobe.runs.guarantee import (
     ADJACENCIES,
     SEED_KINDS,
@@ -61,6 +69,7 @@ from linprobe.runs.manifest import (
 )
 from linprobe.runs.metrics_file import noisy_accuracy
 from linprobe.runs.officer_page import is_officer_page
+from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.release_rules import (
     HISTOGRAM,
     TEST_ACCURACY,
@@ -158,67 +167,102 @@ def check_run(run: RunFolder) -> Recomputed:
         raise PrivacyError(f"{run.folder}/{MANIFEST} has a malformed {error}; do not trust it") from None
 
 
+@dataclass(frozen=True)
+class _Cost:
+    """What a ledger costs, and what a manifest must say of it.
+
+    Attributes:
+        checker, cross_check: the words and the epsilon of the second accountant. judge: whose epsilon is of record.
+        agrees: whether the stated and the second epsilon agree. opinions: epsilon by further accountants.
+    """
+
+    epsilon: float
+    cross_check: float
+    checker: str
+    judge: Accountant
+    agrees: Callable[[float, float], bool]
+    guarantee: str
+    figures: dict[str, float | None]
+    releases: int
+    opinions: dict[Accountant, float]
+
+
+def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> _Cost:
+    releases, accountant, (stated, delta) = grouped(events), accountant_of(manifest), manifest.bound
+    _check_releases(manifest, events, releases)
+    if not accountant.covers(releases):
+        raise PrivacyError(
+            "the ledger holds sampled releases, which the manifest's accountant does not cover; do not trust it"
+        )
+    opinion = third_opinion(accountant, releases, delta)
+    return _Cost(
+        accountant.epsilon(releases, delta),
+        accountant.cross_check.epsilon(releases, delta),
+        accountant.cross_check.words,
+        accountant,
+        accountant.agrees,
+        guarantee_text(stated, delta, releases, insecure=not manifest.private, unit=manifest.unit),
+        gaussian_figures(releases),
+        len(events),
+        {} if opinion is None else dict([opinion]),
+    )
+
+
+def _cost_of_selection(manifest: Manifest, selection: SelectionEvent) -> _Cost:
+    _check_selection(manifest, selection)
+    stated, delta = manifest.bound
+    return _Cost(
+        selection_epsilon(selection, delta, accountant_of(manifest)),
+        selection_cross_check(selection, delta),
+        SELECTION_CROSS_CHECK,
+        PLD,
+        RENYI.agrees,  # both figures are upper bounds, as for sampled sums
+        selected_guarantee(stated, delta, manifest.unit),
+        {"gdp_mu": None, "zcdp_rho": None},
+        1,
+        {},
+    )
+
+
 def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: SelectionEvent | None) -> Recomputed:
     """Compare the claim with the ledger of a run that released something with noise."""
-    accountant, (stated, delta) = accountant_of(manifest), manifest.bound
+    stated, delta = manifest.bound
     if not (delta > 0 and delta * manifest.n_private < 1):
         raise PrivacyError(
             f"delta is {rounded_up(delta)} for {manifest.n_private} private units; allowed: above 0 and below 1/N; "
             "do not trust it"
         )
     _check_seed(manifest)
-    if selection is None:
-        releases = grouped(events)
-        _check_releases(manifest, events, releases)
-        figures = gaussian_figures(releases)
-        if not accountant.covers(releases):
-            raise PrivacyError(
-                "the ledger holds sampled releases, which the manifest's accountant does not cover; do not trust it"
-            )
-        epsilon, opinion = accountant.epsilon(releases, delta), third_opinion(accountant, releases, delta)
-        checker, judge, agree = accountant.cross_check.words, accountant, accountant.agrees
-        cross_check = accountant.cross_check.epsilon(releases, delta)
-        insecure = not manifest.private
-        guarantee = guarantee_text(stated, delta, releases, insecure=insecure, unit=manifest.unit)
-    else:
-        _check_selection(manifest, selection)
-        figures = {"gdp_mu": None, "zcdp_rho": None}
-        epsilon, opinion = selection_epsilon(selection, delta, accountant), None
-        # both figures are upper bounds, as for sampled sums
-        checker, judge, agree = SELECTION_CROSS_CHECK, PLD, RENYI.agrees
-        cross_check = selection_cross_check(selection, delta)
-        guarantee = selected_guarantee(stated, delta, manifest.unit)
-    if stated < epsilon * (1 - judge.tolerance):
+    cost = _cost_of_sums(manifest, events) if selection is None else _cost_of_selection(manifest, selection)
+    if stated < cost.epsilon * (1 - cost.judge.tolerance):
         raise PrivacyError(
-            f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}; do not trust it"
+            f"the ledger costs epsilon {rounded_up(cost.epsilon, 9)}, the manifest says {stated:.9g}; do not trust it"
         )
-    for name, value in figures.items():
+    for name, value in cost.figures.items():
         found = getattr(manifest, name)
         if found != value:
             raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}; do not trust it")
-    if manifest.guarantee != guarantee:
+    if manifest.guarantee != cost.guarantee:
         raise PrivacyError(
             f"the manifest's guarantee ({manifest.guarantee!r}) does not follow from the ledger; do not trust it"
         )
-    if not agree(stated, cross_check):
+    if not cost.agrees(stated, cost.cross_check):
         raise PrivacyError(
-            f"{checker} finds epsilon {rounded_up(cross_check)}, the manifest says {rounded_up(stated)}; do not trust "
-            "it"
-        )
-    if opinion is not None and not opinion[0].agrees(epsilon, opinion[1]):
-        raise PrivacyError(
-            f"{opinion[0].words} finds epsilon {rounded_up(opinion[1], 9)}, the ledger costs {rounded_up(epsilon, 9)}; "
+            f"{cost.checker} finds epsilon {rounded_up(cost.cross_check)}, the manifest says {rounded_up(stated)}; "
             "do not trust it"
         )
+    for accountant, epsilon in cost.opinions.items():
+        if not accountant.agrees(cost.epsilon, epsilon):
+            raise PrivacyError(
+                f"{accountant.words} finds epsilon {rounded_up(epsilon, 9)}, the ledger costs "
+                f"{rounded_up(cost.epsilon, 9)}; do not trust it"
+            )
     if stated > (manifest.epsilon_target or 0.0):
         raise PrivacyError(
             f"epsilon {rounded_up(stated, 9)} is above the target, {manifest.epsilon_target:.9g}; do not trust it"
         )
-    by_autodp, by_google = (
-        opinion[1] if opinion is not None and opinion[0] is one else None for one in (AUTODP, GOOGLE)
-    )
-    count = len(events) if selection is None else 1
-    return Recomputed(epsilon, cross_check, by_autodp, by_google, **figures, releases=count)
+    by_autodp, by_google = cost.opinions.get(AUTODP), cost.opinions.get(GOOGLE)
+    return Recomputed(cost.epsilon, cost.cross_check, by_autodp, by_google, **cost.figures, releases=cost.releases)
 
 
 def _nothing_released(run: RunFolder, events: Sequence[GaussianEvent]) -> Recomputed:
@@ -356,31 +400,8 @@ def _check_derived(manifest: Manifest) -> None:
         raise PrivacyError(f"method {manifest.method!r} is not known; do not trust it")
     _same(manifest, "paper", method.paper)
     _check_unit(manifest)
-    if manifest.accountant is None:
-        _same(manifest, "seed_kind", SEED_KINDS["none drawn"])
-        _same(manifest, "noise_source", "none drawn")
-    for key in ("private_commitment", "per_record_commitment"):
-        if (manifest.accountant is None) != (getattr(manifest, key) is None):
-            raise PrivacyError(
-                f"{key} is {getattr(manifest, key)}, and accountant {manifest.accountant}; do not trust it"
-            )
-    if manifest.several_labels and not method.several_labels:
-        raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")
-    for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
-        if getattr(manifest, key) is not None:
-            raise PrivacyError(f"{key} is {getattr(manifest, key)}, and task {manifest.task} has none; do not trust it")
-    texts = claimed_texts(manifest)
-    if texts is not None:
-        _same(manifest, "mechanism", texts[0])
-        if (accountant_of(manifest), manifest.cross_check) != (GAUSSIAN, EARLIER_CROSS_CHECK):
-            _same(manifest, "cross_check", texts[1])
-        if manifest.private:
-            _same(manifest, "epsilon_if_seed_were_secret", None)
-        stated = {"delta": "delta", "n_steps": "steps", "noise_multiplier": "noise_multiplier"}
-        for option, key in {**stated, "sampling_rate": "sampling_rate"}.items():
-            given, found = manifest.options.get(option), getattr(manifest, key)
-            if given is not None and given != found:
-                raise PrivacyError(f"option {option} is {given}, the manifest's {key} {found}; do not trust it")
+    _check_task(manifest, method)
+    _check_noise(manifest)
     _check_refined(manifest, method)
     check_purposes(manifest, manifest.selection)
     if (manifest.test_rows == "none") != (manifest.n_test == 0):
@@ -391,6 +412,39 @@ def _check_derived(manifest: Manifest) -> None:
         datetime.fromisoformat(manifest.created)
     except ValueError:
         raise PrivacyError(f"created is {manifest.created[:40]!r}, which is no time; do not trust it") from None
+
+
+def _check_task(manifest: Manifest, method: Method) -> None:
+    """PrivacyError for a task that the method does not train, or for a key of the other task."""
+    if manifest.several_labels and not method.several_labels:
+        raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")
+    for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
+        if getattr(manifest, key) is not None:
+            raise PrivacyError(f"{key} is {getattr(manifest, key)}, and task {manifest.task} has none; do not trust it")
+
+
+def _check_noise(manifest: Manifest) -> None:
+    """PrivacyError if what a manifest says of noise and commitments does not follow from its accountant and options."""
+    for key in ("private_commitment", "per_record_commitment"):
+        if (manifest.accountant is None) != (getattr(manifest, key) is None):
+            raise PrivacyError(
+                f"{key} is {getattr(manifest, key)}, and accountant {manifest.accountant}; do not trust it"
+            )
+    texts = claimed_texts(manifest)
+    if texts is None:
+        _same(manifest, "seed_kind", SEED_KINDS["none drawn"])
+        _same(manifest, "noise_source", "none drawn")
+        return
+    _same(manifest, "mechanism", texts[0])
+    if (accountant_of(manifest), manifest.cross_check) != (GAUSSIAN, EARLIER_CROSS_CHECK):
+        _same(manifest, "cross_check", texts[1])
+    if manifest.private:
+        _same(manifest, "epsilon_if_seed_were_secret", None)
+    stated = {"delta": "delta", "n_steps": "steps", "noise_multiplier": "noise_multiplier"}
+    for option, key in {**stated, "sampling_rate": "sampling_rate"}.items():
+        given, found = manifest.options.get(option), getattr(manifest, key)
+        if given is not None and given != found:
+            raise PrivacyError(f"option {option} is {given}, the manifest's {key} {found}; do not trust it")
 
 
 def _check_refined(manifest: Manifest, method: Method) -> None:

@@ -9,7 +9,7 @@ from dataclasses import astuple, replace
 from importlib.metadata import version
 from typing import Any
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.accounting.accountants import (
     ACCOUNTANTS,
     GAUSSIAN,
@@ -26,7 +26,7 @@ from linprobe.accounting.selection import SelectionEvent, selection_epsilon, sel
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import Method
-from linprobe.native import arithmetic
+from linprobe.native import arithmetic_name
 from linprobe.runs.manifest import NO_NOISE, Manifest, PrivacyStatement
 
 ADJACENCIES = {
@@ -152,7 +152,7 @@ def _software_versions() -> dict[str, str]:
         "linprobe": __version__,
         "python": platform.python_version(),
         **{name: version(name) for name in names},
-        "arithmetic": arithmetic(),
+        "arithmetic": arithmetic_name(),
     }
 
 

@@ -18,10 +18,11 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
-from linprobe._version import __version__
-from linprobe.accounting.events import RECORD, UNITS, Releases
+from linprobe import __version__
+from linprobe.accounting.events import OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, TASKS
+from linprobe.data.owners import APART, SHARED
 from linprobe.errors import DataError, PrivacyError
 
 MANIFEST_FORMAT = 3
@@ -153,7 +154,7 @@ _PYTHON: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def fits(kind: Kind, value: Any) -> bool:
+def fits(kind: Kind, value: Any) -> bool:  # long: one line for each rule of a JSON schema
     """Whether a JSON value is of a kind. 1.0 is no whole number."""
     types = kind.get("type", ())
     if types and not any(_PYTHON[name](value) for name in ([types] if isinstance(types, str) else types)):
@@ -354,6 +355,7 @@ class RunStatement(PrivacyStatement):
     public_digest: Annotated[str | None, none_or(DIGEST)] = None
     class_counts: Annotated[CountsByClass | None, none_or(record(by_class=by_name(NUMBER), std=POSITIVE))] = None
     class_prior: Annotated[str, one_of(TRAINED, UNIFORM)] = TRAINED
+    test_owners: Annotated[str, one_of(APART, SHARED)] = APART
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,7 +401,7 @@ class Manifest(Accuracy, RunStatement):
     def of(cls, privacy: PrivacyStatement, accuracy: Accuracy, **stated: Any) -> Self:
         """The manifest of a new run, not yet sealed; `stated` are the keys of `RunStatement` and `tuning`."""
         others = () if stated["task"] == MULTILABEL else OF_LABELS
-        absent = privacy.absent | {"refined", "selection", "test_counts", *WITH_COUNTS, *others}
+        absent = privacy.absent | {"refined", "selection", "test_counts", "test_owners", *WITH_COUNTS, *others}
         parts = {**vars(privacy), **vars(accuracy), **stated, "published": (), "absent": absent}
         return cls(**parts, private_commitment=None, per_record_commitment=None, files={}, manifest_digest="")
 
@@ -472,12 +474,17 @@ class Manifest(Accuracy, RunStatement):
         return self.task == MULTILABEL
 
     @property
+    def tests_people(self) -> bool:
+        """Whether the noisy counts on private test rows are of people's shares, and `n_test` of people."""
+        return self.unit == OWNER and self.test_counts is not None
+
+    @property
     def histogram_files(self) -> list[str]:
         """The files of the published histograms that were not lost."""
         return [release.file for release in self.published if release.file is not None]
 
 
-def _check_together(found: Mapping[str, Any]) -> None:
+def _check_together(found: Mapping[str, Any]) -> None:  # long: a list of rules, each about other keys
     """ValueError if values that are right by themselves cannot stand together."""
     if found["accountant"] is not None:
         needed = [*WITH_NOISE, "epsilon" if found["private"] else "epsilon_if_seed_were_secret"]

@@ -13,7 +13,7 @@ from base64 import b64encode
 from functools import cache
 from importlib.resources import files
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.runs.manifest import digest_of, json_schema
 
 EARLIER: frozenset[str] = frozenset()  # SHA-256 of the pages of earlier releases; each release adds its own

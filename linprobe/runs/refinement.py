@@ -13,10 +13,10 @@ from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares
-from linprobe.metrics.refinement import Known, Refined, gathered, refine, unrefinable
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import MODEL, UNIFORM, UNREFINED, Manifest, NoisyNumber, Refinement
+from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights, unrefinable
 from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import RunFolder
 
@@ -50,7 +50,7 @@ def refined_by(
     """`refine` with the facts that the manifest of a run states."""
     group = unlabelled_group(unlabelled)
     rows, _ = gathered((x for x, _ in group.blocks()), group.n_rows, *weights.shape)
-    return refine(rows, weights, bias, known_of(run.manifest), kept_shares(run))
+    return refined_weights(rows, weights, bias, known_of(run.manifest), kept_shares(run))
 
 
 def kept_shares(run: RunFolder) -> NDArray[np.float64] | None:

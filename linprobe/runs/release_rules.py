@@ -59,24 +59,25 @@ def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
     Raises:
         PrivacyError: other columns than linprobe writes, another number of lines, or a cell that is no number.
     """
-    rows = []
+    rows, n_steps = [], steps or 0
     try:
         text = content.decode()
         lines = list(csv.reader(StringIO(text, newline="")))
-        header, body = (lines[0], lines[1:]) if lines else ([], [])
-        if len(body) != (steps or 0) or (body and (header[:1] != [STEP] or not FACTS.issuperset(header[1:]))):
+        header, body = next(iter(lines), []), lines[1:]
+        if len(body) != n_steps or (body and (header[:1] != [STEP] or not FACTS.issuperset(header[1:]))):
             raise ValueError(f"{len(body)} lines and the columns {', '.join(header)[:80]}")
         if len(set(header)) != len(header) or "".join(f"{','.join(line)}\n" for line in lines) != text:
             raise ValueError("a column twice, or quotes")
         for number, line in enumerate(body, start=1):
-            if [str(float(cell)) for cell in line] != line or not all(math.isfinite(float(cell)) for cell in line):
+            numbers = list(map(float, line))
+            if list(map(str, numbers)) != line or not all(map(math.isfinite, numbers)):
                 raise ValueError(f"{','.join(line)[:80]} in line {number}")
-            rows.append(dict(zip(header, map(float, line), strict=True)))
+            rows.append(dict(zip(header, numbers, strict=True)))
             if rows[-1][STEP] != number:
                 raise ValueError(f"step {line[0]} in line {number}")
     except (ValueError, csv.Error) as error:
         raise PrivacyError(
-            f"history.csv has {error}; allowed: a line of public facts for each of {steps or 0} steps; do not trust it"
+            f"history.csv has {error}; allowed: a line of public facts for each of {n_steps} steps; do not trust it"
         ) from None
     return rows
 

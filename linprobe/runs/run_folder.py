@@ -40,7 +40,8 @@ from linprobe.atomic_files import (
 from linprobe.data.array_files import checked_arrays, is_archive_of, read_archive
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice, printable
 from linprobe.methods.class_counts import ClassCounts, class_shares
-from linprobe.runs.claim import refuse_existing
+from linprobe.parallel.process_group import Group
+from linprobe.runs.claim import claimed, refuse_existing
 from linprobe.runs.manifest import (
     CONFIG,
     HISTORY,
@@ -267,6 +268,7 @@ def unfinished_folder(out: Path) -> Path | None:
     return found[0] if found else None
 
 
+# long: the order of these steps decides what an error leaves on disk
 @contextmanager
 def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
     """A temporary folder beside `out`, renamed to `out` when the block succeeds; with `resume` the folder of an
@@ -279,15 +281,7 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
     refuse_existing(out)
     new_parents = [parent for parent in out.parents if not parent.exists()]
     unfinished = unfinished_folder(out) if resume else None
-    if unfinished is not None:
-        partial = unfinished
-    else:
-        partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
-        try:
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            partial.mkdir(mode=PRIVATE_FOLDER)
-        except OSError as error:
-            raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); {advice(error)}") from None
+    partial = _new_partial(out) if unfinished is None else unfinished
     busy = f"unfinished run {partial} is being written by another process; wait for it, or stop it"
     with ExitStack() as stack:
         try:
@@ -298,7 +292,6 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             raise
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
             raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
-        taken = False
         try:
             for torn in partial.glob(".*.partial"):  # left by a killed process; may hold private figures
                 torn.unlink()
@@ -307,15 +300,7 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             yield partial
             for name in (CHECKPOINT, RUN_ID):
                 (partial / name).unlink(missing_ok=True)
-            try:
-                partial.rename(out)
-            except OSError:
-                taken = out.exists()
-                if not taken:
-                    raise
-                raise UsageError(
-                    f"run folder {out} was made by another process meanwhile; this run is complete; rename {partial}"
-                ) from None
+            _rename(partial, out)
         except DivergedError as error:
             kept = _keep_charge(partial, out, str(error))
             if kept is None:
@@ -323,12 +308,41 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
                 raise
             raise DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
         except BaseException as error:
-            may_succeed = unfinished is not None or not isinstance(error, LinprobeError)
-            lacks_name = isinstance(error, OSError) and (partial / MANIFEST).exists()
-            if taken or lacks_name or (may_succeed and (partial / CHECKPOINT).exists()):
-                raise
-            _remove(partial, new_parents)
+            if not _worth_keeping(partial, error, resumed=unfinished is not None):
+                _remove(partial, new_parents)
             raise
+
+
+class _TakenError(UsageError):
+    """Another process made the run folder meanwhile. The run is complete under its temporary name."""
+
+
+def _new_partial(out: Path) -> Path:
+    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir(mode=PRIVATE_FOLDER)
+    except OSError as error:
+        raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); {advice(error)}") from None
+    return partial
+
+
+def _rename(partial: Path, out: Path) -> None:
+    try:
+        partial.rename(out)
+    except OSError:
+        if not out.exists():
+            raise
+        raise _TakenError(
+            f"run folder {out} was made by another process meanwhile; this run is complete; rename {partial}"
+        ) from None
+
+
+def _worth_keeping(partial: Path, error: BaseException, *, resumed: bool) -> bool:
+    """Whether the folder holds a complete run that lacks its name, or a checkpoint that another attempt may use."""
+    lacks_name = isinstance(error, _TakenError) or (isinstance(error, OSError) and (partial / MANIFEST).exists())
+    may_succeed = resumed or not isinstance(error, LinprobeError)
+    return lacks_name or (may_succeed and (partial / CHECKPOINT).exists())
 
 
 def run_id(partial: Path) -> str:
@@ -459,3 +473,65 @@ def write_run(
     written, optional = RunFolder(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
     contents = {name: written[name] for name in (*RUN_FILES, *optional)}
     return write_manifest(folder, manifest, contents, signing_key, pages)
+
+
+@contextmanager
+def new_files(
+    paths: Mapping[str, Path | None],
+    *,
+    what: str = "file",
+    inputs: Iterable[Path | None] = (),
+    overwrite: bool = False,
+) -> Iterator[None]:
+    """Hold the names of output files inside the block, before anything is read. Missing folders are made.
+
+    Args:
+        paths: the files to write by the flags that name them; None for one that is not asked for.
+        what: their kind, for messages.
+        inputs: files that the command reads. overwrite: whether to replace an existing file.
+
+    Raises:
+        UsageError: an existing file without `overwrite`, a folder, an input, one name twice, or a file that another
+            process is making. LinprobeError: the place is not writable.
+    """
+    wanted = {flag: path for flag, path in paths.items() if path is not None}
+    for place, path in enumerate(wanted.values()):
+        if path.is_dir():
+            raise UsageError(f"{what} {path} is a folder; give a file name")
+        for given in inputs:
+            if given is not None and path.exists() and given.exists() and path.samefile(given):
+                raise UsageError(f"{what} {path} would replace an input of the command; give another name")
+        if path.absolute() in [other.absolute() for other in list(wanted.values())[:place]]:
+            raise UsageError(f"{what} {path} is named twice; give two names")
+    with ExitStack() as stack:
+        for flag, path in wanted.items():
+            stack.enter_context(claimed(path, what, flag, overwrite=overwrite))
+        yield
+
+
+def inputs_of(run: Path) -> tuple[Path, ...]:
+    """The files of a run folder, and the feature files of its rows; none if its manifest cannot be read."""
+    try:
+        manifest = RunFolder(run).manifest
+    except LinprobeError:  # the command will say so when it reads the run
+        return ()
+    return *run.iterdir(), *(Path(name) for name in (manifest.features, manifest.public_file) if name)
+
+
+def writing(path: Path, write: Callable[[], None]) -> None:
+    """Call `write`; an OSError becomes a LinprobeError of one line."""
+    try:
+        write()
+    except OSError as error:
+        raise LinprobeError(f"{path} cannot be written ({error.strerror}); give another path") from None
+
+
+@contextmanager
+def run_folder_of_group(out: Path, group: Group, *, resume: bool = False) -> Iterator[Path]:
+    """`new_run_folder` in rank 0; the other processes of the group receive its path."""
+    if group.rank > 0:
+        yield Path(group.broadcast_text(""))
+        return
+    with new_run_folder(out, resume=resume) as folder:
+        group.broadcast_text(str(folder))
+        yield folder

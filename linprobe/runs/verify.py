@@ -31,7 +31,7 @@ FINDINGS = (
 )
 
 
-def verify(
+def verify_run(
     folder: Path,
     features: Path | None = None,
     *,

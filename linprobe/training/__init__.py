@@ -1,1 +1,1 @@
-"""Training: a problem, a method and its options in, weights and their privacy out."""
+"""Plan and train: a request and a data set become a plan, which states every release, then weights."""

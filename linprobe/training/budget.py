@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.book import Cap, Contents, read_book, set_cap
+from linprobe.accounting.book import Cap, Contents, Entry, read_book, set_cap
 from linprobe.accounting.figures import NO_PERSON as NO_PERSON
 from linprobe.accounting.figures import rounded_up as rounded_up
-from linprobe.accounting.row_keys import Account, with_shared
+from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
 from linprobe.accounting.spending import rows_of_a_person, spending, together
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5
@@ -17,10 +20,11 @@ from linprobe.errors import DataError, ParameterError, UsageError
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.options.requests import BudgetRequest
+from linprobe.runs.manifest import MANIFEST
 from linprobe.training.charge import book_of, existing_book
 
 
-def budget(request: BudgetRequest) -> dict[str, Any]:
+def book_cost(request: BudgetRequest) -> dict[str, Any]:
     """What the runs of a budget book cost together. Sets the cap first, if one is given; else nothing is charged.
 
     Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, relation (the neighbours that
@@ -32,7 +36,8 @@ def budget(request: BudgetRequest) -> dict[str, Any]:
         ended_early (whether it counts what it had released, and not its plan), book),
         shared (one object for each other book that counts together with this one: book, runs, and the number of rows,
         images and owners in common), compared (by what other files are recognised; empty for a book given by hand),
-        not_compared (number of books without row keys).
+        not_compared (number of books without row keys), not_recorded (run folders beside those of the runs that no
+        book has: the book may be an old copy).
 
     Raises:
         DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
@@ -69,25 +74,18 @@ def _account(request: BudgetRequest) -> Account | None:
 
 
 def _described(account: Account | None, delta: float | None) -> dict[str, Any]:
-    path = None if account is None else account.path
-    own = Contents() if path is None else read_book(path)
-    shared = [] if account is None else account.shared()
+    path, own, shared, kinds, not_compared = None, Contents(), [], [], 0
+    if account is not None:
+        path, own, shared, not_compared = (
+            account.path,
+            read_book(account.path),
+            account.shared(),
+            account.not_compared(),
+        )
+        kinds = [] if account.keys is None else account.keys.kinds
     contents = with_shared(own, shared)
     spent = spending(contents.counted, delta)
-    entries = []
     places = [path] * len(own.entries) + [other.path for other in shared for _ in other.contents.entries]
-    for entry, place in zip(contents.entries.values(), places, strict=True):
-        if not entry.counts:
-            continue
-        epsilon = None
-        if entry.private and entry.delta is not None:
-            epsilon = _finite(together([entry], entry.delta, entry.relation)[0])
-        stated = {
-            name: getattr(entry, name)
-            for name in ("run", "name", "method", "created", "unit", "private", "cap", "ended_early")
-        }
-        entries.append({**stated, "epsilon": epsilon, "delta": entry.delta, "book": str(place)})
-    cap = contents.cap
     by_rows = rows_of_a_person([entry for entry in contents.counted if entry.private], spent.delta)
     return {
         "book": None if path is None else str(path),
@@ -97,19 +95,51 @@ def _described(account: Account | None, delta: float | None) -> dict[str, Any]:
         "zcdp_rho": _finite(spent.zcdp_rho),
         "epsilon_by_unit": {unit: _finite(epsilon) for unit, epsilon in spent.epsilon_by_unit.items()},
         "epsilon_by_rows": {str(rows): _finite(epsilon) for rows, epsilon in by_rows.items()},
-        "cap": None if cap is None else cap.epsilon,
-        "cap_delta": None if cap is None else cap.delta,
-        "cap_runs": None if cap is None else cap.runs,
-        "cap_raised_from": None if own.first_cap is None else own.first_cap.epsilon,
-        "entries": entries,
+        **_stated(contents.cap, {"cap": "epsilon", "cap_delta": "delta", "cap_runs": "runs"}),
+        **_stated(own.first_cap, {"cap_raised_from": "epsilon"}),
+        "entries": [
+            _stated_entry(entry, place)
+            for entry, place in zip(contents.entries.values(), places, strict=True)
+            if entry.counts
+        ],
         "shared": [
             {"book": str(other.path), "runs": len(other.contents.counted), **other.common}
             for other in shared
             if other.contents.counted
         ],
-        "compared": [] if account is None or account.keys is None else account.keys.kinds,
-        "not_compared": 0 if account is None else account.not_compared(),
+        "compared": kinds,
+        "not_compared": not_compared,
+        "not_recorded": [] if account is None else _not_recorded(account.path, own),
     }
+
+
+def _stated(cap: Cap | None, keys: dict[str, str]) -> dict[str, Any]:
+    return {key: None if cap is None else getattr(cap, name) for key, name in keys.items()}
+
+
+def _stated_entry(entry: Entry, book: Path | None) -> dict[str, Any]:
+    named = ("run", "name", "method", "created", "unit", "private", "cap", "ended_early")
+    epsilon = None
+    if entry.private and entry.delta is not None:
+        epsilon = _finite(together([entry], entry.delta, entry.relation)[0])
+    stated = {name: getattr(entry, name) for name in named}
+    return {**stated, "epsilon": epsilon, "delta": entry.delta, "book": str(book)}
+
+
+def _not_recorded(path: Path, own: Contents) -> list[str]:
+    """The run folders beside those of a book's runs that spent something and are in no book, by path."""
+    known = set(own.entries)
+    for book in {*books_folder().glob(f"*{BOOK_SUFFIX}"), *path.parent.glob(f"*{BOOK_SUFFIX}")}:
+        known |= read_book(book).entries.keys()
+    found = []
+    for folder in {Path(entry.name).parent for entry in own.entries.values()}:
+        for manifest in folder.glob(f"*/{MANIFEST}"):
+            with suppress(OSError, ValueError, AttributeError):
+                stated = json.loads(manifest.read_text(encoding="utf-8"))
+                run = stated.get("run_id") or stated.get("private_commitment")
+                if run is not None and stated.get("epsilon") != 0 and run not in known:
+                    found.append(str(manifest.parent))
+    return sorted(found)
 
 
 def _finite(value: float | None) -> float | None:

@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe._version import __version__
+from linprobe import __version__
 from linprobe.accounting.events import GaussianEvent
 from linprobe.accounting.ledger import Ledger
 from linprobe.atomic_files import replace_when_complete, sync_folder
@@ -35,12 +35,12 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.row_checks import GroupRows
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.native import arithmetic
+from linprobe.native import arithmetic_name
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.plans.settings import Settings
 from linprobe.runs.per_record_file import commitment
 from linprobe.runs.run_folder import CHECKPOINT
+from linprobe.training.settings import Settings
 
 PER_RECORD = ("squared_mu", "levels")
 NEEDED = ("key", "salt", "identity", "private_commitment", "done", "next_step", "draws", "weights", "output", "history")
@@ -279,5 +279,5 @@ def run_identity(settings: Settings, dataset: Dataset, *, precision: str, device
         "class weights": None if weights is None else weights.by_class.tolist(),
         "linprobe": __version__,
         "NumPy": np.__version__,
-        "arithmetic": arithmetic(),
+        "arithmetic": arithmetic_name(),
     }

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from threadpoolctl import threadpool_info
 
-from linprobe import native
-from linprobe._version import __version__
+from linprobe import __version__, native
 from linprobe.accounting.row_keys import books_folder
 from linprobe.errors import EXTRAS, LinprobeError, missing
 from linprobe.parallel import available_memory

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,16 +15,26 @@ import numpy as np
 from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.spending import Spending
-from linprobe.data.blocks import STORAGE
+from linprobe.data.blocks import STORAGE, Precision
 from linprobe.data.dataset import DIGITS, Dataset
+from linprobe.data.preprocessing import Preprocessing, normalise_rows
+from linprobe.data.rows import prepare
+from linprobe.data.sources import ArraySource
+from linprobe.gradients.clipped_sum import clipped_sum
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
-from linprobe.plans.estimate import seconds_of_steps
-from linprobe.plans.plan import Plan, plan_facts, plan_run
-from linprobe.plans.settings import make_settings
-from linprobe.plans.tuning import Selection, Tuning, selection_of
-from linprobe.plans.words import (
+from linprobe.progress import Progress
+from linprobe.runs.guarantee import NOUNS
+from linprobe.training.charge import preview
+from linprobe.training.execute import Runtime
+from linprobe.training.plan import Plan, plan_facts, plan_run
+from linprobe.training.settings import make_settings
+from linprobe.training.train import Ready, checked_rows, opened, with_method
+from linprobe.training.tune import candidates_of, selection_note, tunable_rows
+from linprobe.training.tuning import Selection, Tuning, selection_of
+from linprobe.training.words import (
     DryRun,
     Lines,
     bytes_in_words,
@@ -34,12 +46,9 @@ from linprobe.plans.words import (
     together_line,
     written,
 )
-from linprobe.progress import Progress
-from linprobe.runs.guarantee import NOUNS
-from linprobe.training.charge import preview
-from linprobe.training.runtime import Runtime
-from linprobe.training.train import Ready, checked_rows, opened, with_method
-from linprobe.training.tune import candidates_of, selection_note, tunable_rows
+
+TIMED_ROWS = 8192
+CLIP_NORM = 0.5  # of the timed step
 
 ON_HOST = "cpu"
 
@@ -177,8 +186,8 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
     """What a run reads.
 
     Returns: method, why (it was chosen, None if it was named); features, private_rows, unit, n_units, public_rows,
-        unlabelled_rows, test_rows, n_features, n_classes; memory_bytes of the private rows, in_memory (else they are
-        streamed).
+        unlabelled_rows, test_rows, test_people (None unless protected), n_features, n_classes; memory_bytes of the
+        private rows, in_memory (else they are streamed).
     """
     request, choice, rows = ready.request, ready.choice, dataset.trained
     reads = "private" in ready.method.needs
@@ -193,6 +202,7 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
         "public_rows": 0 if dataset.public is None else dataset.public.n_rows,
         "unlabelled_rows": 0 if dataset.unlabelled is None else dataset.unlabelled.n_rows,
         "test_rows": ready.features.sizes.get("test", 0),
+        "test_people": None if dataset.test_bounds is None else len(dataset.test_bounds) - 1,
         "n_features": rows.n_features,
         "n_classes": dataset.n_classes,
         "memory_bytes": memory,
@@ -202,13 +212,14 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
 
 def rows_lines(facts: dict[str, Any]) -> Lines:
     """`rows_facts` in words, without memory."""
-    unlabelled = facts["unlabelled_rows"]
+    unlabelled, people = facts["unlabelled_rows"], facts["test_people"]
+    tested = "" if people is None else f", {people} test people"
     return [
         ("method", facts["method"] if facts["why"] is None else f"{facts['method']}: {facts['why']}"),
         ("reads", f"{facts['features']}: {facts['private_rows']} private rows of {facts['n_features']} features"),
         ("", f"{facts['public_rows']} public rows, {facts['test_rows']} test rows, {facts['n_classes']} classes"),
         *([("", f"{counted(unlabelled, 'public row')} without labels")] if unlabelled else []),
-        ("protects", f"{facts['n_units']} {NOUNS[facts['unit']]}"),
+        ("protects", f"{facts['n_units']} {NOUNS[facts['unit']]}{tested}"),
     ]
 
 
@@ -246,3 +257,40 @@ def _seconds(request: TrainRequest, plan: Plan, dataset: Dataset) -> float | Non
         request.precision,
         per_record=plan.settings.per_record,
     )
+
+
+def seconds_of_steps(
+    budget: Budget, n_rows: int, n_features: int, n_classes: int, precision: Precision, *, per_record: bool
+) -> float:
+    """Seconds that the steps of `budget` take on the host, about: gradients of all rows that a step reads, and noise.
+
+    Leaves out reading the rows, the initial weights, and other work of the method. Each shape is timed once.
+    """
+    n_timed = min(n_rows, TIMED_ROWS)
+    gradient, noise = _one_step(n_timed, n_features, n_classes, precision, per_record)
+    read = n_rows if per_record else n_rows * budget.sampling_rate
+    return (gradient * read / n_timed + noise) * budget.n_steps
+
+
+@cache
+def _one_step(
+    n_rows: int, n_features: int, n_classes: int, precision: Precision, per_record: bool
+) -> tuple[float, float]:
+    """Seconds of the clipped sum of `n_rows` random rows, and of its noise."""
+    rng = np.random.Generator(np.random.PCG64(0))
+    x = normalise_rows(rng.standard_normal((n_rows, n_features), dtype=np.float32))
+    rows = prepare(ArraySource(x, rng.integers(0, n_classes, n_rows)), Preprocessing(), precision)
+    weights = np.zeros((n_features, n_classes))
+    source = NoiseSource()
+
+    def gradient() -> None:
+        clipped_sum(rows, weights, CLIP_NORM, per_record=per_record)
+
+    gradient()  # loads what the first step loads
+    return _taken(gradient), _taken(lambda: source.add_noise(weights, 1.0))
+
+
+def _taken(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started

@@ -11,6 +11,7 @@ Nothing here decides a release. A mean that is too short to subtract leads to th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import Ledger
-from linprobe.accounting.per_instance import RecordLosses, record_losses
+from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
+from linprobe.data.blocks import Precision
 from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import Rows, prepare, prepare_shard
@@ -28,10 +30,15 @@ from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.loss import check_weights
-from linprobe.mechanisms.correct_predictions import NoisyTest, correct_counts, held_out_counts
+from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.mechanisms.correct_predictions import (
+    NoisyTest,
+    correct_counts,
+    correct_counts_sensitivity,
+    held_out_counts,
+)
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import Fitted, Problem, Run
 from linprobe.methods.class_counts import (
     CLASS_COUNTS,
@@ -43,19 +50,86 @@ from linprobe.methods.class_counts import (
 )
 from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
-from linprobe.metrics.refinement import Known, Refined, gathered, refine
-from linprobe.metrics.scores import count_private, right_and_wrong
+from linprobe.options.declaration import Options, refuse_on_gpu
 from linprobe.parallel.array_api import on_host
-from linprobe.parallel.process_group import Group
+from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.threads import blas_held_to_one_thread
-from linprobe.plans.centring import SHORTEST_MEAN
-from linprobe.plans.plan import Plan
-from linprobe.plans.settings import SELECTION, TEST_ACCURACY
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
+from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights
+from linprobe.runs.release_rules import HISTOGRAM
+from linprobe.runs.scores import count_private, right_and_wrong
+from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.runtime import Runtime
-from linprobe.training.shrinkage import Selected, best_of
+from linprobe.training.plan import Plan
+from linprobe.training.settings import SELECTION, TEST_ACCURACY
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The shrinkage c of a run's update, W_1 + c (W - W_1), and the released counts that chose it.
+
+    All candidates depend on the same releases, so they cost nothing; the noisy counts of correct predictions do.
+
+    Attributes:
+        shrink: c. counts: noisy number of correct predictions on private rows for each factor. std: of their noise.
+    """
+
+    shrink: float
+    counts: tuple[float, ...]
+    std: float
+
+    @property
+    def score(self) -> float:
+        """The noisy count of the chosen factor."""
+        return max(self.counts)
+
+
+def best_of(
+    factors: Sequence[float], released: NDArray[np.float64], noise_multiplier: float, n_private: int
+) -> Selected:
+    """The factor with the largest released count; `released` are correct minus wrong predictions, halved, (k,)."""
+    counts = released + n_private / 2
+    std = noise_multiplier * correct_counts_sensitivity(len(factors))
+    return Selected(factors[int(released.argmax())], tuple(counts.tolist()), std)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How a run is computed: nothing here changes its method, budget or guarantee.
+
+    Precision and device change the rounding of the result.
+
+    Attributes:
+        precision: storage type of the rows; clip factors are computed from the rounded rows.
+        device: `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise. Some methods train on `cpu` only.
+        group: processes that train together with the same arguments, each on its shard of the private rows.
+        streamed: whether rows are read again in every pass, though they fit in memory.
+        shard_units: a shard begins at a multiple of so many units; with None, processes change no bit.
+        keep: (noise source, slice of the private rows in this process) -> checkpoints; None for no checkpoints.
+    """
+
+    precision: Precision = "float32"
+    device: str = "cpu"
+    group: Group = ALONE
+    streamed: bool = False
+    shard_units: int | None = None
+    keep: Callable[[NoiseSource, slice], Checkpoints] | None = None
+
+    def check(self, options: Options) -> None:
+        """Refuse a device that cannot train a method with these options.
+
+        Raises:
+            UsageError: a method, an option or a group that needs device cpu.
+        """
+        if self.device == "cpu":
+            return
+        refuse_on_gpu(options, self.device)
+        if self.group.size > 1:
+            raise UsageError(
+                f"device is {self.device!r} with {self.group.size} processes; allowed: one process, or device cpu"
+            )
+
 
 CENTRE_ERROR = 1e-3  # of a public mean: only keeps the norm of centred rows above 0
 
@@ -124,13 +198,16 @@ class _Prepared:
     Attributes:
         plan: the plan, with the budget that the length of a private mean chose.
         preprocessing: the map to the training space.
-        n_tracked: units in this process whose losses are recorded. class_counts, similar: released, or None.
+        ledger: of the run. n_tracked: units in this process whose losses are recorded. class_counts,
+            similar: released, or None.
     """
 
     plan: Plan
+    dataset: Dataset
     preprocessing: Preprocessing
     problem: Problem
     run: Run
+    ledger: Ledger
     source: NoiseSource
     n_tracked: int
     class_counts: ClassCounts | None
@@ -159,31 +236,21 @@ def execute(
     runtime, ledger = runtime or Runtime(), Ledger() if ledger is None else ledger
     observer = observer or Observer()
     runtime.check(plan.settings.options)
-    backend = choose_backend(runtime.device)
     observer.budget(plan)
-    prepared = _prepare(plan, dataset, runtime, ledger, observer, backend)
+    prepared = _prepare(plan, dataset, runtime, ledger, observer)
     observer.start(prepared.plan.schedule.n_steps)
-    fitted = _fit(prepared, ledger)
-    return _finish(prepared, fitted, dataset, runtime.group, ledger, backend)
+    return _finish(prepared, _fit(prepared))
 
 
-def _prepare(
-    plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, observer: Observer, backend: Backend
-) -> _Prepared:
-    settings, group, schedule = plan.settings, runtime.group, plan.schedule
-    preprocessing, weights = plan.preprocessing, dataset.trained_weights
-    reads = "private" in plan.method.needs
+def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, observer: Observer) -> _Prepared:
+    settings, group, schedule, backend = plan.settings, runtime.group, plan.schedule, choose_backend(runtime.device)
+    preprocessing, reads = plan.preprocessing, "private" in plan.method.needs
     early = reads and (settings.condition == MEAN or settings.similar)
     space = Preprocessing() if early else preprocessing  # releases before the first step are of unit rows
     rows = private_rows(plan, dataset, space, runtime) if reads else None
-    public, others = dataset.free_public, None if weights is None else weights.of_others
-    known = None if public is None else prepare(public, preprocessing, runtime.precision, weights=others)
+    public = _public_rows(plan, dataset, runtime)
     source = _noise_source(settings.insecure_seed, group)
-    keeper: Checkpoints | None = None
-    if runtime.keep is not None and plan.budget is not None and rows is not None:
-        # in a single process, a method may add public rows to the private ones
-        held = slice(None) if group.size == 1 else slice(rows.first, rows.first + rows.n_local)
-        keeper = runtime.keep(source, held)
+    keeper = None if plan.budget is None or rows is None else _checkpoints(runtime, source, rows)
     ledger.inherit(plan.inherited)
     mechanism = observer.mechanism(
         backend.noise(source),
@@ -202,7 +269,7 @@ def _prepare(
         dataset.private.n_features + bool(preprocessing.intercept),
         dataset.n_classes,
         private=None if rows is None else backend.place(rows),
-        public=None if known is None else backend.place(known),
+        public=None if public is None else backend.place(public),
         text_weights=plan.text_weights,
         run_weights=plan.first_weights,
         centred=preprocessing.centre is not None,
@@ -211,7 +278,7 @@ def _prepare(
     sampler = observer.sampler(source, schedule.sampling_rate)
     run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
     n_tracked = rows.n_local if rows is not None and settings.per_record else 0
-    return _Prepared(plan, preprocessing, problem, run, source, n_tracked, counts, similar)
+    return _Prepared(plan, dataset, preprocessing, problem, run, ledger, source, n_tracked, counts, similar)
 
 
 def _centred(
@@ -246,6 +313,19 @@ def _unlabelled(rows: Source, n_classes: int) -> NDArray[np.float32]:
     return gathered((x for x, _ in rows.blocks()), rows.n_rows, rows.n_features, n_classes)[0]
 
 
+def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
+    """The public rows in training space, which nothing protects; None without any."""
+    public, weights = dataset.free_public, dataset.trained_weights
+    others = None if weights is None else weights.of_others
+    return None if public is None else prepare(public, plan.preprocessing, runtime.precision, weights=others)
+
+
+def _checkpoints(runtime: Runtime, source: NoiseSource, rows: Rows) -> Checkpoints | None:
+    # in a single process, a method may add public rows to the private ones
+    held = slice(None) if runtime.group.size == 1 else slice(rows.first, rows.first + rows.n_local)
+    return None if runtime.keep is None else runtime.keep(source, held)
+
+
 def _class_counts(
     plan: Plan, dataset: Dataset, rows: Rows | None, mechanism: GaussianMechanism, group: Group, backend: Backend
 ) -> ClassCounts | None:
@@ -272,17 +352,17 @@ def private_rows(plan: Plan, dataset: Dataset, preprocessing: Preprocessing, run
     return rows if dataset.present is None else rows.emptied(dataset.present[rows.first : rows.first + rows.n_local])
 
 
-def _fit(prepared: _Prepared, ledger: Ledger) -> Fitted:
+def _fit(prepared: _Prepared) -> Fitted:
     """`method.fit`. What it refuses after a release depends on the release: it counts as divergence, without figures.
 
     Raises:
         DivergedError: a bound on one record does not hold at weights that depend on releases.
     """
-    method, start = prepared.plan.method, ledger.position
+    method, start = prepared.plan.method, prepared.ledger.position
     try:
         fitted = method.fit(prepared.problem, prepared.plan.settings.options, prepared.run)
     except UsageError:
-        if ledger.position == start:
+        if prepared.ledger.position == start:
             raise
         raise DivergedError(
             f"training diverged: at the weights reached, {method.name} has no bound on one record; give a smaller "
@@ -292,14 +372,12 @@ def _fit(prepared: _Prepared, ledger: Ledger) -> Fitted:
     return fitted
 
 
-def _finish(
-    prepared: _Prepared, fitted: Fitted, dataset: Dataset, group: Group, ledger: Ledger, backend: Backend
-) -> Trained:
-    plan, mechanism, preprocessing = prepared.plan, prepared.run.mechanism, prepared.preprocessing
+def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
+    plan, dataset, preprocessing, ledger = prepared.plan, prepared.dataset, prepared.preprocessing, prepared.ledger
     settings = plan.settings
     selected = None
     if settings.shrink:
-        selected = _select(prepared, fitted, dataset, group, backend)
+        selected = _select(prepared, fitted)
         fitted = fitted.shrunk(selected.shrink)
     weights, bias = _folded(preprocessing, fitted)
     shares: NDArray[np.float64] | None = None
@@ -309,25 +387,16 @@ def _finish(
         own, shares = shares, equal_shares(shares)
         bias = np.asarray(bias + shift_between(own, shares), dtype=bias.dtype)
     tested, unrefined, refined = None, None, None
-    if dataset.unlabelled is not None and group.rank == 0:
+    if dataset.unlabelled is not None and prepared.run.group.rank == 0:
         similar = None if prepared.similar is None else prepared.similar.share(plan.n_units)
         known = Known.of(
             plan.n_units, grouped(ledger.events), centred=preprocessing.centre is not None, similar=similar
         )
-        refined = refine(_unlabelled(dataset.unlabelled, dataset.n_classes), weights, bias, known, shares)
+        refined = refined_weights(_unlabelled(dataset.unlabelled, dataset.n_classes), weights, bias, known, shares)
         unrefined, weights, bias = (weights, bias), refined.weights, refined.bias
     if settings.test_epsilon is not None:
-        tested = _test(weights, bias, dataset, mechanism, plan.schedule.others[TEST_ACCURACY], group, backend)
+        tested = _test(prepared, weights, bias)
     ledger.close()
-    losses = None
-    if plan.budget is not None:
-        losses = record_losses(
-            plan.n_units if settings.per_record and group.rank == 0 else 0,
-            group.gather(on_host(mechanism.contributed.squared_mu)),
-            group.gather(mechanism.contributed.levels),
-            plan.budget.releases[-1],
-            plan.inherited,
-        )
     return Trained(
         weights,
         bias,
@@ -335,13 +404,27 @@ def _finish(
         plan.schedule.n_steps,
         "none" if preprocessing.centre is None else plan.centre,
         _statement(plan, ledger, prepared.source),
-        losses,
+        _losses(plan, prepared.run),
         tested,
         selected,
         prepared.class_counts,
         unrefined,
         refined,
         prepared.similar,
+    )
+
+
+def _losses(plan: Plan, run: Run) -> RecordLosses | None:
+    """The privacy loss of each record, on rank 0; None for a method that spends nothing."""
+    if plan.budget is None:
+        return None
+    contributed = run.mechanism.contributed
+    return record_losses(
+        plan.n_units if run.per_record and run.group.rank == 0 else 0,
+        run.group.gather(on_host(contributed.squared_mu)),
+        run.group.gather(contributed.levels),
+        plan.budget.releases[-1],
+        plan.inherited,
     )
 
 
@@ -358,35 +441,41 @@ def _statement(plan: Plan, ledger: Ledger, source: NoiseSource) -> PrivacyStatem
     )
 
 
-def _select(prepared: _Prepared, fitted: Fitted, dataset: Dataset, group: Group, backend: Backend) -> Selected:
+def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     """The shrinkage with the largest noisy number of correct predictions on private rows."""
-    plan = prepared.plan
+    plan, dataset, run = prepared.plan, prepared.dataset, prepared.run
     factors, noise = plan.settings.shrink, plan.schedule.others[SELECTION]
     candidates = [_folded(prepared.preprocessing, fitted.shrunk(factor)) for factor in factors]
-    counts = [count_private(*one, dataset.trained, dataset.bounds) if group.rank == 0 else (0, 0) for one in candidates]
-    clipped = correct_counts(counts, prepared.n_tracked)
-    placed = replace(clipped, value=backend.put(clipped.value), contributions=backend.put(clipped.contributions))
-    released = prepared.run.mechanism.release(placed, noise, purpose=SELECTION)
+    first = run.group.rank == 0
+    counts = [count_private(*one, dataset.trained, dataset.bounds) if first else (0, 0) for one in candidates]
+    clipped, put = correct_counts(counts, prepared.n_tracked), run.backend.put
+    placed = replace(clipped, value=put(clipped.value), contributions=put(clipped.contributions))
+    released = run.mechanism.release(placed, noise, purpose=SELECTION)
     return best_of(factors, on_host(released.value)[:, 0], noise, plan.n_units)
 
 
-def _test(
-    weights: NDArray[np.float32],
-    bias: NDArray[np.float32],
-    dataset: Dataset,
-    mechanism: GaussianMechanism,
-    noise_multiplier: float,
-    group: Group,
-    backend: Backend,
-) -> NoisyTest:
-    """Noisy numbers of correct and wrong predictions on the private test rows, by class."""
-    cells = np.zeros((dataset.n_classes, 2), np.int64)
-    if group.rank == 0 and dataset.features is not None:
-        cells = right_and_wrong(dataset.features.blocks("test"), weights, bias)
+def _test(prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> NoisyTest:
+    """Noisy numbers, or people's shares, of correct and wrong predictions on the private test rows, by class."""
+    dataset, run, noise = prepared.dataset, prepared.run, prepared.plan.schedule.others[TEST_ACCURACY]
+    cells = np.zeros((dataset.n_classes, 2))
+    if run.group.rank == 0 and dataset.features is not None:
+        cells = right_and_wrong(dataset.features.blocks("test"), weights, bias, dataset.test_bounds)
     counted = held_out_counts(cells)
-    placed = replace(counted, value=backend.put(counted.value))
-    released = mechanism.release(placed, noise_multiplier, purpose=TEST_ACCURACY)
-    return NoisyTest.of(on_host(released.value)[:, 0], noise_multiplier)
+    placed = replace(counted, value=run.backend.put(counted.value))
+    released = run.mechanism.release(placed, noise, purpose=TEST_ACCURACY)
+    return NoisyTest.of(on_host(released.value)[:, 0], noise)
+
+
+def released_histogram(
+    epsilons: NDArray[np.float64], budget: float, mechanism: GaussianMechanism, noise_multiplier: float
+) -> NDArray[np.float64]:
+    """Noisy numbers of units by their own epsilon (n_units,), in equal bins of [0, budget].
+
+    Given the releases of the run, an epsilon is a function of its own record or person alone (`docs/proofs/people.md`),
+    so one of them changes one count by one: the L2 sensitivity is 1.
+    """
+    clipped = ClippedSum(histogram_counts(epsilons, budget)[:, None], 1.0, np.ones(1))
+    return mechanism.release(clipped, noise_multiplier, purpose=HISTOGRAM).value[:, 0]
 
 
 def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,34 +30,32 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import FeatureReader, extraction_of
+from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, extraction_of
 from linprobe.data.row_checks import GroupRows
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
-from linprobe.metrics.figures import no_better_than_guessing
-from linprobe.metrics.refinement import ONE_KIND, unrefinable
-from linprobe.options import VOTE, RunOptions
-from linprobe.options.declaration import declared
+from linprobe.options import TRAIN, VOTE, RunOptions
+from linprobe.options.declaration import Option, by_parameter, check_declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.plans.centring import SHORTEST_MEAN
-from linprobe.plans.plan import Plan, plan_run, warnings_of
-from linprobe.plans.settings import Settings, make_settings
 from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
+from linprobe.runs.figures import no_better_than_guessing
 from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
-from linprobe.runs.output import run_folder_of_group
+from linprobe.runs.metrics_file import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
 from linprobe.runs.per_record_file import PrivateRecords
+from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
-from linprobe.runs.test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
-from linprobe.training.charge import BookFinder, RunCharge
+from linprobe.runs.run_folder import run_folder_of_group
+from linprobe.training.centring import SHORTEST_MEAN
+from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books
 from linprobe.training.checkpoint import Keeping, run_identity
-from linprobe.training.execute import Observer, Trained, execute
-from linprobe.training.run_config import config_text
-from linprobe.training.runtime import Runtime
+from linprobe.training.execute import Observer, Runtime, Trained, execute
+from linprobe.training.plan import Plan, plan_run, warnings_of
+from linprobe.training.settings import Settings, make_settings
 
 RANDOM_WEIGHTS = "random"
 CHECKPOINT_SECONDS = 60.0
@@ -89,13 +88,14 @@ class Ready:
     Attributes:
         request: with its method, run folder and shots. features, other: feature file, and file of public rows.
         unlabelled: file of public rows without labels.
-        choice: why the method was chosen, if the request named none.
+        signing_key: of --sign, in rank 0. choice: why the method was chosen, if the request named none.
     """
 
     request: TrainRequest
     features: FeatureReader
     other: FeatureReader | None = None
     unlabelled: FeatureReader | None = None
+    signing_key: Ed25519PrivateKey | None = None
     choice: ChosenMethod | None = None
 
     @property
@@ -123,12 +123,18 @@ class Ready:
         Raises:
             UsageError: no private test rows. PrivacyError: delta too large for their number.
         """
-        test_epsilon = test_epsilon_of(self.features, self.request.test_epsilon, self.request.delta, self.method)
-        return replace(settings, test_epsilon=test_epsilon)
+        request = self.request
+        found = test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
+        return replace(settings, test_epsilon=found)
 
     def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
         """Warnings to print before the run starts. `delta`: of a choice among runs, None for one run."""
         said = [*_random_weights(self.features, self.other)]
+        if self.features.description.shares_owners:
+            said.append(
+                f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people that the model "
+                "knows, and may be lower on others"
+            )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}. --method names another")
         return said + warnings_of(plan, dataset, delta=delta)
@@ -144,7 +150,7 @@ def default_out(request: TrainRequest, *, timed: bool = True) -> Path:
     return Path("runs") / "-".join([*parts, secrets.token_hex(2 if timed else 4)])
 
 
-def train(request: TrainRequest, progress: Progress | None = None, group: Group = ALONE) -> dict[str, Any]:
+def train_run(request: TrainRequest, progress: Progress | None = None, group: Group = ALONE) -> dict[str, Any]:
     """Train once, write a run folder, and return a summary. Each call spends privacy budget.
 
     All processes of `group` make the same call, and each trains on its shard of the private rows. Rank 0 writes.
@@ -180,16 +186,23 @@ def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | Non
     return replace(request, method=choice.method), choice
 
 
-def _refuse_missing_public(method: Method, path: Path) -> None:
-    """Refuse a run that lacks public rows before a file is claimed."""
-    if "public" not in method.needs or not path.is_file():
-        return
-    with FeatureFile(path) as features:
-        if "public" not in features.sizes:
-            raise UsageError(
-                f"method {method.name} needs public rows and {path} has no public group; "
-                "give --public FILE or --public-shots K"
-            )
+def _shots(request: TrainRequest, method: Method, progress: Progress) -> int | None:
+    """The public shots of a request, which the digits need. A run that lacks public rows is refused."""
+    path, shots = request.features, request.public_shots
+    given = shots is not None or request.public is not None
+    if path is None:
+        progress.note("no feature file given: using the built-in digits (1,797 real images)")
+        if not given:
+            shots = DIGITS_SHOTS
+            progress.note(f"{shots} public shots per class are taken out of the training rows")
+    elif not given and "public" in method.needs and path.is_file():
+        with FeatureFile(path) as features:
+            if "public" not in features.sizes:
+                raise UsageError(
+                    f"method {method.name} needs public rows and {path} has no public group; "
+                    "give --public FILE or --public-shots K"
+                )
+    return shots
 
 
 @contextmanager
@@ -199,22 +212,14 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
     Raises:
         UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
     """
-    for name, option in declared(RunOptions).items():
-        option.check(getattr(request, name))
+    check_declared(RunOptions, request)
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
-    signing_key_of(request, group)  # a wrong key is reported before the data is read
+    # a wrong key is reported before the data is read
+    signing_key = None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
-    shots = request.public_shots
-    if request.features is None:
-        progress.note("no feature file given: using the built-in digits (1,797 real images)")
-        if request.public is None and shots is None:
-            shots = DIGITS_SHOTS
-            progress.note(f"{shots} public shots per class are taken out of the training rows")
-    elif shots is None and request.public is None:
-        _refuse_missing_public(method, request.features)
-    request = replace(request, public_shots=shots, out=request.out or default_out(request))
+    request = replace(request, public_shots=_shots(request, method, progress), out=request.out or default_out(request))
     with ExitStack() as stack:
         if group.rank == 0:
             _claim(request, stack, progress)
@@ -224,7 +229,7 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
         if request.unlabelled is not None:
             _refuse_unlabelled(request, method, features)
             unlabelled = stack.enter_context(open_features(request.unlabelled, labelled=False))
-        yield Ready(request, features, other, unlabelled)
+        yield Ready(request, features, other, unlabelled, signing_key)
 
 
 def _refuse_unlabelled(request: TrainRequest, method: Method, features: FeatureReader) -> None:
@@ -292,22 +297,29 @@ def checked_rows(
     refuse_training_rows(ready.features)
     for warning in warnings:
         progress.note(warning)
+    parts = dataset.public.parts if isinstance(dataset.public, PublicRows) else ()
+    unlabelled = [dataset.unlabelled] if isinstance(dataset.unlabelled, GroupRows) else []
+    public = [part for part in (*parts, *unlabelled) if part.keep is None or part.features is not ready.features]
+    if rank == 0 and not ready.features.description.private_test:
+        test = [GroupRows(ready.features, group) for group in ready.features.sizes if group == "test"]
+        refuse_private_in_books(test, spare=sum(part.n_rows for part in test) // BY_CHANCE)
     if finder is None:
+        if rank == 0:
+            refuse_private_in_books(public)
         return None
-    public = dataset.public.parts if dataset.joined and isinstance(dataset.public, PublicRows) else ()
     held_out = [GroupRows(ready.features, "test")] if plan.settings.test_epsilon is not None else []
-    return finder.account(ready.features, [*public, *held_out])
+    protected = [*(parts if dataset.joined else ()), *held_out]
+    return finder.account(ready.features, protected, public, dataset.unit if plan.method.private else None)
 
 
 def train_on(
     ready: Ready, settings: Settings, progress: Progress, group: Group = ALONE, config: str | None = None
 ) -> dict[str, Any]:
-    """`train` on open feature files, or files in memory.
+    """`train_run` on open feature files, or files in memory.
 
     `config` is the text of the run's config file; None for a run that no options of `linprobe train` repeat.
     """
     started, request, features = time.perf_counter(), ready.request, ready.features
-    signing_key = signing_key_of(request, group)
     out = request.out or default_out(request)
     dataset = ready.dataset()
     plan = plan_run(settings, dataset)
@@ -331,26 +343,9 @@ def train_on(
             trained = execute(plan, dataset, replace(runtime, keep=keep), ledger, _Training(charge, progress))
             if group.rank > 0:
                 return {}
-            bought = settings.condition != "none" and any(event.purpose == MEAN for event in ledger.events)
-            if bought and trained.centre == "none":
-                progress.note(
-                    f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so rows were not centred; they got "
-                    f"{trained.n_steps} steps"
-                )
             measured = figures_of(features, trained)
-            manifest = run_folder.write_run(
-                folder,
-                trained.weights,
-                trained.bias,
-                trained.history,
-                replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run),
-                private_records(dataset, trained),
-                signing_key,
-                measured,
-                config,
-                pages_to_sign(out, signing_key),
-                trained.unrefined,
-            )
+            manifest = replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run)
+            manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured, config)
     except BaseException as error:
         if keep is not None and keep.can_resume:
             progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
@@ -368,7 +363,12 @@ def train_on(
 
 
 def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progress) -> None:
-    """Notes on a refinement, and on an accuracy no better than guessing."""
+    """Notes on a mean that was too short, on a refinement, and on an accuracy no better than guessing."""
+    if manifest.centre == "none" and any(release.purpose == MEAN for release in manifest.releases or ()):
+        progress.note(
+            f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so rows were not centred; they got "
+            f"{manifest.steps} steps"
+        )
     if manifest.refined is not None:
         refined = manifest.refined
         progress.note(f"refined with {refined.rows} rows without labels, strength {refined.strength:.2f}")
@@ -381,25 +381,37 @@ def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progres
         progress.note(no_better)
 
 
-def private_records(dataset: Dataset, trained: Trained) -> PrivateRecords | None:
-    """Digest, names and losses of the protected units, private rows first; None if nothing was protected."""
-    if trained.losses is None:
-        return None
-    return PrivateRecords(dataset.private_digest(), dataset.unit_names(), trained.losses)
+def write_trained(
+    folder: Path,
+    out: Path,
+    ready: Ready,
+    dataset: Dataset,
+    trained: Trained,
+    manifest: Manifest,
+    measured: dict[str, Any] | None,
+    config: str | None = None,
+) -> Manifest:
+    """Write the run of `out` into `folder`, as `write_run` does; returns the sealed manifest."""
+    pages = private = None
+    if ready.signing_key is not None:
+        from linprobe.reporting.release_pages import pages_of_run  # jinja2 would slow down every run
 
-
-def signing_key_of(request: TrainRequest, group: Group = ALONE) -> Ed25519PrivateKey | None:
-    """The key of --sign in rank 0, which writes the run."""
-    return None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
-
-
-def pages_to_sign(out: Path, signing_key: Ed25519PrivateKey | None) -> run_folder.MakePages | None:
-    """A function that makes the signed pages of the run `out`; None for a run that is not signed."""
-    if signing_key is None:
-        return None
-    from linprobe.reporting.release_pages import pages_of_run  # jinja2 would slow down every run
-
-    return partial(pages_of_run, out.resolve().name, True)
+        pages = partial(pages_of_run, out.resolve().name, True)
+    if trained.losses is not None:  # the protected units, private rows first
+        private = PrivateRecords(dataset.private_digest(), dataset.unit_names(), trained.losses)
+    return run_folder.write_run(
+        folder,
+        trained.weights,
+        trained.bias,
+        trained.history,
+        manifest,
+        private,
+        ready.signing_key,
+        measured,
+        config,
+        pages,
+        trained.unrefined,
+    )
 
 
 def _random_weights(*files: FeatureReader | None) -> Iterable[str]:
@@ -426,7 +438,7 @@ def manifest_of(
     names = description.class_names
     return Manifest.of(
         trained.privacy,
-        accuracy_of(features, trained.tested, measured),
+        accuracy_of(features, trained.tested, measured, dataset.unit),
         precision=request.precision,
         device=request.device,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -451,6 +463,35 @@ def manifest_of(
         public_digest=dataset.public_digest(),
         class_counts=counts and CountsByClass(dict(zip(names, counts.by_class.tolist(), strict=True)), counts.std),
         class_prior=UNIFORM if settings.balanced else TRAINED,
+        test_owners=description.test_owners,
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
         refined=_refinement(ready, trained),
     )
+
+
+OF_ONE_RUN = {"out", "resume", "sign", "book", "options"}  # not repeated
+HEADER = """\
+# The options of this run. linprobe train --config FILE trains with them again, and spends their budget again.
+"""
+
+
+def config_text(request: TrainRequest, method: Method) -> str:
+    """TOML text with the options that differ from the defaults, by their flags."""
+    options = by_parameter(*TRAIN, *method.options.takes, method.options)
+    given: dict[str, Any] = {}
+    for field in fields(request):
+        value = getattr(request, field.name)
+        if field.name not in OF_ONE_RUN and value is not None and (field.default is MISSING or value != field.default):
+            given[field.name] = value
+    given |= request.options or {}
+    lines = (f"{_key(options[name])} = {_value(value)}\n" for name, value in given.items())
+    return HEADER + "".join(lines)
+
+
+def _key(option: Option) -> str:
+    return option.parameter if option.argument is not None else option.spellings[0].removeprefix("--")
+
+
+def _value(value: Any) -> str:
+    """A value in TOML. Its strings have the escapes of JSON."""
+    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,16 @@ from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
 from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import ChosenMethod, find_method
 from linprobe.options.requests import TrainRequest
-from linprobe.plans.settings import Settings
-from linprobe.plans.tuning import Selection, Tuning, check_start, selection_of, settings_of
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.guarantee import selected
 from linprobe.runs.manifest import LEDGER
+from linprobe.runs.metrics_file import figures_of
 from linprobe.runs.run_folder import RunFolder
-from linprobe.runs.test_rows import figures_of
 from linprobe.training.charge import charged_selection
-from linprobe.training.execute import Trained, execute
-from linprobe.training.runtime import Runtime
+from linprobe.training.execute import Observer, Runtime, Trained, execute
+from linprobe.training.plan import Plan
+from linprobe.training.settings import Settings
 from linprobe.training.train import (
     OUTCOME_KEYS,
     Ready,
@@ -46,17 +45,16 @@ from linprobe.training.train import (
     default_out,
     manifest_of,
     opened,
-    pages_to_sign,
-    private_records,
-    signing_key_of,
     train_on,
     with_method,
+    write_trained,
 )
+from linprobe.training.tuning import Selection, Tuning, check_start, selection_of, settings_of
 
 DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 
 
-def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str, Any]:
+def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str, Any]:
     """Train with the settings that have the best noisy accuracy on private rows; all of it costs `request.epsilon`.
 
     Guarantee: (epsilon, delta)-DP of everything that is returned or left on disk, under zero-out of one private row, or
@@ -92,7 +90,7 @@ def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, 
 
 
 def tune_on(ready: Ready, tuning: Tuning, candidates: Sequence[Settings], progress: Progress) -> dict[str, Any]:
-    """`tune` on open feature files."""
+    """`tune_run` on open feature files."""
     dataset = tunable_rows(ready, tuning, candidates)
     if tuning.grid:
         return _select(ready, dataset, tuning, candidates, progress)
@@ -130,25 +128,41 @@ def selection_note(tuned: Selection, mean: int) -> str:
     )
 
 
+def chosen_run(
+    plans: Sequence[Plan],
+    dataset: Dataset,
+    runtime: Runtime,
+    mean_repetitions: int,
+    observed: Callable[[], Observer] = Observer,
+) -> tuple[int, Trained | None, Observer]:
+    """The best of a random number of runs by its noisy count: index of its plan, the run, and what observed it.
+
+    None in place of a run that diverged. Guarantee: `linprobe.accounting.selection`, of what is returned alone.
+    """
+
+    def run(index: int) -> tuple[float, tuple[int, Trained | None, Observer]]:
+        observer = observed()
+        try:
+            trained = execute(plans[index], dataset, runtime, observer=observer)
+        except (DivergedError, ArithmeticError, np.linalg.LinAlgError):
+            return -math.inf, (index, None, observer)  # an output like any other, and the worst
+        return (-math.inf if trained.selected is None else trained.selected.score), (index, trained, observer)
+
+    return private_selection(run, len(plans), mean_repetitions)
+
+
 def _select(
     ready: Ready, dataset: Dataset, tuning: Tuning, candidates: Sequence[Settings], progress: Progress
 ) -> dict[str, Any]:
     """Private selection among `candidates`."""
     request, features, mean = ready.request, ready.features, tuning.mean_repetitions
-    out, signing_key = Path(request.out or ""), signing_key_of(request)
+    out = Path(request.out or "")
     selection = selection_of(dataset, request, tuning, candidates)
     runtime = Runtime(request.precision, request.device)
     for plan in selection.plans:
         runtime.check(plan.settings.options)
     said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
     book = checked_rows(ready, selection.plans[0], dataset, said, progress)
-
-    def run(index: int) -> tuple[float, tuple[int, Trained | None]]:
-        try:
-            trained = execute(selection.plans[index], dataset, runtime)
-        except (DivergedError, ArithmeticError, np.linalg.LinAlgError):
-            return -math.inf, (index, None)  # an output like any other, and the worst
-        return (-math.inf if trained.selected is None else trained.selected.score), (index, trained)
 
     try:
         with (
@@ -160,7 +174,7 @@ def _select(
             record_selection(ledger, selection.event)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a warning about another run would say something about it
-                chosen, trained = private_selection(run, len(candidates), mean)
+                chosen, trained, _ = chosen_run(selection.plans, dataset, runtime, mean)
             os.utime(ledger)  # the time between the ledger and the other files would tell the number of runs
             if trained is None:
                 raise DivergedError("the selected run diverged; give other settings, for example smaller steps")
@@ -174,23 +188,9 @@ def _select(
                 delta=selection.delta,
                 accountant=selection.accountant,
             )
-            facts = {"settings": tuning.settings, "chosen": chosen}
-            manifest = run_folder.write_run(
-                folder,
-                trained.weights,
-                trained.bias,
-                trained.history,
-                replace(
-                    manifest,
-                    created=manifest.created[:DAY],
-                    run_id=run_id,
-                    tuning={**(manifest.tuning or {}), **facts},
-                ),
-                private_records(dataset, trained),
-                signing_key,
-                measured,
-                pages=pages_to_sign(out, signing_key),
-            )
+            facts = {**(manifest.tuning or {}), "settings": tuning.settings, "chosen": chosen}
+            manifest = replace(manifest, created=manifest.created[:DAY], run_id=run_id, tuning=facts)
+            manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured)
     except OSError as error:
         raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
     return {"run": str(out), **manifest.stated(OUTCOME_KEYS), "tuning": manifest.tuning}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from linprobe.plans.words import bytes_in_words, seconds_in_words
+from linprobe.training.words import bytes_in_words, seconds_in_words
 from tests.cli.outcomes import Cli, result_of
 
 Refused = Callable[..., Any]

@@ -20,8 +20,8 @@ from PIL import Image
 from linprobe.cli import _terminal, program, run
 from linprobe.cli._command import FLAGS
 from linprobe.options.declaration import REQUESTS
-from linprobe.plans.words import NO_BOOK
 from linprobe.runs.manifest import MANIFEST
+from linprobe.training.words import NO_BOOK
 from tests.cli.outcomes import Cli, result_of
 
 TIME = re.compile(r"(-\d{8}-\d{6}-[0-9a-f]{4}|-[0-9a-f]{8})$")  # of a run without --out

@@ -22,8 +22,8 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import PrivacyError
+from linprobe.evaluation.pdp_report import refuse_moving
 from linprobe.methods import METHODS
-from linprobe.publishing.pdp_report import refuse_moving
 from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import write_sealed
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
@@ -271,13 +271,14 @@ def test_a_run_for_rows_does_not_start_a_run_for_people(cli, refused, trained, o
     refused(cli("train", owned, *words), 4, ["protects units of kind record"])
 
 
-def test_private_test_rows_are_not_counted_for_people(cli, refused, owned, tmp_path) -> None:
+def test_the_accuracy_of_people_needs_the_owners_of_test_rows(cli, refused, owned, tmp_path) -> None:
     copy = tmp_path / "copy.h5"
     copy.write_bytes(owned.read_bytes())
     with h5py.File(copy, "r+") as file:
         file.attrs["test_rows"] = "private"
+        del file["test/owner"]
     words = ["--method", "noisy-gd", "--eps", 3, "--test-epsilon", 1, "--unit", "owner", "--out", "run"]
-    refused(cli("train", copy, *words), 2, ["--test-epsilon"])
+    refused(cli("train", copy, *words), 2, ["--test-epsilon", "owner_test"])
 
 
 def test_info_and_import_count_people(cli, owned) -> None:

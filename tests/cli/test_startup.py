@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +61,7 @@ def test_what_computes_no_epsilon_loads_no_scientific_library(run: Path, feature
 def test_accounting_loads_no_learning_library(run: Path, tmp_path: Path) -> None:
     account = ["account", "--q", 1, "--sigma", 5, "--steps", 10, "--delta", "1e-5"]
     loaded = loaded_by("verify", run, "THEN", "report", run, "--html", tmp_path / "page.html", "THEN", *account)
-    assert {"linprobe.runs.verify", "linprobe.reporting.page", "linprobe.accounting.account"} <= loaded
+    assert {"linprobe.runs.verify", "linprobe.reporting.page", "linprobe.accounting.calibrate"} <= loaded
     assert not loaded & ((UNUSED_BY_TRAIN | {"sklearn", "h5py"}) - {"dp_accounting", "autodp"})
 
 
@@ -87,3 +89,18 @@ def test_an_unknown_backbone_is_refused_before_torch_is_loaded(tmp_path: Path) -
     assert len(messages) == 1
     assert "backbone is 'magic'; allowed: resnet50" in messages[0]
     assert not {"torch", "h5py"} & set(loaded.split())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
+@pytest.mark.parametrize("mask", [0, 0o777])
+def test_files_are_for_the_user_to_write_and_read_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        words = ["train", "--method", "noisy-gd", "--eps", "3", "--steps", "2", "--out", "run"]
+        subprocess.run([sys.executable, "-m", "linprobe", *words], cwd=tmp_path, check=True, timeout=120)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "run").iterdir()}
+    assert modes.pop("per_record.npz") == 0o600
+    assert set(modes.values()) == {0o600 if mask else 0o644}
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700

@@ -20,7 +20,7 @@ from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.row_checks import check_rows
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.errors import DataError
+from linprobe.errors import DataError, LinprobeError
 
 NAMES = ("ünï", "b c", '"quoted"')
 
@@ -265,6 +265,59 @@ def test_missing_foreign_and_truncated_files_are_told_apart(tmp_path: Path, feat
     ):
         with pytest.raises(DataError, match=words):
             FeatureFile(path)
+
+
+FAULTS = {
+    "[Errno 5] Unable to synchronously open file (file read failed: time = Tue Nov 24 11:56:54 2026\n, errno = 5, "
+    "error message = 'Input/output error', buf = 0x7fff11e22098)": ["Input/output error", "check the disk"],
+    "[Errno 11] Unable to synchronously open file (unable to lock file, errno = 11)": ["another process is writing it"],
+    "Unable to synchronously open file (unable to lock file, errno = 37)": ["HDF5_USE_FILE_LOCKING=FALSE"],
+    "Can't synchronously open file (open failed, errno = 13)": ["Permission denied", "make it readable"],
+}
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_a_fault_of_the_system_names_its_cause_and_does_not_blame_the_file(
+    features_file: Path, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(message)
+
+    with FeatureFile(features_file) as features, monkeypatch.context() as patched:
+        patched.setattr(h5py.Dataset, "__getitem__", fails)
+        patched.setattr(h5py, "File", fails)
+        for call in (lambda: features.labels("train"), lambda: FeatureFile(features_file)):
+            with pytest.raises(LinprobeError) as caught:
+                call()
+            assert caught.value.exit_status == 1
+            for words in (*FAULTS[message], str(features_file)):
+                assert words in str(caught.value)
+            for words in ("make it again", "make the file again", "0x", "time =", "\n"):
+                assert words not in str(caught.value)
+
+
+def test_a_file_that_its_writer_did_not_close_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file.swmr_mode = True
+        file.flush()
+        (tmp_path / "copy.h5").write_bytes(path.read_bytes())
+    with pytest.raises(DataError, match="is being written, or its writer was killed"):
+        FeatureFile(tmp_path / "copy.h5")
+
+
+def test_an_unknown_filter_is_named_and_loads_no_library(editable: Path) -> None:
+    assert h5py.h5pl.size() == 0
+    with h5py.File(editable, "r+") as file:
+        rows = file["train/x"][:]
+        del file["train/x"]
+        file.create_dataset("train/x", data=rows, chunks=True, compression="gzip")
+    content = editable.read_bytes()
+    place = content.index(b"deflate") - 8  # the message of the filter: its number before its name
+    assert content[place : place + 2] == b"\x01\x00"
+    editable.write_bytes(content[:place] + b"\x0f\x7d" + content[place + 2 :])
+    with pytest.raises(DataError, match=r"filter 32015 \(deflate\), which needs a plug-in"):
+        FeatureFile(editable)
 
 
 def test_damaged_rows_are_refused_while_scanning(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ from linprobe.estimators import (
 )
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms
-from linprobe.metrics.scores import class_scores
 from linprobe.options import Precision
 from linprobe.parallel import available_memory
+from linprobe.runs.scores import class_scores
 
 RNG = np.random.default_rng(11)
 RAW = (RNG.standard_normal((2500, 6)) + 0.7).astype(np.float32)

@@ -13,7 +13,7 @@ import pytest
 
 from linprobe.data.array_import import Columns, import_arrays, read_arrays
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.owners import id_hash
+from linprobe.data.owners import id_hashes
 from linprobe.errors import DataError, LinprobeError, UsageError
 from linprobe.progress import Silent
 from tests.conftest import Outcome
@@ -173,7 +173,7 @@ def test_one_table_is_split_by_its_owners(cli: Cli, tmp_path: Path, suffix: str)
     words = ("--id-column", "key", "--owner-column", "who", "--test-fraction", "0.5", "--out", "f.h5", "--overwrite")
     found = sides(one_table(tmp_path / f"ward{suffix}"), *words, cli=cli)
     test, train = set(found["test"].values()), set(found["train"].values())
-    assert test == {name for name in PEOPLE if id_hash(name, 0) < 2**63}
+    assert test == {name for name in PEOPLE if id_hashes([name], 0)[0] < 2**63}
     assert train == set(PEOPLE) - test
     assert {**found["train"], **found["test"]} == {f"p{place}": name for place, name in enumerate(PEOPLE)}
     # without a row of a person, every other row stays where it is
@@ -237,7 +237,7 @@ def test_arrays_under_any_name_are_read(cli: Cli, refused: Refused, tmp_path: Pa
             labels, owners = features.labels(group).tolist(), features.owners(group)
             rows = map(tuple, features.rows(group, slice(None)).tolist())
             found |= dict(zip(rows, zip(labels, owners, strict=True), strict=True))
-            assert {id_hash(name, 0) < 2**63 for name in owners} == {group == "test"}
+            assert {id_hashes([name], 0)[0] < 2**63 for name in owners} == {group == "test"}
     assert found == {tuple(ROWS[place].tolist()): (place % 2, PEOPLE[place]) for place in range(8)}
     words = ["--out", "g.h5"]
     refused(cli("import", f"a{suffix}", "--x", "emb", "--y", "labels", *words), 2, ["'labels'", "'emb'", "'kind'"])

@@ -20,17 +20,18 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.data.sources import ArraySource
 from linprobe.errors import ParameterError, PrivacyError, UsageError
-from linprobe.evaluation.audit import HOST_PATHS, audit, check_audit, plant, play
+from linprobe.evaluation.audit import HOST_PATHS, audit, check_audit, play
 from linprobe.evaluation.audit_bounds import ALL, Trials, lower_bounds
+from linprobe.evaluation.audit_canaries import plant
 from linprobe.gradients.clipped_sum import _Worker, clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options.requests import AuditRequest
-from linprobe.plans.plan import plan_run
-from linprobe.plans.settings import Settings
 from linprobe.progress import Silent
+from linprobe.training.plan import plan_run
+from linprobe.training.settings import Settings
 
 SEED, DELTA = 5, 1e-5
 SAMPLES = Budget(3.3, DELTA, 50, 1.35, 0.1, PLD)
@@ -200,7 +201,7 @@ def test_half_the_noise_is_caught_on_every_path(method: str) -> None:
 def test_too_little_noise_on_the_mean_alone_is_caught_on_every_path(method: str) -> None:
     result = audited(method, 3.0, mechanism=QuietMean, steps=5)
     assert result["epsilon_lower_bound"] < 3
-    assert result["mean_epsilon"] == pytest.approx(0.15, rel=1e-6)
+    assert result["others"][MEAN]["epsilon"] == pytest.approx(0.15, rel=1e-6)
     assert all(bound_of(result["tests"], MEAN, path) > 0.15 for path in PATHS)
     with pytest.raises(PrivacyError, match="epsilon of the private mean"):
         check_audit(result)

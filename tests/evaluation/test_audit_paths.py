@@ -14,18 +14,17 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.data.sources import ArraySource
-from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, plant, play
+from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, play
+from linprobe.evaluation.audit_canaries import plant
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Run, Schedule
 from linprobe.parallel.process_group import Group, in_group
-from linprobe.plans.plan import plan_run
-from linprobe.plans.settings import Settings
-from linprobe.training.execute import private_rows
-from linprobe.training.runtime import Runtime
+from linprobe.training.execute import Runtime, private_rows
+from linprobe.training.plan import plan_run
+from linprobe.training.settings import Settings
 
 N, WIDTH, CLASSES, SEED = 200, 7, 3, 5
 GENERATOR = np.random.default_rng(SEED)
@@ -124,7 +123,7 @@ def test_paths_on_a_device_score_like_those_on_the_host(method: str, monkeypatch
     from linprobe.gradients.gpu import GpuBackend
 
     monkeypatch.setattr("linprobe.training.execute.choose_backend", lambda name: GpuBackend(torch.device("cpu")))
-    monkeypatch.setattr("linprobe.training.runtime.Runtime.check", lambda *_: None)
+    monkeypatch.setattr("linprobe.training.execute.Runtime.check", lambda *_: None)
     private, public = given(), given().private.shard(0, 30)
     planted = plant(replace(private, public=public if method == "adamix" else None, present=None), 10)
     settings = Settings.of_given(METHODS[method], {"epsilon": 1.0, "centre": "none", "intercept": 0.0})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
@@ -377,6 +378,31 @@ def test_an_unreadable_image_stops_the_run_and_is_named(tmp_path: Path) -> None:
     )
     assert "--on-error skip" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photos"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_failed_read_is_tried_once_more_and_never_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, workers: int
+) -> None:
+    source = write_images(tmp_path / "photos", {"train": 4, "test": 1})
+    read, left = Path.read_bytes, [times]
+
+    def fails(path: Path) -> bytes:
+        if path.name == "002.png" and path.parent.name == "ant" and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", fails)
+    if times == 1:
+        assert not run_extract(source, tmp_path / "f.h5", on_error="skip", workers=workers).skipped
+        return
+    with pytest.raises(LinprobeError) as caught:
+        run_extract(source, tmp_path / "f.h5", on_error="skip", workers=workers)
+    image = source / "train" / "ant" / "002.png"
+    assert str(caught.value).startswith(f"image {image} cannot be read (Input/output error); check the disk")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_few_of_many_unreadable_images_are_named_and_the_rest_counted(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torchvision import transforms
 
 from linprobe.options.requests import TrainRequest
-from linprobe.training.train import train
+from linprobe.training.train import train_run
 from tests.extraction.samples import Notes, ids_of, labels_of, rows_of, run_extract
 
 ARCHIVE = "flowers-images.tar"
@@ -57,7 +57,7 @@ def flowers(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def accuracy(features: Path, out: Path, **request: object) -> float:
-    run = train(TrainRequest(features=features, out=out, **request), Silent())  # type: ignore[arg-type]
+    run = train_run(TrainRequest(features=features, out=out, **request), Silent())  # type: ignore[arg-type]
     return float(run["test_accuracy"])
 
 

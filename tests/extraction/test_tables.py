@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.owners import id_hash
+from linprobe.data.owners import id_hashes
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.extraction.extract import extract
 from linprobe.extraction.request import ExtractRequest
@@ -68,7 +68,9 @@ def test_a_fraction_splits_people_and_not_photographs(table: Path) -> None:
         f"flat/{place:02d}.png": (place % 2, f"P{place // 2}") for place in range(2 * PEOPLE)
     }
     tested = {owner for _, owner in found["test"].values()}
-    assert tested == {name for name in (f"P{place}" for place in range(PEOPLE)) if id_hash(name, 0) < 0.4 * 2.0**64}
+    assert tested == {
+        name for name in (f"P{place}" for place in range(PEOPLE)) if id_hashes([name], 0)[0] < 0.4 * 2.0**64
+    }
     assert not tested & {owner for _, owner in found["train"].values()}
 
 

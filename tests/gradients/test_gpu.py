@@ -23,7 +23,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import Run, Schedule
 from linprobe.methods._base import project_to_ball
 from linprobe.methods._iterates import Iterates
-from linprobe.training.runtime import Runtime
+from linprobe.training.execute import Runtime
 from tests.mechanisms.test_gpu_noise import Watch
 
 CPU = torch.device("cpu")

@@ -164,13 +164,13 @@ def main() -> int:
     parser.add_argument("--limit", choices=VALUES, help="this limit alone")
     given = parser.parse_args()
     preload()
-    import linprobe.publishing.release
+    import linprobe.evaluation.release
     import linprobe.training.tune  # noqa: F401
 
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="linprobe-limits-") as name:
         top = Path(name)
-        made = start_copy(lambda: _inputs(top))
+        made = start_copy(lambda: make_inputs(top))
         if os.waitstatus_to_exitcode(os.waitpid(made, 0)[1]):
             return 1
         for kind in VALUES if given.limit is None else (given.limit,):
@@ -179,7 +179,8 @@ def main() -> int:
     return 1 if total["failed"] else 0
 
 
-def _inputs(top: Path) -> int:
+def make_inputs(top: Path) -> int:
+    """The files that the commands read, and a run."""
     from linprobe.cli import run
 
     os.chdir(top)

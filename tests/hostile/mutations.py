@@ -21,7 +21,7 @@ import numpy as np
 
 from linprobe.errors import DataError
 from linprobe.runs.manifest import MANIFEST, PER_RECORD, SIGNATURE, VERIFY_PAGE, Manifest
-from linprobe.runs.verify import verify
+from linprobe.runs.verify import verify_run
 from tests.hostile.runs import sealed
 
 KINDS = (
@@ -180,7 +180,7 @@ def outcome(run: Path, before: Mapping[str, bytes], mutation: Mutation) -> str:
     try:
         mutation.make(run)
         try:
-            result = verify(run)
+            result = verify_run(run)
         except DataError:  # another format, no manifest
             return "refused"
         if not result["verified"]:

@@ -26,10 +26,9 @@ from linprobe.methods.class_counts import (
     shift_between,
 )
 from linprobe.parallel.process_group import ALONE, Group, in_group
-from linprobe.plans.plan import plan_run
-from linprobe.plans.settings import COUNTS_SHARE
-from linprobe.training.execute import execute
-from linprobe.training.runtime import Runtime
+from linprobe.training.execute import Runtime, execute
+from linprobe.training.plan import plan_run
+from linprobe.training.settings import COUNTS_SHARE
 
 G = np.random.default_rng(2)
 N, CLASSES = 300, 4

@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from linprobe.metrics import figures as module
-from linprobe.metrics.figures import calibration, class_figures, no_better_than_commonest, wilson
+from linprobe.runs import figures as module
+from linprobe.runs.figures import calibration, class_figures, no_better_than_commonest, wilson
 
 NAMES = ["a", "b", "c"]
 

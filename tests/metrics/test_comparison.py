@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from linprobe.metrics.comparison import Result, Setting, beats, boost, boosts, summarise
-from linprobe.reporting.comparison import balance_matters, comparison_table, markdown, no_better
+from linprobe.reporting.comparison import (
+    Result,
+    Setting,
+    balance_matters,
+    beats,
+    boost,
+    boosts,
+    comparison_table,
+    markdown,
+    no_better,
+    summarise,
+)
 
 TWO, FOUR = Setting(shots=2), Setting(shots=4)
 

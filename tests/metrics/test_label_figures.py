@@ -9,8 +9,8 @@ import pytest
 from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.metrics import figures as module
-from linprobe.metrics.figures import label_figures, no_better_than_commonest_answers
+from linprobe.runs import figures as module
+from linprobe.runs.figures import label_figures, no_better_than_commonest_answers
 from linprobe.runs.manifest import fits
 from linprobe.runs.metrics_file import LABEL_METRICS, label_contradictions
 

@@ -10,9 +10,9 @@ import pytest
 from linprobe.accounting.events import Releases
 from linprobe.data.sources import ArraySource
 from linprobe.errors import UsageError
-from linprobe.metrics import refinement
-from linprobe.metrics.refinement import Known, gathered, refine
-from linprobe.metrics.scores import class_scores
+from linprobe.runs import refined_weights as refinement
+from linprobe.runs.refined_weights import Known, gathered, refined_weights
+from linprobe.runs.scores import class_scores
 
 N_CLASSES, WIDTH = 5, 30
 NOISY, CLEAN = Known(1000, 0.1), Known(100_000, 3.0)
@@ -38,7 +38,7 @@ def accuracy(model: tuple[np.ndarray, np.ndarray], rows: tuple[np.ndarray, np.nd
 
 def test_rows_without_labels_correct_noisy_weights() -> None:
     unlabelled, new, probe = rows_of(400, 1), rows_of(500, 2), probe_with(5.0)
-    found = refine(unlabelled[0], *probe, NOISY)
+    found = refined_weights(unlabelled[0], *probe, NOISY)
     assert found.strength == 1
     assert accuracy(probe, new) < 0.85
     assert accuracy((found.weights, found.bias), new) > accuracy(probe, new) + 0.05
@@ -48,7 +48,7 @@ def test_rows_without_labels_correct_noisy_weights() -> None:
 
 def test_the_same_rows_and_weights_give_the_same_bits() -> None:
     unlabelled, probe = rows_of(300, 1)[0], probe_with(8.0)
-    first, second = (refine(unlabelled, *probe, NOISY) for _ in range(2))
+    first, second = (refined_weights(unlabelled, *probe, NOISY) for _ in range(2))
     for name in ("weights", "bias", "scores"):
         assert getattr(first, name).tobytes() == getattr(second, name).tobytes()
 
@@ -56,7 +56,7 @@ def test_the_same_rows_and_weights_give_the_same_bits() -> None:
 @pytest.mark.parametrize("noise", [0.0, 2.0, 8.0])
 def test_a_run_with_little_noise_loses_nothing(noise: float) -> None:
     new, probe = rows_of(500, 2), probe_with(noise)
-    found = refine(rows_of(300, 1)[0], *probe, CLEAN)
+    found = refined_weights(rows_of(300, 1)[0], *probe, CLEAN)
     assert found.strength < 0.01
     assert accuracy((found.weights, found.bias), new) >= accuracy(probe, new) - 0.005
 
@@ -64,14 +64,14 @@ def test_a_run_with_little_noise_loses_nothing(noise: float) -> None:
 @pytest.mark.parametrize("n", [5, 10, 50])
 def test_few_rows_do_no_harm(n: int) -> None:
     new, probe = rows_of(500, 2), probe_with(3.0)
-    found = refine(rows_of(n, 3)[0], *probe, NOISY)
+    found = refined_weights(rows_of(n, 3)[0], *probe, NOISY)
     assert accuracy((found.weights, found.bias), new) >= accuracy(probe, new) - 0.01
 
 
 def test_rows_of_another_kind_change_nothing() -> None:
     new, probe = rows_of(500, 2), probe_with(3.0)
     others = (5 * np.eye(1, WIDTH) + np.random.default_rng(4).normal(size=(300, WIDTH))).astype(np.float32)
-    found = refine(others, *probe, NOISY)
+    found = refined_weights(others, *probe, NOISY)
     assert found.strength == 0
     assert found.weights is probe[0]
     assert accuracy((found.weights, found.bias), new) == accuracy(probe, new)
@@ -80,7 +80,7 @@ def test_rows_of_another_kind_change_nothing() -> None:
 @pytest.mark.parametrize("rows", [rows_of(1, 1)[0], np.ones((30, WIDTH), np.float32), np.zeros((3, WIDTH), np.float32)])
 def test_rows_without_differences_change_nothing(rows: np.ndarray) -> None:
     probe = probe_with(3.0)
-    found = refine(rows, *probe, NOISY)
+    found = refined_weights(rows, *probe, NOISY)
     assert found.strength == 0
     assert found.weights is probe[0]
 
@@ -88,8 +88,8 @@ def test_rows_without_differences_change_nothing(rows: np.ndarray) -> None:
 def test_given_class_shares_are_kept() -> None:
     unlabelled, probe = rows_of(400, 1), probe_with(8.0)
     shares = np.array([0.6, 0.1, 0.1, 0.1, 0.1])
-    found = refine(unlabelled[0], *probe, NOISY, shares)
-    even = refine(unlabelled[0], *probe, NOISY, np.ones(N_CLASSES))
+    found = refined_weights(unlabelled[0], *probe, NOISY, shares)
+    even = refined_weights(unlabelled[0], *probe, NOISY, np.ones(N_CLASSES))
     of_first = [int((one.scores.argmax(axis=1) == 0).sum()) for one in (found, even)]
     assert 60 < of_first[1] < 100
     assert of_first[0] > of_first[1] + 40
@@ -98,7 +98,7 @@ def test_given_class_shares_are_kept() -> None:
 @pytest.mark.parametrize("shares", [[1.0, 1.0], [0.0] * 5, [-1.0, 1, 1, 1, 1], [math.nan, 1, 1, 1, 1]])
 def test_shares_that_are_no_distribution_are_refused(shares: list[float]) -> None:
     with pytest.raises(UsageError, match="class shares"):
-        refine(rows_of(40, 1)[0], *probe_with(1.0), NOISY, shares)
+        refined_weights(rows_of(40, 1)[0], *probe_with(1.0), NOISY, shares)
 
 
 def test_the_noise_of_a_run_follows_from_its_releases() -> None:
@@ -125,7 +125,7 @@ def test_many_rows_are_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_neighbours_do_not_depend_on_the_size_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     unlabelled, probe = rows_of(200, 1)[0], probe_with(8.0)
-    whole = refine(unlabelled, *probe, NOISY)
+    whole = refined_weights(unlabelled, *probe, NOISY)
     monkeypatch.setattr(refinement, "BLOCK_SCORES", 200 * 7)
-    parts = refine(unlabelled, *probe, NOISY)
+    parts = refined_weights(unlabelled, *probe, NOISY)
     np.testing.assert_allclose(parts.weights, whole.weights, atol=1e-3 * np.abs(whole.weights).max())

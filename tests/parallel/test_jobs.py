@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import stat
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +14,45 @@ import pytest
 
 from linprobe.parallel.threads import unordered
 
-ROWS = np.zeros((1 << 10, 1 << 8))  # more than joblib sends through a pipe
+ROWS = np.arange(1 << 18, dtype=np.float64).reshape(1 << 10, 1 << 8)
+needs_memfd = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no anonymous memory files")
 
 
-def _mode_of_folder(rows: np.ndarray) -> int:
-    assert isinstance(rows, np.memmap)
-    return stat.S_IMODE(Path(str(rows.filename)).parent.stat().st_mode)
+def _seen(rows: np.ndarray, place: int) -> tuple[int, float, bool, int]:
+    return place, float(rows.sum()), rows.flags.writeable, os.getpid()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
-def test_rows_shared_with_workers_lie_in_a_folder_for_the_user_alone() -> None:
-    assert set(unordered(_mode_of_folder, [(ROWS,), (ROWS,)], 2)) == {0o700}
+@needs_memfd
+def test_workers_see_the_rows_in_shared_memory_that_they_cannot_write() -> None:
+    found = sorted(unordered(_seen, [(ROWS, place) for place in range(6)], 2))
+    assert [(place, total) for place, total, _, _ in found] == [(place, ROWS.sum()) for place in range(6)]
+    assert not any(writeable for _, _, writeable, _ in found)
+    assert os.getpid() not in {process for _, _, _, process in found}
+
+
+def _wait(rows: np.ndarray, mark: str) -> None:
+    Path(mark).write_text(str(rows.shape))
+    time.sleep(60)
+
+
+def _files() -> set[str]:
+    return {str(path) for path in Path("/dev/shm").rglob("*") if path.is_file() and not path.name.startswith("sem.")}
+
+
+@needs_memfd
+def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
+    before, marks = _files(), [str(tmp_path / name) for name in "ab"]
+    call = f"list(unordered(_wait, [(ROWS, mark) for mark in {marks}], 2))"
+    code = f"from tests.parallel.test_jobs import ROWS, _wait, unordered; {call}"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(temporary)})
+    until = time.monotonic() + 60
+    while not all(Path(mark).exists() for mark in marks):
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert _files() <= before  # joblib's folder stays, empty
+    assert not [path for path in temporary.rglob("*") if path.is_file()]

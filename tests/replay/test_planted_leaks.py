@@ -17,15 +17,13 @@ from linprobe.errors import LinprobeError
 from linprobe.gradients import clipped_sum, unit_sums
 from linprobe.gradients.loss import loss_and_gradient
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
-from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import noisy_gd
 from linprobe.methods._base import Run
 from linprobe.methods._descent import Descent
 from linprobe.methods._iterates import Iterates
 from linprobe.methods.class_counts import CLASS_COUNTS
-from linprobe.plans import plan
-from linprobe.training import execute
+from linprobe.training import execute, plan
 from linprobe.training import train as train_command
 from tests.replay.conftest import BASE
 from tests.replay.datasets import NEIGHBOURS, empty_places

@@ -10,8 +10,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from linprobe.metrics.comparison import Setting, Summary
-from linprobe.reporting.comparison import accuracy_against_epsilon
+from linprobe.reporting.comparison import Setting, Summary, accuracy_against_epsilon
 from linprobe.reporting.plots import sorted_epsilons
 
 LEVELS = ("only-public", "non-private")

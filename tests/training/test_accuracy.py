@@ -8,7 +8,7 @@ import pytest
 
 from linprobe.extraction.feature_files import import_
 from linprobe.options.requests import ImportRequest, TrainRequest
-from linprobe.training.train import train
+from linprobe.training.train import train_run
 
 
 class Silent:
@@ -19,7 +19,7 @@ class Silent:
 
 def accuracy(folder: Path, seeds: int, **request) -> float:
     runs = [
-        train(TrainRequest(public_shots=2, split_seed=seed, out=folder / f"{seed}", **request), Silent())
+        train_run(TrainRequest(public_shots=2, split_seed=seed, out=folder / f"{seed}", **request), Silent())
         for seed in range(seeds)
     ]
     assert all(run["epsilon"] is None or run["epsilon"] <= run["epsilon_target"] for run in runs if run["steps"])

@@ -32,10 +32,10 @@ from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
-from linprobe.runs.verify import verify
+from linprobe.runs.verify import verify_run
 from linprobe.training import checkpoint
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.train import train
+from linprobe.training.train import train_run
 from tests.conftest import Outcome
 from tests.processes import ended, start_copy
 
@@ -139,14 +139,14 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     out, expected = tmp_path / "run", tmp_path / "expected"
     request = asked(features_file, out, method, options=options)
     keys(1)
-    train(replace(request, out=expected), Silent())
+    train_run(replace(request, out=expected), Silent())
 
     with pytest.raises(KeyboardInterrupt):
-        train(request, Stops(2))
+        train_run(request, Stops(2))
     keys(2)
     rarely = replace(request, resume=True, checkpoint_every=1e9)
     with pytest.raises(KeyboardInterrupt):  # between two steps: the last one is written
-        train(rarely, Stops(2))
+        train_run(rarely, Stops(2))
     real, drawn = NoiseSource.add_noise, []
 
     def stops_before_the_second(self: NoiseSource, value: Any, std: float) -> Any:
@@ -158,10 +158,10 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     with monkeypatch.context() as patch:  # within a step: it must be repeated, so nothing is written
         patch.setattr(NoiseSource, "add_noise", stops_before_the_second)
         with pytest.raises(KeyboardInterrupt):
-            train(rarely, Silent())
+            train_run(rarely, Silent())
     keys(3)
     watch = Stops(-1)
-    train(replace(request, resume=True), watch)
+    train_run(replace(request, resume=True), watch)
     assert watch.left == -1 - (STEPS - 4)
     check_equal(out, expected)
     assert unfinished(out) == []
@@ -173,7 +173,7 @@ def test_a_run_of_one_step_goes_on_after_its_first_release(
     out, expected = tmp_path / "run", tmp_path / "expected"
     request = asked(features_file, out, "dp-ls", steps=None)
     keys(1)
-    train(replace(request, out=expected), Silent())
+    train_run(replace(request, out=expected), Silent())
     real, drawn = NoiseSource.add_noise, []
 
     def stops_before_the_second(self: NoiseSource, value: Any, std: float) -> Any:
@@ -185,9 +185,9 @@ def test_a_run_of_one_step_goes_on_after_its_first_release(
     with monkeypatch.context() as patch:
         patch.setattr(NoiseSource, "add_noise", stops_before_the_second)
         with pytest.raises(KeyboardInterrupt):
-            train(request, Silent())
+            train_run(request, Silent())
     keys(2)
-    train(replace(request, resume=True), Silent())
+    train_run(replace(request, resume=True), Silent())
     check_equal(out, expected)
     assert unfinished(out) == []
 
@@ -198,7 +198,7 @@ def test_ctrl_c_between_two_states_keeps_the_earlier_one(
 ) -> None:
     request = asked(features_file, tmp_path / "run", "dp-sgd")
     keys(1)
-    train(replace(request, out=tmp_path / "expected"), Silent())
+    train_run(replace(request, out=tmp_path / "expected"), Silent())
     calls = []
 
     def stopping(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,8 +216,8 @@ def test_ctrl_c_between_two_states_keeps_the_earlier_one(
         else:
             patch.setattr(Ledger, "sync", stopping(Ledger.sync))
         with pytest.raises(KeyboardInterrupt):
-            train(request, Silent())
-    train(replace(request, resume=True), Silent())
+            train_run(request, Silent())
+    train_run(replace(request, resume=True), Silent())
     check_equal(request.out, tmp_path / "expected")
 
 
@@ -227,11 +227,11 @@ def test_ctrl_c_before_a_checkpoint_leaves_nothing_and_after_it_says_how_to_go_o
     out = tmp_path / "new" / "run"
     early, late = Stops(2), Stops(2)
     with pytest.raises(KeyboardInterrupt):
-        train(asked(features_file, out, checkpoint_every=1e9), early)
+        train_run(asked(features_file, out, checkpoint_every=1e9), early)
     assert early.notes == []
     assert not out.parent.exists()
     with pytest.raises(KeyboardInterrupt):
-        train(asked(features_file, out), late)
+        train_run(asked(features_file, out), late)
     assert late.notes[0].startswith("2 runs on these rows together cost ")
     assert late.notes[1:] == [f"unfinished run kept; the same command with --resume --out {out} resumes it"]
     assert len(unfinished(out)) == 1
@@ -240,7 +240,7 @@ def test_ctrl_c_before_a_checkpoint_leaves_nothing_and_after_it_says_how_to_go_o
 def test_a_run_that_failed_for_good_leaves_nothing(features_file: Path, tmp_path: Path) -> None:
     watch = Stops(2, LinprobeError("training diverged"))
     with pytest.raises(LinprobeError, match="diverged"):
-        train(asked(features_file, tmp_path / "run"), watch)
+        train_run(asked(features_file, tmp_path / "run"), watch)
     assert watch.notes == []
     assert list(tmp_path.iterdir()) == []
 
@@ -250,7 +250,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 ) -> None:
     request = asked(features_file, tmp_path / "run")
     keys(1)
-    train(replace(request, out=tmp_path / "expected"), Silent())
+    train_run(replace(request, out=tmp_path / "expected"), Silent())
     real, written = np.savez, []
 
     def full(stream: Any, **arrays: Any) -> None:
@@ -263,9 +263,9 @@ def test_a_full_disk_keeps_the_last_checkpoint(
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", full)
         with pytest.raises(LinprobeError, match="No space left on device"):
-            train(request, watch)
+            train_run(request, watch)
     assert "--resume" in watch.notes[-1]
-    train(replace(request, resume=True), Silent())
+    train_run(replace(request, resume=True), Silent())
     check_equal(request.out, tmp_path / "expected")
 
 
@@ -274,9 +274,9 @@ def stopped_run(features_file: Path, tmp_path: Path, keys: Callable[[int], None]
     """A run that stopped after its third step, with its checkpoint; `expected` is the complete run."""
     keys(1)
     request = asked(features_file, tmp_path / "run", "adamix", public_shots=2)
-    train(replace(request, out=tmp_path / "expected"), Silent())
+    train_run(replace(request, out=tmp_path / "expected"), Silent())
     with pytest.raises(KeyboardInterrupt):
-        train(request, Stops(3))
+        train_run(request, Stops(3))
     keys(2)
     return replace(request, resume=True)
 
@@ -291,7 +291,7 @@ def test_the_key_lies_in_a_file_for_the_owner_alone_until_the_run_is_done(
     assert holders == [CHECKPOINT]
     # files of a process that was killed while it wrote a checkpoint
     (partial / f".{CHECKPOINT}.0123abcd.partial").write_bytes(current)
-    train(stopped_run, Silent())
+    train_run(stopped_run, Silent())
     check_equal(stopped_run.out, tmp_path / "expected")
     for key in (first, *used, current):
         assert all(key not in path.read_bytes() for path in stopped_run.out.iterdir())
@@ -358,7 +358,7 @@ def test_a_copied_checkpoint_opens_the_steps_up_to_the_next_one(
     request = asked(features_file, tmp_path / "run", method)
     due_after(monkeypatch, (2, 5))
     watch = Steps(request.out, tmp_path / "copies", monkeypatch)
-    train(request, watch)
+    train_run(request, watch)
     assert sorted(path.name for path in (tmp_path / "copies").iterdir()) == ["2", "5"]
     assert watch.opened(2) == [3, 4, 5]
     assert watch.opened(5) == [6, 7]
@@ -369,7 +369,7 @@ def test_every_write_closes_the_checkpoint_before(
 ) -> None:
     request = asked(features_file, tmp_path / "run")
     watch = Steps(request.out, tmp_path / "copies", monkeypatch)
-    train(request, watch)
+    train_run(request, watch)
     assert [watch.opened(done) for done in range(1, STEPS)] == [[done + 1] for done in range(1, STEPS)]
 
 
@@ -379,7 +379,7 @@ def test_two_runs_from_one_copy_part_at_their_next_checkpoint(
     request = asked(features_file, tmp_path / "run", "dp-sgd")
     watch = Steps(request.out, tmp_path / "copies", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        train(request, Stops(2))
+        train_run(request, Stops(2))
     watch.step()
     due_after(monkeypatch, (5,))
     found = []
@@ -387,7 +387,7 @@ def test_two_runs_from_one_copy_part_at_their_next_checkpoint(
         out = tmp_path / name / "run"
         shutil.copytree(tmp_path / "copies" / "2", out.with_name(".run.0.partial"))
         watch.keys = []
-        train(replace(request, out=out, resume=True, book=tmp_path / f"{name}.book"), Silent())
+        train_run(replace(request, out=out, resume=True, book=tmp_path / f"{name}.book"), Silent())
         found.append(watch.keys)
     one, two = found
     assert one[:3] == two[:3]
@@ -401,15 +401,15 @@ def test_a_copy_under_another_name_is_no_second_run_that_the_book_counts_once(
     (partial,) = unfinished(stopped_run.out)
     shutil.copytree(partial, tmp_path / ".copy.0.partial")
     with pytest.raises(PrivacyError, match=f"{stopped_run.out} in budget book .* resumed as {tmp_path / 'copy'}"):
-        train(replace(stopped_run, out=tmp_path / "copy"), Silent())
-    train(stopped_run, Silent())
+        train_run(replace(stopped_run, out=tmp_path / "copy"), Silent())
+    train_run(stopped_run, Silent())
     check_equal(stopped_run.out, tmp_path / "expected")
 
 
 def test_a_seeded_run_does_not_depend_on_when_checkpoints_are_written(features_file: Path, tmp_path: Path) -> None:
     seeded = {"method": "dp-sgd", "noise_seed": 4, "insecure_seed": True}
     for name, every in (("often", 0.0), ("never", 1e9)):
-        train(asked(features_file, tmp_path / name, checkpoint_every=every, **seeded), Silent())
+        train_run(asked(features_file, tmp_path / name, checkpoint_every=every, **seeded), Silent())
     check_equal(tmp_path / "often", tmp_path / "never")
 
 
@@ -445,10 +445,10 @@ def test_a_write_that_fails_leaves_one_noise_for_every_release(
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, fails)
         with pytest.raises((LinprobeError, KeyboardInterrupt)):
-            train(request, Silent())
+            train_run(request, Silent())
     assert calls
     assert len(watch.keys) == 5
-    train(replace(request, resume=True), Silent())
+    train_run(replace(request, resume=True), Silent())
     assert len(set(watch.keys)) == STEPS
     assert len((request.out / "ledger.jsonl").read_text().splitlines()) == STEPS
 
@@ -475,7 +475,7 @@ def test_a_torn_line_was_never_spent(stopped_run: TrainRequest, tmp_path: Path) 
     (partial,) = unfinished(stopped_run.out)
     whole = (partial / "ledger.jsonl").read_bytes()
     (partial / "ledger.jsonl").write_bytes(whole + whole.splitlines()[0][:25])
-    train(stopped_run, Silent())
+    train_run(stopped_run, Silent())
     check_equal(stopped_run.out, tmp_path / "expected")
 
 
@@ -485,7 +485,7 @@ def test_a_ledger_that_is_ahead_is_repeated_and_not_charged_twice(stopped_run: T
     more = (tmp_path / "expected" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     assert len(done) == 3
     (partial / "ledger.jsonl").write_bytes(b"".join(more[:6]))
-    train(stopped_run, Silent())
+    train_run(stopped_run, Silent())
     check_equal(stopped_run.out, tmp_path / "expected")
 
 
@@ -500,7 +500,7 @@ def test_a_ledger_that_is_not_the_run_s_is_refused(stopped_run: TrainRequest, li
         ledger.write_text("".join(done) + done[0].replace('"step": 0', '"step": 3').replace("gradient", "mean"))
     before = ledger.read_bytes()
     with pytest.raises(PrivacyError, match=r"the checkpoint is at event 3|event 3 of the unfinished run"):
-        train(stopped_run, Silent())
+        train_run(stopped_run, Silent())
     assert ledger.read_bytes() == before
     assert (partial / CHECKPOINT).exists()
 
@@ -526,23 +526,23 @@ def test_other_settings_are_refused(stopped_run: TrainRequest, changes: dict[str
     (partial,) = unfinished(stopped_run.out)
     before = {path.name: path.read_bytes() for path in partial.iterdir()}
     with pytest.raises(UsageError, match=word):
-        train(replace(stopped_run, **changes), Silent())
+        train_run(replace(stopped_run, **changes), Silent())
     assert {path.name: path.read_bytes() for path in partial.iterdir()} == before
 
 
 def test_a_checkpoint_of_another_version_is_refused(stopped_run: TrainRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "__version__", "0.9")
     with pytest.raises(UsageError, match=r"linprobe '\d.*' and this one '0\.9'"):
-        train(stopped_run, Silent())
+        train_run(stopped_run, Silent())
 
 
 def test_a_checkpoint_of_another_kernel_or_vector_width_is_refused(
     stopped_run: TrainRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same noise must not meet a sum with other bits."""
-    monkeypatch.setattr(checkpoint, "arithmetic", lambda: "kernel 12ab, vectors of 3 floats")
+    monkeypatch.setattr(checkpoint, "arithmetic_name", lambda: "kernel 12ab, vectors of 3 floats")
     with pytest.raises(UsageError, match=r"has arithmetic .* and this one 'kernel 12ab, vectors of 3 floats'"):
-        train(stopped_run, Silent())
+        train_run(stopped_run, Silent())
 
 
 def changed_copy(features: Path, folder: Path, group: str = "train", text: float = 0.0, *, what: str = "row") -> Path:
@@ -566,18 +566,18 @@ def changed_copy(features: Path, folder: Path, group: str = "train", text: float
 def test_the_noise_never_meets_other_private_rows(stopped_run: TrainRequest, tmp_path: Path, what: str) -> None:
     changed = changed_copy(stopped_run.features, tmp_path, what=what)
     with pytest.raises(PrivacyError, match="other private rows"):
-        train(replace(stopped_run, features=changed), Silent())
-    train(stopped_run, Silent())
+        train_run(replace(stopped_run, features=changed), Silent())
+    train_run(stopped_run, Silent())
     check_equal(stopped_run.out, tmp_path / "expected")
 
 
 def test_public_rows_that_are_protected_count_as_private_ones(features_file: Path, tmp_path: Path) -> None:
     request = asked(features_file, tmp_path / "run", "fully-private")
     with pytest.raises(KeyboardInterrupt):
-        train(request, Stops(3))
+        train_run(request, Stops(3))
     other = changed_copy(features_file, tmp_path, "public")
     with pytest.raises(PrivacyError, match="other private rows"):
-        train(replace(request, features=other, resume=True), Silent())
+        train_run(replace(request, features=other, resume=True), Silent())
 
 
 def test_other_text_weights_and_another_first_model_are_refused(
@@ -588,16 +588,16 @@ def test_other_text_weights_and_another_first_model_are_refused(
     first = tmp_path / "first"
     shutil.copytree(trained_run, first)
     from_run = asked(features_file, tmp_path / "run", options={"init": str(first)}, epsilon=4.0)
-    train(replace(from_run, out=tmp_path / "expected"), Silent())
+    train_run(replace(from_run, out=tmp_path / "expected"), Silent())
     for request in (text, from_run):
         with pytest.raises(KeyboardInterrupt):
-            train(request, Stops(3))
+            train_run(request, Stops(3))
     with pytest.raises(UsageError, match="text weights"):
-        train(replace(text, features=changed_copy(features_file, tmp_path, "", 0.25), resume=True), Silent())
+        train_run(replace(text, features=changed_copy(features_file, tmp_path, "", 0.25), resume=True), Silent())
     shutil.rmtree(first)
-    train(replace(asked(features_file, first), steps=50), Silent())
+    train_run(replace(asked(features_file, first), steps=50), Silent())
     with pytest.raises(UsageError, match="first model"):
-        train(replace(from_run, resume=True), Silent())
+        train_run(replace(from_run, resume=True), Silent())
 
 
 def test_a_run_from_a_run_goes_on_with_what_it_inherits(
@@ -605,10 +605,10 @@ def test_a_run_from_a_run_goes_on_with_what_it_inherits(
 ) -> None:
     request = asked(features_file, tmp_path / "run", options={"init": str(trained_run)}, epsilon=4.0)
     keys(1)
-    train(replace(request, out=tmp_path / "expected"), Silent())
+    train_run(replace(request, out=tmp_path / "expected"), Silent())
     with pytest.raises(KeyboardInterrupt):
-        train(request, Stops(3))
-    train(replace(request, resume=True), Silent())
+        train_run(request, Stops(3))
+    train_run(replace(request, resume=True), Silent())
     check_equal(request.out, tmp_path / "expected")
 
 
@@ -617,7 +617,7 @@ def test_a_damaged_checkpoint_is_refused_and_kept(stopped_run: TrainRequest, dam
     (partial,) = unfinished(stopped_run.out)
     (partial / CHECKPOINT).write_bytes(damage((partial / CHECKPOINT).read_bytes()))
     with pytest.raises(DataError, match="cannot be read"):
-        train(stopped_run, Silent())
+        train_run(stopped_run, Silent())
     assert (partial / "ledger.jsonl").exists()
 
 
@@ -629,14 +629,14 @@ def test_only_one_process_goes_on_with_a_run(stopped_run: TrainRequest, tmp_path
 
         def step(self, count: int = 1) -> None:
             with pytest.raises(LinprobeError, match="another process"):
-                train(stopped_run, Silent())
+                train_run(stopped_run, Silent())
             tried.append(count)
 
-    train(stopped_run, Second())
+    train_run(stopped_run, Second())
     assert len(tried) == STEPS - 3
     check_equal(stopped_run.out, tmp_path / "expected")
     with pytest.raises(UsageError, match="already exists"):
-        train(stopped_run, Silent())
+        train_run(stopped_run, Silent())
 
 
 def test_nobody_takes_over_a_run_whose_result_is_being_written(
@@ -648,13 +648,13 @@ def test_nobody_takes_over_a_run_whose_result_is_being_written(
         (partial,) = unfinished(stopped_run.out)
         (partial / CHECKPOINT).touch()
         with pytest.raises(LinprobeError, match="another process"):
-            train(stopped_run, Silent())
+            train_run(stopped_run, Silent())
         (partial / CHECKPOINT).unlink()
         tried.append(target)
         return real(self, target)
 
     monkeypatch.setattr(Path, "rename", tries)
-    train(stopped_run, Silent())
+    train_run(stopped_run, Silent())
     assert tried == [stopped_run.out]
     check_equal(stopped_run.out, tmp_path / "expected")
 
@@ -665,29 +665,29 @@ def test_a_whole_run_that_lacks_its_name_is_pointed_at(stopped_run: TrainRequest
     shutil.rmtree(partial)
     shutil.copytree(tmp_path / "expected", partial)
     with pytest.raises(UsageError, match=f"rename {partial} to {stopped_run.out}"):
-        train(stopped_run, Silent())
+        train_run(stopped_run, Silent())
 
 
 def test_without_resume_an_unfinished_run_disturbs_nothing(stopped_run: TrainRequest, tmp_path: Path) -> None:
     (partial,) = unfinished(stopped_run.out)
     before = {path.name: path.read_bytes() for path in partial.iterdir()}
-    train(replace(stopped_run, resume=False), Silent())
+    train_run(replace(stopped_run, resume=False), Silent())
     assert {path.name: path.read_bytes() for path in partial.iterdir()} == before
-    assert verify(stopped_run.out, stopped_run.features)["verified"] is True
+    assert verify_run(stopped_run.out, stopped_run.features)["verified"] is True
 
 
 def test_the_run_to_go_on_with_must_be_the_only_one(stopped_run: TrainRequest) -> None:
     (partial,) = unfinished(stopped_run.out)
     shutil.copytree(partial, partial.with_name(".run.00000000.partial"))
     with pytest.raises(UsageError, match="--resume finds 2 unfinished runs"):
-        train(stopped_run, Silent())
+        train_run(stopped_run, Silent())
 
 
 def test_exit_statuses_of_the_command(
     cli: Callable[..., Outcome], refused: Callable[..., None], features_file: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(asked(features_file, tmp_path / "run"), Stops(3))
+        train_run(asked(features_file, tmp_path / "run"), Stops(3))
     words = ["train", features_file, "--method", "noisy-gd", "--steps", STEPS, "--resume"]
     refused(cli(*words, "--eps", "3"), 2, ["--out"])
     begun = cli(*words, "--eps", "3", "--out", "none")
@@ -761,7 +761,7 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int, 
     """
     generator, expected = random.Random(seed), folder / "expected"
     with fatal(-1, folder / "drawn", range(STEPS + 1)) as passed:
-        train(asked(features, expected, method, **given), Silent())
+        train_run(asked(features, expected, method, **given), Silent())
     n_points, killed, run = passed[0], 0, 0
     while killed < kills:
         run += 1
@@ -775,7 +775,7 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int, 
                 request: TrainRequest = request, at: int = at, drawn: Path = drawn, written: list[int] = written
             ) -> int:
                 with fatal(at, drawn, written):
-                    train(request, Silent())
+                    train_run(request, Silent())
                 return 0
 
             status = ended(start_copy(attempt))
@@ -804,7 +804,7 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int, 
         if given:
             check_equal(out, expected)
         else:
-            assert verify(out, features)["verified"] is True
+            assert verify_run(out, features)["verified"] is True
 
 
 @pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])
@@ -853,4 +853,4 @@ def test_a_checkpoint_that_lacks_something_is_refused(stopped_run: TrainRequest)
         state = {name: archive[name] for name in archive.files if name != "draws"}
     np.savez(partial / CHECKPOINT, **state)
     with pytest.raises(DataError, match="lacks draws"):
-        train(stopped_run, Silent())
+        train_run(stopped_run, Silent())

@@ -16,10 +16,10 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.estimators import ESTIMATORS, NoisyGD
 from linprobe.methods.private_mean import MEAN, shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS
-from linprobe.plans import plan as plan_module
-from linprobe.plans.centring import LARGEST_NOISE, SHARE, mean_release, settled
-from linprobe.plans.plan import plan_run
-from linprobe.plans.settings import Settings
+from linprobe.training import plan as plan_module
+from linprobe.training.centring import LARGEST_NOISE, SHARE, mean_release, settled
+from linprobe.training.plan import plan_run
+from linprobe.training.settings import Settings
 
 CLASSES, N, WIDTH = 3, 3000, 20
 

@@ -32,7 +32,7 @@ from linprobe.parallel.torch_group import TorchGroup
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.train import train
+from linprobe.training.train import train_run
 from tests.conftest import gaussian_rows
 from tests.processes import ended, free_port, start_copy
 from tests.training.test_checkpoint import SAMPLED, check_equal, unfinished
@@ -102,7 +102,7 @@ def take_part(folder: Path, number: int) -> int:
         for name, (sizes, _) in CASES.items():
             if size in sizes:
                 drawn.clear()
-                train(request_of(folder, name, folder / f"{name}-{size}"), Silent(), TorchGroup(number, size))
+                train_run(request_of(folder, name, folder / f"{name}-{size}"), Silent(), TorchGroup(number, size))
                 (folder / f"{name}-{size}.{number}.json").write_text(json.dumps(drawn))
         dist.barrier()
         dist.destroy_process_group()
@@ -165,10 +165,10 @@ class GroupRuns:
             drawn = counted_noise(patch)
             for name in CASES:
                 drawn.clear()
-                train(request_of(self.folder, name, self.folder / f"{name}-1"), Silent())
+                train_run(request_of(self.folder, name, self.folder / f"{name}-1"), Silent())
                 (self.folder / f"{name}-1.0.json").write_text(json.dumps(drawn))
             whole = replace(request_of(self.folder, "dp-sgd", self.folder / "whole"), precision="float32")
-            train(whole, Silent())
+            train_run(whole, Silent())
 
 
 # 13 runs alone, 19 shared by two to four processes and one that is killed: about 8 seconds in all
@@ -224,7 +224,7 @@ def test_another_number_of_processes_goes_on_with_the_run(group_runs: GroupRuns,
     (left,) = unfinished(group_runs.folder.with_name("after_the_kill") / "killed")
     shutil.copytree(left, tmp_path / ".alone.0.partial")
     request = replace(request_of(group_runs.folder, "dp-sgd", tmp_path / "alone"), precision="float32", resume=True)
-    train(request, Silent())
+    train_run(request, Silent())
     check_equal(tmp_path / "alone", group_runs.folder / "whole")
 
 
@@ -244,7 +244,7 @@ def test_torchrun_trains_and_prints_one_path(group_runs: GroupRuns, tmp_path: Pa
     assert ended(start_copy(launch)) == 0
     assert (tmp_path / "stdout").read_text() == f"{group_runs.folder / 'seeded'}\n"
     one = replace(request_of(group_runs.folder, "noisy-gd", tmp_path / "one"), noise_seed=3, insecure_seed=True)
-    train(one, Silent())
+    train_run(one, Silent())
     check_equal(group_runs.folder / "seeded", tmp_path / "one")
 
 
@@ -288,12 +288,12 @@ def test_public_rows_that_train_as_private_ones_are_refused_in_several_processes
     group = Second()
     group.rank = 0
     with pytest.raises(UsageError, match=r"extended is 0\.5 in 2 processes"):
-        train(request, Silent(), group)
+        train_run(request, Silent(), group)
 
 
 def test_a_method_without_noise_trains_in_one_process(features_file: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="non-private trains in one process"):
-        train(TrainRequest("non-private", features_file, out=tmp_path / "run"), Silent(), Second())
+        train_run(TrainRequest("non-private", features_file, out=tmp_path / "run"), Silent(), Second())
 
 
 @pytest.mark.parametrize("here", [True, False])

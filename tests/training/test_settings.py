@@ -8,7 +8,7 @@ from linprobe.errors import ArgumentError, UsageError
 from linprobe.estimators import ESTIMATORS
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest
-from linprobe.plans.settings import Settings
+from linprobe.training.settings import Settings
 from linprobe.training.train import make_settings
 
 

@@ -18,11 +18,10 @@ from linprobe.errors import DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.parallel import available_memory
 from linprobe.parallel.process_group import ALONE, Group, in_group
-from linprobe.plans.plan import plan_run
-from linprobe.plans.settings import Settings
 from linprobe.training import execute
-from linprobe.training.execute import Trained
-from linprobe.training.runtime import Runtime
+from linprobe.training.execute import Runtime, Trained
+from linprobe.training.plan import plan_run
+from linprobe.training.settings import Settings
 from tests.conftest import gaussian_rows
 
 N, WIDTH, CLASSES = 600, 10, range(4)

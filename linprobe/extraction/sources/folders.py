@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_file import NO_LABEL, UNLABELLED
 from linprobe.data.owners import TEST_NAMES, OwnerOf
-from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, read_fault
 from linprobe.extraction.sources.base import (
     FOLDER_NAMES,
     IMAGE_SUFFIXES,
@@ -48,7 +48,17 @@ class FolderMembers:
         return readable((self.paths if self.names is None else self.names)[row])
 
     def read(self, row: int) -> bytes:
-        """Bytes of the file. Raises UnreadableImage."""
+        """Bytes of the file. A read that fails for a reason outside the file is tried once more.
+
+        Raises:
+            UnreadableImage: not a regular file, too large, or gone. LinprobeError: the disk or the system failed twice.
+        """
+        try:
+            return self._read(row)
+        except LinprobeError:
+            return self._read(row)
+
+    def _read(self, row: int) -> bytes:
         path = self.root / os.fsdecode(self.paths[row])
         try:
             status = path.stat()
@@ -58,7 +68,7 @@ class FolderMembers:
                 raise UnreadableImage(f"{status.st_size} bytes; allowed: {MAX_BYTES:,}")
             return path.read_bytes()
         except OSError as error:
-            raise UnreadableImage(error.strerror or str(error)) from None
+            raise read_fault(f"image {path}", error) or UnreadableImage(error.strerror or str(error)) from None
 
     def fingerprint(self) -> str:
         """SHA-256 of the paths, sizes and modification times."""

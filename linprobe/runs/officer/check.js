@@ -269,7 +269,7 @@ const CHECKED_KEYS = (
 const STATED_KEYS = (
   "epsilon_target accountant_versions method public unit n_units n_private n_public software precision device created " +
   "class_names class_names_from task ids_from options preset centre features backbone extraction public_from public_shots " +
-  "public_file split_seed per_owner_rows class_weights public_digest class_counts class_prior refined test_rows test_accuracy " +
+  "public_file split_seed per_owner_rows class_weights public_digest class_counts class_prior test_owners refined test_rows test_accuracy " +
   "test_macro_auroc test_calibration_error test_accuracy_per_class n_test test_macro_average_precision test_label_accuracy " +
   "test_counts tuning published run_id private_commitment").split(" ");
 const KNOWN_KEYS = new Set([...CHECKED_KEYS, ...STATED_KEYS]);

@@ -1,0 +1,229 @@
+"""`linprobe export`: a trained probe in the format of other software.
+
+onnx: a graph from raw rows to class names, or labels, and probabilities, in operators of the standard domain:
+
+    m  = max(max |x|, least normal float32)         per row, so that squares neither overflow nor vanish
+    x' = x / m
+    u  = x' / max(||x'||_2, 1)                      ||x'||_2 >= 1 unless the row is zero, which stays zero
+    p  = softmax(u W + b)
+    label = class name of the largest p
+
+With several labels a row, p = sigmoid(u W + b), and a label is 1 where u W + b > 0, else 0. If the probe votes, p has
+the voters as first axis. The votes of a class are the voters whose p is largest there; its probability is its share of
+votes, and ties go to the higher sum of p.
+
+safetensors: `weight` and `bias` in the layout of `torch.nn.Linear`.
+
+The package of a format is imported when a file of it is made.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from linprobe import __version__
+from linprobe.atomic_files import replace_when_complete
+from linprobe.data.labels import MULTILABEL
+from linprobe.errors import UsageError, require_for
+from linprobe.evaluation.predict import temperature_of
+from linprobe.options.requests import ExportRequest
+from linprobe.progress import Progress
+from linprobe.runs.check import verified
+from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
+
+OPSET, IR_VERSION = 17, 8  # of 2022: read by every onnxruntime since 1.12
+LARGEST_ONNX = 2**31 - 2**20  # bytes of weights; a protobuf message has less than 2 GiB
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A linear probe of L2-normalised raw rows.
+
+    Attributes:
+        weights (n_features, n_classes), bias (n_classes,): float32; with the voters as first axis if the probe votes.
+        class_names: in label order.
+        note: statements about the probe, by name; values that are no text are JSON.
+        several_labels: whether a row has several labels, named by `class_names`, in place of one class. A label applies
+            where its score is above 0, with probability sigmoid(score).
+    """
+
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    class_names: list[str]
+    note: dict[str, str]
+    several_labels: bool = False
+
+    @property
+    def votes(self) -> bool:
+        """Whether voters decide on the class, each with one vote."""
+        return self.weights.ndim == 3
+
+
+def safetensors_bytes(probe: Probe) -> bytes:
+    """Tensors `weight` (n_classes, n_features) and `bias` (n_classes,), with the voters as first axis; the note."""
+    from safetensors.numpy import save
+
+    rows = np.ascontiguousarray(np.swapaxes(probe.weights, -1, -2))
+    return bytes(save({"weight": rows, "bias": probe.bias}, metadata=probe.note))
+
+
+class _Graph:
+    """Nodes and constants in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(self, operator: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
+        """Add a node; returns the name of its output."""
+        output = name or f"{operator.lower()}_{len(self.nodes)}"
+        from onnx import helper
+
+        self.nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
+        return output
+
+    def constant(self, name: str, value: ArrayLike) -> str:
+        """Add a constant; returns its name."""
+        from onnx import numpy_helper
+
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+
+def onnx_bytes(probe: Probe) -> bytes:
+    """The file: input `features` (rows, n_features), outputs `label` (rows,) and `probabilities` (rows, n_classes).
+
+    With several labels a row, the first output is `labels`, 0 or 1, int64 (rows, n_classes).
+    """
+    from onnx import TensorProto, checker, helper
+
+    graph, n_classes = _Graph(), len(probe.class_names)
+    unit = _unit_rows(graph)
+    scores = graph.add("MatMul", unit, graph.constant("weights", probe.weights))
+    bias = probe.bias[:, None] if probe.votes else probe.bias
+    scores = graph.add("Add", scores, graph.constant("bias", bias))
+    if probe.several_labels:
+        answer = helper.make_tensor_value_info("labels", TensorProto.INT64, ["rows", n_classes])
+        graph.add("Sigmoid", scores, name="probabilities")
+        applies = graph.add("Greater", scores, graph.constant("zero", np.float32(0)))
+        graph.add("Cast", applies, to=TensorProto.INT64, name="labels")
+    else:
+        answer = helper.make_tensor_value_info("label", TensorProto.STRING, ["rows"])
+        shares = graph.add("Softmax", scores, axis=-1, name="shares" if probe.votes else "probabilities")
+        ranking = _votes(graph, shares, len(probe.weights), n_classes) if probe.votes else shares
+        best = graph.add("ArgMax", ranking, axis=-1, keepdims=0)
+        names = graph.constant("class_names", np.array(probe.class_names, dtype=object))
+        graph.add("Gather", names, best, name="label")
+    made = helper.make_graph(
+        graph.nodes,
+        "linprobe",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["rows", probe.weights.shape[-2]])],
+        [
+            answer,
+            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["rows", n_classes]),
+        ],
+        graph.constants,
+    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(made, producer_name="linprobe", ir_version=IR_VERSION, opset_imports=opsets)
+    helper.set_model_props(model, probe.note)
+    checker.check_model(model, full_check=True)
+    return bytes(model.SerializeToString())
+
+
+def _unit_rows(graph: _Graph) -> str:
+    """Rows of norm 1 from `features`; a zero row stays zero."""
+    largest = graph.add("ReduceMax", graph.add("Abs", "features"), axes=[-1], keepdims=1)
+    least = graph.constant("least_normal", np.finfo(np.float32).tiny)
+    scaled = graph.add("Div", "features", graph.add("Max", largest, least))
+    norm = graph.add("ReduceL2", scaled, axes=[-1], keepdims=1)
+    return graph.add("Div", scaled, graph.add("Max", norm, graph.constant("one", np.float32(1))))
+
+
+def _votes(graph: _Graph, shares: str, n_voters: int, n_classes: int) -> str:
+    """Add the output `probabilities`, shares of votes; returns votes plus a fraction that breaks ties."""
+    voters, depth = graph.constant("voters_axis", np.array([0])), graph.constant("n_classes", np.int64(n_classes))
+    chosen = graph.add("ArgMax", shares, axis=-1, keepdims=0)
+    ballots = graph.add("OneHot", chosen, depth, graph.constant("off_on", np.array([0, 1], dtype=np.float32)), axis=-1)
+    votes = graph.add("ReduceSum", ballots, voters, keepdims=0)
+    graph.add("Div", votes, graph.constant("n_voters", np.float32(n_voters)), name="probabilities")
+    summed = graph.add("ReduceSum", shares, voters, keepdims=0)
+    fraction = graph.add("Div", summed, graph.constant("more_than_voters", np.float32(n_voters + 1)))
+    return graph.add("Add", votes, fraction)
+
+
+FORMATS = {"safetensors": safetensors_bytes, "onnx": onnx_bytes}
+INPUT = "raw feature rows; each is divided by its L2 norm, and a zero row stays zero"
+OUTPUT = "softmax of rows @ weights + bias"
+LABELS = "sigmoid of rows @ weights + bias, each label by itself; a label applies where its probability is above 0.5"
+VOTES = "every voter votes for its most probable class; shares of votes; ties go to the higher summed probability"
+
+
+def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
+    """Write a verified run to a file; a run that is not private is exported with a warning.
+
+    Returns: the note that the file holds.
+
+    Raises:
+        UsageError: an unknown format or one whose package is missing, a run too large for the format, or see
+            `new_files` and `temperature_of`. PrivacyError: the run does not verify.
+            DataError: not a run folder, or see `temperature_of`.
+    """
+    if request.to not in FORMATS:
+        raise UsageError(f"--to is {request.to!r}; allowed: {', '.join(FORMATS)}")
+    require_for({"to": request.to})
+    inputs = (*inputs_of(request.run), request.calibrate)
+    with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
+        run = RunFolder(request.run)
+        verified(run)
+        manifest = run.manifest
+        temperature = temperature_of(run, request.calibrate, progress)
+        scale = np.float32(temperature)
+        probe = Probe(
+            run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature), run.task == MULTILABEL
+        )
+        if request.to == "onnx" and probe.weights.nbytes >= LARGEST_ONNX:
+            raise UsageError(
+                f"run {request.run} has {probe.weights.nbytes / 2**30:.1f} GiB of weights; allowed in an ONNX file: "
+                "less than 2; give --to safetensors"
+            )
+        content = FORMATS[request.to](probe)
+        writing(request.out, lambda: _write(request.out, content, private=not manifest.private))
+    if not manifest.private:
+        progress.note(f"NOT PRIVATE: run {request.run} is {manifest.guarantee}; do not publish {request.out}")
+    return probe.note
+
+
+def _write(path: Path, content: bytes, *, private: bool) -> None:
+    with replace_when_complete(path, private=private) as stream:
+        stream.write(content)
+
+
+def _note(run: RunFolder, temperature: float) -> dict[str, str]:
+    """What a file says of its run. It holds no path."""
+    manifest, extraction = run.manifest, run.manifest.extraction or {}
+    values: dict[str, Any] = {
+        "linprobe": __version__,
+        "method": manifest.method,
+        "guarantee": manifest.guarantee,
+        "private": manifest.private,
+        "epsilon": manifest.epsilon,
+        "delta": manifest.delta,
+        "unit": manifest.unit,
+        "run_digest": manifest.manifest_digest,
+        "class_names": run.class_names,
+        "input": INPUT,
+        "output": LABELS if run.task == MULTILABEL else VOTES if run.weights.ndim == 3 else OUTPUT,
+        "temperature": temperature,
+        "features": {name: extraction.get(name) for name in ("backbone", "weights", "weights_digest")},
+    }
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in values.items()
+    }

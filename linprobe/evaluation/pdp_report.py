@@ -1,0 +1,427 @@
+"""`linprobe pdp-report`: each record's own privacy loss, and its noisy histogram.
+
+Source: AdaMix (Golatkar et al. 2022), Figure 3 and Proposition 14.
+
+A published histogram makes a run of its own beside the run, which states the cost of both. A finished run is never
+changed. `run.published-1` is `run` with one histogram, `run.published-2` the same with two. Their ledgers begin with
+the lines of `run`, and the budget book counts all of them as one run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
+
+from linprobe import atomic_files
+from linprobe.accounting.accountants import gaussian_figures
+from linprobe.accounting.calibrate import calibrate, check_epsilon
+from linprobe.accounting.events import OWNER, GaussianEvent, Releases, grouped
+from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.ledger import Ledger, read_ledger
+from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
+from linprobe.accounting.spending import Spending
+from linprobe.atomic_files import json_text, replace_when_complete
+from linprobe.errors import PrivacyError, UsageError
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.options.requests import PdpReportRequest
+from linprobe.reporting import plots
+from linprobe.runs import signature
+from linprobe.runs.check import check_run, check_signature, refuse_interrupted
+from linprobe.runs.claim import claimed, refuse_existing
+from linprobe.runs.guarantee import NOUNS, accountant_of, guarantee_text
+from linprobe.runs.manifest import CARD, LEDGER, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
+from linprobe.runs.per_record_file import write_per_record
+from linprobe.runs.release_rules import HISTOGRAM
+from linprobe.runs.run_folder import (
+    RUN_ID,
+    RunFolder,
+    inputs_of,
+    new_files,
+    new_run_folder,
+    read_run,
+    write_manifest,
+    writing,
+)
+from linprobe.training.charge import charge_histogram, preview_histogram
+from linprobe.training.execute import released_histogram
+from linprobe.training.words import DryRun, Lines, listed, together_facts, together_line, written
+
+FILE = "published_histogram_{}.json"
+SUFFIX = ".published-{}"
+HOST, ARITHMETIC = "cpu", "arithmetic"
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What publishing a histogram would do.
+
+    Attributes:
+        out: the run that would be made. file: the histogram in it. signed: whether the run would be signed.
+        noise_std: of each of the counts. epsilon_after: of the run with the histogram.
+        book: that would be charged. spent: by all runs of the book with the histogram.
+    """
+
+    out: Path
+    file: Path
+    signed: bool
+    noise_std: float
+    epsilon_after: float
+    book: Path
+    spent: Spending
+
+
+def publish(
+    run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None
+) -> tuple[dict[str, Any], Manifest]:
+    """Release the histogram of epsilon_i with Gaussian noise, as a run beside `run` whose ledger holds the charge.
+
+    The charge is written to the budget book and the ledger before the noise is drawn.
+
+    Returns: the histogram, and the manifest of the run with it.
+
+    Raises:
+        PrivacyError: a run that is not private, or one that does not match its manifest; or see `refuse_moving`.
+        UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
+    """
+    manifest, key = run.manifest, signing_key(run, sign)
+    events, planned = _planned(run, epsilon)
+    out, name = _place(run)
+    with claimed(out), new_run_folder(out) as folder:
+        training = grouped(event for event in events if event.purpose != HISTOGRAM)
+        delta = manifest.bound[1]
+        training_epsilon = accountant_of(manifest).epsilon(training, delta)
+        epsilons = run.per_record.losses.epsilon(delta, training_epsilon)
+        charge_histogram(run, grouped(events), planned, book)
+        (folder / RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
+        (folder / LEDGER).write_bytes(run[LEDGER])
+        ledger = Ledger(folder / LEDGER)
+
+        def charge(event: GaussianEvent) -> None:
+            ledger.append(event)
+            ledger.close()
+
+        mechanism = GaussianMechanism(NoiseSource(), charge, first_step=len(events))
+        noisy = released_histogram(epsilons, training_epsilon, mechanism, planned.noise_multiplier)
+        updated = _charged(manifest, ledger.events, Published(HISTOGRAM, epsilon, planned.noise_multiplier, name))
+        histogram = {
+            "what": "noisy number of records by their own training epsilon; safe to publish",
+            "bin_edges": np.linspace(0, training_epsilon, HISTOGRAM_BINS + 1).tolist(),
+            "noisy_counts": np.rint(noisy).astype(int).tolist(),
+            "noise_std": planned.noise_multiplier,
+            "epsilon_charged": epsilon,
+            "epsilon_of_run_now": updated.epsilon,
+            "run": str(out),
+            "file": str(out / name),
+        }
+        write_derived(folder, run, updated, {name: json_text(histogram).encode()}, key)
+    return histogram, updated
+
+
+def preview_publication(run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None) -> Publication:
+    """What `publish` would charge and write; nothing is drawn, charged or written.
+
+    Raises:
+        LinprobeError: as `publish`.
+    """
+    key = signing_key(run, sign)
+    events, planned = _planned(run, epsilon)
+    out, name = _place(run)
+    path, spent = preview_histogram(run, grouped(events), planned, book)
+    epsilon_after = accountant_of(run.manifest).epsilon([*grouped(events), planned], run.manifest.bound[1])
+    return Publication(out, out / name, key is not None, planned.noise_multiplier, epsilon_after, path, spent)
+
+
+def _planned(run: RunFolder, epsilon: float) -> tuple[list[GaussianEvent], Releases]:
+    """The checked ledger of a run, and the release of a histogram for `epsilon`."""
+    check_run(run)
+    refuse_moving(run.manifest)
+    events = read_ledger(run.folder / LEDGER, run[LEDGER])
+    budget = calibrate(epsilon=epsilon, delta=run.manifest.bound[1], n_private=run.manifest.n_private, steps=1)
+    return events, Releases(HISTOGRAM, budget.noise_multiplier, 1.0, 1)
+
+
+def refuse_moving(manifest: Manifest) -> None:
+    """PrivacyError for a run whose losses of people may move with other people, in the last bits of float64.
+
+    A loss next to the edge of a bin would then change its count with somebody else's rows, and no sensitivity below the
+    number of people would hold. On a CPU the losses have the same bits. On a GPU norms are added in another order for
+    another number of rows; earlier versions, whose manifests do not name the arithmetic, scored rows by BLAS.
+    """
+    if manifest.device != HOST:
+        moves = "on a GPU"
+    elif ARITHMETIC not in manifest.software:
+        moves = "by an earlier version"
+    else:
+        return
+    if manifest.unit == OWNER:
+        raise PrivacyError(
+            f"the losses of people in this run were computed {moves}, where the loss of one may move with the rows of "
+            "another, so a histogram has no proven sensitivity; allowed: runs on the CPU with this version; train again"
+        )
+
+
+def _place(run: RunFolder) -> tuple[Path, str]:
+    """The folder of the run with one more histogram, and the name of the histogram in it. UsageError if it exists."""
+    number = len(run.manifest.published) + 1
+    folder = run.folder if run.folder.name else run.folder.resolve()
+    out = folder.with_name(re.sub(r"[.]published-\d+$", "", folder.name) + SUFFIX.format(number))
+    if out.exists():
+        raise UsageError(
+            f"run {out} has a histogram of {run.folder} already; publish from it to add another: linprobe pdp-report "
+            f"{out} --publish-epsilon E"
+        )
+    refuse_existing(out)
+    return out, FILE.format(number)
+
+
+def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
+    """The key that signed a run, to sign a run derived from it; None for a run that is not signed.
+
+    The signature is checked, so that an edited manifest is never signed.
+
+    Raises:
+        PrivacyError: a run that is not private. UsageError: a signed run without a key, or a key for a run that is not
+            signed.
+    """
+    if not run.manifest.private:
+        raise PrivacyError(
+            f"run {run.folder} is not private; nothing can be published from it; train without --noise-seed, by a "
+            "private method"
+        )
+    if sign is None:
+        if SIGNATURE in run.names:
+            raise UsageError(
+                f"run {run.folder} is signed, and so is a run made from it; give --sign KEY with the key that signed it"
+            )
+        return None
+    key = signature.private_key(sign)
+    if SIGNATURE not in run.names:
+        raise UsageError(f"run {run.folder} is not signed, and --sign is for a signed run; leave it out")
+    check_signature(run, key.public_key())
+    return key
+
+
+def _charged(manifest: Manifest, events: Sequence[GaussianEvent], published: Published) -> Manifest:
+    """The manifest with figures recomputed from `events`, the whole ledger, and one more histogram."""
+    releases, (_, delta) = grouped(events), manifest.bound
+    total = accountant_of(manifest).epsilon(releases, delta)
+    figures: dict[str, Any] = gaussian_figures(releases)
+    return replace(
+        manifest,
+        guarantee=guarantee_text(total, delta, releases, insecure=False, unit=manifest.unit),
+        epsilon=total,
+        epsilon_target=max(total, (manifest.epsilon_target or 0.0) + published.epsilon),
+        **figures,
+        releases=releases,
+        published=(*manifest.published, published),
+    )
+
+
+def write_derived(
+    folder: Path,
+    run: RunFolder,
+    manifest: Manifest,
+    made: dict[str, bytes],
+    key: Ed25519PrivateKey | None,
+    dropped: Sequence[str] = (),
+) -> None:
+    """Write the files of a run as they were checked, but those `dropped`, and the ones that were `made` in their place.
+
+    `folder` has its ledger already.
+    """
+    kept = {name: run[name] for name in run.manifest.files if name not in (LEDGER, *PAGES, *dropped)}
+    for name, content in {**kept, **made}.items():
+        with replace_when_complete(folder / name) as stream:
+            stream.write(content)
+    if PER_RECORD in run.names:  # a release has none
+        write_per_record(folder, run.per_record)
+    pages = None
+    if key is not None or CARD in run.manifest.files:  # they state epsilon
+        from linprobe.reporting.release_pages import pages_of_run
+
+        pages = partial(pages_of_run, run.folder.resolve().name, key is not None)
+    write_manifest(folder, manifest, {**kept, LEDGER: (folder / LEDGER).read_bytes(), **made}, key, pages)
+
+
+VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"
+VALIDITY_SAMPLED = (
+    "individual Renyi accounting of Poisson samples, for the trajectory of weights that was released; "
+    "each figure is at most the worst-case epsilon"
+)
+SEEDED = "nowhere: the noise came from a seed the user gave; the figures hold for a run whose seed is secret"
+SPARK = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class PdpReport:
+    """The per-record report, its curve as text, and the published histogram. Private."""
+
+    report: dict[str, Any]
+    sparkline: str
+    published: dict[str, Any] | None
+
+
+def pdp_report(request: PdpReportRequest) -> PdpReport:
+    """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
+
+    Raises:
+        UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
+            PrivacyError: a histogram of a run that is not private.
+    """
+    with _checked_files(request):
+        return _pdp_report(request)
+
+
+def dry_run_of_report(request: PdpReportRequest) -> DryRun:
+    """What `pdp_report` would read, spend and write. Its facts are public; no loss of a record is among them.
+
+    Returns: run, records, epsilon and delta of the run (epsilon None if it is not private); publish_epsilon; with it
+        noise_std, epsilon_after, file and signed; together (runs, epsilon, delta and epsilon_by_unit of all runs of the
+        budget book with the histogram); book; private_files (`csv` and `plot`).
+
+    Raises:
+        LinprobeError: as `pdp_report`.
+    """
+    with _checked_files(request):
+        run = _loaded(request.run)
+        ids, _ = _losses(run)
+        planned = None
+        if request.publish_epsilon is not None:
+            planned = preview_publication(run, request.publish_epsilon, request.sign, request.book)
+    (epsilon, delta), noun = run.manifest.bound, NOUNS[run.manifest.unit]
+    private_files = [str(path) for path in (request.csv, request.plot) if path is not None]
+    facts = {
+        "run": str(request.run),
+        "records": len(ids),
+        "epsilon": epsilon if run.manifest.private else None,
+        "delta": delta,
+        "publish_epsilon": request.publish_epsilon,
+        "private_files": private_files,
+        "together": together_facts(None if planned is None else planned.spent),
+        "book": None if planned is None else str(planned.book),
+    }
+    lines: Lines = [("reads", f"{request.run}: losses of {len(ids):,} private {noun}")]
+    writes = [f"{path}: private" for path in private_files]
+    if planned is None:
+        lines.append(("spends", "nothing; the report is private"))
+        return DryRun(facts, [*lines, *listed("writes", writes or ["nothing; the report goes to stdout"])])
+    facts |= {
+        "noise_std": planned.noise_std,
+        "epsilon_after": planned.epsilon_after,
+        "file": str(planned.file),
+        "signed": planned.signed,
+    }
+    after = rounded_up(planned.epsilon_after)
+    lines += [
+        ("spends", f"epsilon {request.publish_epsilon:g} at delta {rounded_up(delta)}"),
+        ("", f"{HISTOGRAM_BINS} counts of {noun}, each with noise of standard deviation {planned.noise_std:.4g}"),
+        ("states", f"epsilon {after} of the new run, where {request.run} states {rounded_up(epsilon)}"),
+        *together_line(planned.spent),
+    ]
+    made = f"{planned.out}: the run with {planned.file.name}, which may be published"
+    return DryRun(facts, [*lines, *written(made, *writes, book=planned.book)])
+
+
+def _checked_files(request: PdpReportRequest) -> AbstractContextManager[None]:
+    """`new_files` for the curve and the losses of the records, after a check of the options."""
+    if request.plot is not None:
+        plots.check_format(request.plot)
+    if request.publish_epsilon is not None:
+        check_epsilon(request.publish_epsilon)
+    elif request.sign is not None:
+        raise UsageError("option --sign does nothing without --publish-epsilon; leave it out")
+    inputs = (*inputs_of(request.run), request.sign, request.book)
+    return new_files({"--csv": request.csv, "--plot": request.plot}, inputs=inputs, overwrite=request.overwrite)
+
+
+def _pdp_report(request: PdpReportRequest) -> PdpReport:
+    run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
+    (ids, losses), manifest = _losses(run), run.manifest
+    if request.publish_epsilon is not None:
+        published, manifest = publish(run, request.publish_epsilon, request.sign, request.book)
+    # a published histogram costs every record the same
+    losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))
+    worst, delta = manifest.bound
+    epsilons = losses.epsilon(delta, worst)
+    title, column = f"{manifest.method} on {Path(manifest.features).stem}", "epsilon"
+    if not manifest.private:
+        title, column = f"{title}, NOT PRIVATE (seeded)", "epsilon_if_seed_were_secret"
+    if csv is not None:
+        writing(csv, lambda: _write_csv(csv, ids, epsilons, column))
+    if plot is not None:
+        writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, title, NOUNS[manifest.unit]))
+    return PdpReport(_report(epsilons, manifest), sparkline(epsilons, worst), published)
+
+
+def _loaded(folder: Path) -> RunFolder:
+    """A run with per-record losses. UsageError: a run that has none."""
+    run = read_run(folder)
+    refuse_interrupted(run)
+    manifest = run.manifest
+    if manifest.accountant is None:
+        raise UsageError(
+            f"run {run.folder} used method {manifest.method}, which releases nothing with noise; "
+            "only methods that spend a budget have per-record losses"
+        )
+    if manifest.selection is not None:
+        raise UsageError(
+            f"run {run.folder} was chosen by private selection, for which no bound of a single record below epsilon "
+            f"{rounded_up(manifest.epsilon)} of the run is known; allowed: runs of linprobe train, or of tune "
+            "without --grid"
+        )
+    return run
+
+
+def _losses(run: RunFolder) -> tuple[list[str], RecordLosses]:
+    ids, losses, _ = run.per_record
+    if len(losses.mu) != len(ids):
+        raise UsageError(f"run {run.folder} was trained with --no-per-record; train with --per-record to track records")
+    return ids, losses
+
+
+def _report(epsilons: NDArray[np.float64], manifest: Manifest) -> dict[str, Any]:
+    """The JSON report: guarantee, epsilon (None for a seeded run), delta, unit, gdp_mu and zcdp_rho (None likewise),
+    records (with unit owner, people), max, mean, quantiles, share_below_half, valid. Private.
+
+    Args:
+        epsilons: each record's own, (n,); of a seeded run, as if its seed were secret.
+        manifest: of a run that released something with noise.
+    """
+    valid = VALIDITY_SAMPLED if manifest.gdp_mu is None else VALIDITY
+    return {
+        "private": True,
+        "note": "PRIVATE: computed from private rows without noise; do not publish",
+        "guarantee": manifest.guarantee,
+        "epsilon": manifest.epsilon,
+        "epsilon_if_seed_were_secret": manifest.epsilon_if_seed_were_secret,
+        "delta": manifest.delta,
+        "unit": manifest.unit,
+        "gdp_mu": manifest.gdp_mu if manifest.private else None,
+        "zcdp_rho": manifest.zcdp_rho if manifest.private else None,
+        **summary(epsilons, manifest.bound[0]),
+        "valid": valid if manifest.private else SEEDED,
+    }
+
+
+def sparkline(epsilons: NDArray[np.float64], epsilon: float, width: int = 60) -> str:
+    """The sorted curve as text, one column per quantile, full height at the worst case `epsilon`."""
+    if not epsilons.size:
+        return ""
+    heights = np.quantile(epsilons, (np.arange(width) + 0.5) / width) / epsilon
+    return "".join(SPARK[min(len(SPARK) - 1, int(height * len(SPARK)))] for height in heights)
+
+
+def _write_csv(path: Path, ids: list[str], epsilons: NDArray[np.float64], column: str) -> None:
+    """Write one line per record, its id and, under the name `column`, its epsilon, rounded up; mode 0600."""
+    figures = zip(ids, epsilons.tolist(), strict=True)
+    atomic_files.write_csv(path, ({"id": name, column: rounded_up(value)} for name, value in figures), private=True)

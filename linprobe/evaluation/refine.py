@@ -1,0 +1,116 @@
+"""`linprobe refine`: a run of its own whose weights public rows without labels refined. It costs nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from linprobe.atomic_files import json_text
+from linprobe.data.dataset import check_test_rows, open_features
+from linprobe.data.feature_file import UNLABELLED
+from linprobe.data.feature_reader import FeatureReader, extraction_of
+from linprobe.data.row_checks import GroupRows
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
+from linprobe.evaluation.pdp_report import signing_key, write_derived
+from linprobe.options.requests import RefineRequest
+from linprobe.progress import Progress
+from linprobe.runs.check import verified
+from linprobe.runs.claim import claimed
+from linprobe.runs.manifest import LEDGER, MODEL, TEST_FIGURES, UNREFINED, Accuracy
+from linprobe.runs.matching import ROUNDING, check_made_alike, check_width, features_of, refuse_private_as_public
+from linprobe.runs.metrics_file import figures_of, measured_accuracy
+from linprobe.runs.refined_weights import Refined
+from linprobe.runs.refinement import refined_by, refinement, refuse_unrefinable
+from linprobe.runs.run_folder import RUN_ID, RunFolder, new_run_folder
+from linprobe.training.charge import refuse_private_in_books
+
+
+def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
+    """Write a run with the refined weights of a run; the run itself is not changed.
+
+    Guarantee: post-processing. No private row is used: rows are compared with the training rows, if the run's feature
+    file is here, only to refuse them. The budget book counts both runs as one.
+
+    Returns: run, refined (the run before), rows, strength, test_accuracy (None if the test rows are not here), epsilon,
+        delta.
+
+    Raises:
+        UsageError: a run that cannot be refined, or a signed one without its key. DataError: rows with labels or of
+            another backbone. PrivacyError: a run that does not verify or is not private, or rows of its training.
+    """
+    run = RunFolder(request.run)
+    verified(run)
+    key = signing_key(run, request.sign)
+    refuse_unrefinable(run)
+    if run.manifest.centre == "none" and run.manifest.n_private:
+        raise UsageError(
+            f"run {run.folder} was not centred, so rows of another kind would go unnoticed and make it worse; train "
+            "with --unlabelled, which counts the private rows near them"
+        )
+    if run.manifest.test_rows == "private" and run.manifest.test_accuracy is not None:
+        raise PrivacyError(
+            f"run {run.folder} states a noisy accuracy of its weights on private test rows, and other weights need "
+            "another release; train with --unlabelled"
+        )
+    with claimed(request.out), new_run_folder(request.out) as folder:
+        with open_features(request.unlabelled, labelled=False) as rows:
+            check_made_alike(run, rows.path, extraction_of(rows.description), progress)
+            check_width(run, rows.n_features, rows.path)
+            refined = refined_by(run, run.weights, run.bias, rows)
+            refuse_private_as_public(run, rows, "a refinement", progress, group=UNLABELLED)
+            refuse_private_in_books([GroupRows(rows, UNLABELLED)])
+            stated = refinement(rows, refined, run)
+        accuracy, figures = _measured(run, refined, progress)
+        made = {MODEL: _archive(refined), UNREFINED: run[MODEL]}
+        if figures is not None:
+            made[TEST_FIGURES] = json_text(figures).encode()
+        (folder / RUN_ID).write_text(run.manifest.book_id, encoding="utf-8")  # for a folder that is left behind
+        (folder / LEDGER).write_bytes(run[LEDGER])
+        manifest = replace(run.manifest, **vars(accuracy), refined=stated)
+        write_derived(folder, run, manifest, made, key, dropped=(TEST_FIGURES,))
+    return {
+        "run": str(request.out),
+        "refined": str(run.folder),
+        "rows": stated.rows,
+        "strength": stated.strength,
+        "test_accuracy": accuracy.test_accuracy,
+        "epsilon": manifest.epsilon,
+        "delta": manifest.delta,
+    }
+
+
+def _archive(refined: Refined) -> bytes:
+    stream = BytesIO()
+    np.savez(stream, weights=refined.weights, bias=refined.bias)
+    return stream.getvalue()
+
+
+def _measured(run: RunFolder, refined: Refined, progress: Progress) -> tuple[Accuracy, dict[str, Any] | None]:
+    """What the manifest states on public test rows, and their figures; nothing if the rows are not those of the run."""
+    manifest = run.manifest
+    nothing = measured_accuracy(None, "none", 0)
+    if manifest.test_accuracy is None:
+        return measured_accuracy(None, manifest.test_rows, manifest.n_test), None
+    try:
+        path = features_of(run, None)
+        with open_features(path, whole=False) as features:
+            check_test_rows(features, "accuracy is measured on")
+            if not _same_test_rows(run, features):
+                raise DataError(f"{features.path} has other test rows than the run")
+            figures = figures_of(features, refined)
+    except LinprobeError as error:
+        progress.note(f"the accuracy of the refined weights was not measured: {error}")
+        return nothing, None
+    return measured_accuracy(figures, "public", manifest.n_test), figures
+
+
+def _same_test_rows(run: RunFolder, features: FeatureReader) -> bool:
+    """Whether the weights before refinement have the stated accuracy on the test rows of a file."""
+    if features.sizes["test"] != run.manifest.n_test:
+        return False
+    before = measured_accuracy(figures_of(features, run), "public", run.manifest.n_test).test_accuracy
+    return before is not None and math.isclose(before, run.manifest.test_accuracy or 0.0, abs_tol=ROUNDING)

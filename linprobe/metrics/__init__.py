@@ -1,1 +1,0 @@
-"""Figures of models, attacks and comparisons, from scores and counts."""

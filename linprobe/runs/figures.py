@@ -1,0 +1,312 @@
+"""Metrics of a model on public test rows: overall, by class, or by label.
+
+Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 1927: the interval of a share.
+Hanley, McNeil, "The Meaning and Use of the Area under a ROC Curve", Radiology 1982.
+Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017: the calibration error.
+
+    recall_c           share of the rows of class c that are predicted as c
+    precision_c        share of the rows predicted as c that are of class c
+    balanced accuracy  mean of recall_c over the classes with rows
+    AUROC_c            probability that a row of class c gets a higher probability of c than another row; a tie counts
+                       one half
+    calibration error  sum over bins b of n_b / n |accuracy_b - confidence_b|; a bin holds the rows whose largest
+                       probability, the confidence, is in ((b - 1) / 15, b / 15]
+
+Where a row has several labels, a label is given where its probability, the sigmoid of its score, is above one half:
+
+    AUROC              as above, of rows with the label against the others
+    average precision  sum over thresholds of (recall_t - recall_{t-1}) precision_t, one threshold for each score
+    accuracy           share of the rows for which the label is right; recall and precision as above
+
+No figure counts a row with several labels as right or wrong as a whole: with many labels few rows are right in all of
+them. Intervals take rows as independent. Several rows of one person make the true interval wider.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.labels import MULTILABEL
+from linprobe.runs.scores import class_scores, probabilities
+
+CONFIDENCE = 0.95
+CLEARLY = 3.0  # standard errors
+CALIBRATION_BINS = 15
+MOST_CLASSES_IN_MATRIX = 1000  # nobody reads a larger matrix, and it takes 8 MB or more
+SCORES_A_PASS = 2**25  # 256 MiB of float64
+
+Blocks = Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]]
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Marks = NDArray[np.bool_]
+
+
+def figures_by_task(
+    task: str,
+    read: Callable[[], Blocks],
+    n_rows: int,
+    weights: NDArray[np.floating],
+    bias: NDArray[np.floating],
+    names: Sequence[str],
+    *,
+    temperature: float = 1.0,
+    most_passes: int | None = None,
+) -> dict[str, Any]:
+    """What `class_figures` returns, or for multilabel `label_figures`, without the last two arguments."""
+    if task == MULTILABEL:
+        return label_figures(read, n_rows, weights, bias, names)
+    return class_figures(read, n_rows, weights, bias, names, temperature=temperature, most_passes=most_passes)
+
+
+def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
+    """A warning if the model is no more accurate than always predicting the majority class, or majority labels."""
+    warn = no_better_than_commonest_answers if of_labels(figures) else no_better_than_commonest
+    return warn(figures)
+
+
+def of_labels(figures: Mapping[str, Any]) -> bool:
+    """Whether these are figures of rows with several labels."""
+    return "per_label" in figures
+
+
+def class_figures(
+    read: Callable[[], Blocks],
+    n_rows: int,
+    weights: NDArray[np.floating],
+    bias: NDArray[np.floating],
+    names: Sequence[str],
+    *,
+    temperature: float = 1.0,
+    most_passes: int | None = None,
+) -> dict[str, Any]:
+    """Accuracy, balanced accuracy, AUROC, calibration error, a confusion matrix, and figures of each class.
+
+    Args:
+        read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
+        n_rows: their number, at least 1.
+        weights, bias: one set or a stack of voters, as in `linprobe.runs.scores`.
+        temperature: divides the class scores before the softmax; without effect on votes.
+        most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
+            `SCORES_A_PASS` probabilities.
+
+    Returns: test_rows, test_accuracy, balanced_accuracy, macro_auroc (mean over the classes that have one, else None),
+        calibration_error, commonest_class and commonest_share (of the test rows), per_class (by name: n, recall,
+        recall_interval, predicted, precision, precision_interval, auroc; None for a share of no rows, and for the AUROC
+        of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class;
+        None above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
+    """
+    n_classes = weights.shape[-1]
+    width = max(1, SCORES_A_PASS // n_rows)
+    passes = -(-n_classes // width)
+    ranked = most_passes is None or passes <= most_passes
+
+    def score(columns: slice) -> tuple[Counts, Counts, Floats, Floats]:
+        """Labels, predicted classes and confidences (n_rows,), and the probabilities of some classes."""
+        labels, predicted, confidence, chosen = [], [], [], []
+        for x, y in read():
+            scores = class_scores(x, weights, bias)
+            share = probabilities(scores, weights, temperature)
+            best = scores.argmax(axis=1)
+            labels.append(y)
+            predicted.append(best)
+            confidence.append(share[np.arange(len(best)), best])
+            chosen.append(share[:, columns])
+        return np.concatenate(labels), np.concatenate(predicted), np.concatenate(confidence), np.concatenate(chosen)
+
+    y, predicted, confidence, share = score(slice(0, width if ranked else 0))
+    auroc = class_auroc(y, share, 0)
+    for first in range(width, n_classes, width) if ranked else ():
+        auroc += class_auroc(y, score(slice(first, first + width))[-1], first)
+    ranks = [value for value in auroc if value is not None]
+    n, called, right = (np.bincount(values, minlength=n_classes) for values in (y, predicted, y[predicted == y]))
+    commonest = int(n.argmax())
+    error, bins = calibration(confidence, predicted == y)
+    matrix = n_classes <= MOST_CLASSES_IN_MATRIX
+    return {
+        "test_rows": n_rows,
+        "test_accuracy": int(right.sum()) / n_rows,
+        "balanced_accuracy": float(np.mean(right[n > 0] / n[n > 0])),
+        "macro_auroc": float(np.mean(ranks)) if ranks else None,
+        "calibration_error": error,
+        "commonest_class": names[commonest],
+        "commonest_share": int(n[commonest]) / n_rows,
+        "per_class": {
+            name: {
+                "n": of,
+                **share_of("recall", hits, of),
+                "predicted": guesses,
+                **share_of("precision", hits, guesses),
+                "auroc": area,
+            }
+            for name, hits, of, guesses, area in zip(
+                names, right.tolist(), n.tolist(), called.tolist(), auroc or [None] * n_classes, strict=True
+            )
+        },
+        "confusion_matrix": _confusion(y, predicted, n_classes).tolist() if matrix else None,
+        "calibration": bins,
+    }
+
+
+def _confusion(y: Counts, predicted: Counts, n_classes: int) -> Counts:
+    """Numbers of rows by true class and predicted class, (n_classes, n_classes)."""
+    return np.bincount(y * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, n_classes)
+
+
+def class_auroc(y: Counts, share: Floats, first: int) -> list[float | None]:
+    """AUROC of classes `first`, `first` + 1, ... against all others; None for a class with no rows or with all.
+
+    Args:
+        y: class indices (n,). share: probabilities of those classes, (n, number of classes).
+    """
+    areas: list[float | None] = []
+    for place, column in enumerate(share.T, first):
+        mine = y == place
+        areas.append(auroc_of(mine, column) if 0 < mine.sum() < len(y) else None)
+    return areas
+
+
+def auroc_of(mine: NDArray[np.bool_], score: Floats) -> float:
+    """The share of pairs of a row of `mine` and another row in which the former has the higher score, from ranks."""
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = np.cumsum(count) - (count - 1) / 2  # the mean rank of equal scores
+    n = int(mine.sum())
+    return float((rank[place[mine]].sum() - n * (n + 1) / 2) / (n * (len(mine) - n)))
+
+
+def calibration(confidence: Floats, right: NDArray[np.bool_]) -> tuple[float, list[dict[str, float]]]:
+    """The calibration error, and n, mean confidence and accuracy of each bin that has rows, in rising order.
+
+    Args:
+        confidence: the largest probability of each row, (n,). right: whether its class is the row's.
+    """
+    places = np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, CALIBRATION_BINS - 1)
+    n, certain, hits = (
+        np.bincount(places, weights=values, minlength=CALIBRATION_BINS) for values in (None, confidence, right)
+    )
+    error = float(np.abs(hits - certain).sum() / len(right))
+    bins = [
+        {"n": int(count), "confidence": float(sure / count), "accuracy": float(hit / count)}
+        for count, sure, hit in zip(n, certain, hits, strict=True)
+        if count
+    ]
+    return error, bins
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Wilson's interval, at `CONFIDENCE`, of a share that `hits` of `n` independent rows have; n at least 1."""
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    middle = (hits + z**2 / 2) / (n + z**2)
+    half = z / (n + z**2) * math.sqrt(hits * (n - hits) / n + z**2 / 4)
+    return (0.0 if hits == 0 else middle - half), (1.0 if hits == n else middle + half)
+
+
+def share_of(name: str, hits: int, n: int) -> dict[str, Any]:
+    """The share and its interval under `name` and `name_interval`; None for a share of no rows."""
+    if not n:
+        return {name: None, f"{name}_interval": None}
+    return {name: hits / n, f"{name}_interval": list(wilson(hits, n))}
+
+
+def no_better_than_commonest(figures: Mapping[str, Any]) -> str | None:
+    """A warning if the predictions are no better than the majority class of the test rows.
+
+    A model for balanced use may be right less often, and yet find every class: none if its balanced accuracy is above
+    that of the majority class by more than `CLEARLY` standard errors.
+    """
+    if figures["test_accuracy"] > figures["commonest_share"]:
+        return None
+    found = [(one["recall"], one["n"]) for one in figures["per_class"].values() if one["n"] > 0]
+    present = len(found)
+    error = math.sqrt(sum(max(recall * (1 - recall), 1 / n) / n for recall, n in found)) / present
+    if figures["balanced_accuracy"] > 1 / present + CLEARLY * error:
+        return None
+    return (
+        f"test accuracy {figures['test_accuracy']:.4f} is not above {figures['commonest_share']:.4f}, the accuracy "
+        f"of always predicting the majority class {figures['commonest_class']!r}; balanced accuracy is "
+        f"{figures['balanced_accuracy']:.4f}, and {1 / present:.4f} for the majority class"
+    )
+
+
+def label_figures(
+    read: Callable[[], Blocks],
+    n_rows: int,
+    weights: NDArray[np.floating],
+    bias: NDArray[np.floating],
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """AUROC, average precision, accuracy, recall and precision of each label, and their means.
+
+    Args:
+        read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
+            pass holds `SCORES_A_PASS` scores; more labels take more passes.
+        n_rows: their number, at least 1.
+        weights, bias: (n_features, n_labels) and (n_labels,).
+
+    Returns: test_rows, macro_auroc and macro_average_precision (means over the labels that some, but not
+        all, test rows have, else None), label_accuracy (mean over labels), commonest_accuracy (label accuracy of always
+        predicting the majority answer), per_label (by name: n rows with the label, predicted, accuracy,
+        accuracy_interval, auroc, average_precision, recall, recall_interval, precision, precision_interval; None for a
+        share of no rows, and for the AUROC and average precision of a label that no row or every row has).
+    """
+    width = max(1, SCORES_A_PASS // n_rows)
+    found: dict[str, dict[str, Any]] = {}
+    for first in range(0, len(names), width):
+        columns = slice(first, first + width)
+        parts = [(y[:, columns] > 0, class_scores(x, weights, bias)[:, columns]) for x, y in read()]
+        marks, scores = np.concatenate([y for y, _ in parts]), np.concatenate([one for _, one in parts])
+        for name, mine, score in zip(names[columns], marks.T, scores.T, strict=True):
+            found[name] = _of_label(mine, score)
+    ranked = [one for one in found.values() if one["auroc"] is not None]
+    return {
+        "test_rows": n_rows,
+        "macro_auroc": _mean(ranked, "auroc"),
+        "macro_average_precision": _mean(ranked, "average_precision"),
+        "label_accuracy": _mean(list(found.values()), "accuracy"),
+        "commonest_accuracy": float(np.mean([max(one["n"], n_rows - one["n"]) / n_rows for one in found.values()])),
+        "per_label": found,
+    }
+
+
+def _mean(figures: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    return float(np.mean([one[name] for one in figures])) if figures else None
+
+
+def _of_label(mine: Marks, score: Floats) -> dict[str, Any]:
+    given, n = score > 0, int(mine.sum())
+    both = 0 < n < len(mine)
+    right, hits, predicted = int((given == mine).sum()), int((given & mine).sum()), int(given.sum())
+    return {
+        "n": n,
+        "predicted": predicted,
+        **share_of("accuracy", right, len(mine)),
+        "auroc": auroc_of(mine, score) if both else None,
+        "average_precision": average_precision(mine, score) if both else None,
+        **share_of("recall", hits, n),
+        **share_of("precision", hits, predicted),
+    }
+
+
+def average_precision(mine: Marks, score: Floats) -> float:
+    """Average precision of scores (n,) for rows of which at least one is `mine`; rows of one score count together."""
+    order = np.argsort(-score, kind="stable")
+    last = np.append(np.diff(score[order]) != 0, True)  # the last row of each score
+    hits = np.cumsum(mine[order])[last]
+    taken = np.flatnonzero(last) + 1
+    return float(np.sum(np.diff(hits, prepend=0) / hits[-1] * hits / taken))
+
+
+def no_better_than_commonest_answers(figures: Mapping[str, Any]) -> str | None:
+    """A warning if the label accuracy is no better than always predicting the majority answer of each label."""
+    if figures["label_accuracy"] > figures["commonest_accuracy"]:
+        return None
+    return (
+        f"label accuracy {figures['label_accuracy']:.4f} is not above {figures['commonest_accuracy']:.4f}, the "
+        "accuracy of always predicting the majority answer of each label; macro AUROC is "
+        f"{'-' if figures['macro_auroc'] is None else format(figures['macro_auroc'], '.4f')}, by guessing 0.5"
+    )

@@ -1,0 +1,279 @@
+"""Refinement: public rows without labels correct the weights of a finished probe. Post-processing, so it costs nothing.
+
+The rows U lie in groups that the noise in the weights does not see. Labels spread over the graph of their neighbours,
+each class keeps its share of the rows, and one linear correction V learns the result:
+
+    x = (u - mean) / mean norm, L = class scores of the probe on U, P = softmax(2 L)
+    pi = class shares: (1 - h) mean of P + h / n_classes, h the part of their spread that noise explains,
+         at most half, and at most the part of the rows that has no clear class
+    A  = cubed cosines of the 10 nearest neighbours in U, symmetric, A_ij / sqrt(d_i d_j)
+    Z  = mass(P);  4 times:  Y = spread(Z),  Z = mass(softmax(1.5 log Y + L))
+    V  = argmin mean cross-entropy of L + x V against Z, + ridge / 2 |V|^2;  scores become L + strength x V
+
+    spread(Z): 20 rounds of Y <- 0.9 A Y + 0.1 Z, Y_0 = Z       mass(Z): columns to sum n pi, rows to sum 1, 5 rounds
+
+Sources: label propagation (Zhou, Bousquet, Lal, Weston, Schölkopf 2004, "Learning with Local and Global Consistency");
+class mass (Zhu, Ghahramani, Lafferty 2003), balanced by the iteration of Sinkhorn and Knopp (1967); self-training of a
+linear head on soft labels. The strength follows from public facts:
+
+    r = n_classes / (N mu): noise over signal of the sum of a class, N private units, mu = signal over noise of the run
+    strength = min(1, r / 0.03)
+    strength *= 2 - s / a, between 0 and 1        s: part of the scores that all rows of U share
+    a = min(0.23, 0.05 + 1.6 r); 0.5 for a run on rows that were not centred
+
+so a run with little noise, which unlabelled rows could only blur, stays as it is. Scores of rows like those of training
+differ from row to row; where most rows of U get the same scores, they are of another kind, and change little.
+
+Training with U knows better: it releases how many private rows are near U (`linprobe.methods.similar_rows`), and the
+last line is replaced by
+
+    strength *= (share - 0.6) / 0.15, between 0 and 1
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.events import Releases
+from linprobe.data.preprocessing import normalise_rows
+from linprobe.errors import UsageError
+from linprobe.methods import Method
+from linprobe.methods.class_counts import CLASS_COUNTS
+from linprobe.methods.similar_rows import SIMILAR_ROWS
+from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
+from linprobe.runs.scores import class_scores, softmax
+
+NEIGHBOURS, POWER = 10, 3
+SPREAD_ROUNDS, SPREAD, MASS_ROUNDS, OUTER_ROUNDS = 20, 0.9, 5, 4
+FIRST_SHARPNESS, NEXT_SHARPNESS = 2.0, 1.5
+LEAST_RIDGE, PRIOR_ROWS = 1e-4, 0.2  # the ridge is PRIOR_ROWS / n for few rows
+FULL_NOISE = 0.03  # r from which refinement has its full strength
+SHARE_ERROR = 11.0  # error of a class share in units of 1 / (N mu): of counts that cost 1 % of mu^2 or so
+MOST_UNIFORM = 0.5
+SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6, 0.23, 0.5
+OTHER_KIND, ONE_KIND = 0.6, 0.75  # shares of private rows near unlabelled ones: no refinement, and all of it
+MOST_ROWS, MOST_SCORES, BLOCK_SCORES = 20_000, 20_000_000, 1 << 23
+ITERATIONS = 60
+LEAST_ROWS = 2
+SHORTEST, TINY = 1e-6, 1e-12
+NOT_OF_WEIGHTS = ("test accuracy", "histogram", CLASS_COUNTS, SIMILAR_ROWS)
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is public about the noise of a run.
+
+    Attributes:
+        n_units: number of private rows or people. mu: signal over noise of all releases that the weights depend on; 0
+            for a run without private rows.
+        centred: whether the rows of training were centred on their mean.
+        similar: share of private units near unlabelled rows, as a noisy count says at least; None without a count.
+    """
+
+    n_units: int
+    mu: float
+    centred: bool = True
+    similar: float | None = None
+
+    @classmethod
+    def of(cls, n_units: int, releases: Iterable[Releases], *, centred: bool, similar: float | None = None) -> Known:
+        """The facts of a ledger; releases that the weights do not depend on are left out."""
+        squared = sum(
+            one.count * (one.sampling_rate / one.noise_multiplier) ** 2
+            for one in releases
+            if one.purpose not in NOT_OF_WEIGHTS
+        )
+        return cls(n_units, math.sqrt(squared), centred, similar)
+
+    def noise(self, n_classes: int) -> float:
+        """r: noise over signal of the sum of a class."""
+        return n_classes / (self.n_units * self.mu) if self.n_units and self.mu else math.inf
+
+
+@dataclass(frozen=True)
+class Refined:
+    """A refined probe.
+
+    Attributes:
+        weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, float32.
+        scores: of the unlabelled rows, predicted together, in nats, (n, n_classes).
+        strength: from 0 (nothing changed) to 1.
+        class_shares: that the rows keep, (n_classes,), if given; None if they were estimated.
+    """
+
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    scores: Matrix
+    strength: float
+    class_shares: NDArray[np.float64] | None = None
+
+
+def unrefinable(method: Method, *, votes: bool, several_labels: bool) -> str | None:
+    """Why rows without labels cannot refine a probe; None if they can."""
+    if not method.private:
+        return f"method {method.name} adds no noise, which is what they correct"
+    if several_labels:
+        return "its rows have several labels each, and the rule needs one class a row"
+    return "it votes, and the rule needs one set of weights" if votes else None
+
+
+@blas_held_to_one_thread()
+def refined_weights(
+    rows: NDArray[np.floating],
+    weights: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    known: Known,
+    class_shares: Sequence[float] | NDArray[np.float64] | None = None,
+) -> Refined:
+    """Refine a probe on unlabelled public rows. Reads no other row; the same on every call on one machine.
+
+    Guarantee: post-processing. The result is a function of public rows, of released weights and of public facts, so it
+    has the guarantee of the run, under the same adjacency.
+
+    Args:
+        rows: raw rows (n, n_features), as `gathered` reads them.
+        weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, as a run has them.
+        class_shares: shares of the classes to keep, (n_classes,): from noisy counts for accuracy, equal for balanced
+            use. None to estimate them.
+
+    Raises:
+        UsageError: shares that are no distribution.
+    """
+    unit = normalise_rows(np.asarray(rows, dtype=np.float32))
+    scores = class_scores(unit, weights, bias)
+    mean = unit.mean(axis=0, dtype=np.float64)
+    centred = (unit - mean.astype(np.float32)).astype(np.float32)
+    norm = float(np.linalg.norm(centred, axis=1).mean())
+    strength = _strength(scores, known) if len(unit) >= LEAST_ROWS and norm > SHORTEST else 0.0
+    given = None if class_shares is None else _checked_shares(class_shares, bias.shape[0])
+    if not strength:
+        return Refined(weights, bias, scores, strength, given)
+    shares = _shares(scores, known) if given is None else given
+    likely = propagated(normalise_rows(centred), scores, shares)
+    update = strength * _fitted(centred / np.float32(norm), scores, likely) / norm
+    together = (1 - strength) * scores + strength * np.log(likely.clip(TINY))
+    refined = weights + update
+    return Refined(refined.astype(np.float32), (bias - mean @ update).astype(np.float32), together, strength, given)
+
+
+def gathered(
+    blocks: Iterable[NDArray[np.floating]], n_rows: int, n_features: int, n_classes: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Raw rows for `refined_weights`, (n_used, n_features), and their places, (n_used,), ascending.
+
+    All rows, or evenly spaced ones where memory bounds their number.
+    """
+    most = min(MOST_ROWS, max(LEAST_ROWS, MOST_SCORES // n_classes))
+    n = min(n_rows, most)
+    places = np.arange(n, dtype=np.int64) * n_rows // n
+    found, start, done = np.empty((n, n_features), np.float32), 0, 0
+    for x in blocks:
+        stop = int(np.searchsorted(places, start + len(x)))
+        found[done:stop] = x[places[done:stop] - start]
+        start, done = start + len(x), stop
+    return found, places
+
+
+def propagated(x: NDArray[np.float32], scores: Matrix, shares: NDArray[np.float64]) -> Matrix:
+    """Z: class probabilities of rows x (n, n_features) of unit length, (n, n_classes), predicted together."""
+    graph, likely = _graph(x), _mass(softmax(FIRST_SHARPNESS * scores), shares)
+    for _ in range(OUTER_ROUNDS):
+        around = likely
+        for _ in range(SPREAD_ROUNDS):
+            around = SPREAD * (graph @ around) + (1 - SPREAD) * likely
+        around = around / around.sum(axis=1, keepdims=True).clip(TINY)
+        likely = _mass(softmax(NEXT_SHARPNESS * np.log(around.clip(TINY)) + scores), shares)
+    return likely
+
+
+def _strength(scores: Matrix, known: Known) -> float:
+    noise = known.noise(scores.shape[1])
+    full = min(1.0, noise / FULL_NOISE)
+    if known.similar is not None:
+        return full * min(1.0, max(0.0, (known.similar - OTHER_KIND) / (ONE_KIND - OTHER_KIND)))
+    centred = scores - scores.mean(axis=1, keepdims=True)
+    same = float((centred.mean(axis=0) ** 2).sum() / max((centred**2).sum(axis=1).mean(), TINY))
+    allowed = min(MOST_SAME_SCORES, SAME_SCORES + SAME_SCORES_PER_NOISE * noise) if known.centred else SAME_UNCENTRED
+    return full * min(1.0, max(0.0, 2 - same / allowed))
+
+
+def _shares(scores: Matrix, known: Known) -> NDArray[np.float64]:
+    """Shares of the classes: the probe's own, drawn towards equal ones by the share of their spread that is noise."""
+    n_classes = scores.shape[1]
+    own = softmax(FIRST_SHARPNESS * scores).mean(axis=0)
+    likely = softmax(scores)
+    most = min(MOST_UNIFORM, 1 - float(likely.max(axis=1).mean()))  # rows of a clear class need no help
+    spread = float(((likely.mean(axis=0) - 1 / n_classes) ** 2).mean())
+    noise = (SHARE_ERROR * known.noise(n_classes) / n_classes) ** 2 * (1 - 1 / n_classes)  # of shares with sum 1
+    equal = most if noise >= most * spread else noise / spread
+    return np.asarray(equal / n_classes + (1 - equal) * own)
+
+
+def _checked_shares(given: Sequence[float] | NDArray[np.float64], n_classes: int) -> NDArray[np.float64]:
+    shares = np.asarray(given, dtype=np.float64)
+    if shares.shape != (n_classes,) or not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
+        raise UsageError(
+            f"class shares have shape {shares.shape}; allowed: {n_classes} numbers of 0 or more, not all 0"
+        )
+    return np.asarray(shares / shares.sum())
+
+
+def _graph(x: NDArray[np.float32]) -> Any:
+    """A: sparse, (n, n)."""
+    from scipy import sparse  # scipy would slow down every command
+
+    n, k = len(x), min(NEIGHBOURS, len(x) - 1)
+    near, cosines = np.empty((n, k), np.int64), np.empty((n, k), np.float64)
+    at_once = max(1, BLOCK_SCORES // n)
+    for start in range(0, n, at_once):
+        block = x[start : start + at_once] @ x.T
+        rows = np.arange(len(block))
+        block[rows, start + rows] = -2  # no row is its own neighbour
+        found = np.argpartition(block, -k, axis=1)[:, -k:]
+        near[start : start + at_once], cosines[start : start + at_once] = found, np.take_along_axis(block, found, 1)
+    places = (np.repeat(np.arange(n), k), near.ravel())
+    graph = sparse.csr_matrix(((cosines.clip(0) ** POWER).ravel(), places), shape=(n, n))
+    graph = graph.maximum(graph.T)
+    degree = np.asarray(graph.sum(axis=1)).ravel()
+    scale = sparse.diags(np.divide(1, np.sqrt(degree), out=np.zeros(n), where=degree > 0))
+    return (scale @ graph @ scale).tocsr()
+
+
+def _mass(likely: Matrix, shares: NDArray[np.float64]) -> Matrix:
+    for _ in range(MASS_ROUNDS):
+        likely = likely * (len(likely) * shares / likely.sum(axis=0).clip(TINY))
+        likely = likely / likely.sum(axis=1, keepdims=True).clip(TINY)
+    return likely
+
+
+def _fitted(x: NDArray[np.float32], scores: Matrix, likely: Matrix) -> Matrix:
+    """V, (n_features, n_classes), by L-BFGS. Products are in float32, sums in float64."""
+    n, shape = len(x), (x.shape[1], scores.shape[1])
+    ridge = max(LEAST_RIDGE, PRIOR_ROWS / n)
+    start, wanted = scores.astype(np.float32), likely.astype(np.float32)
+
+    def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        update = flat.reshape(shape)
+        current = start + x @ update.astype(np.float32)
+        current -= current.max(axis=1, keepdims=True)
+        own = np.einsum("ic,ic->", wanted, current, dtype=np.float64)
+        np.exp(current, out=current)
+        sums = current.sum(axis=1, keepdims=True)
+        value = float(np.log(sums).sum(dtype=np.float64) - own) / n
+        current /= sums
+        current -= wanted
+        gradient = (x.T @ current).astype(np.float64) / n + ridge * update
+        return value + ridge / 2 * float((update**2).sum()), gradient.ravel()
+
+    options: dict[str, Any] = {"maxiter": ITERATIONS, "maxcor": 10, "gtol": 1e-6, "ftol": 1e-8}
+    minimize = blas_module("scipy.optimize").minimize
+    found = minimize(objective, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(found.x, dtype=np.float64).reshape(shape)

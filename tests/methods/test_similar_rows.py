@@ -134,6 +134,19 @@ def test_few_unlabelled_rows_have_a_count(n: int) -> None:
     assert 0 <= similar_count(prepared(rows_around(100, 7)), Surroundings(U[:n])).value[0, 0] <= 100
 
 
+@pytest.mark.parametrize("n", [2, 5, 10, 300])
+def test_few_rows_of_another_kind_are_told_from_those_of_the_same(n: int) -> None:
+    """Seen from the mean of few rows, all rows of another kind are in the direction of one of these."""
+    rows = prepared(rows_around(1000, 7))
+    assert similar_count(rows, Surroundings(rows_around(n, 9, offset=-3.0))).value == 0
+    assert similar_count(rows, Surroundings(rows_around(n, 9))).value >= (400 if n == 2 else 800)
+
+
+def test_copies_of_one_row_are_near_no_other() -> None:
+    around = Surroundings(np.tile(U[:1], (50, 1)))
+    assert similar_count(prepared(rows_around(1000, 7)), around).value == 0
+
+
 def test_noise_that_hides_the_answer_counts_as_another_kind() -> None:
     assert SimilarRows(90.0, 60.0).share(100) < SAME_KIND < SimilarRows(90.0, 5.0).share(100)
 

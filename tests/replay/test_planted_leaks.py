@@ -78,7 +78,7 @@ def nearer_than_another(patch: Patch) -> None:
     near = Surroundings.near
 
     def compared(self: Surroundings, unit: Any) -> Any:
-        self._least = float(self._nearness(self._products.of(self._directions(unit[:1])))[0])
+        self._least = float(self._nearness(self._products.of(self._from_mean(unit[:1])[0]))[0])
         return near(self, unit)
 
     patch.setattr(Surroundings, "near", compared)

@@ -356,7 +356,7 @@ class Steps(WeightDecay):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """The practical variant, or the variant that the paper analyses."""
+    """The practical variant, or the variant of the paper's theory."""
 
     variant: Literal["practical", "theory"] = option("practical", "Version of the algorithm", on_gpu=("practical",))
 

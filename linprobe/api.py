@@ -166,8 +166,8 @@ def refine(
     >>> refined["epsilon"]  # doctest: +SKIP
     1.0
     """
+    from linprobe.evaluation.refine import refine_run as run_command
     from linprobe.options.requests import RefineRequest
-    from linprobe.publishing.refine import refine_run as run_command
 
     request = RefineRequest(
         run=Path(run), unlabelled=Path(unlabelled), out=Path(out), sign=None if sign is None else Path(sign)
@@ -308,7 +308,7 @@ def account(
     >>> linprobe.account(noise_multiplier=10, n_steps=50, delta=1e-5)["accountant"]
     'gdp'
     """
-    from linprobe.accounting.account import releases_cost as run_command
+    from linprobe.accounting.calibrate import releases_cost as run_command
 
     return run_command(sampling_rate, noise_multiplier, n_steps, delta)
 

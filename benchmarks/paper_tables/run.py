@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.account import releases_cost
+from linprobe.accounting.calibrate import releases_cost
 from linprobe.cli._terminal import TerminalProgress
 from linprobe.evaluation.compare import compare_methods
 from linprobe.evaluation.comparison_plan import MethodRow

@@ -32,8 +32,7 @@ from linprobe.data.blocks import STORAGE, Precision, aligned_empty, narrowed
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule
 from linprobe.parallel.threads import blas_held_to_one_thread
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import scipy
 
 from linprobe.accounting.accountants import (
@@ -24,6 +26,7 @@ from linprobe.accounting.accountants import (
     RENYI,
     Accountant,
     choose_accountant,
+    gaussian_figures,
     renyi_estimate,
     round_up,
 )
@@ -420,3 +423,26 @@ def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
             f"{chosen.batch_size:.0f} rows instead of {best.batch_size:.0f}"
         )
     return chosen, why
+
+
+NAMES = (*ACCOUNTANTS, AUTODP.name)  # of all accountants, in the order of their figures
+
+
+def releases_cost(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
+    """The cost of sampled Gaussian releases.
+
+    Returns: sampling_rate, noise_multiplier, steps, delta, gdp_mu and zcdp_rho (None if q < 1), accountant (of
+        record), and for every applicable accountant its epsilon under its name, one of `NAMES`, the accountant of
+        record first; None if epsilon is not finite.
+    """
+    costs = epsilons(sampling_rate, noise_multiplier, n_steps, delta)
+    figures = {name: cost if np.isfinite(cost) else None for name, cost in costs.items()}
+    return {
+        "sampling_rate": sampling_rate,
+        "noise_multiplier": noise_multiplier,
+        "steps": n_steps,
+        "delta": delta,
+        **gaussian_figures([Releases(GRADIENT, noise_multiplier, sampling_rate, n_steps)]),
+        "accountant": next(iter(figures)),
+        **figures,
+    }

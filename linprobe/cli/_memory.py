@@ -6,6 +6,7 @@ import errno
 import mmap
 
 from linprobe.errors import LinprobeError
+from linprobe.parallel.available_memory import address_limit
 
 RAN_OUT = "memory ran out; free some, raise the limit on it (ulimit -v), or use fewer rows at once"
 START = 512 << 20  # bytes of address space for Python and the libraries
@@ -20,12 +21,8 @@ def check_limit() -> None:
     Raises:
         LinprobeError: the limit leaves too little to start.
     """
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft == resource.RLIM_INFINITY:
+    soft = address_limit()
+    if soft is None:
         return
     from linprobe.parallel.threads import n_processors
 

@@ -55,7 +55,7 @@ def _plan(request: PlanRequest) -> None:
 @command(AccountRequest)
 def _account(request: AccountRequest) -> None:
     """Print the epsilon by each accountant."""
-    from linprobe.accounting.account import NAMES, releases_cost
+    from linprobe.accounting.calibrate import NAMES, releases_cost
     from linprobe.accounting.figures import OF_SAMPLES, gaussian_words, rounded_up
     from linprobe.cli import _terminal
 

@@ -79,7 +79,7 @@ def _release(request: ReleaseRequest) -> None:
     """Write the folder, and print it."""
     from linprobe.accounting.row_keys import recorded_total
     from linprobe.cli import _terminal
-    from linprobe.publishing import release as commands
+    from linprobe.evaluation import release as commands
 
     released = commands.release(request)
     _terminal.note(recorded_total(released["run_id"], released["epsilon"], shared=True))
@@ -94,7 +94,7 @@ def _release(request: ReleaseRequest) -> None:
 def _export(request: ExportRequest) -> None:
     """Write the file, and print its path."""
     from linprobe.cli import _terminal
-    from linprobe.publishing import export as commands
+    from linprobe.evaluation import export as commands
 
     note = commands.export(request, _terminal.TerminalProgress())
     if note["private"] == "true":
@@ -107,7 +107,7 @@ def _pdp_report(request: PdpReportRequest) -> None:
     """Print the summary. Private."""
     from linprobe.accounting.figures import gaussian_words, rounded_up
     from linprobe.cli import _terminal
-    from linprobe.publishing import pdp_report as commands
+    from linprobe.evaluation import pdp_report as commands
 
     if request.dry_run:
         print_dry_run(commands.dry_run_of_report(request), as_json=request.as_json)
@@ -150,7 +150,7 @@ def _refine(request: RefineRequest) -> None:
     """Write the run, and print its path."""
     from linprobe.accounting.figures import rounded_up
     from linprobe.cli import _terminal
-    from linprobe.publishing import refine as commands
+    from linprobe.evaluation import refine as commands
 
     with _terminal.TerminalProgress() as progress:
         outcome = commands.refine_run(request, progress)

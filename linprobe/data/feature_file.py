@@ -21,7 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
-from linprobe.data.hdf5_checks import data_set, find, open_hdf5, refuse_shared_storage, text_attribute, texts
+from linprobe.data.hdf5_checks import (
+    data_set,
+    find,
+    open_hdf5,
+    refuse_shared_storage,
+    text_attribute,
+    text_attributes,
+    texts,
+)
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, TASKS, as_labels, check_stored
 from linprobe.errors import DataError, reading
 
@@ -120,7 +128,7 @@ class FeatureFile(FeatureReader):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
 
     def _described(self) -> Description:
-        texts = {name: text_attribute(self._file.attrs, self.path, name) for name in TEXT_ATTRIBUTES}
+        texts = text_attributes(self._file.attrs, self.path, TEXT_ATTRIBUTES)
         for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS)):
             texts[name] = texts[name] or values[0]
             if texts[name] not in values:
@@ -197,35 +205,29 @@ class FeatureFile(FeatureReader):
             )
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
-        """Class indices (b,) of a group, NO_LABEL if unlabelled; or several labels a row, uint8 (b, n_classes)."""
         if group == UNLABELLED:
             return np.full(len(range(*part.indices(self.sizes[group]))), NO_LABEL, dtype=np.int64)
         with self._reading(f"{group}/y"):
             return as_labels(self._file[group]["y"][part])
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:
-        """Record ids of a group, in row order."""
         with self._reading(f"{group}/id"):
             return texts(self._file[group]["id"], self.path, f"{group}/id", part)
 
     def has_owners(self, group: str) -> bool:
-        """Whether each row of a group has an owner."""
         return "owner" in self._file[group].id
 
     def owners(self, group: str, part: slice = ALL) -> list[str]:
-        """The owner of each row of a group, in row order."""
         with self._reading(f"{group}/owner"):
             return texts(self._file[group]["owner"], self.path, f"{group}/owner", part)
 
     def text_weights(self) -> NDArray[np.float32] | None:
-        """Text weights of the classes, shape (n_features, n_classes), or None."""
         if "text" not in self._file:
             return None
         with self._reading("text/weights"):
             return np.asarray(self._file["text/weights"][:], dtype=np.float32)
 
     def rows(self, group: str, part: slice) -> NDArray[np.floating]:
-        """Raw rows of a group, shape (b, n_features)."""
         with self._reading(f"{group}/x"):
             start, stop, step = part.indices(self.sizes[group])
             if group not in self._extents:
@@ -245,11 +247,9 @@ class FeatureFile(FeatureReader):
             return "" if log is None else text_attribute(log.attrs, self.path, "fingerprint")
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
         return self._keys(f"{group}_key", self.sizes[group])
 
     def source_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image before the transform, shape (n_rows, bytes); None if the file has none. Private."""
         return self._keys(f"{group}_source_key", self.sizes[group])
 
     def _keys(self, name: str, n_rows: int) -> NDArray[np.uint8] | None:

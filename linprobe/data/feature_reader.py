@@ -262,35 +262,27 @@ class LoadedFeatures(FeatureReader):
         self._text = features.text_weights()
 
     def rows(self, group: str, part: slice) -> NDArray[np.floating]:
-        """Raw rows of a group, shape (b, n_features)."""
         return self._rows[group][part]
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
-        """Labels of a group, as in `FeatureFile`."""
         return self._labels[group][part]
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:
-        """Record ids of a group, in row order."""
         return self._ids[group][part]
 
     def has_owners(self, group: str) -> bool:
-        """Whether each row of a group has an owner."""
         return group in self._owners
 
     def owners(self, group: str, part: slice = ALL) -> list[str]:
-        """The owner of each row of a group, in row order."""
         return self._owners[group][part]
 
     def text_weights(self) -> NDArray[np.float32] | None:
-        """Text weights of the classes, shape (n_features, n_classes), or None."""
         return self._text
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
         return self._keys[group]
 
     def source_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image before the transform, shape (n_rows, bytes); None if the file has none. Private."""
         return self._source_keys[group]
 
 

@@ -123,6 +123,11 @@ def refuse_shared_storage(file: h5py.File, path: Path, names: Iterable[str]) -> 
         end, last = start + size, name
 
 
+def text_attributes(attributes: h5py.AttributeManager, path: Path, names: Iterable[str]) -> dict[str, str]:
+    """`text_attribute` of each name."""
+    return {name: text_attribute(attributes, path, name) for name in names}
+
+
 def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, longest: int = LONGEST_TEXT) -> str:
     """A text attribute, empty if it is absent.
 

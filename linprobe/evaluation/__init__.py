@@ -1,1 +1,1 @@
-"""Accuracy, membership attacks, audits and comparisons of trained probes."""
+"""What finished runs are used for: predictions, attacks, audits, comparisons, releases, exports and histograms."""

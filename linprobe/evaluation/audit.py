@@ -48,8 +48,7 @@ from linprobe.gradients.host import ARITHMETIC
 from linprobe.gradients.second_order import parts_of
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Projection, Release
-from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Method, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_STEPS, OWNER

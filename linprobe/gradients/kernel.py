@@ -430,7 +430,6 @@ class FusedProducts(KernelProducts):
         return room
 
     def _order(self) -> NDArray[np.float32]:
-        """The weights in the order of a pass."""
         return self._packed.panels
 
     def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
@@ -465,7 +464,6 @@ class FusedProducts(KernelProducts):
         return KernelPart(panels, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes)
 
     def _way(self) -> tuple[Any, NDArray[np.float32]]:
-        """The function of a pass, and its buffer."""
         return self._library.linprobe_clipped_sum, self._group_room
 
     def _parts(self, rows: StoredRows, clipped: ClippedBlock) -> list[KernelPart]:

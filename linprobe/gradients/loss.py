@@ -48,26 +48,27 @@ def residuals_of(
     (b,) multiply losses and residuals.
     """
     xp, value = namespace(scores), 0.0
+    own = None if y.ndim == 2 else (numbers_like(y), y)  # the score of the row's class
     if with_loss and (loss == "sigmoid" or (loss == "softmax" and weights is not None)):
         losses = _losses(scores, y, loss)
         value = (losses if weights is None else weights * losses).sum()
     if loss == "softmax":
         scores -= xp.max(scores, axis=1, keepdims=True)
-        own = xp.sum(scores[numbers_like(y), y], dtype=xp.float64) if with_loss and weights is None else None
-        _exponentiate(scores)
+        summed = xp.sum(scores[own], dtype=xp.float64) if with_loss and weights is None else None
+        _exponentiate(scores, xp)
         sums = xp.sum(scores, axis=1, keepdims=True)
-        if own is not None:
-            value = xp.sum(xp.log(sums), dtype=xp.float64) - own
+        if summed is not None:
+            value = xp.sum(xp.log(sums), dtype=xp.float64) - summed
         scores /= sums
     elif loss == "sigmoid":  # 1 / (1 + e^-s) is (1 + tanh(s / 2)) / 2, which never overflows
         scores *= 0.5
         xp.tanh(scores, out=scores)
         scores += 1
         scores *= 0.5
-    if y.ndim == 2:
+    if own is None:
         scores -= y
     else:
-        scores[numbers_like(y), y] -= 1
+        scores[own] -= 1
     if loss == "squared" and with_loss:
         squares = double(scores) ** 2
         value = xp.sum(squares if weights is None else weights[:, None] * squares) / 2
@@ -76,12 +77,11 @@ def residuals_of(
     return scores, value
 
 
-def _exponentiate(scores: Array) -> None:
+def _exponentiate(scores: Array, xp: Any) -> None:
     """e^s in place, for scores (b, n_classes) of at most 0. Float64 is rounded so that the sum of a row is exact.
 
     Then it has the same bits in any order of additions, which on a GPU depends on the number of rows.
     """
-    xp = namespace(scores)
     xp.exp(scores, out=scores)
     if scores.dtype == xp.float64:
         shift = 1.5 * 2.0 ** math.ceil(math.log2(scores.shape[1]))  # whole steps, which add up to at most 2^52 of them
@@ -133,24 +133,27 @@ def loss_and_gradient(
     rows: Rows, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
 ) -> tuple[Any, Weights]:
     """Summed loss and its gradient (n_features, n_classes). Not private."""
-    return loss_gradient_and_norms(rows, weights, loss, backend=backend)[:2]
+    return loss_gradient_and_norms(rows, weights, loss, backend=backend, with_norms=False)[:2]
 
 
 def loss_gradient_and_norms(
-    rows: Rows, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
+    rows: Rows, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST, with_norms: bool = True
 ) -> tuple[Any, Weights, Sequence[Array]]:
-    """`loss_and_gradient`, and the norms ||x_i|| ||r_i|| of per-example gradients, one array (b,) per block."""
+    """`loss_and_gradient`, and the norms ||x_i|| ||r_i|| of per-example gradients, one array (b,) per block.
+
+    The norms are empty unless `with_norms`.
+    """
     narrow = checked_weights(single(weights))
 
-    def of_block(block: Block) -> tuple[Any, Array, Array]:
+    def of_block(block: Block) -> tuple[Any, Array, list[Array]]:
         r, value = residuals_of(block.x @ narrow, block.y, loss, with_loss=True, weights=block.weights)
-        return value, r.T @ block.x, block.norms * residual_norms(r)
+        return value, r.T @ block.x, [block.norms * residual_norms(r)] if with_norms else []
 
-    total, summed_loss, norms = backend.zeros(*weights.shape[::-1]), 0.0, []
+    total, summed_loss, norms = backend.zeros(*weights.shape[::-1]), 0.0, list[Array]()
     for value, gradient, lengths in in_order(rows.lazy_blocks(), of_block, backend.n_threads(rows, weights)):
         summed_loss = summed_loss + value
         total += gradient
-        norms.append(lengths)
+        norms += lengths
     return summed_loss, contiguous(total.T), norms
 
 

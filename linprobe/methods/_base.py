@@ -18,7 +18,7 @@ from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.loss import Weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import PoissonSampler
 from linprobe.methods._iterates import Iterates
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Reference
 from linprobe.options.declaration import Options, arguments_of, make_options

@@ -210,10 +210,8 @@ class Descent(Iterates):
         return np.asarray(first / (np.sqrt(second) + ADAM_EPSILON))
 
     def state(self) -> dict[str, Any]:
-        """The whole state, for a checkpoint."""
         return {**super().state(), **dict(zip(MOMENTS, self._moments, strict=True))}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a `state`."""
         super().restore(state)
         self._moments = [state[name] for name in MOMENTS]

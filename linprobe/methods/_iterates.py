@@ -152,11 +152,9 @@ class DampedIterates(Iterates):
         return self._factor
 
     def state(self) -> dict[str, Any]:
-        """The whole state, for a checkpoint."""
         return {**super().state(), "damping": np.array([self._factor]), "previous": self._previous}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a `state`."""
         super().restore(state)
         self._factor, self._previous = float(on_host(state["damping"])[0]), state["previous"]
         self._length = float(norm(self._previous))

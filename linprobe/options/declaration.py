@@ -171,8 +171,7 @@ class Request:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        for name, one in declared(type(self)).items():
-            one.check(getattr(self, name))
+        check_declared(type(self), self)
 
 
 REQUESTS: dict[str, type[Request]] = {}  # in the order of declaration
@@ -208,6 +207,16 @@ def declared(group: type[Any]) -> Mapping[str, Option]:
     if group not in _DECLARED:
         _DECLARED[group] = {one.name: _option(group, one) for one in fields(group)}
     return _DECLARED[group]
+
+
+def check_declared(group: type[Any], values: object) -> None:
+    """Check the attributes of `values` that a group declares.
+
+    Raises:
+        ParameterError: a value that is not allowed.
+    """
+    for name, one in declared(group).items():
+        one.check(getattr(values, name))
 
 
 def by_parameter(*groups: type[Any]) -> dict[str, Option]:

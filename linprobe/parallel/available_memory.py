@@ -81,13 +81,19 @@ def _control_groups(root: Path) -> Iterator[int]:
                 break
 
 
-def _address_space(root: Path) -> Iterator[int]:
+def address_limit() -> int | None:
+    """The limit on the address space of this process, in bytes; None without one."""
     try:
         import resource
     except ImportError:  # not on Windows
-        return
+        return None
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft == resource.RLIM_INFINITY:
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _address_space(root: Path) -> Iterator[int]:
+    soft = address_limit()
+    if soft is None:
         return
     try:
         pages = int((root / "proc/self/statm").read_text().split()[0])

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.events import OWNER
 from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_units
 from linprobe.data.feature_reader import FeatureReader, first_difference, is_known
 from linprobe.data.owners import refuse_both_sides
 from linprobe.data.row_checks import GroupRows, compare_test_rows, share_rows
 from linprobe.errors import DataError, PrivacyError
 from linprobe.methods import find_method
-from linprobe.options import OWNER
 from linprobe.progress import Progress
 from linprobe.runs.manifest import Manifest
 from linprobe.runs.metrics_file import figures_of, stated_metrics

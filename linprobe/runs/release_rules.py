@@ -61,11 +61,11 @@ def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
     rows, n_steps = [], steps or 0
     try:
         text = content.decode()
-        lines = csv.reader(StringIO(text, newline=""))
-        header, body = next(lines, []), list(lines)
+        lines = list(csv.reader(StringIO(text, newline="")))
+        header, body = next(iter(lines), []), lines[1:]
         if len(body) != n_steps or (body and (header[:1] != [STEP] or not FACTS.issuperset(header[1:]))):
             raise ValueError(f"{len(body)} lines and the columns {', '.join(header)[:80]}")
-        if len(set(header)) != len(header) or "".join(f"{','.join(line)}\n" for line in (header, *body)) != text:
+        if len(set(header)) != len(header) or "".join(f"{','.join(line)}\n" for line in lines) != text:
             raise ValueError("a column twice, or quotes")
         for number, line in enumerate(body, start=1):
             numbers = list(map(float, line))

@@ -36,8 +36,7 @@ from linprobe.mechanisms.correct_predictions import (
     held_out_counts,
 )
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import Fitted, Problem, Run
 from linprobe.methods.class_counts import (
     CLASS_COUNTS,

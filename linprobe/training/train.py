@@ -36,7 +36,7 @@ from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import TRAIN, VOTE, RunOptions
-from linprobe.options.declaration import Option, by_parameter, declared
+from linprobe.options.declaration import Option, by_parameter, check_declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress, Silent
@@ -205,8 +205,7 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
     Raises:
         UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
     """
-    for name, option in declared(RunOptions).items():
-        option.check(getattr(request, name))
+    check_declared(RunOptions, request)
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
     # a wrong key is reported before the data is read

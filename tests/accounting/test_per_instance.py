@@ -19,8 +19,8 @@ from linprobe.accounting.per_instance import (
     record_losses,
     summary,
 )
+from linprobe.evaluation.pdp_report import sparkline
 from linprobe.mechanisms.gaussian import LEVELS, Contributed
-from linprobe.publishing.pdp_report import sparkline
 from tests.accounting.lower_bounds import check_record
 
 

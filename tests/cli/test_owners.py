@@ -22,8 +22,8 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import PrivacyError
+from linprobe.evaluation.pdp_report import refuse_moving
 from linprobe.methods import METHODS
-from linprobe.publishing.pdp_report import refuse_moving
 from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import write_sealed
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows

@@ -18,8 +18,7 @@ from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, plant, pla
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Run, Schedule
 from linprobe.parallel.process_group import Group, in_group
 from linprobe.training.execute import Runtime, private_rows

@@ -206,7 +206,7 @@ def main() -> int:
                 [sys.executable, "-m", "tests.hostile.faults", *sys.argv[1:]], env=environment, check=False
             ).returncode
         preload()
-        import linprobe.publishing.release
+        import linprobe.evaluation.release
         import linprobe.training.tune  # noqa: F401
 
         inputs = Path(name) / "inputs"

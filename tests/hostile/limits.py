@@ -164,7 +164,7 @@ def main() -> int:
     parser.add_argument("--limit", choices=VALUES, help="this limit alone")
     given = parser.parse_args()
     preload()
-    import linprobe.publishing.release
+    import linprobe.evaluation.release
     import linprobe.training.tune  # noqa: F401
 
     total: Counter[str] = Counter()

@@ -17,8 +17,7 @@ from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Origin, Scale
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule
 
 G = np.random.default_rng(5)

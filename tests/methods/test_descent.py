@@ -10,8 +10,7 @@ from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule, adadps, dope_sgd
 from linprobe.methods._descent import Descent, DescentOptions
 from linprobe.methods._iterates import Iterates

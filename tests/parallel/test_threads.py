@@ -26,8 +26,7 @@ from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Origin
 from linprobe.gradients.loss import loss_gradient_and_norms
-from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import behind, blas_held_to_one_thread, in_order, in_slices, n_threads, share
 

@@ -34,8 +34,7 @@ from linprobe.accounting.events import INHERITED, GaussianEvent
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import _terminal
 from linprobe.mechanisms import noise
-from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.parallel import torch_group
 from linprobe.parallel.array_api import on_host
 from linprobe.runs.manifest import MANIFEST, PER_RECORD

@@ -17,8 +17,7 @@ from linprobe.errors import LinprobeError
 from linprobe.gradients import clipped_sum, unit_sums
 from linprobe.gradients.loss import loss_and_gradient
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
-from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import noisy_gd
 from linprobe.methods._base import Run
 from linprobe.methods._descent import Descent

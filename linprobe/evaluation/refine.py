@@ -14,9 +14,9 @@ from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, extraction_of
 from linprobe.errors import DataError, LinprobeError, PrivacyError
+from linprobe.evaluation.pdp_report import signing_key, write_derived
 from linprobe.options.requests import RefineRequest
 from linprobe.progress import Progress
-from linprobe.publishing.pdp_report import signing_key, write_derived
 from linprobe.runs.check import verified
 from linprobe.runs.claim import claimed
 from linprobe.runs.manifest import LEDGER, MODEL, TEST_FIGURES, UNREFINED, Accuracy

@@ -1,1 +1,0 @@
-"""What leaves a run folder: releases, reports, exports and published histograms."""

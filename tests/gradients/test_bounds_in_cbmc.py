@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ HARNESS = Path(__file__).parent / "cbmc" / "entries.c"
 CHECKS = [f"--{kind}-check" for kind in ("bounds", "pointer", "pointer-overflow", "signed-overflow", "undefined-shift")]
 BOUNDS = ["--unwinding-assertions", "--unwind", "600", "--object-bits", "12"]
 Shape = tuple[int, int, int]  # rows, features, classes
-TRANSLATED = {f"{stored} rows": [f"STORED={stored}", "SHIFTED=1"] for stored in ("BFLOAT16", "FLOAT16")}
+TRANSLATED = {stored: [f"STORED={stored.upper()}", "SHIFTED=1"] for stored in ("bfloat16", "float16")}
 CASES: list[tuple[str, Shape, list[str]]] = [
     ("interface", (1, 1, 1), []),
     ("scores", (3, 17, 2), []),
@@ -32,16 +31,12 @@ CASES: list[tuple[str, Shape, list[str]]] = [
     ("first_look", (1, 1, 1), []),
 ]
 FURTHER: list[tuple[str, Shape, list[str]]] = [
-    *((entry, (1, 1, 1), []) for entry in ("load", "scores", "sum", "clipped_sum", "clipped_runs")),
-    *((entry, (3, 17, 2), []) for entry in ("load", "clipped_sum", "clipped_runs")),
-    *((entry, (3, 17, 2), []) for entry in ("inner_products", "clip_people", "people")),
-    *(
-        (entry, (2, 5, 2), [f"CHOSEN={chosen}", *defined])
-        for entry, chosen, defined in product(("clipped_sum", "clipped_runs"), (1, 2, 3), ([], *TRANSLATED.values()))
-    ),
-    *(("people", (3, 5, 2), [f"CHOSEN={chosen}", *defined]) for chosen in range(4) for defined in TRANSLATED.values()),
     ("sum", (3, 5, 2), ["CHOSEN=5"]),
-    *(("first_look", (rows, 1, 1), []) for rows in (2, 3)),
+    *((entry, (3, 5, 2), ["CHOSEN=5", *TRANSLATED["bfloat16"]]) for entry in ("clipped_sum", "clipped_runs")),
+    ("people", (3, 5, 2), ["CHOSEN=2", *TRANSLATED["bfloat16"]]),
+    *((entry, (3, 17, 2), []) for entry in ("load", "inner_products", "clip_people", "people")),
+    *((entry, (3, 17, 2), []) for entry in ("clipped_sum", "clipped_runs")),
+    ("first_look", (3, 1, 1), []),
 ]
 # an array that is one number too short; for first_look CBMC decides that in no reasonable time
 SHORT: list[tuple[str, Shape, str]] = [

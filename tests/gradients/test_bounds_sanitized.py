@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -24,14 +25,14 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trial.write_text("int main(void) { return 0; }\n", encoding="utf-8")
     command = ["cc", *FLAGS, "-o", str(program)]
     usable = subprocess.run([*command, str(trial)], capture_output=True).returncode == 0
-    if not usable or subprocess.run([program], capture_output=True).returncode:
+    if not usable or run(program).returncode:
         pytest.skip("the compiler has no AddressSanitizer")
     subprocess.run([*command, str(SOURCE), "-lm"], check=True)
     return program
 
 
 def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    options = {"ASAN_OPTIONS": "quarantine_size_mb=1"}
+    options = {**os.environ, "ASAN_OPTIONS": "quarantine_size_mb=1:detect_leaks=0"}
     return subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace", env=options)
 
 

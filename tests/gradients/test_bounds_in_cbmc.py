@@ -1,4 +1,4 @@
-"""CBMC finds no access outside an array, and no overflow, in the entry points of the kernel: any values, one shape each.
+"""CBMC finds no access outside an array, and no overflow, in the entry points of the kernel: any values, fixed shapes.
 
 `python -m tests.gradients.test_bounds_in_cbmc` takes further shapes.
 """

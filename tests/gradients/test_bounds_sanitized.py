@@ -1,4 +1,4 @@
-"""Under AddressSanitizer and UndefinedBehaviorSanitizer no entry point of the kernel leaves its arrays: small shapes."""
+"""Under AddressSanitizer and UndefinedBehaviorSanitizer no entry point of the kernel leaves its arrays."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ from linprobe.training.arrays import (
     declared_classes,
     has_several_labels,
     label_matrix,
-    naming_text,
+    learnt_scaling,
+    naming_cell,
     people_of,
 )
 from linprobe.training.execute import Observer, Runtime, execute
@@ -105,7 +106,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return class_scores(X, weights, self.intercept_)
 
     def _rows(self, X: ArrayLike, name: str = "X") -> NDArray[np.floating]:
-        with naming_text(X, name):
+        with naming_cell(X, name):
             rows = np.asarray(validate_data(self, X, dtype=[np.float32, np.float64], reset=False))
         check_range(rows, name)
         return rows
@@ -175,6 +176,7 @@ class LinearProbe(LinearClassifier):
         owners: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
         X_unlabelled: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> Self:
         """Train on private rows `X` (n_private, n_features) with labels `y`, and public rows if given.
 
@@ -190,6 +192,7 @@ class LinearProbe(LinearClassifier):
                 weighted, so weights above 1 change little. They multiply the weights of `class_weight`.
             X_unlabelled: public rows without labels (n_unlabelled, n_features), which refine the weights after
                 training, at no cost.
+            groups: the same as `owners`, by the name that scikit-learn passes to splitters such as `GroupKFold`.
 
         Raises:
             ParameterError, UsageError: a parameter or combination that is not allowed.
@@ -197,11 +200,14 @@ class LinearProbe(LinearClassifier):
             PrivacyError: delta of at least 1/n_private, noise too small for one step, or private rows in X_unlabelled.
 
         Warns:
-            PrivacyWarning: delta above a tenth of 1/n_private; or rows that were in an earlier fit of this process,
-                with what all of these fits cost together.
+            PrivacyWarning: delta above a tenth of 1/n_private; rows that were in an earlier fit of this process, with
+                what all of these fits cost together; or columns that a scaler fitted on these rows gives.
         """
+        if groups is not None and owners is not None:
+            raise UsageError("owners and groups are both given, and mean the same; give one of them")
+        owners = groups if owners is None else owners
         self.multilabel_ = has_several_labels(y)
-        with naming_text(X, "X"):
+        with naming_cell(X, "X"):
             X, y = validate_data(self, X, y, dtype=[np.float32, np.float64], multi_output=self.multilabel_)
         if not self.multilabel_:
             with warnings.catch_warnings():  # one that depends on private labels
@@ -211,6 +217,12 @@ class LinearProbe(LinearClassifier):
         self.classes_ = self._declared_classes(np.asarray(y), public_labels)
         check_range(np.asarray(X), "X")
         X, labels, bounds = np.asarray(X), self._labels(np.asarray(y), "y"), None
+        if (
+            self.method.private
+            and vars(self).get("insecure_seed") is None
+            and (learnt := learnt_scaling(X)) is not None
+        ):
+            warnings.warn(learnt, PrivacyWarning, stacklevel=2)
         if owners is not None:
             order, bounds, self.owners_ = people_of(np.asarray(owners), len(X))
             X, labels = X[order], labels[order]
@@ -222,7 +234,7 @@ class LinearProbe(LinearClassifier):
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
         dataset = self._dataset(private, public, text, bounds, self._weights(known, by_row))
         if X_unlabelled is not None:
-            dataset = replace(dataset, unlabelled=self._unlabelled(self._public_array(X_unlabelled, "X_unlabelled"), X))
+            dataset = replace(dataset, unlabelled=self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), X))
         hashes = None
         if self.method.spends:
             hashes = np.concatenate([HASHES(rows) for source in dataset.protected for rows, _ in source.blocks()])
@@ -230,12 +242,6 @@ class LinearProbe(LinearClassifier):
                 people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
                 hashes = np.concatenate([hashes, people.view(np.uint64)])
         return self._fit(dataset, hashes=hashes)
-
-    def _public_array(self, given: ArrayLike, name: str) -> NDArray[np.floating]:
-        with naming_text(given, name):
-            rows = np.asarray(validate_data(self, given, dtype=[np.float32, np.float64], reset=False))
-        check_range(rows, name)
-        return rows
 
     def _unlabelled(self, rows: NDArray[np.floating], private: NDArray[np.floating]) -> ArraySource:
         """Rows that refine the weights. Raises as `fit`."""
@@ -401,7 +407,7 @@ class TrainedProbe(LinearClassifier):
         return self
 
     def _rows(self, X: ArrayLike, name: str = "X") -> NDArray[np.floating]:
-        with naming_text(X, name):
+        with naming_cell(X, name):
             rows = np.asarray(check_array(X, dtype=[np.float32, np.float64]))  # a run knows no names of features
         check_range(rows, name)
         if rows.shape[1] != self.n_features_in_:

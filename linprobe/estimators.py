@@ -205,7 +205,7 @@ class LinearProbe(LinearClassifier):
         """
         if groups is not None and owners is not None:
             raise UsageError("owners and groups are both given, and mean the same; give one of them")
-        owners = groups if owners is None else owners
+        called, owners = ("owners", owners) if groups is None else ("groups", groups)
         self.multilabel_ = has_several_labels(y)
         with naming_cell(X, "X"):
             X, y = validate_data(self, X, y, dtype=[np.float32, np.float64], multi_output=self.multilabel_)
@@ -224,7 +224,7 @@ class LinearProbe(LinearClassifier):
         ):
             warnings.warn(learnt, PrivacyWarning, stacklevel=2)
         if owners is not None:
-            order, bounds, self.owners_ = people_of(np.asarray(owners), len(X))
+            order, bounds, self.owners_ = people_of(np.asarray(owners), len(X), called)
             X, labels = X[order], labels[order]
         by_row = None if sample_weight is None else sample_weights(sample_weight, len(X))
         if by_row is not None and bounds is not None:

@@ -191,13 +191,13 @@ def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.u
     return labels.astype(np.uint8)
 
 
-def people_of(owners: NDArray[Any], n_rows: int) -> tuple[NDArray[np.intp], Bounds, NDArray[Any]]:
+def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[NDArray[np.intp], Bounds, NDArray[Any]]:
     """The order that puts rows of a person next to each other, where each person's rows begin, and the people.
 
     Raises:
         DataError: not one name or whole number for each row.
     """
-    names = _names(owners, n_rows)
+    names = _names(owners, n_rows, name)
     order = by_owner(names)
     people, starts = np.unique(names[order], return_index=True)
     return order, np.append(starts, n_rows), people
@@ -209,15 +209,15 @@ def adjacent_people(owners: ArrayLike, n_rows: int) -> tuple[Bounds, NDArray[Any
     Raises:
         DataError: not one name or whole number for each row, or rows of a person that are not adjacent.
     """
-    names = _names(np.asarray(owners), n_rows).astype(str)
+    names = _names(np.asarray(owners), n_rows, "owners").astype(str)
     bounds, people = owner_bounds([names.tolist()], "owners")
     return bounds, np.array(people)
 
 
-def _names(owners: NDArray[Any], n_rows: int) -> NDArray[Any]:
+def _names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
     if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
         raise DataError(
-            f"owners has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
+            f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
             "whole number for each row"
         )
     return owners.astype(str) if owners.dtype.kind == "O" else owners

@@ -23,6 +23,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.events import RECORD
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.spending import refit_warning
 from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
@@ -190,8 +191,8 @@ class LinearProbe(LinearClassifier):
             sample_weight: public factors on the losses of the rows of `X`, shape (n_rows,), 0 or more. PUBLIC: no
                 epsilon covers weights that were computed from other private rows. Gradients are clipped after they are
                 weighted, so weights above 1 change little. They multiply the weights of `class_weight`.
-            X_unlabelled: public rows without labels (n_unlabelled, n_features), which refine the weights after
-                training, at no cost.
+            X_unlabelled: public rows without labels (n_unlabelled, n_features), which centre rows where nothing else
+                does, and refine the weights after training, as far as a noisy count shows them to be like `X`.
             groups: the same as `owners`, by the name that scikit-learn passes to splitters such as `GroupKFold`.
 
         Raises:
@@ -206,23 +207,10 @@ class LinearProbe(LinearClassifier):
         if groups is not None and owners is not None:
             raise UsageError("owners and groups are both given, and mean the same; give one of them")
         called, owners = ("owners", owners) if groups is None else ("groups", groups)
-        self.multilabel_ = has_several_labels(y)
-        with naming_cell(X, "X"):
-            X, y = validate_data(self, X, y, dtype=[np.float32, np.float64], multi_output=self.multilabel_)
-        if not self.multilabel_:
-            with warnings.catch_warnings():  # one that depends on private labels
-                warnings.simplefilter("ignore")
-                check_classification_targets(y)
+        X, y = self._checked(X, y)
         public_labels = None if y_public is None else np.asarray(y_public)
-        self.classes_ = self._declared_classes(np.asarray(y), public_labels)
-        check_range(np.asarray(X), "X")
-        X, labels, bounds = np.asarray(X), self._labels(np.asarray(y), "y"), None
-        if (
-            self.method.private
-            and vars(self).get("insecure_seed") is None
-            and (learnt := learnt_scaling(X)) is not None
-        ):
-            warnings.warn(learnt, PrivacyWarning, stacklevel=2)
+        self.classes_ = self._declared_classes(y, public_labels)
+        labels, bounds = self._labels(y, "y"), None
         if owners is not None:
             order, bounds, self.owners_ = people_of(np.asarray(owners), len(X), called)
             X, labels = X[order], labels[order]
@@ -235,13 +223,33 @@ class LinearProbe(LinearClassifier):
         dataset = self._dataset(private, public, text, bounds, self._weights(known, by_row))
         if X_unlabelled is not None:
             dataset = replace(dataset, unlabelled=self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), X))
-        hashes = None
-        if self.method.spends:
-            hashes = np.concatenate([HASHES(rows) for source in dataset.protected for rows, _ in source.blocks()])
-            if owners is not None:  # a person's rows may be in different fits; Python's hash has a secret key
-                people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
-                hashes = np.concatenate([hashes, people.view(np.uint64)])
-        return self._fit(dataset, hashes=hashes)
+        return self._fit(dataset, hashes=self._hashes(dataset) if self.method.spends else None)
+
+    def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.floating], NDArray[Any]]:
+        """Private rows and their labels as arrays. Raises and warns as `fit`."""
+        self.multilabel_ = has_several_labels(y)
+        with naming_cell(X, "X"):
+            X, y = validate_data(self, X, y, dtype=[np.float32, np.float64], multi_output=self.multilabel_)
+        if not self.multilabel_:
+            with warnings.catch_warnings():  # one that depends on private labels
+                warnings.simplefilter("ignore")
+                check_classification_targets(y)
+        rows = np.asarray(X)
+        check_range(rows, "X")
+        secret = self.method.private and vars(self).get("insecure_seed") is None
+        learnt = learnt_scaling(rows) if secret else None
+        if learnt is not None:
+            warnings.warn(learnt, PrivacyWarning, stacklevel=3)
+        return rows, np.asarray(y)
+
+    def _hashes(self, dataset: Dataset) -> NDArray[np.uint64]:
+        """Hashes of all protected rows, and of the people if these are protected."""
+        hashes = np.concatenate([HASHES(rows) for source in dataset.protected for rows, _ in source.blocks()])
+        if dataset.unit == RECORD:
+            return hashes
+        # a person's rows may be in different fits; Python's hash has a secret key
+        people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
+        return np.concatenate([hashes, people.view(np.uint64)])
 
     def _unlabelled(self, rows: NDArray[np.floating], private: NDArray[np.floating]) -> ArraySource:
         """Rows that refine the weights. Raises as `fit`."""
@@ -380,7 +388,7 @@ class TrainedProbe(LinearClassifier):
 
     Attributes:
         folder: the run folder. classes_: class names. privacy_: the manifest, as it is in the folder; `linprobe verify`
-            checks it. centre_: `public`, `private` or `none`, the mean that was subtracted in training.
+            checks it. centre_: `public`, `private`, `unlabelled` or `none`, the mean that was subtracted.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

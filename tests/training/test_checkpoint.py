@@ -838,7 +838,8 @@ def test_killed_at_any_point_a_run_goes_on_and_its_ledger_never_undercounts(
 def test_killed_at_any_point_a_seeded_run_goes_on_to_the_same_result(
     features_file: Path, tmp_path: Path, method: str
 ) -> None:
-    kill_many(features_file, tmp_path, method, KILLS, seed=0, noise_seed=4, insecure_seed=True)
+    # fewer: what a kill leaves is checked above, at other points of the same code
+    kill_many(features_file, tmp_path, method, KILLS // 2, seed=1, noise_seed=4, insecure_seed=True)
 
 
 def test_killed_at_any_point_a_run_with_rows_without_labels_goes_on_to_the_same_result(

@@ -384,7 +384,8 @@ def _after(fields: dict[str, Any], entries: dict[str, Entry]) -> Entry:
 def _parsed(path: Path, written: bytes) -> Contents:
     """The contents of the complete lines of a book."""
     entries: dict[str, Entry] = {}
-    cap = first_cap = None
+    cap: Cap | None = None
+    first_cap: Cap | None = None
     keys: tuple[str, ...] = ()
     if not whole_lines(written) and not FIRST_LINE.startswith(written):  # no book whose first line is torn
         raise DataError(NO_BOOK.format(path))
@@ -396,8 +397,7 @@ def _parsed(path: Path, written: bytes) -> Contents:
                     raise ValueError(f"it does not begin with the words of a book of format 1 or {BOOK_FORMAT}")
             elif fields["entry"] == "cap":
                 before, cap = cap, _cap(fields)
-                if before is not None and cap.runs and cap.exceeds(before):
-                    first_cap = first_cap or before
+                first_cap = first_cap or _raised(before, cap)
             elif fields["entry"] == "keys":
                 keys = (*(keys or ("",)), _digest(fields))
             else:
@@ -411,6 +411,11 @@ def _parsed(path: Path, written: bytes) -> Contents:
                 "proved; restore the file, or give --book another"
             ) from None
     return Contents(entries, cap, first_cap, keys)
+
+
+def _raised(before: Cap | None, cap: Cap) -> Cap | None:
+    """The cap `before`, if `cap` raised it after a run."""
+    return before if before is not None and cap.runs and cap.exceeds(before) else None
 
 
 def _digest(fields: dict[str, Any]) -> str:

@@ -97,20 +97,20 @@ class _Known:
     """Counts which of other keys are among known ones; a table of the first bits spares most of the search."""
 
     def __init__(self, keys: Keys) -> None:
-        self._keys, self._begun = keys, np.zeros(1 << FIRST_BITS, dtype=np.bool_)
-        self._begun[_first_bits(keys)] = True
+        bits = min(FIRST_BITS, len(keys).bit_length() + 4)  # few keys need no table of megabytes
+        self._keys, self._begun, self._shift = keys, np.zeros(1 << bits, dtype=np.bool_), np.uint64(64 - bits)
+        self._begun[self._first_bits(keys)] = True
 
     def count(self, others: Keys) -> int:
         """How many of `others` are known."""
-        likely = others[self._begun[_first_bits(others)]]
+        likely = others[self._begun[self._first_bits(others)]]
         if not len(likely):
             return 0
         places = np.minimum(np.searchsorted(self._keys, likely), len(self._keys) - 1)
         return int(np.count_nonzero(self._keys[places] == likely))
 
-
-def _first_bits(keys: Keys) -> NDArray[np.intp]:
-    return (keys >> np.uint64(64 - FIRST_BITS)).astype(np.intp)
+    def _first_bits(self, keys: Keys) -> NDArray[np.intp]:
+        return (keys >> self._shift).astype(np.intp)
 
 
 def keys_file(book: Path) -> Path:

@@ -265,14 +265,7 @@ def dataset_of(
     if unlabelled is not None:
         _check_made_alike(features, unlabelled)
     further = None if unlabelled is None else unlabelled_group(unlabelled)
-    outside = [part for part in (*(() if public is None else public.parts), further) if part is not None]
-    protected = set(people)
-    if features.description.shares_owners and test_people(features, split.unit) is not None:
-        protected.update(features.owners("test"))
-    _refuse_shared_people(protected, outside)
-    _refuse_private_test(
-        features, [part for part in outside if part.group == UNLABELLED or not split.joined], split.unit
-    )
+    _refuse_private_outside(features, split, people, public, further)
     # labels of protected rows must not be counted
     weights = None if class_weight is None else _weights(class_weight, features, None if split.joined else public)
     return Dataset(
@@ -410,6 +403,20 @@ def unlabelled_group(features: FeatureReader) -> GroupRows:
             "with X alone, or give extract --unlabelled"
         )
     return GroupRows(features, UNLABELLED)
+
+
+def _refuse_private_outside(
+    features: FeatureReader, split: Split, people: Iterable[str], public: PublicRows | None, further: GroupRows | None
+) -> None:
+    """PrivacyError if public rows, or `further` ones without labels, show private `people` or private test rows."""
+    labelled = () if public is None else public.parts
+    unlabelled = () if further is None else (further,)
+    protected = set(people)
+    if features.description.shares_owners and test_people(features, split.unit) is not None:
+        protected.update(features.owners("test"))
+    _refuse_shared_people(protected, (*labelled, *unlabelled))
+    # a method that joins public rows protects them
+    _refuse_private_test(features, (*(() if split.joined else labelled), *unlabelled), split.unit)
 
 
 def _refuse_private_test(features: FeatureReader, public: Iterable[GroupRows], unit: str | None) -> None:

@@ -15,12 +15,12 @@ from linprobe.options.declaration import declared
 from linprobe.options.requests import AuditRequest
 from tests.cli.outcomes import Cli, result_of
 
-AUDIT = ["audit", "--method", "noisy-gd", "--eps", "3", "--runs", "20", "--canaries", "50"]
+AUDIT = ["audit", "--method", "noisy-gd", "--eps", "3", "--runs", "20", "--canaries", "50", "--steps", "20"]
 SURE = ["--confidence", "0.99999999"]  # at this confidence, one audit of correct noise in 10^8 fails
 
 
 def test_json_holds_the_claim_the_bound_and_every_test(cli: Cli) -> None:
-    outcome = cli(*AUDIT, *SURE, "--steps", "20", "--json")
+    outcome = cli(*AUDIT, *SURE, "--json")
     audited = result_of(outcome)
     assert outcome.stderr == ""
     assert list(audited) == [

@@ -172,8 +172,8 @@ def unclipped(rows: Any, weights: Any, clip_norm: float, **others: Any) -> Any:
     return replace(clipped_sum(rows, weights, math.inf, **others), sensitivity=clip_norm)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 3.0])
-def test_real_noise_on_all_rows_passes_and_its_bound_is_near_the_claim(epsilon: float) -> None:
+def test_real_noise_on_all_rows_passes_and_its_bound_is_near_the_claim() -> None:
+    epsilon = 3.0
     result = audited("noisy-gd", epsilon, runs=36, canaries=200)
     check_audit(result)
     assert result["epsilon"] == pytest.approx(epsilon, rel=1e-6)
@@ -184,7 +184,7 @@ def test_real_noise_on_all_rows_passes_and_its_bound_is_near_the_claim(epsilon: 
 
 
 def test_real_noise_on_poisson_samples_passes() -> None:
-    tests = audited_samples(60, 80)
+    tests = audited_samples(24, 80)
     assert 0.4 * claim_on_samples() < max(test["epsilon_lower_bound"] for test in tests) < claim_on_samples()
 
 

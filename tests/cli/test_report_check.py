@@ -69,7 +69,8 @@ def test_every_kind_of_run_agrees(cli: Cli, check: Officer, kinds: dict[str, Pat
     assert found["agree"], found
     assert found["rows"]["verdict"] == ["not private" if kind in ("seeded", "not private") else "private", "same"]
     if "ledger" in found["rows"]:
-        assert found["rows"]["ledger"][1] == ("in line" if kind in ("sampled", "selected", "released clip norm") else "same")
+        coarser = kind in ("sampled", "selected", "released clip norm")
+        assert found["rows"]["ledger"][1] == ("in line" if coarser else "same")
         assert found["rows"]["epsilon"][1] == "same"
     else:
         assert kind in ("not private", "public rows only")

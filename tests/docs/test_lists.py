@@ -25,13 +25,13 @@ def accidents(text: str) -> list[int]:
 
     A list begins after a blank line or a colon; its numbers go up by one, and its bullets are all the same.
     """
-    found, before, code, comment = [], "", False, False
+    found, before, code = [], "", False
     last: str | None = None  # number or bullet of the last item, None outside lists
     for number, line in enumerate(text.splitlines(), start=1):
         if FENCE.match(line):
             code, before, last = not code, "", None
             continue
-        starts = None if code or line.startswith("    ") and last is None else STARTS.match(line)
+        starts = None if code or (line.startswith("    ") and last is None) else STARTS.match(line)
         indent, bullet, figure, other = starts.groups() if starts else ("", None, None, None)
         begins = not before or before.endswith(":") or before.startswith(("#", "|", "<"))
         if starts and not begins:

@@ -36,6 +36,7 @@ from linprobe.evaluation.comparison_plan import (
     PUBLIC_BASELINE,
     Planned,
     check_request,
+    left_out,
     name_of,
     plan_runs,
 )
@@ -167,11 +168,11 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
 
 
 def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
-    """Warnings to print before the missing runs are trained: a large delta, and runs without privacy."""
+    """Warnings to print before the missing runs are trained: methods left out, a large delta, runs without privacy."""
     n_units = dataset_of(found.reader, None, Split(shots=0, unit=found.request.unit)).n_units
     warning = large_delta(found.request.delta, n_units) if any(run.spends for run in missing) else None
     unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
-    said = [] if warning is None else [warning]
+    said = [*left_out(found.request, found.planned), *([] if warning is None else [warning])]
     if unprotected:
         said.append(
             f"{unprotected} of {len(missing)} runs are not private ({PARAGON}); --no-baselines leaves baselines out"

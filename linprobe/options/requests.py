@@ -39,6 +39,7 @@ SPLIT = "Group of the row: train, test (or val, validation, valid) or public."
 PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 PROCESSES = "one per processor, at most 8"
 DIGITS = "digits"  # the built-in data
+COMPARED = ("adamix", "noisy-gd")  # the methods of a comparison that names none
 MOST_RUNS = (
     "epsilon", "delta", "unit", "public_shots", "public", "unlabelled", "class_weight", "method", "out", "dry_run",
 )  # fmt: skip
@@ -753,10 +754,11 @@ class CompareRequest(
     """
 
     # a caller in Python may give rows, see `linprobe.evaluation.comparison_plan.MethodRow`
-    methods: Sequence[Any] = option(
-        ("adamix", "noisy-gd"),
+    methods: Sequence[Any] | None = option(
+        None,
         "Methods; settings follow a colon: dope-sgd:ensemble=5:steps=100; several values are tuned: "
         "adamix:score-noise=0.3/1/3, adamix:shrink=0/0.5/1.",
+        unset=f"{','.join(COMPARED)}; without public rows, those that need none",
         commas=True,
         metavar="M,M,...",
     )

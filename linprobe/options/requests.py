@@ -435,10 +435,11 @@ class PredictRequest(
     ForPrior,
     Calibrate,
     Scoring,
+    OverwriteOption,
     OfRun,
     Request,
     command="predict",
-    examples=("predict runs/first new.h5 > labels.csv", "predict runs/first new.h5 --probabilities"),
+    examples=("predict runs/first new.h5 --out labels.csv", "predict runs/first new.h5 --probabilities"),
 ):
     """Print id, label and score of every row as CSV; the score is the label's probability.
 
@@ -451,6 +452,7 @@ class PredictRequest(
     group: str | None = option(None, "Group of the feature file: rows, test, train, public.", unset="rows, else test")
     together: bool = option(False, "Predict the rows together: spread class probabilities between similar rows.")
     probabilities: bool = option(False, "Add a column with the probability of each class.")
+    out: Path | None = option(None, "CSV file to write, mode 0600.", unset="stdout", metavar="FILE")
 
 
 @dataclass(frozen=True)
@@ -530,11 +532,11 @@ class ReportRequest(
     OfRun,
     Request,
     command="report",
-    examples=("report runs/first --html report.html", "report runs/first --html flowers.html --title 'Flower probe'"),
+    examples=("report runs/first --out report.html", "report runs/first --html flowers.html --title 'Flower probe'"),
 ):
     """Verify a run and write an HTML page for a privacy reviewer."""
 
-    html: Path = option(help="Page to write, .html or .htm.")
+    html: Path = option(help="Page to write, .html or .htm.", flags=("--html", "--out"))
     title: str | None = option(None, "Title of the page.", unset="method and run")
     owner: str | None = option(None, "Who is responsible for the data.", unset="a blank line to sign")
 
@@ -607,15 +609,17 @@ class ExportRequest(
     OfRun,
     Request,
     command="export",
-    examples=("export runs/first --to safetensors --out probe.safetensors", "export runs/first --to onnx --out p.onnx"),
+    examples=("export runs/first --out probe.safetensors", "export runs/first --to onnx --out probe.bin"),
 ):
     """Write the probe to a file for other software, and print its path.
 
     Verifies the run first. The file takes raw feature rows and says what the run guarantees.
     """
 
-    to: Literal["safetensors", "onnx"] = option(help="File format", metavar="FORMAT")
     out: Path = option(help="File to write.")
+    to: Literal["safetensors", "onnx"] | None = option(
+        None, "File format", unset="the ending of the name of --out", metavar="FORMAT"
+    )
 
 
 @dataclass(frozen=True)

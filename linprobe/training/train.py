@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -334,6 +335,11 @@ def train_on(
     except BaseException as error:
         if keep is not None and keep.can_resume:
             progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
+        elif isinstance(error, KeyboardInterrupt) and plan.method.spends and group.rank == 0 and every < math.inf:
+            progress.note(
+                "no checkpoint was written, so --resume has nothing to go on from: the same command trains, and "
+                "spends, from the start"
+            )
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise

@@ -301,8 +301,8 @@ class ImportRequest(
     """Turn arrays into a feature file and print its path."""
 
     sources: Sequence[Path] = option(
-        help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv (or "
-        ".parquet); or a folder of them; or one table, with --split-column or --test-fraction.",
+        help="One .npz, .pt or .h5; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv (or "
+        ".parquet); or a folder of them; or X.npy y.npy or one table, with --split-column or --test-fraction.",
         argument="ARRAYS...",
         asked="arrays",
     )

@@ -136,7 +136,9 @@ def test_interrupted_training_says_so_and_leaves_nothing(features_file: Path, tm
     assert stdout == ""
     spent, resume, error = [line for line in stderr.splitlines() if line]
     assert error == "linprobe: error: interrupted before the end; files under their final names are complete"
-    assert re.match(r"the run ended early; what it had released costs epsilon [\d.e-]+ at delta 1e-05 for a record", spent)
+    assert re.match(
+        r"the run ended early; what it had released costs epsilon [\d.e-]+ at delta 1e-05 for a record", spent
+    )
     assert resume.startswith("no checkpoint was written, so --resume has nothing to go on from")
     assert list(tmp_path.iterdir()) == []
 

@@ -213,6 +213,8 @@ def evaluate(
         run: run folder. features: feature file; None for the file that the run was trained on.
         options: `allow_other`, `calibrate`, `prior`, as in `linprobe evaluate`.
 
+    A noisy accuracy on private test rows is released by the command alone, with `--epsilon`.
+
     Returns: the keys of `linprobe evaluate --json`.
 
     Raises:

@@ -27,12 +27,13 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import settings
 from jsonschema import Draft202012Validator
 
-from linprobe.accounting import spending
+from linprobe.accounting import accountants, spending
 from linprobe.atomic_files import json_text
 from linprobe.cli import _terminal, run
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.gradients import host
+from linprobe.runs import guarantee
 from linprobe.runs.manifest import Manifest
 from linprobe.training import settings as plan_settings
 
@@ -44,7 +45,7 @@ settings.load_profile("linprobe")
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="linprobe-state-")
 # no test needs what it wrote to outlive a power cut, or versions that change while it runs
 os.fsync = lambda descriptor: None
-importlib.metadata.version = functools.cache(importlib.metadata.version)
+accountants.version = guarantee.version = functools.cache(importlib.metadata.version)
 
 
 def remembered(function: Callable[..., Any]) -> Callable[..., Any]:

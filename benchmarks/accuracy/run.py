@@ -1,11 +1,12 @@
 """Test accuracy over seeds on the built-in digits and on feature files, as JSON and printed lines.
 
-    python benchmarks/accuracy/run.py [--study evidence|settings|pixels] [--seeds 5] [--json FILE]
+    python benchmarks/accuracy/run.py [--study evidence|settings|pixels|steps] [--seeds 5] [--json FILE]
         [--shots 2 0] [--epsilons E ...] [--methods METHOD ...] [--no-digits] [FILE.h5 ...]
 
 `evidence` runs every method on its defaults, with 2 public rows per class and without, at six budgets; `synthetic.py`
 writes some of its files. `settings` varies one option of adamix. `pixels` is table 1 of the DPSGD-F paper, on files of
-raw pixels without public rows: one setting per method, chosen on the test rows, as in the paper.
+raw pixels without public rows: one setting per method, chosen on the test rows, as in the paper. `steps` varies the
+number of steps around a public mean.
 
 A seed chooses the public shots; noise and samples are fresh in every run. With `--json`, rows that the file has already
 are not measured again.
@@ -49,6 +50,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "theory variant": {"options": {"variant": "theory"}},
     "preset paper": {"preset": "paper"},
 }
+STEPS_EPSILONS = (0.5, 1.0, 3.0, 8.0)
+STEPS = (25, 50, 100, 400)
 PIXEL_EPSILONS = (1.0, 2.0)
 PIXELS: dict[str, dict[str, Any]] = {
     "dp-sgd": {"steps": 400, "options": {"clip_norm": 0.1, "score_noise": 2.5}},
@@ -91,7 +94,15 @@ def pixels(shots: int) -> Iterator[Job]:
     yield Job("non-private", None, shots, {"method": "non-private"})
 
 
-STUDIES = {"evidence": evidence, "settings": settings, "pixels": pixels}
+def steps(shots: int) -> Iterator[Job]:
+    """adamix and noisy-gd with one budget in few steps and in many."""
+    for method in ("adamix", "noisy-gd"):
+        for epsilon in STEPS_EPSILONS:
+            for n in STEPS:
+                yield Job(f"{method}, {n} steps", epsilon, shots, {"method": method, "steps": n, "per_record": False})
+
+
+STUDIES = {"evidence": evidence, "settings": settings, "pixels": pixels, "steps": steps}
 
 
 def measure(features: Path | None, job: Job, seeds: int) -> dict[str, list[float]]:

@@ -28,7 +28,15 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.gaussian_dp import LARGEST_MU, composed_mu, composed_rho, delta_of, epsilon_of, largest_mu
+from linprobe.accounting.gaussian_dp import (
+    LARGEST_MU,
+    composed_mu,
+    composed_rho,
+    delta_of,
+    epsilon_of,
+    largest_mu,
+    upper_float,
+)
 from linprobe.accounting.loss_distribution import deltas_of_kinds, epsilon_of_kinds
 from linprobe.accounting.loss_grid import Kind, renyi_epsilon
 from linprobe.errors import ParameterError, PrivacyError
@@ -44,7 +52,7 @@ GOOGLE_GRID = 3e-5  # grid step of `GOOGLE`, relative to epsilon
 GOOGLE_AGREEMENT = 5e-3
 LEAST_SHARE_OF_DELTA = 1e-14  # of a release, that `GOOGLE` resolves
 SMALLEST_DIVERGENCE = 1e-13
-RENYI_ROUNDING = 1e-15
+RENYI_BITS = 128  # of the balls in `renyi_table`
 RENYI_RELATIVE = 1e-9  # added to dp-accounting's divergences, for their rounding
 FILTER_ORDERS: tuple[int, ...] = (*range(2, 65), 96, 128, 192, 256, 512, 1024)
 NEGLIGIBLE_NOISE = 1e-3  # smaller multipliers are treated as 0, as the libraries overflow; one then returns epsilon 0
@@ -599,23 +607,32 @@ def renyi_table(
 
         exp((alpha - 1) D) = sum_k C(alpha, k) q^k (1 - q)^(alpha - k) exp((k^2 - k) / (2 (sigma/share)^2)).
 
-    Returns: nats, rounded up, shape (len(shares), len(orders)).
+    Returns: nats, proven upper bounds by ball arithmetic, shape (len(shares), len(orders)).
     """
-    rate = resolved_rate(noise_multiplier, sampling_rate)
-    table = np.empty((len(shares), len(orders)))
-    for column, alpha in enumerate(orders.tolist()):
-        k = np.arange(alpha + 1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            stays = np.where(k < alpha, (alpha - k) * np.log1p(-rate), 0.0)
-        weight = (
-            scipy.special.gammaln(alpha + 1)
-            - scipy.special.gammaln(k + 1)
-            - scipy.special.gammaln(alpha - k + 1)
-            + k * math.log(rate)
-            + stays
-        )
-        exponents = weight + np.multiply.outer(shares**2, (k * (k - 1)) / (2 * noise_multiplier**2))
-        table[:, column] = np.maximum(scipy.special.logsumexp(exponents, axis=1), 0.0) / (alpha - 1)
-    table += RENYI_ROUNDING
-    table[shares == 0] = 0.0
+    from flint import arb, arb_mat, ctx
+
+    table = np.zeros((len(shares), len(orders)))
+    with ctx.workprec(RENYI_BITS):
+        columns = [_gaussian_moments(share / arb(noise_multiplier), int(orders.max())) for share in shares.tolist()]
+        stays = (1 - arb(sampling_rate)) / arb(sampling_rate)
+        for column, alpha in enumerate(orders.tolist()):
+            weights = [arb(sampling_rate) ** alpha]
+            for k in range(alpha, 0, -1):
+                weights.append(weights[-1] * stays * k / (alpha - k + 1))
+            moments = arb_mat([own[alpha::-1] for own in columns]) * arb_mat(alpha + 1, 1, weights)
+            table[:, column] = [
+                max(0.0, upper_float(moments[row, 0].log() / (alpha - 1))) if share else 0.0
+                for row, share in enumerate(shares.tolist())
+            ]
     return table
+
+
+def _gaussian_moments(share: Any, most: int) -> list[Any]:
+    """exp(k (k - 1) share^2 / 2) for k from 0 to `most`, balls: moments of the likelihood ratio of a Gaussian."""
+    step, factor, found = (share**2).exp(), 1 / (share**2).exp(), []
+    value = share * 0 + 1
+    for _ in range(most + 1):
+        factor *= step
+        found.append(value)
+        value *= factor
+    return found

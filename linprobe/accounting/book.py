@@ -37,6 +37,7 @@ NO_BOOK = "{} is no budget book; give --book a budget book, or the name of a new
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
 MOST_BOOK_BYTES = 1 << 28
 MOST_EQUAL_RELEASES = 10**9
+DIGEST_BYTES = 16  # of row keys
 RUN_FIELDS = ("run", "name", "method", "created", "unit", "private", "delta")  # of a line, in this order
 
 
@@ -111,11 +112,14 @@ class Contents:
     Attributes:
         entries: by run id, in the order of their first lines. cap: None if none is set.
         first_cap: the cap that the first raise replaced; None if no cap was raised after a run.
+        keys: digests, one of which the row keys beside it have, "" for no such file; none for a book without row keys.
+            New keys are stated before they are written, so after a crash the ones before them may be there.
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)
     cap: Cap | None = None
     first_cap: Cap | None = None
+    keys: tuple[str, ...] = ()
 
     @property
     def counted(self) -> list[Entry]:
@@ -224,6 +228,16 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
                 "raised after results is a new promise, and the book keeps both; give --raise-cap too to make it"
             )
         _append(lines, _cap_line(cap))
+
+
+def state_keys(path: Path, digest: str) -> None:
+    """State the digest of the row keys that are about to be written beside a book.
+
+    Raises:
+        DataError: a damaged book. LinprobeError: one that cannot be written.
+    """
+    with _opened(path) as (lines, _):
+        _append(lines, {"entry": "keys", "digest": digest})
 
 
 def is_old(path: Path) -> bool:
@@ -370,7 +384,9 @@ def _after(fields: dict[str, Any], entries: dict[str, Entry]) -> Entry:
 def _parsed(path: Path, written: bytes) -> Contents:
     """The contents of the complete lines of a book."""
     entries: dict[str, Entry] = {}
-    cap = first_cap = None
+    cap: Cap | None = None
+    first_cap: Cap | None = None
+    keys: tuple[str, ...] = ()
     if not whole_lines(written) and not FIRST_LINE.startswith(written):  # no book whose first line is torn
         raise DataError(NO_BOOK.format(path))
     for number, line in enumerate(whole_lines(written).splitlines(), start=1):
@@ -381,18 +397,32 @@ def _parsed(path: Path, written: bytes) -> Contents:
                     raise ValueError(f"it does not begin with the words of a book of format 1 or {BOOK_FORMAT}")
             elif fields["entry"] == "cap":
                 before, cap = cap, _cap(fields)
-                if before is not None and cap.runs and cap.exceeds(before):
-                    first_cap = first_cap or before
+                first_cap = first_cap or _raised(before, cap)
+            elif fields["entry"] == "keys":
+                keys = (*(keys or ("",)), _digest(fields))
             else:
                 entry = _after(fields, entries)
                 entries[entry.run] = entry
+                keys = keys[-1:] if fields["entry"] in ("run", "selection") else keys
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(
                 f"budget book {path} line {number} cannot be read ({reason[:120]}); without it no epsilon can be "
                 "proved; restore the file, or give --book another"
             ) from None
-    return Contents(entries, cap, first_cap)
+    return Contents(entries, cap, first_cap, keys)
+
+
+def _raised(before: Cap | None, cap: Cap) -> Cap | None:
+    """The cap `before`, if `cap` raised it after a run."""
+    return before if before is not None and cap.runs and cap.exceeds(before) else None
+
+
+def _digest(fields: dict[str, Any]) -> str:
+    digest = fields["digest"]
+    if not isinstance(digest, str) or len(digest) != DIGEST_BYTES * 2:
+        raise ValueError(f"digest is {str(digest)[:40]}")
+    return digest
 
 
 def _cap(fields: dict[str, Any]) -> Cap:

@@ -182,7 +182,7 @@ def total_loss(kinds: Sequence[Kind], grid: Grid | None) -> Composed:
     """All releases in one direction. Losses above the window count as infinite, by Chernoff's bound."""
     from flint import arb
 
-    if grid is None:
+    if grid is None or not _proves(grid):
         raise UnresolvedError
     parts: list[tuple[Measure, int]] = []
     for kind, points, groups in zip(kinds, grid.points, grid.groups, strict=True):
@@ -197,6 +197,21 @@ def total_loss(kinds: Sequence[Kind], grid: Grid | None) -> Composed:
     infinite = sum((count * arb(one.infinite) for one, count in parts), over)
     weights = (exponentials(-tilt, window.size + 1) * gains(step, window.size + 1))[1:]
     return Composed(window.start, held, scale, upper_float(infinite), tilt, step, weights)
+
+
+def _proves(grid: Grid) -> bool:
+    """Whether the bounds below hold on a grid: `grid_for` makes only such grids, and others are refused.
+
+    With exponent r, Chernoff's method bounds the mass above a window if r >= 0. Mass below is moved up to its lowest
+    point, where the tilt makes it larger: the method covers that if its exponent is at least the tilt. A group's window
+    begins and ends at points of both grids.
+    """
+    groups = [window for found in grid.groups for _, _, window in found]
+    kept = all(0 < window.kept <= window.size for window in (*groups, grid.final))
+    above = grid.tilt >= 0 and all(window.above >= 0 for window in (*groups, grid.final))
+    below = all(window.below >= grid.tilt for window in groups)
+    whole = all(window.start % grid.ratio == window.kept % grid.ratio == 0 for window in groups)
+    return kept and above and below and whole
 
 
 def loss_of(kind: Kind, grid: Grid, points: NDArray[np.int64]) -> Measure:

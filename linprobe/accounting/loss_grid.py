@@ -60,7 +60,8 @@ class Kind:
 class Window:
     """`size` indices from `start`, of which `kept` are kept.
 
-    `above` and `below` are exponents per index with which Chernoff's method bounds the mass on either side of these.
+    `above` and `below` are exponents per index with which Chernoff's method bounds the mass on either side of these;
+    neither is negative, and `below` is at least the tilt of the grid.
     """
 
     start: int

@@ -8,7 +8,7 @@ and epsilon_i is the Gaussian-DP epsilon at mu_i and the run's delta. mu_i <= mu
 For Poisson samples it is individual Renyi accounting (Feldman and Zrnic 2021; Yu et al. 2023). Each release contributes
 its Renyi divergence at the record's own share of the sensitivity, rounded up. The sum over steps at integer orders is
 converted to epsilon by Canonne, Kamath, Steinke 2020, Proposition 12. The run's epsilon bounds every record, so no
-figure is above it.
+figure is above it. All figures are proven upper bounds: docs/proofs/epsilon.md.
 The figures depend on the private rows: they are stored with mode 0600 and shown only on request.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import scipy
@@ -24,12 +25,15 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import renyi_table
 from linprobe.accounting.events import Releases
+from linprobe.accounting.gaussian_dp import upper_float
 
 BISECTIONS = 60
 LOG_ROUNDING = 2.0**-46
 HISTOGRAM_BINS = 20
 ORDERS = np.array([*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024])
 RECORDS_AT_ONCE = 65536
+UP_ROUNDING = 1 + 2.0**-50  # covers up to three roundings of numbers that are not negative
+UP_SUMS = 1 + 2.0**-32  # covers a sum of up to 2^20 such numbers, each after a few roundings
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,17 @@ class RecordLosses:
         """epsilon_i of each record at `delta`, shape (n_private,), at most the run's own `worst_case`."""
         if not self.renyi.shape[1]:
             return np.asarray(np.minimum(per_instance_epsilon(self.mu, delta), worst_case))
-        total = self.renyi + np.multiply.outer(self.mu**2, ORDERS / 2)
-        converted = total + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
-        epsilons: NDArray[np.float64] = np.minimum(np.maximum(converted.min(axis=1), 0.0), worst_case)
+        total = self.renyi.astype(np.float64) * UP_ROUNDING
+        if self.mu.any():
+            total += np.multiply.outer(self.mu**2, ORDERS / 2 * UP_ROUNDING)
+        found = (total + _conversions(delta)).min(axis=1) * UP_ROUNDING
+        epsilons: NDArray[np.float64] = np.minimum(np.maximum(found, 0.0), worst_case)
         epsilons[total.max(axis=1) == 0] = 0.0
         return epsilons
 
     def charged(self, squared_mu: float) -> RecordLosses:
         """The losses after further releases from all rows; `squared_mu` is their sum of 1 / sigma^2."""
-        return RecordLosses(np.sqrt(self.mu**2 + squared_mu), self.renyi)
+        return RecordLosses(np.sqrt(self.mu**2 + squared_mu) * UP_ROUNDING, self.renyi)
 
 
 def record_losses(
@@ -80,21 +86,42 @@ def record_losses(
     mu2 += sum(release.count / release.noise_multiplier**2 for release in inherited if release.sampling_rate == 1)
     sampled = [release for release in inherited if release.sampling_rate < 1]
     renyi = np.zeros((n_private, len(ORDERS) if sampled or levels.size else 0), dtype=np.float32)
+    mu = np.sqrt(mu2) * UP_SUMS
     if not renyi.size:
-        return RecordLosses(np.sqrt(mu2), renyi)
+        return RecordLosses(mu, renyi)
     whole = sum(
-        release.count * renyi_table(release.noise_multiplier, release.sampling_rate, np.ones(1), ORDERS)
+        release.count * _level_divergences(release.noise_multiplier, release.sampling_rate, 1)[-1]
         for release in sampled
     )
-    shares = (np.arange(levels.shape[1]) / (levels.shape[1] - 1)) ** 2
-    table = renyi_table(steps.noise_multiplier, steps.sampling_rate, shares, ORDERS) if levels.size else None
+    highest = levels.shape[1] - 1
+    table = _level_divergences(steps.noise_multiplier, steps.sampling_rate, highest) if levels.size else None
     for start in range(0, n_private, RECORDS_AT_ONCE):
         part = slice(start, min(start + RECORDS_AT_ONCE, n_private))
         total = np.zeros_like(renyi[part], dtype=np.float64) + whole
         if table is not None:
             total += levels[part] @ table
-        renyi[part] = np.where(total > 0, np.nextafter(total.astype(np.float32), np.float32(np.inf)), 0)
-    return RecordLosses(np.sqrt(mu2), renyi)
+        rounded = (total * UP_SUMS).astype(np.float32)
+        renyi[part] = np.where(total == 0, 0, np.nextafter(rounded, np.float32(np.inf)))
+    return RecordLosses(mu, renyi)
+
+
+@lru_cache(maxsize=16)
+def _level_divergences(noise_multiplier: float, sampling_rate: float, highest: int) -> NDArray[np.float64]:
+    """`renyi_table` at `ORDERS` for the levels 0 to `highest` of a contribution, shape (highest + 1, len(ORDERS))."""
+    return renyi_table(noise_multiplier, sampling_rate, (np.arange(highest + 1) / highest) ** 2, ORDERS)
+
+
+@lru_cache(maxsize=64)
+def _conversions(delta: float) -> NDArray[np.float64]:
+    """What is added to a Renyi divergence for an epsilon at `delta`: upper bounds, shape (len(ORDERS),)."""
+    from flint import arb
+
+    return np.array(
+        [
+            upper_float((1 - 1 / arb(order)).log() - (arb(delta) * order).log() / (order - 1))
+            for order in ORDERS.tolist()
+        ]
+    )
 
 
 def per_instance_epsilon(mu: NDArray[np.float64], delta: float) -> NDArray[np.float64]:

@@ -7,7 +7,11 @@ that shares a key with it (`docs/proofs/adaptive.md`, lemma 3).
 Equal rows, images and owners have equal keys, so nothing in common is missed. Two different rows have equal keys with a
 probability of 2^-64, which makes the total too large and never too small.
 
-The keys of a book only grow, and are on the disk before the line of the run that needs them.
+The keys of a book only grow, and are on the disk before the line of the run that needs them. The book states their
+digest, so that keys that are lost or old are refused.
+
+The file also has the keys of rows, images and people that a run of the book used as public. A row that is private in
+one book and public in another is refused: no epsilon covers it.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,19 +28,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.book import Contents, read_book
+from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, read_book, state_keys
+from linprobe.accounting.events import OWNER
 from linprobe.accounting.figures import cost_in_words, rounded_up
 from linprobe.accounting.spending import spending
 from linprobe.atomic_files import alone, open_regular, replace_when_complete, sync_folder
-from linprobe.errors import DataError, LinprobeError, advice
+from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
 
 Keys = NDArray[np.uint64]
 KINDS = ("rows", "images", "owners")
+ALL_KINDS = (*KINDS, "public")
 BOOK_SUFFIX, SUFFIX = ".jsonl", ".rows"
 FILE_FORMAT = 1
 LONGEST_HEADER = 200  # bytes
 FIRST_BITS = 24
 STORED = np.dtype("<u8")
+ATTEMPTS, PAUSE = 12, 0.01  # to read a book and its keys between two writes; seconds
 
 
 def _no_keys() -> Keys:
@@ -44,54 +52,65 @@ def _no_keys() -> Keys:
 
 @dataclass(frozen=True)
 class RowKeys:
-    """Keys of all that the runs of a book protect; each array is sorted, without repetitions.
+    """Keys of all that the runs of a book protect, or used as public; each array is sorted, without repetitions.
 
     Attributes:
         rows: of feature rows, up to a power of 2. images: of the pixels behind the rows. owners: of the people.
+        public: of rows, images and owners that a run used as public. A method may protect them all the same.
     """
 
     rows: Keys = field(default_factory=_no_keys)
     images: Keys = field(default_factory=_no_keys)
     owners: Keys = field(default_factory=_no_keys)
+    public: Keys = field(default_factory=_no_keys)
 
     @classmethod
     def of(cls, keys: Mapping[str, Keys]) -> RowKeys:
         """Keys by kind, in any order and with repetitions."""
-        return cls(**{kind: np.unique(keys[kind]) for kind in KINDS if kind in keys})
+        return cls(**{kind: np.unique(keys[kind]) for kind in ALL_KINDS if kind in keys})
 
     def joined(self, other: RowKeys) -> RowKeys:
         """The keys of both."""
-        return RowKeys(**{kind: np.union1d(getattr(self, kind), getattr(other, kind)) for kind in KINDS})
+        return RowKeys(**{kind: np.union1d(getattr(self, kind), getattr(other, kind)) for kind in ALL_KINDS})
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of keys of each kind."""
-        return tuple(len(getattr(self, kind)) for kind in KINDS)
+    def as_public(self) -> RowKeys:
+        """The same keys, of rows that are used as public."""
+        return RowKeys(public=np.unique(np.concatenate([getattr(self, kind) for kind in KINDS])))
+
+    def private(self, unit: str) -> Keys:
+        """Keys of what a run with this unit protects and no run used as public."""
+        kinds = [self.rows, self.images, *([self.owners] if unit == OWNER else [])]
+        return np.setdiff1d(np.concatenate(kinds), self.public)
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds that have keys."""
+        """The kinds of protected keys that there are."""
         return [kind for kind in KINDS if len(getattr(self, kind))]
+
+    @property
+    def content(self) -> bytes:
+        """All keys, as they are stored."""
+        return b"".join(getattr(self, kind).astype(STORED).tobytes() for kind in ALL_KINDS)
 
 
 class _Known:
     """Counts which of other keys are among known ones; a table of the first bits spares most of the search."""
 
     def __init__(self, keys: Keys) -> None:
-        self._keys, self._begun = keys, np.zeros(1 << FIRST_BITS, dtype=np.bool_)
-        self._begun[_first_bits(keys)] = True
+        bits = min(FIRST_BITS, len(keys).bit_length() + 4)  # few keys need no table of megabytes
+        self._keys, self._begun, self._shift = keys, np.zeros(1 << bits, dtype=np.bool_), np.uint64(64 - bits)
+        self._begun[self._first_bits(keys)] = True
 
     def count(self, others: Keys) -> int:
         """How many of `others` are known."""
-        likely = others[self._begun[_first_bits(others)]]
+        likely = others[self._begun[self._first_bits(others)]]
         if not len(likely):
             return 0
         places = np.minimum(np.searchsorted(self._keys, likely), len(self._keys) - 1)
         return int(np.count_nonzero(self._keys[places] == likely))
 
-
-def _first_bits(keys: Keys) -> NDArray[np.intp]:
-    return (keys >> np.uint64(64 - FIRST_BITS)).astype(np.intp)
+    def _first_bits(self, keys: Keys) -> NDArray[np.intp]:
+        return (keys >> self._shift).astype(np.intp)
 
 
 def keys_file(book: Path) -> Path:
@@ -109,28 +128,53 @@ def read_keys(path: Path) -> RowKeys:
         with open_regular(path) as stream:
             header = json.loads(stream.readline(LONGEST_HEADER))
             content = stream.read()
-        sizes = [header[kind] for kind in KINDS]
+        sizes = [header[kind] for kind in ALL_KINDS]
         if header["keys"] != FILE_FORMAT or any(type(size) is not int or size < 0 for size in sizes):
             raise ValueError("it is no file of keys of this version")
         if len(content) != STORED.itemsize * sum(sizes) or _digest(content) != header["digest"]:
             raise ValueError("its content is not what its first line states")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(
-            f"row keys {path} cannot be read ({reason[:120]}); without them runs on the same rows cannot be found; "
-            "restore the file, or remove it and open its feature file again with linprobe budget"
-        ) from None
+        raise _unusable(path, f"cannot be read ({reason[:120]})") from None
     parts = np.split(np.frombuffer(content, dtype=STORED).astype(np.uint64), np.cumsum(sizes)[:-1])
     return RowKeys(*parts)
 
 
+def _unusable(path: Path, why: str) -> DataError:
+    return DataError(
+        f"row keys {path} {why}; without them runs on the same rows cannot be found; restore the file from a copy, or "
+        "remove it and open its feature file again with linprobe budget, which makes keys of training rows anew"
+    )
+
+
+def read_with_keys(book: Path, new: RowKeys | None = None) -> tuple[Contents, RowKeys | None]:
+    """The contents of a book and the keys beside it; None if there are none.
+
+    Args:
+        new: keys in place of a missing file, if they are those that the book states.
+
+    Raises:
+        DataError: a damaged book, damaged keys, or others than the book states: lost, or brought back from an old copy.
+    """
+    path = keys_file(book)
+    for attempt in range(ATTEMPTS):  # another process may write both meanwhile
+        contents = read_book(book)
+        known = read_keys(path) if path.exists() else None
+        if not contents.keys or ("" if known is None else _digest(known.content)) in contents.keys:
+            return contents, known
+        if known is None and new is not None and _digest(new.content) in contents.keys:
+            return contents, new
+        time.sleep(PAUSE * attempt)
+    raise _unusable(path, "is not there" if known is None else "has not the keys that its budget book states")
+
+
 def _write_keys(path: Path, keys: RowKeys) -> None:
-    content = b"".join(getattr(keys, kind).astype(STORED).tobytes() for kind in KINDS)
-    header = {"keys": FILE_FORMAT, **dict(zip(KINDS, keys.sizes, strict=True)), "digest": _digest(content)}
+    sizes = {kind: len(getattr(keys, kind)) for kind in ALL_KINDS}
+    header = {"keys": FILE_FORMAT, **sizes, "digest": _digest(keys.content)}
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replace_when_complete(path, private=True) as stream:
-            stream.write(json.dumps(header).encode() + b"\n" + content)
+            stream.write(json.dumps(header).encode() + b"\n" + keys.content)
         sync_folder(path.parent)
     except OSError as error:
         raise LinprobeError(
@@ -139,7 +183,53 @@ def _write_keys(path: Path, keys: RowKeys) -> None:
 
 
 def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
+
+
+def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = None, *, spare: int = 0) -> None:
+    """Raise PrivacyError if a public row of `new` is private in a book of `folder`, or a private one is public there.
+
+    Args:
+        new: keys of what a run protects and of what it uses as public. whose: the public rows, for the message.
+        unit: of the run; None if it promises nothing for its rows. spare: so many may be private, by chance.
+    """
+    for path, contents, theirs in keyed_books(folder) if unit is not None or len(new.public) else ():
+        units = {entry.unit for entry in contents.counted if entry.private} if len(new.public) else set()
+        hidden = [np.intersect1d(new.public, theirs.private(one)) for one in units]
+        both = unit is not None and len(theirs.public)
+        shown = np.intersect1d(theirs.public, new.private(unit or "")) if both else ()
+        moved = f"if they are public, move {path.name} and its row keys to another folder"
+        if max(map(len, hidden), default=0) > spare:
+            raise PrivacyError(
+                f"{max(map(len, hidden))} of the {whose} are private rows, images or people of the runs in budget book "
+                f"{path}; no epsilon covers a row that is public once; give other rows, or {moved}"
+            )
+        if len(shown):
+            raise PrivacyError(
+                f"{len(shown)} of the private rows, images or people were public in the runs of budget book {path}; no "
+                f"epsilon covers a row that is public once; remove them, or {moved}"
+            )
+
+
+def keyed_books(folder: Path) -> list[tuple[Path, Contents, RowKeys]]:
+    """The books of a folder with their row keys, in the order of their names; those without keys are left out.
+
+    Raises:
+        DataError: a damaged book, damaged or lost keys, or keys without their book.
+    """
+    found = []
+    for path in sorted(folder.glob(f"*{BOOK_SUFFIX}")):
+        if not path.is_symlink():
+            contents, keys = read_with_keys(path)
+            if keys is not None:
+                found.append((path, contents, keys))
+    for beside in folder.glob(f"*{SUFFIX}"):
+        if not beside.with_suffix(BOOK_SUFFIX).exists():
+            raise DataError(
+                f"row keys {beside} are there without their budget book, so the runs on their rows are not known; "
+                "restore the book from a copy, or remove the keys too"
+            )
+    return found
 
 
 @dataclass(frozen=True)
@@ -172,20 +262,21 @@ class Account:
         """The account of a book, with `keys` and the keys beside the book, if there are any.
 
         Raises:
-            DataError: damaged keys.
+            DataError: a damaged book; damaged, old or lost keys.
         """
-        beside = keys_file(path)
-        if not beside.exists():
-            return cls(path, keys)
-        known = read_keys(beside)
-        return cls(path, known if keys is None else known.joined(keys))
+        known = read_with_keys(path, keys)[1]
+        return cls(path, keys if known is None else known if keys is None else known.joined(keys))
 
     @contextmanager
-    def charging(self) -> Iterator[None]:
+    def charging(self, check: Callable[[], None] | None = None) -> Iterator[None]:
         """Write the keys to the disk, and let no other process charge a book of this folder inside the block.
 
+        Args:
+            check: may raise, before any key is written.
+
         Raises:
-            LinprobeError: they cannot be written. PrivacyError: the folder is held by another process for too long.
+            DataError: damaged keys. LinprobeError: they cannot be written. PrivacyError: the folder is held by another
+                process for too long.
         """
         if self.keys is None:
             yield
@@ -193,9 +284,14 @@ class Account:
         beside = keys_file(self.path)
         beside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with alone(beside.parent):
-            known = read_keys(beside) if beside.exists() else RowKeys()
-            keys = known.joined(self.keys)
-            if not beside.exists() or keys.sizes != known.sizes:
+            if check is not None:
+                check()
+            stated, known = read_with_keys(self.path, self.keys)
+            keys = self.keys if known is None else known.joined(self.keys)
+            digest = _digest(keys.content)
+            if (digest,) != stated.keys[-1:]:
+                state_keys(self.path, digest)
+            if not beside.exists() or known is None or digest != _digest(known.content):
                 _write_keys(beside, keys)
             yield
 
@@ -203,20 +299,18 @@ class Account:
         """The other books of the folder that have a key in common with this one, in the order of their names.
 
         Raises:
-            DataError: a damaged book, or damaged keys.
+            DataError: a damaged book, or damaged or lost keys.
         """
         found: list[SharedBook] = []
         if self.keys is None:
             return found
         own, known = keys_file(self.path), {kind: _Known(getattr(self.keys, kind)) for kind in KINDS}
-        for beside in sorted(own.parent.glob(f"*{SUFFIX}")):
-            if beside == own:
+        for path, contents, theirs in keyed_books(own.parent):
+            if keys_file(path) == own:
                 continue
-            theirs = read_keys(beside)
             common = {kind: known[kind].count(getattr(theirs, kind)) for kind in KINDS}
-            path = beside.with_suffix(BOOK_SUFFIX)
             if any(common.values()):
-                found.append(SharedBook(path, read_book(path), common))
+                found.append(SharedBook(path, contents, common))
         return found
 
     def not_compared(self) -> int:
@@ -254,23 +348,36 @@ def book_with(run: str, given: Path | None = None) -> Path | None:
     return None
 
 
-def recorded_total(run: str, epsilon: float | None, *, shared: bool) -> str:
-    """One line on what all runs of the default book of a finished run cost together, or why that is not known.
+def recorded_totals(run: str, epsilon: float | None) -> tuple[str, str]:
+    """Two lines on what all runs of the default book of a finished run cost together, or why that is not known.
 
     Args:
-        run, epsilon: of the run. shared: count runs on other files with some of its rows, and name the book. The line
-            is then private: that two files have one row in common can tell who is in both.
+        run, epsilon: of the run.
+
+    Returns: a line for a page, and one that is private: it counts runs on other files with some of the rows too, and
+        that two files have one row in common can tell who is in both.
     """
     own = "no epsilon holds" if epsilon is None else rounded_up(epsilon)
+    unknown = "the total of all runs on these rows is not known"
     try:
         path = book_with(run)
         if path is None:
-            where = f" in {books_folder()}" if shared else " where this page was made"
-            return f"no budget book{where} has this run, so other runs on its rows are not known; this run: {own}"
-        spent = spending(with_shared(read_book(path), Account.at(path).shared() if shared else ()).counted)
+            text = "no budget book{} has this run, so other runs on its rows are not known; this run: {}"
+            return text.format(" where this page was made", own), text.format(f" in {books_folder()}", own)
+        contents = read_book(path)
     except LinprobeError as error:
-        return f"the total of all runs on these rows is not known: {error if shared else 'the budget book is damaged'}"
-    runs = f"{spent.runs} recorded run{'' if spent.runs == 1 else 's'}"
-    more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
-    told = f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs} on these rows{more}; this run: {own}"
-    return f"{told} (budget book {path}; do not publish this line)" if shared else told
+        return f"{unknown}: the budget book is damaged", f"{unknown}: {error}"
+
+    def told(entries: Sequence[Entry]) -> str:
+        spent = spending(entries)
+        runs = f"{spent.runs} recorded run{'' if spent.runs == 1 else 's'}"
+        more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
+        return f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs} on these rows{more}; this run: {own}"
+
+    public = told(contents.counted)
+    try:
+        shared = Account.at(path).shared()
+    except LinprobeError as error:
+        return public, f"{unknown}: {error}"
+    private = told(with_shared(contents, shared).counted) if shared else public
+    return public, f"{private} (budget book {path}; do not publish this line)"

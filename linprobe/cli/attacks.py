@@ -42,7 +42,7 @@ def _audit(request: AuditRequest) -> None:
     """Print the lower bound; PrivacyError if it is above the claim."""
     from linprobe.accounting.figures import rounded_down, rounded_up
     from linprobe.cli import _terminal
-    from linprobe.evaluation.audit import audit, check_audit
+    from linprobe.evaluation.audit import NAMES, audit, check_audit
 
     with _terminal.TerminalProgress() as progress:
         audited = audit(request, progress)
@@ -54,22 +54,22 @@ def _audit(request: AuditRequest) -> None:
             f"{request.method} at epsilon {rounded_up(audited['epsilon'])}, delta {rounded_up(request.delta)}; "
             f"{request.runs} runs of {request.canaries} canaries{people}, confidence {request.confidence:g}",
             [_row(test) for test in audited["tests"] if test["path"] == "all"]
-            + [_row(_largest(audited["tests"], path)) for path in audited["paths"]],
+            + [_row(_largest(audited, path)) for path in audited["paths"] if len(audited["paths"]) > 1],
             header=("test", "runs on", "epsilon at least", "mu at least", "correct guesses"),
         )
-        if audited["mean_epsilon"] is not None:
+        for name, claim in audited["others"].items():
             _terminal.note(
-                f"the private mean alone: epsilon at least {rounded_down(audited['mean_epsilon_lower_bound'])}, "
-                f"claimed {rounded_up(audited['mean_epsilon'])}"
+                f"the {NAMES.get(name, name)} alone: epsilon at least {rounded_down(claim['epsilon_lower_bound'])}, "
+                f"claimed {rounded_up(claim['epsilon'])}"
             )
         _terminal.note(f"products by {audited['products']}; not covered: {', '.join(audited['not_covered'])}")
         typer.echo(rounded_down(audited["epsilon_lower_bound"]))
     check_audit(audited)
 
 
-def _largest(tests: list[dict[str, Any]], path: str) -> dict[str, Any]:
+def _largest(audited: dict[str, Any], path: str) -> dict[str, Any]:
     """The test of the steps on a path with the largest bound."""
-    steps = (test for test in tests if test["path"] == path and test["name"] != "mean")
+    steps = (test for test in audited["tests"] if test["path"] == path and test["name"] not in audited["others"])
     return max(steps, key=lambda test: float(test["epsilon_lower_bound"]))
 
 

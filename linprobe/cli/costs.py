@@ -127,8 +127,15 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
         nouns = {"rows": "row", "images": "image", "owners": "owner"}
         common = ", ".join(counted(other[kind], noun) for kind, noun in nouns.items() if other[kind])
         yield f"counted together with {other['book']}: {counted(other['runs'], 'run')}; {common} in common"
+    if len(found["shared"]) > 1:
+        yield "the total adds up the runs of all these books, also where no row is in all of them: an upper bound"
     if found["book"] is None:
         return
+    if found["not_recorded"]:
+        yield (
+            f"in no budget book here: {', '.join(found['not_recorded'])}; the total lacks such a run if it used these "
+            "rows; a book brought back from an old copy lacks the runs since then"
+        )
     if found["cap_raised_from"] is not None:
         yield f"the first cap, epsilon {rounded_up(found['cap_raised_from'])}, was raised after runs were made under it"
     elif found["cap_runs"]:

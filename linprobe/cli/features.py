@@ -60,6 +60,8 @@ def _import(request: ImportRequest) -> None:
     if description["owners"]:
         people = ", ".join(f"{count} {group}" for group, count in description["owners"].items())
         _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")
+    if description["on_both_sides"] is not None:
+        _terminal.note(f"people with rows on both sides: {description['on_both_sides']}; this number is private")
     if "train" in description["rows"] and "test" not in description["rows"]:
         _terminal.note("there are no test rows: no accuracy will be measured")
     if description["class_names_from"] == "test labels":

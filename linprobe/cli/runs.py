@@ -9,7 +9,7 @@ import typer
 from linprobe.atomic_files import replace_when_complete
 from linprobe.cli._command import command
 from linprobe.cli._shared import print_dry_run, print_json, print_made, print_private_json, printing
-from linprobe.errors import PrivacyError
+from linprobe.errors import PrivacyError, UsageError
 from linprobe.options.requests import (
     EvaluateRequest,
     ExportRequest,
@@ -20,6 +20,13 @@ from linprobe.options.requests import (
     ReportRequest,
     VerifyRequest,
 )
+
+NOISY_FIGURES = {
+    "right": "test_accuracy",
+    "std of its noise": "test_accuracy_std",
+    "balanced accuracy": "test_balanced_accuracy",
+    "std of its noise, about": "test_balanced_accuracy_std",
+}
 
 
 @command(VerifyRequest)
@@ -63,24 +70,22 @@ def _verify(request: VerifyRequest) -> None:
 @command(ReportRequest)
 def _report(request: ReportRequest) -> None:
     """Write the page, and print its path."""
-    from linprobe.accounting.row_keys import recorded_total
     from linprobe.cli import _terminal
     from linprobe.reporting.page import report
 
-    manifest = report(request)
-    _terminal.note(recorded_total(manifest.book_id, manifest.epsilon, shared=True))
+    _terminal.note(report(request))
     print_made("page", request.html)
 
 
 @command(ReleaseRequest)
 def _release(request: ReleaseRequest) -> None:
     """Write the folder, and print it."""
-    from linprobe.accounting.row_keys import recorded_total
+    from linprobe.accounting.row_keys import recorded_totals
     from linprobe.cli import _terminal
     from linprobe.evaluation import release as commands
 
     released = commands.release(request)
-    _terminal.note(recorded_total(released["run_id"], released["epsilon"], shared=True))
+    _terminal.note(recorded_totals(released["run_id"], released["epsilon"])[1])
     if request.as_json:
         print_made("release", released["release"], released)
         return
@@ -171,6 +176,14 @@ def _evaluate(request: EvaluateRequest) -> None:
     from linprobe.evaluation.predict import evaluate_run
     from linprobe.reporting.metric_tables import tables_of
 
+    if request.epsilon is not None:
+        _evaluate_private(request)
+        return
+    only = {"--delta": request.delta, "--unit": request.unit, "--book": request.book}
+    unused = [flag for flag, value in only.items() if value is not None]
+    if unused:
+        raise UsageError(f"{unused[0]} does nothing without --epsilon; give --epsilon E, or leave it out")
+
     result = evaluate_run(
         request.run,
         request.features,
@@ -188,6 +201,26 @@ def _evaluate(request: EvaluateRequest) -> None:
     if tables.left_out:
         _terminal.note(f"{tables.left_out} more classes are in --json")
     typer.echo("-" if tables.headline is None else f"{tables.headline:.4f}")
+
+
+def _evaluate_private(request: EvaluateRequest) -> None:
+    from linprobe.cli import _terminal
+    from linprobe.evaluation.private_test import evaluate_private
+
+    result = evaluate_private(request, _terminal.TerminalProgress())
+    if request.as_json:
+        print_json(result)
+        return
+    people = result["unit"] == "owner"
+    figures = [(name, result.get(key)) for name, key in NOISY_FIGURES.items()]
+    recalls = [(f"recall of {name}", value) for name, value in result.get("test_accuracy_per_class", {}).items()]
+    _terminal.table(
+        f"{result['n_test']} private test {'people' if people else 'rows'}: share of "
+        f"{'people’s ' if people else ''}predictions that are right, epsilon {result['epsilon']:g} at delta "
+        f"{result['delta']:g}",
+        [(name, _terminal.figure(value, ".4f")) for name, value in (*figures, *recalls) if value is not None],
+    )
+    typer.echo(f"{result['test_accuracy']:.4f}")
 
 
 @command(PredictRequest)

@@ -72,7 +72,7 @@ def _train(given: dict[str, Any]) -> None:
     _terminal.table(
         rows_in_words(outcome),
         [
-            *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
+            *([] if accuracy is None else [(_accuracy_in_words(outcome), _terminal.figure(accuracy, ".4f"))]),
             *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),
             *([] if std is None else [("std of its noise", _terminal.figure(std, ".4f"))]),
             *guarantee_rows(outcome),
@@ -82,6 +82,12 @@ def _train(given: dict[str, Any]) -> None:
         ],
     )
     print_made("run", outcome["run"])
+
+
+def _accuracy_in_words(outcome: dict[str, Any]) -> str:
+    """What the accuracy of a run is of: rows, or, with noise, people."""
+    people = outcome["unit"] == "owner" and outcome["test_accuracy_std"] is not None
+    return "right of a test person" if people else "test accuracy"
 
 
 def _tune(given: dict[str, Any]) -> None:
@@ -116,7 +122,7 @@ def _tune(given: dict[str, Any]) -> None:
         [
             *((f"chosen {name}", str(value)) for name, value in setting.items()),
             *([("chosen shrink", _terminal.figure(chosen["shrink"]))] if len(chosen["factors"]) > 1 else []),
-            *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
+            *([] if accuracy is None else [(_accuracy_in_words(outcome), _terminal.figure(accuracy, ".4f"))]),
             *guarantee_rows(outcome),
         ],
     )

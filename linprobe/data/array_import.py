@@ -42,7 +42,7 @@ from linprobe.data.labels import (
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.owners import OWNER, by_owner, divided
+from linprobe.data.owners import APART, OWNER, SHARED, by_owner, divided, refuse_several
 from linprobe.data.record_ids import CONTENT, GIVEN, LONGEST_ID, ContentIds
 from linprobe.errors import DataError, UsageError, reading
 from linprobe.progress import Progress, Silent
@@ -534,6 +534,7 @@ def import_arrays(
     *,
     private_test: bool = False,
     test_fraction: float | None = None,
+    shared_owners: bool = False,
     columns: Columns = _COLUMNS,
     progress: Progress = _SILENT,
 ) -> Description:
@@ -546,6 +547,7 @@ def import_arrays(
     Args:
         private_test: declares the test rows private.
         test_fraction: share of the rows, or of the people where rows have owners, to use for testing.
+        shared_owners: people may have test rows and other rows; the fraction is then of rows.
         columns, progress: as in `read_arrays`.
 
     Raises:
@@ -553,7 +555,8 @@ def import_arrays(
             are no finite float32.
     """
     where = ", ".join(map(str, sources))
-    arrays = _read_groups(sources, test_fraction, columns, progress)
+    arrays = _read_groups(sources, test_fraction, columns, progress, by_row=shared_owners)
+    test_owners = _test_owners(arrays, where, shared=shared_owners)
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
         _check_present(arrays, columns, where)
@@ -571,6 +574,7 @@ def import_arrays(
         source=", ".join(source.name for source in sources),
         ids_from=GIVEN if f"id_{first}" in arrays else CONTENT,
         test_rows=PRIVATE if private_test else "public",
+        test_owners=test_owners,
         task=MULTILABEL if labelled and holds_label_matrix(arrays) else MULTICLASS,
     )
     with FeatureWriter(out, description, shown_as=Path(where)) as writer:
@@ -582,7 +586,9 @@ def import_arrays(
     return description
 
 
-def _read_groups(sources: Sequence[Path], fraction: float | None, columns: Columns, progress: Progress) -> Arrays:
+def _read_groups(
+    sources: Sequence[Path], fraction: float | None, columns: Columns, progress: Progress, *, by_row: bool
+) -> Arrays:
     """The arrays of all groups. Raises as `import_arrays`."""
     if (len(sources) != 1 and columns.x is not None) or (columns.y is not None and columns.x is None):
         raise UsageError(
@@ -593,10 +599,18 @@ def _read_groups(sources: Sequence[Path], fraction: float | None, columns: Colum
     divides = fraction is not None or columns.split is not None
     whole = one_table and (divides or sources[0].stem not in GROUPS)
     arrays = read_arrays(sources, columns, progress, "train" if whole else None)
-    return _in_groups(arrays, fraction, columns, ", ".join(map(str, sources))) if divides else arrays
+    where = ", ".join(map(str, sources))
+    return _in_groups(arrays, fraction, columns, where, by_row=by_row) if divides else arrays
 
 
-def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str) -> Arrays:
+def _test_owners(arrays: Arrays, where: str, *, shared: bool) -> str:
+    """What a description states of people with test rows. UsageError where rows have no owners to be `shared`."""
+    if shared and not {f"{OWNER}_test", f"{OWNER}_train"} <= arrays.keys():
+        raise UsageError(f"--owners-on-both-sides does nothing for {where}, where rows have no owners; leave it out")
+    return SHARED if shared else APART
+
+
+def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str, *, by_row: bool) -> Arrays:
     """The arrays of training rows in groups, by their owners, ids or content. Raises as `divided`."""
     if "X_train" not in arrays or "y_train" not in arrays or "X_test" in arrays or "X_public" in arrays:
         raise UsageError(
@@ -606,7 +620,7 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
     if columns.split is not None and "split_train" not in arrays:
         raise UsageError(f"{where} has no column {columns.split!r}; --split-column is for one table; leave it out")
     x, ids, owners = arrays["X_train"], arrays.get("id_train"), _owners(arrays, "train", len(arrays["X_train"]))
-    names = ids if owners is None else owners
+    names = ids if owners is None or by_row else owners
     if names is None:
         made = ContentIds("train")
         made.add(x, arrays["y_train"])
@@ -749,7 +763,7 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
     """The owner of each row of a group as text, shape (n_rows,); None if none are given.
 
     Raises:
-        DataError: another number of owners than rows, or numbers that are not whole.
+        DataError: another number of owners than rows, numbers that are not whole, or rows that show several people.
     """
     given = arrays.get(f"{OWNER}_{group}")
     if given is None:
@@ -760,4 +774,13 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
             f"{OWNER}_{group} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
             "whole number for each row"
         )
-    return np.char.decode(owners, "utf-8") if owners.dtype.kind == "S" else owners.astype(np.str_)
+    if owners.dtype.kind in "iu":
+        return owners.astype(np.str_)
+    names = {key: _as_text(np.asarray(array)) for key, array in arrays.items() if key.startswith(f"{OWNER}_")}
+    known = {str(name) for array in names.values() for name in array.ravel().tolist()}
+    refuse_several(names[f"{OWNER}_{group}"].tolist(), f"{OWNER}_{group}", known=known)
+    return names[f"{OWNER}_{group}"]
+
+
+def _as_text(names: NDArray[Any]) -> NDArray[np.str_]:
+    return np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names.astype(np.str_)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
 from linprobe.data.owners import Bounds, capped, id_hashes, owner_bounds, refuse_both_sides
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.row_checks import GroupRows, check_rows, compare_test_rows, share_rows
+from linprobe.data.row_checks import GroupRows, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_digests import Commitment
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.data.sources import ChainedSource, Source
@@ -104,6 +104,11 @@ class Dataset:
         """Number of protected units: rows, or people. Public."""
         own = self.private.n_rows if self.bounds is None else len(self.bounds) - 1
         return own + sum(source.n_rows for source in self.protected[1:])
+
+    @cached_property
+    def test_bounds(self) -> Bounds | None:
+        """`test_people` of the feature file, None for rows of a caller."""
+        return None if self.features is None else test_people(self.features, self.unit)
 
     @property
     def unit(self) -> str:
@@ -245,20 +250,22 @@ def dataset_of(
 ) -> Dataset:
     """The rows of a feature file, split by public facts; `other` has public rows, `unlabelled` some without labels.
 
-    No row of `features` is read.
+    Of the rows of `features` only private test rows are read, to compare them with public ones.
 
     Raises:
         UsageError: options that do not fit the files, or `owner` without owners. DataError: files that do not belong
             together, rows of a person that are not adjacent, classes with fewer rows than `shots`.
-        PrivacyError: a person with private and with public rows.
+        PrivacyError: a person with private and with public rows, or a private test row that is public.
     """
     split = split or Split()
     # a method that joins public rows protects all rows
     shots = 0 if split.joined and split.shots else split.shots
     public, taken = _public_rows(features, other, shots, split)
     private, bounds, people = private_units(features, taken, split)
-    further = None if unlabelled is None else _unlabelled_rows(features, unlabelled)
-    _refuse_shared_people(people, (*(() if public is None else public.parts), *(() if further is None else (further,))))
+    if unlabelled is not None:
+        _check_made_alike(features, unlabelled)
+    further = None if unlabelled is None else unlabelled_group(unlabelled)
+    _refuse_private_outside(features, split, people, public, further)
     # labels of protected rows must not be counted
     weights = None if class_weight is None else _weights(class_weight, features, None if split.joined else public)
     return Dataset(
@@ -356,7 +363,8 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
             "several labels a row: the same labels in the same order"
         )
     group = "public" if "public" in other.sizes else "train"
-    if "test" in features.sizes and features.has_owners("test") and other.has_owners(group):
+    apart = "test" in features.sizes and features.has_owners("test") and not mine.shares_owners
+    if apart and other.has_owners(group):
         where = f"{features.path} with public rows of {other.path}"
         refuse_both_sides(GroupRows(features, "test").owners(), GroupRows(other, group).owners(), where)
     if mine.several_labels:
@@ -397,16 +405,36 @@ def unlabelled_group(features: FeatureReader) -> GroupRows:
     return GroupRows(features, UNLABELLED)
 
 
-def _unlabelled_rows(features: FeatureReader, other: FeatureReader) -> GroupRows:
-    """The rows of another file, without labels. PrivacyError if private test rows are among them."""
-    _check_made_alike(features, other)
-    rows = unlabelled_group(other)
-    if features.description.private_test and share_rows(GroupRows(features, "test"), rows):
-        raise PrivacyError(
-            f"{other.path} holds private test rows, or rows of their images, of {features.path}; refinement treats its "
-            "rows as public, and that would leak; give other rows with --unlabelled"
-        )
-    return rows
+def _refuse_private_outside(
+    features: FeatureReader, split: Split, people: Iterable[str], public: PublicRows | None, further: GroupRows | None
+) -> None:
+    """PrivacyError if public rows, or `further` ones without labels, show private `people` or private test rows."""
+    labelled = () if public is None else public.parts
+    unlabelled = () if further is None else (further,)
+    protected = set(people)
+    if features.description.shares_owners and test_people(features, split.unit) is not None:
+        protected.update(features.owners("test"))
+    _refuse_shared_people(protected, (*labelled, *unlabelled))
+    # a method that joins public rows protects them
+    _refuse_private_test(features, (*(() if split.joined else labelled), *unlabelled), split.unit)
+
+
+def _refuse_private_test(features: FeatureReader, public: Iterable[GroupRows], unit: str | None) -> None:
+    """PrivacyError if private test rows of a file, or rows of their images or people, are among public rows."""
+    if not features.description.private_test:
+        return
+    test, by_owner = GroupRows(features, "test"), unit == OWNER
+    for part in public:
+        if share_rows(test, part) or (by_owner and share_people(test, part)):
+            use = (
+                "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"
+                if part.group == UNLABELLED
+                else "a private row cannot be public too; give other rows, or --public-shots K"
+            )
+            raise PrivacyError(
+                f"the group {part.group} of {part.features.path} holds private test rows, or rows of their images"
+                f"{' or people' if by_owner else ''}, of {features.path}; {use}"
+            )
 
 
 def private_units(
@@ -440,6 +468,17 @@ def private_units(
     return GroupRows(features, "train", keep), bounds, people
 
 
+def test_people(features: FeatureReader, unit: str | None) -> Bounds | None:
+    """Where the private test rows of each person begin, shape (n_people + 1,); None if each row is a unit, or public.
+
+    Raises:
+        DataError: rows of a person that are not adjacent.
+    """
+    if unit != OWNER or not features.description.private_test or not features.has_owners("test"):
+        return None
+    return owner_bounds(features.owner_batches("test"), f"group test of {features.path}")[0]
+
+
 def check_unit(features: FeatureReader, unit: str | None) -> None:
     """UsageError if rows have owners and no unit was asked for: what a run protects is the caller's choice."""
     if unit is None and features.has_owners("train"):
@@ -450,8 +489,7 @@ def check_unit(features: FeatureReader, unit: str | None) -> None:
         )
 
 
-def _refuse_shared_people(people: Sequence[str], public: Iterable[GroupRows]) -> None:
-    private = set(people)
+def _refuse_shared_people(private: Set[str], public: Iterable[GroupRows]) -> None:
     for part in public:
         if private and part.features.has_owners(part.group) and not private.isdisjoint(part.owners()):
             raise PrivacyError(
@@ -478,7 +516,7 @@ def check_test_rows(features: FeatureReader, use: str, *, private: bool = False)
     if features.description.private_test and not private:
         raise PrivacyError(
             f"test rows of {features.path} are private, and {use} public ones; give another file, or train with "
-            "--test-epsilon to release a noisy accuracy"
+            "--test-epsilon, or give evaluate --epsilon E, to release a noisy accuracy"
         )
 
 

@@ -31,6 +31,7 @@ from linprobe.data.hdf5_checks import (
     texts,
 )
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, TASKS, as_labels, check_stored
+from linprobe.data.owners import APART, SHARED
 from linprobe.errors import DataError, reading
 
 SCHEMA_VERSION = 1
@@ -129,7 +130,7 @@ class FeatureFile(FeatureReader):
 
     def _described(self) -> Description:
         texts = text_attributes(self._file.attrs, self.path, TEXT_ATTRIBUTES)
-        for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS)):
+        for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS), ("test_owners", (APART, SHARED))):
             texts[name] = texts[name] or values[0]
             if texts[name] not in values:
                 raise DataError(f"{self.path}: {name} is {texts[name][:40]!r}; allowed: {', '.join(values)}")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from linprobe import __version__
 from linprobe.data.labels import MULTICLASS, MULTILABEL
+from linprobe.data.owners import APART, SHARED
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError
@@ -71,6 +72,7 @@ class Description:
         ids_from: origin of the training rows' ids: `given`, `file names` or `content`.
         test_rows: `public`, or `private`; accuracy on private ones is released with noise only.
         task: `multiclass`, one class a row, or `multilabel`.
+        test_owners: `apart`, or `shared` if people may have rows in test and in another group, as the user declared.
     """
 
     class_names: tuple[str, ...]
@@ -87,12 +89,18 @@ class Description:
     ids_from: str = GIVEN
     test_rows: str = "public"
     task: str = MULTICLASS
+    test_owners: str = APART
     tool_version: str = __version__
 
     @property
     def private_test(self) -> bool:
         """Whether the test rows were declared private."""
         return self.test_rows == PRIVATE
+
+    @property
+    def shares_owners(self) -> bool:
+        """Whether people may be on both sides."""
+        return self.test_owners == SHARED
 
     @property
     def several_labels(self) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,11 @@ from numpy.typing import NDArray
 from linprobe.errors import DataError, UsageError
 
 OWNER = "owner"  # column of a table, and first part of an array's key
+APART, SHARED = "apart", "shared"  # people with test rows: apart from the others, or declared not to be
 TEST_NAMES = ("test", "val", "validation", "valid")  # of a folder, or in a column, of test rows
 OwnerOf = Callable[[str], str | None]  # the owner of the record with an id; None if nobody is named
+LISTED, PERHAPS_LISTED = re.compile(r"[;|\n\t]"), re.compile(r"[,/+&]")  # between the people of a row
+BRACKETS = {"[": "]", "(": ")", "{": "}"}
 Bounds = NDArray[np.int64]  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
 
 
@@ -45,7 +49,7 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
         batches: the owner of each row, in row order. where: the rows, for the message.
 
     Raises:
-        DataError: rows of an owner that are not adjacent, or an empty name.
+        DataError: rows of an owner that are not adjacent, an empty name, or one that lists several people.
     """
     starts: list[int] = []
     names: list[str] = []
@@ -64,7 +68,41 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
             f"{where} has {len(names) - len(set(names))} owners whose rows are not adjacent; allowed: the rows of a "
             "person next to each other; make the file with linprobe import or extract, which sort them"
         )
+    refuse_several(names, where, starts)
     return np.array([*starts, row], dtype=np.int64), names
+
+
+def names_several(owner: str, known: Collection[str]) -> bool:
+    """Whether an owner lists several people: `P1;P2`, `P1|P2`, `[P1, P2]`; or `P1,P2`, if both are owners themselves.
+
+    A comma alone may be part of a name.
+    """
+    parts = [part.strip() for part in LISTED.split(owner) if part.strip()]
+    if len(parts) > 1 or (owner[:1] in BRACKETS and owner[-1:] == BRACKETS[owner[0]] and "," in owner):
+        return True
+    parts = [part.strip() for part in PERHAPS_LISTED.split(owner) if part.strip()]
+    return len(parts) > 1 and all(part in known for part in parts)
+
+
+def refuse_several(owners: Sequence[str], where: str, rows: Sequence[object] | None = None, known: Any = None) -> None:
+    """Refuse rows that show several people: removing one of them would change whose the other rows are.
+
+    Args:
+        owners: of rows, shape (n_rows,). where: the rows, for the message, which names rows and nobody. rows: their
+            names, by default their places. known: a set of owners of other rows as well; None for `owners` alone.
+
+    Raises:
+        DataError: an owner that lists people.
+    """
+    each = set(owners)
+    several = {owner for owner in each if names_several(owner, each if known is None else known)}
+    found = [row if rows is None else rows[row] for row, owner in enumerate(owners) if owner in several]
+    if found:
+        raise DataError(
+            f"{where}: {len(found)} rows list several people as their owner, first "
+            f"{', '.join(map(str, found[:5]))}; allowed: one owner a row; leave such rows out, or give all people "
+            "who share rows, directly or through others, one name, and the group is protected as one"
+        )
 
 
 def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) -> None:
@@ -81,7 +119,8 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
     if both:
         raise DataError(
             f"{where}: people with rows on both sides, in test and in train or public: {len(both)}; allowed: 0; remove "
-            "their rows from one side and make the file again; extract --test-fraction splits by person"
+            "their rows from one side and make the file again; extract --test-fraction splits by person; for an "
+            "accuracy on people that the model knows, import or extract with --owners-on-both-sides"
         )
 
 

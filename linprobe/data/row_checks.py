@@ -211,6 +211,12 @@ def share_rows(private: GroupRows, public: GroupRows) -> bool:
     return _share_an_image(private, public) or share_a_row(*rows)
 
 
+def share_people(private: GroupRows, public: GroupRows) -> bool:
+    """Whether two groups have rows of one owner; False where a file has no owners."""
+    named = all(group.features.has_owners(group.group) for group in (private, public))
+    return named and not set(private.owners()).isdisjoint(public.owners())
+
+
 def _share_an_image(private: GroupRows, public: GroupRows) -> bool:
     """Whether two groups have rows of one image; False where a file has no fingerprints."""
     mine, theirs = private.image_keys(), public.image_keys()
@@ -274,7 +280,7 @@ def _finite_blocks(features: FeatureReader, group: str) -> RawBlocks:
 
 def _check_people(features: FeatureReader) -> None:
     """DataError for people with test rows and other rows."""
-    if "test" not in features.sizes or not features.has_owners("test"):
+    if "test" not in features.sizes or not features.has_owners("test") or features.description.shares_owners:
         return
     others = [group for group in ("train", "public") if group in features.sizes and features.has_owners(group)]
     names = (name for group in others for name in GroupRows(features, group).owners())

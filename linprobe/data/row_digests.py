@@ -181,7 +181,7 @@ def _float32(x: RawRows) -> NDArray[np.float32]:
 def _half(x: RawRows) -> NDArray[np.uint16]:
     """The bits of rows in half precision. Zeros have no sign."""
     with np.errstate(over="ignore", under="ignore"):
-        bits = x.astype(np.float16).view(np.uint16)  # a copy
+        bits = x.astype(np.float16, order="C").view(np.uint16)  # a copy
     bits[bits == NEGATIVE_ZERO] = 0
     return bits
 

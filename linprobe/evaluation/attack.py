@@ -174,6 +174,11 @@ def _compared(features: FeatureReader, dataset: Dataset) -> _Compared:
     inside, outside = GroupRows(features, "train", dataset.keep), GroupRows(features, "test")
     if dataset.bounds is None or not features.has_owners("test"):
         return _Compared(inside, outside, inside.n_rows, outside.n_rows)
+    if features.description.shares_owners:
+        raise UsageError(
+            f"{features.path} has people on both sides, so its test people are no outsiders to attack with; allowed: a "
+            "file made without --owners-on-both-sides"
+        )
     bounds, names = owner_bounds(features.owner_batches("test"), f"group test of {features.path}")
     sizes = np.concatenate([np.diff(dataset.bounds), np.diff(bounds)])
     return _Compared(inside, outside, dataset.n_units, len(names), sizes)
@@ -205,7 +210,8 @@ def _lira(
     options = {name: value for name, value in manifest.options.items() if name != "insecure_seed"}
     settings = Settings.of_given(find_method(manifest.method), options)
     counted, balanced = manifest.class_counts is not None, manifest.class_prior == UNIFORM
-    settings = replace(settings, class_counts=counted, balanced=balanced)
+    similar = manifest.refined is not None and manifest.refined.similar is not None
+    settings = replace(settings, class_counts=counted, balanced=balanced, similar=similar)
     if manifest.unit == OWNER and compared.sizes is None:
         raise UsageError(
             f"run {run.folder} protects people, and test rows of {features.path} have no owners, so shadow probes "

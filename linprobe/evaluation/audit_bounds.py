@@ -10,7 +10,7 @@ The tests and their sources:
 - `one run f-DP` counts the same guesses against the trade-off function of mu-GDP, not against one (epsilon, delta)
   (Mahloujifar, Melis, Chaudhuri 2024, "Auditing f-Differential Privacy in One Run", Algorithm 3).
 
-`mean` is the test `sum` on the private mean alone, which has a claim of its own.
+Each release besides the steps, such as `mean`, has the test `sum` to itself, as it has a claim of its own.
 
 Every test is done on all runs together and on the runs of each path. Each bound has confidence
 1 - (1 - confidence) / (number of bounds), so all hold together at `confidence` (Bonferroni).
@@ -19,7 +19,8 @@ Every test is done on all runs together and on the runs of each path. Each bound
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,6 @@ from scipy.stats import binom, nct
 
 from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.mechanisms.grid import GRID_BITS
-from linprobe.methods.private_mean import MEAN
 from linprobe.options import MAX_EPSILON
 
 ALL = "all"
@@ -45,7 +45,7 @@ class Trials:
     Attributes:
         inside: whether each canary was in, shape (runs, canaries).
         scores: z, shape (runs, steps, canaries), in units of the claimed noise.
-        means: the same in the private mean, shape (runs, canaries); None if none was released.
+        others: the same in each release besides the steps by purpose, shape (runs, canaries); NaN is no trial.
         paths: the path of each run.
         products: what computed products on the host, `kernel` or `numpy`.
     """
@@ -54,13 +54,13 @@ class Trials:
     scores: NDArray[np.float64]
     paths: tuple[str, ...]
     products: str = ""
-    means: NDArray[np.float64] | None = None
+    others: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def on(self, path: str) -> Trials:
         """The runs on one path."""
         chosen = [run for run, taken in enumerate(self.paths) if taken == path]
-        means = None if self.means is None else self.means[chosen]
-        return Trials(self.inside[chosen], self.scores[chosen], (path,) * len(chosen), self.products, means)
+        others = {purpose: scores[chosen] for purpose, scores in self.others.items()}
+        return Trials(self.inside[chosen], self.scores[chosen], (path,) * len(chosen), self.products, others)
 
 
 def lower_bounds(trials: Trials, delta: float, confidence: float) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def lower_bounds(trials: Trials, delta: float, confidence: float) -> list[dict[s
     """
     paths = sorted(set(trials.paths), key=trials.paths.index)
     parts = [(ALL, trials), *((path, trials.on(path)) for path in paths if len(paths) > 1)]
-    n_tests = len(parts) * ((5 if trials.scores.shape[1] > 1 else 3) + (trials.means is not None))
+    n_tests = len(parts) * ((5 if trials.scores.shape[1] > 1 else 3) + len(trials.others))
     each = 1 - (1 - confidence) / n_tests
     return [{"name": name, "path": path, **bound} for path, part in parts for name, bound in _on(part, delta, each)]
 
@@ -94,9 +94,10 @@ def _on(trials: Trials, delta: float, confidence: float) -> list[tuple[str, dict
     bounds.append(("one run", {"epsilon_lower_bound": epsilon, **counted}))
     mu = one_run_mu(correct, guesses, inside.size, confidence)
     bounds.append(("one run f-DP", {"epsilon_lower_bound": epsilon_of(mu, delta), "mu_lower_bound": mu, **counted}))
-    if trials.means is not None:
-        mu = mu_lower_bound(trials.means[inside], trials.means[~inside], confidence)
-        bounds.append((MEAN, {"epsilon_lower_bound": epsilon_of(mu, delta), "mu_lower_bound": mu}))
+    for purpose, found in trials.others.items():
+        known = np.isfinite(found)
+        mu = mu_lower_bound(found[known & inside], found[known & ~inside], confidence)
+        bounds.append((purpose, {"epsilon_lower_bound": epsilon_of(mu, delta), "mu_lower_bound": mu}))
     return bounds
 
 

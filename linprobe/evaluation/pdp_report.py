@@ -27,11 +27,10 @@ from linprobe.accounting.calibrate import calibrate, check_epsilon
 from linprobe.accounting.events import OWNER, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
-from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts, summary
+from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
 from linprobe.accounting.spending import Spending
 from linprobe.atomic_files import json_text, replace_when_complete
 from linprobe.errors import PrivacyError, UsageError
-from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest
@@ -54,6 +53,7 @@ from linprobe.runs.run_folder import (
     writing,
 )
 from linprobe.training.charge import charge_histogram, preview_histogram
+from linprobe.training.execute import released_histogram
 from linprobe.training.words import DryRun, Lines, listed, together_facts, together_line, written
 
 FILE = "published_histogram_{}.json"
@@ -85,9 +85,7 @@ def publish(
 ) -> tuple[dict[str, Any], Manifest]:
     """Release the histogram of epsilon_i with Gaussian noise, as a run beside `run` whose ledger holds the charge.
 
-    Given the releases, epsilon_i is a function of record or person i alone (`docs/proofs/people.md`), so one of them
-    changes one count by one: the L2 sensitivity is 1. The charge is written to the budget book and the ledger before
-    the noise is drawn.
+    The charge is written to the budget book and the ledger before the noise is drawn.
 
     Returns: the histogram, and the manifest of the run with it.
 
@@ -102,7 +100,7 @@ def publish(
         training = grouped(event for event in events if event.purpose != HISTOGRAM)
         delta = manifest.bound[1]
         training_epsilon = accountant_of(manifest).epsilon(training, delta)
-        counts = histogram_counts(run.per_record.losses.epsilon(delta, training_epsilon), training_epsilon)
+        epsilons = run.per_record.losses.epsilon(delta, training_epsilon)
         charge_histogram(run, grouped(events), planned, book)
         (folder / RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
         (folder / LEDGER).write_bytes(run[LEDGER])
@@ -113,8 +111,7 @@ def publish(
             ledger.close()
 
         mechanism = GaussianMechanism(NoiseSource(), charge, first_step=len(events))
-        clipped = ClippedSum(counts[:, None], 1.0, np.ones(1))
-        noisy = mechanism.release(clipped, planned.noise_multiplier, purpose=HISTOGRAM).value[:, 0]
+        noisy = released_histogram(epsilons, training_epsilon, mechanism, planned.noise_multiplier)
         updated = _charged(manifest, ledger.events, Published(HISTOGRAM, epsilon, planned.noise_multiplier, name))
         histogram = {
             "what": "noisy number of records by their own training epsilon; safe to publish",

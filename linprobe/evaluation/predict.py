@@ -17,6 +17,7 @@ from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import extraction_of
 from linprobe.data.labels import MULTILABEL
+from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import shares_given
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
@@ -38,6 +39,7 @@ from linprobe.runs.matching import (
 from linprobe.runs.refined_weights import gathered, refined_weights
 from linprobe.runs.refinement import kept_shares, known_of, refuse_unrefinable
 from linprobe.runs.scores import class_scores, fit_temperature, label_probabilities, probabilities
+from linprobe.training.charge import refuse_private_in_books
 
 
 def predict_rows(
@@ -327,6 +329,7 @@ def temperature_of(
         seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
             refuse_private_as_public(run, opened, "a temperature", progress)
+            refuse_private_in_books([GroupRows(opened, "public")])
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias if bias is None else bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
         if seen:

@@ -13,7 +13,8 @@ from linprobe.atomic_files import json_text
 from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, extraction_of
-from linprobe.errors import DataError, LinprobeError, PrivacyError
+from linprobe.data.row_checks import GroupRows
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.evaluation.pdp_report import signing_key, write_derived
 from linprobe.options.requests import RefineRequest
 from linprobe.progress import Progress
@@ -25,6 +26,7 @@ from linprobe.runs.metrics_file import figures_of, measured_accuracy
 from linprobe.runs.refined_weights import Refined
 from linprobe.runs.refinement import refined_by, refinement, refuse_unrefinable
 from linprobe.runs.run_folder import RUN_ID, RunFolder, new_run_folder
+from linprobe.training.charge import refuse_private_in_books
 
 
 def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
@@ -44,6 +46,11 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     verified(run)
     key = signing_key(run, request.sign)
     refuse_unrefinable(run)
+    if run.manifest.centre == "none" and run.manifest.n_private:
+        raise UsageError(
+            f"run {run.folder} was not centred, so rows of another kind would go unnoticed and make it worse; train "
+            "with --unlabelled, which counts the private rows near them"
+        )
     if run.manifest.test_rows == "private" and run.manifest.test_accuracy is not None:
         raise PrivacyError(
             f"run {run.folder} states a noisy accuracy of its weights on private test rows, and other weights need "
@@ -55,6 +62,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
             check_width(run, rows.n_features, rows.path)
             refined = refined_by(run, run.weights, run.bias, rows)
             refuse_private_as_public(run, rows, "a refinement", progress, group=UNLABELLED)
+            refuse_private_in_books([GroupRows(rows, UNLABELLED)])
             stated = refinement(rows, refined, run)
         accuracy, figures = _measured(run, refined, progress)
         made = {MODEL: _archive(refined), UNREFINED: run[MODEL]}

@@ -17,7 +17,8 @@ FREE = {
     "like", "as_json", "unlabelled",
 }  # fmt: skip
 OF_LABELLED = (
-    "classes", "test_fraction", "private_test", "table", "owners", "owner_regex", "class_names", "templates",
+    "classes", "test_fraction", "private_test", "owners_on_both_sides", "table", "owners", "owner_regex", "class_names",
+    "templates",
 )  # fmt: skip
 
 

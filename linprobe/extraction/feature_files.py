@@ -8,6 +8,7 @@ from typing import Any
 from linprobe.data.array_import import Columns, import_arrays
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import is_hdf5
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.extraction.request import read_lines
@@ -43,6 +44,7 @@ def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:
                 classes,
                 private_test=request.private_test,
                 test_fraction=request.test_fraction,
+                shared_owners=request.owners_on_both_sides,
                 columns=columns,
                 progress=progress,
             )
@@ -63,6 +65,7 @@ def describe_features(path: Path, *, whole: bool = True) -> dict[str, Any]:
                 for group in features.sizes
                 if features.has_owners(group)
             },
+            "on_both_sides": _on_both_sides(features) if description.shares_owners else None,
             "n_features": features.n_features,
             "n_classes": len(description.class_names),
             "text_weights": features.text_weights() is not None,
@@ -76,3 +79,10 @@ def info(path: Path) -> dict[str, Any]:
     if path.is_dir():
         return RunFolder(path).manifest.to_json()
     return describe_features(path)
+
+
+def _on_both_sides(features: FeatureReader) -> int:
+    """The number of people with test rows and other rows. Private."""
+    groups = [group for group in features.sizes if group != "test" and features.has_owners(group)]
+    others = {name for group in groups for name in features.owners(group)}
+    return len(others.intersection(features.owners("test")))

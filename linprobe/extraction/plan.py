@@ -15,7 +15,7 @@ from torch import Tensor
 
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import PRIVATE
-from linprobe.data.owners import id_hashes
+from linprobe.data.owners import SHARED, id_hashes
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones import RANDOM, SUFFIXES, Backbone, load_backbone
 from linprobe.extraction.images import Batches, ImageTransform, first_shapes, first_size
@@ -233,6 +233,7 @@ def make_plan(
         "dtype": request.dtype,
         "torch": torch.__version__,
         **({"test_rows": PRIVATE} if request.private_test else {}),
+        **({"test_owners": SHARED} if request.owners_on_both_sides else {}),
     }
     named = re.sub(r"[^\w.-]", "-", backbone.name)
     out = request.out or Path("features") / f"{Path(source.name).stem}-{named}.h5"

@@ -22,6 +22,7 @@ from torch import Tensor
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import Description, common_keys
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.owners import APART
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, advice, reading
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batches
@@ -30,7 +31,7 @@ from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, SOUR
 from linprobe.extraction.plan import ExtractionPlan, backbone_like, choose_device, make_plan
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, read_lines
 from linprobe.extraction.sources import open_source
-from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, with_owners
+from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, splits_by, with_owners
 from linprobe.extraction.sources.folders import unlabelled_source
 from linprobe.extraction.sources.tables import table_source
 from linprobe.parallel import torch_group
@@ -82,11 +83,11 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> Ex
                 request.images,
                 classes=classes,
                 test_fraction=request.test_fraction,
-                owner_of=None if owners is None else owners.of,
+                owner_of=splits_by(owners, shared=request.owners_on_both_sides),
             )
     else:
         source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)
-    source = with_owners(source, owners)
+    source = with_owners(source, owners, shared=request.owners_on_both_sides)
     weights = (request.weights, request.random_weights, request.arguments or {})
     if recipe is not None:
         backbone = backbone_like(recipe, request.weights)
@@ -266,6 +267,7 @@ def assemble(plan: ExtractionPlan) -> str | None:
         class_names_from=plan.source.class_names_from,
         ids_from=plan.source.ids_from,
         test_rows=settings.get("test_rows", "public"),
+        test_owners=settings.get("test_owners", APART),
         backbone=plan.backbone.name,
         weights=plan.backbone.weights,
         weights_digest=settings["weights_digest"],

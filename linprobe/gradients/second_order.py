@@ -75,7 +75,7 @@ class SymmetricSum:
         for stripe in self._stripes:
             stripe.pack(packed)
         packed = all_reduce(packed)
-        diagonal = _diagonal(self._n_features)
+        diagonal = diagonal_places(self._n_features)
         entries = packed[diagonal]
         packed = packed * math.sqrt(2)
         packed[diagonal] = entries
@@ -143,13 +143,13 @@ def lower_triangle(packed: NDArray[np.float64], n_features: int) -> NDArray[np.f
     """
     matrix = np.zeros((n_features, n_features))
     entries = packed[:, 0] / math.sqrt(2)
-    entries[_diagonal(n_features)] = packed[_diagonal(n_features), 0]
+    entries[diagonal_places(n_features)] = packed[diagonal_places(n_features), 0]
     for row in range(n_features):
         matrix[row, : row + 1] = entries[_place(row) : _place(row + 1)]
     return matrix
 
 
-def _diagonal(n_features: int) -> NDArray[np.int64]:
+def diagonal_places(n_features: int) -> NDArray[np.int64]:
     """Where the diagonal is in the packed triangle, shape (n_features,)."""
     row = np.arange(n_features)
     return row * (row + 3) // 2

@@ -24,7 +24,16 @@ row of zeros, adds nothing. The prediction for a row depends on that row and the
 stay the same. The sensitivity is sqrt(2) under zero-out of one test row. R has less noise than the sum of C noisy
 counts.
 
-What follows costs nothing: the accuracy is R~ over the public number of test rows, and of a class
+Where the test rows of a person are one unit, person u adds the shares of their rows: a_uc of class c and predicted
+correctly, b_uc of class c and predicted wrongly, all rounded down to multiples of `SHARE_STEP`, and A_u = sum_c a_uc.
+They are 0 or more, and add up to at most 1. So, whatever the number of rows,
+
+    A_u^2 + sum_c (a_uc^2 + b_uc^2) <= A_u^2 + A_u^2 + (1 - A_u)^2 <= 2,
+
+as the middle is convex in A_u, with 2 at A_u = 1 and 1 at A_u = 0. The sensitivity is sqrt(2) under zero-out of one
+test person. Each person is scored alone, so that nobody moves the others.
+
+What follows costs nothing: the accuracy is R~ over the public number of test rows, or of test people, and of a class
 
     n~ = r~ + w~,    recall = r~ / n~,    var(recall) = s^2 ((1 - recall)^2 + recall^2) / n~^2, about
 
@@ -59,7 +68,7 @@ from numpy.typing import NDArray
 from linprobe.mechanisms.clipping import ClippedSum
 
 SHARE_STEP = 2.0**-20
-SENSITIVITY = math.nextafter(math.sqrt(2), math.inf)  # of the numbers of test rows
+SENSITIVITY = math.nextafter(math.sqrt(2), math.inf)  # of the numbers of test rows, or the shares of test people
 LEAST_SIGNAL = 4.0
 _Output = TypeVar("_Output")
 
@@ -81,15 +90,15 @@ def correct_counts(counted: Sequence[tuple[float, float]], n_tracked: int) -> Cl
     return ClippedSum(centred, correct_counts_sensitivity(len(counted)), np.ones(n_tracked))
 
 
-def held_out_counts(cells: NDArray[np.int64]) -> ClippedSum:
-    """v, shape (1 + 2 C, 1), to be released, from the numbers of correct and wrong predictions, (n_classes, 2)."""
+def held_out_counts(cells: NDArray[np.float64]) -> ClippedSum:
+    """v, shape (1 + 2 C, 1), to be released, from numbers or shares that are correct and wrong, (n_classes, 2)."""
     counts = np.concatenate([[cells[:, 0].sum()], cells.ravel()]).astype(np.float64)
     return ClippedSum(counts[:, None], SENSITIVITY, np.zeros(0))
 
 
 @dataclass(frozen=True)
 class NoisyTest:
-    """Released numbers of private test rows.
+    """Released numbers of private test rows, or sums of the shares of test people.
 
     Attributes:
         right: R~. by_class: r~ and w~ of each class, shape (n_classes, 2). std: s.
@@ -105,7 +114,7 @@ class NoisyTest:
         return cls(float(released[0]), released[1:].reshape(-1, 2), noise_multiplier * SENSITIVITY)
 
     def accuracy(self, n_test: int) -> tuple[float, float]:
-        """Share of correct predictions for `n_test` test rows, from 0 to 1, and the standard deviation of its noise."""
+        """Share of correct predictions for `n_test` test rows or people, from 0 to 1, and the std of its noise."""
         return _within(self.right / n_test), self.std / n_test
 
     @property

@@ -253,6 +253,11 @@ class Sampling:
     n_steps: int = SAMPLED_STEPS
 
 
+def never(options: Any) -> bool:
+    """False: of a method without momentum."""
+    return False
+
+
 def unchanged(options: Any, has_public: bool) -> Any:
     """Options that public rows do not decide."""
     return options
@@ -282,6 +287,7 @@ class Method:
         shares: (options) -> parts of the budget for releases other than the steps.
         weighs: whether weights of rows multiply all of its losses, private and public.
         several_labels: whether it trains on rows with several labels.
+        has_momentum: options -> whether few steps around a mean have momentum (`linprobe.methods._descent.Pace`).
     """
 
     summary: str
@@ -299,6 +305,7 @@ class Method:
     shares: Callable[[Any], tuple[Share, ...]] = no_shares
     weighs: bool = False
     several_labels: bool = False
+    has_momentum: Callable[[Any], bool] = never
 
     @property
     def name(self) -> str:

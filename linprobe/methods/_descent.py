@@ -23,12 +23,17 @@ spread over d directions; noise is 1 / g. The ratio of the two, with a factor th
     w = min(1, g / (1.5 sqrt(k d))),    1 / d = mean squared cosine between two public rows around their mean
 
 `docs/decisions/0022-score-noise.md` derives and measures it.
+
+Rows around a mean spread far more in some directions than in most, and steps overshoot there. So where classes have
+many rows, fewer than `CENTRED_STEPS` steps of full-batch descent have the momentum that makes T as stable as that
+many without, and grow from the first to the last (`Pace`, `docs/decisions/0025-private-mean.md`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,7 +43,7 @@ from linprobe.data.rows import Rows
 from linprobe.gradients.loss import Weights
 from linprobe.methods._base import Problem, Schedule, reference_weights, starting_point
 from linprobe.methods._iterates import Iterates
-from linprobe.options import DescentOptions, Steps
+from linprobe.options import CENTRED_STEPS, MANY_ROWS, DescentOptions, Steps
 from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import by_rows, on_host
 
@@ -112,7 +117,7 @@ def score_noise(
     if informed:
         noise = private_weight(problem, schedule)
     elif damped and problem.centred:
-        noise = min(max(1.0, ratio / CENTRED_RATIO), LARGEST_CENTRED)
+        noise = 1.0 if momentum else min(max(1.0, ratio / CENTRED_RATIO), LARGEST_CENTRED)
     elif damped:
         noise = min(max(1.0, ratio / COLD_RATIO), LARGEST_COLD)
     if not (problem.centred or damped or preconditioned) and ratio > 0:
@@ -127,6 +132,43 @@ def step_size(options: Steps, problem: Problem, schedule: Schedule, **facts: Any
         return lambda clip_norm: given
     scale = score_noise(options, problem, schedule, **facts) * schedule.nominal_mu / schedule.n_steps
     return lambda clip_norm: scale / clip_norm
+
+
+def has_momentum(options: Any) -> bool:
+    """Whether descent may have the momentum of `Pace`: steps by the score noise, not given and not from theory."""
+    theory = "theory" in (getattr(options, "schedule", None), getattr(options, "variant", None))
+    return options.learning_rate is None and not theory
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Momentum beta of full-batch descent, and factors f_t on its steps, shape (n_steps,).
+
+        V <- beta V - f_t eta_t G_t,   W <- W + V           Polyak's heavy ball, 1964
+
+    Descent without momentum is stable up to a curvature of 2 / eta, with it up to (1 + beta) / (1 - beta) times as much
+    for the same move along a constant gradient. The ratio b = M / T, with M = `CENTRED_STEPS`, gives
+
+        beta = (M - T) / (M + T),    f_t = c (1 - beta) (1 + (sqrt(b) - 1) (t - 1) / T)
+
+    A gradient of step t moves the last iterate by f_t eta_t (1 - beta^(T-t+1)) / (1 - beta) in all. c makes the squares
+    of these factors of eta_t T in sum, so the noise of the run in a score stays s. All are public facts.
+    """
+
+    momentum: float
+    factors: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, options: Steps, problem: Problem, n_steps: int) -> Pace:
+        """Momentum around a mean where classes have many rows, one class a row; else 0, and factors 1."""
+        many = problem.private_rows.n_rows >= MANY_ROWS * problem.n_classes
+        one_class = problem.centred and not problem.several_labels
+        if not (many and one_class and n_steps < CENTRED_STEPS and has_momentum(options)):
+            return cls(0.0, np.ones(n_steps))
+        beta = (CENTRED_STEPS - n_steps) / (CENTRED_STEPS + n_steps)
+        growth = np.linspace(1, math.sqrt(CENTRED_STEPS / n_steps), n_steps, endpoint=False)
+        moved = growth * (1 - beta ** np.arange(n_steps, 0, -1))
+        return cls(beta, (1 - beta) * growth * math.sqrt(n_steps / np.sum(moved**2)))
 
 
 class Descent(Iterates):

@@ -36,6 +36,7 @@ class Iterates:
             an exponential moving average with decay 1 - 2/(n+1), which spans n iterates. `vote`: the last n iterates,
             each with one vote.
         ensemble: n; None for a tenth of the steps.
+        momentum: beta of `coasted`.
 
     Attributes:
         weights: W_t. history: one dictionary per step.
@@ -44,13 +45,16 @@ class Iterates:
         UsageError: `ensemble` with `last` or `weighted`. ParameterError: `ensemble` is not from 1 to `n_steps`.
     """
 
-    def __init__(self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None) -> None:
+    def __init__(
+        self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None, momentum: float = 0.0
+    ) -> None:
         if ensemble is not None and output not in ENSEMBLES:
             raise UsageError(f"option ensemble {ensemble} does nothing with output {output}; leave it out")
         size = max(1, round(ENSEMBLE_SHARE * n_steps)) if ensemble is None else int(ensemble)
         if not 1 <= size <= n_steps:
             raise ParameterError(f"ensemble is {ensemble}; allowed: 1 to the number of steps, {n_steps}")
-        self.weights = self._start = start
+        self.weights = self._start = self._before = start
+        self._momentum = momentum
         self.history: list[dict[str, float]] = []
         self._kind, self._n_steps = output, n_steps
         self._size = size if output in ENSEMBLES else 1
@@ -70,8 +74,15 @@ class Iterates:
                 self._voters.append(after)
             else:
                 self._sum = self._sum + after / self._size
-        self.weights = after
+        self._before, self.weights = before if self._momentum else self._before, after
         self.history.append({"step": t, **facts})
+
+    def coasted(self, after: Weights) -> Weights:
+        """`after` + beta (W_t - W_{t-1}): the step goes on as the one before."""
+        if not self._momentum:
+            return after
+        moved: Weights = after + self._momentum * (self.weights - self._before)
+        return moved
 
     @property
     def start(self) -> Weights:
@@ -88,11 +99,13 @@ class Iterates:
         """The whole state, for a checkpoint: arrays, and the history as a list."""
         total = np.asarray(self._sum) if isinstance(self._sum, float) else self._sum
         voters = {f"voter_{place}": voter for place, voter in enumerate(self._voters)}
-        return {"weights": self.weights, "history": list(self.history), "output": total, **voters}
+        before = {"before": self._before} if self._momentum else {}
+        return {"weights": self.weights, "history": list(self.history), "output": total, **before, **voters}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore a `state`."""
         self.weights, self._sum = state["weights"], state["output"]
+        self._before = state.get("before", self._before)
         self.history = json.loads(str(state["history"]))
         self._voters.extend(state[f"voter_{place}"] for place in range(self._size) if f"voter_{place}" in state)
 
@@ -135,8 +148,10 @@ class DampedIterates(Iterates):
     Arguments and attributes as in `Iterates`.
     """
 
-    def __init__(self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None) -> None:
-        super().__init__(start, n_steps, output, ensemble)
+    def __init__(
+        self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None, momentum: float = 0.0
+    ) -> None:
+        super().__init__(start, n_steps, output, ensemble, momentum)
         self._factor = 1.0
         self._previous, self._length = 0.0 * start, 0.0
 

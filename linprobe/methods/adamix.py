@@ -45,7 +45,7 @@ import numpy as np
 from linprobe.data.rows import Rows
 from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms, residuals
 from linprobe.methods._base import Fitted, Method, Problem, Run, project_to_ball, public_generator, starting_point
-from linprobe.methods._descent import step_size
+from linprobe.methods._descent import Pace, has_momentum, step_size
 from linprobe.methods._directions import Squares, top_left_subspace
 from linprobe.methods._iterates import Iterates, descended
 from linprobe.options import AdaMixOptions
@@ -70,10 +70,11 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     if options.subspace == "features":
         rows = np.concatenate([block.x for block in public.blocks()])
         subspace = top_left_subspace(rows.T.astype(np.float64), dim, public.n_rows)
-    iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble)
+    pace = Pace.of(options, problem, schedule.n_steps)
+    iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble, pace.momentum)
     eta_of = step_size(options, problem, schedule, informed=bool(norm(weights) > 0))
     squares: Squares = {}
-    for _ in run.steps(iterates):
+    for t in run.steps(iterates):
         weights = iterates.weights
         public_loss, public_gradient, norms = loss_gradient_and_norms(
             public, weights, problem.loss(), backend=run.backend
@@ -83,8 +84,9 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         if options.subspace == "gradient":
             subspace = top_left_subspace(public_gradient, dim, problem.gradient_rank, squares)
         gradient = run.gradient(problem.private_rows, weights, tau, subspace=subspace, loss=problem.loss())
-        eta = eta_of(tau)
+        eta = float(pace.factors[t - 1]) * eta_of(tau)
         weights = descended(weights, eta, [public_gradient, gradient], options.weight_decay, reference)
+        weights = iterates.coasted(weights)
         iterates.move(
             weights,
             clip_norm=tau,
@@ -139,4 +141,5 @@ METHOD = Method(
     needs=("private", "public"),
     weighs=True,
     several_labels=True,
+    has_momentum=has_momentum,
 )

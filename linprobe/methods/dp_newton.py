@@ -60,7 +60,7 @@ def fit(problem: Problem, options: DPNewtonOptions, run: Run) -> Fitted:
     """
     private, tau, n_features, n_classes = problem.private_rows, options.clip_norm, problem.n_features, problem.n_classes
     _refuse_large(n_features, n_classes)
-    scale = tau * math.sqrt(options.hessian_share) / LARGEST_Q
+    scale = hessian_scale(options)
     noise = run.schedule.noise_multiplier * tau * math.sqrt(2 * n_features) / scale
     ridge = options.weight_decay + options.noise_ridge * noise
     weights, reference = starting_point(problem, options)
@@ -77,6 +77,11 @@ def fit(problem: Problem, options: DPNewtonOptions, run: Run) -> Fitted:
         step = factor * np.stack(list(directions), axis=1)
         iterates.move(iterates.weights - step, clip_norm=tau, ridge=ridge)
     return Fitted(iterates.result(), iterates.history, start=iterates.start)
+
+
+def hessian_scale(options: DPNewtonOptions) -> float:
+    """s of the table above."""
+    return options.clip_norm * math.sqrt(options.hessian_share) / LARGEST_Q
 
 
 def _solved(packed: NDArray[np.float64], ridge: float, column: NDArray[np.float64]) -> NDArray[np.float64]:

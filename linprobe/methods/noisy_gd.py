@@ -22,7 +22,7 @@ Lemma 8 it is T / (2 sigma^2).)
 from __future__ import annotations
 
 from linprobe.methods._base import Fitted, Method, Problem, Run, project_to_ball, starting_point
-from linprobe.methods._descent import step_size
+from linprobe.methods._descent import Pace, has_momentum, step_size
 from linprobe.methods._iterates import DampedIterates, descended
 from linprobe.options import NoisyGDOptions
 from linprobe.options.declaration import refuse_idle
@@ -35,8 +35,10 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
     if options.schedule == "theory":
         refuse_idle(options, ("learning_rate", "score_noise"), "schedule theory")
     weights, reference = starting_point(problem, options, loss=problem.loss(), backend=run.backend)
-    iterates = DampedIterates(weights, schedule.n_steps, options.output, options.ensemble)
-    constant = step_size(options, problem, schedule, informed=bool(norm(weights) > 0), damped=True)(options.clip_norm)
+    pace = Pace.of(options, problem, schedule.n_steps)
+    iterates = DampedIterates(weights, schedule.n_steps, options.output, options.ensemble, pace.momentum)
+    facts = {"informed": bool(norm(weights) > 0), "damped": True, "momentum": pace.momentum}
+    constant = step_size(options, problem, schedule, **facts)(options.clip_norm)
     damps = not problem.centred and options.learning_rate is None and options.score_noise is None
     noise = schedule.noise_multiplier * options.clip_norm
     for t in run.steps(iterates):
@@ -45,8 +47,8 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
         if options.schedule == "theory":
             eta = 2 / (options.weight_decay * (t + 1))
         else:
-            eta = constant * (iterates.damped(gradient, noise) if damps else 1.0)
-        weights = descended(weights, eta, [gradient], options.weight_decay, reference)
+            eta = float(pace.factors[t - 1]) * constant * (iterates.damped(gradient, noise) if damps else 1.0)
+        weights = iterates.coasted(descended(weights, eta, [gradient], options.weight_decay, reference))
         weights = project_to_ball(weights, reference, options.radius)
         iterates.move(weights, clip_norm=options.clip_norm, learning_rate=eta)
     return Fitted(iterates.result(), iterates.history, start=iterates.start)
@@ -60,4 +62,5 @@ METHOD = Method(
     needs=("private",),
     weighs=True,
     several_labels=True,
+    has_momentum=has_momentum,
 )

@@ -99,7 +99,7 @@ TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
 {
     const float round = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
     const VECTOR zero = {0};
-    KERNEL(ints) tiny = x < -87.0f;
+    KERNEL(ints) tiny = x < zero - 87.0f;
     x = KERNEL(either)(tiny, zero, x);
     VECTOR whole = x * 0x1.715476p0f + round;
     KERNEL(ints) power = ((KERNEL(ints))whole - 0x4b400000 + 127) << 23;
@@ -140,7 +140,7 @@ TARGET static void KERNEL(clip)(float *r, size_t room, const int64_t *y, const d
         VECTOR *row = (VECTOR *)(r + room * i), one = 1 + (VECTOR){0};
         doubles squares[LANES / 4] = {{0}};
         for (int k = 0; k <= last; k++) {
-            KERNEL(ints) own = lanes == (int)y[i] - LANES * k;
+            KERNEL(ints) own = lanes == (int)y[i] - LANES * k + (KERNEL(ints)){0};
             VECTOR residuals = row[k] * inverses[i] - KERNEL(either)(own, one, (VECTOR){0});
             row[k] = residuals;
             EACH(q, LANES / 4) {
@@ -216,9 +216,9 @@ TARGET static void KERNEL(group_sum)(const float *const *x, const float *r, floa
 TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, double *total, size_t apart, double shift,
                                                          int classes)
 {
-    for (int c = 0; c < classes; c++, sums += 2 * LANES, total += apart)
+    for (int c = 0; c < classes; c++, sums += 2 * LANES)
         EACH(q, 4)
-            ((KERNEL(wide) *)total)[q] +=
+            ((KERNEL(wide) *)(total + apart * c))[q] +=
                 __builtin_convertvector(((const KERNEL(half) *)sums)[q], KERNEL(wide)) + shift - shift;
 }
 

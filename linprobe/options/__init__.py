@@ -26,6 +26,7 @@ DEFAULT_STEPS = 50
 CENTRED_STEPS = 400  # around a private mean; around a public one, or from text weights, if classes have many rows
 MANY_ROWS = 1000
 LARGE_STEP = 1e9  # multiply-adds: rows x features x classes
+LARGE_STEP_WITH_MOMENTUM = 1e8
 MANY_ROWS_FROM_TEXT = 150
 SAMPLED_STEPS = 200
 NEWTON_STEPS = 8
@@ -80,8 +81,8 @@ class RunOptions:
     )
     unlabelled: Path | None = option(
         None,
-        "Feature file of public rows without labels, from the same backbone; they refine the weights after training, "
-        "at no cost.",
+        "Feature file of public rows without labels, from the same backbone; they centre rows where nothing else "
+        "does, and refine the weights after training, as far as a noisy count shows them to be like the private rows.",
         metavar="FILE",
         group="Data",
     )
@@ -209,8 +210,9 @@ class Noise:
         "Number of steps; the noise follows.",
         unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} with a private mean ({DEFAULT_STEPS} if rows x features x classes are "
         f"above {LARGE_STEP:.0e} and a class has fewer than {MANY_ROWS} rows), with a public mean and {MANY_ROWS} rows "
-        f"per class, or with text weights and {MANY_ROWS_FROM_TEXT} rows per class; {SAMPLED_STEPS} with Poisson "
-        f"sampling; {NEWTON_STEPS} dp-newton",
+        f"per class ({DEFAULT_STEPS} for noisy-gd and adamix if rows x features x classes are above "
+        f"{LARGE_STEP_WITH_MOMENTUM:.0e}), or with text weights and {MANY_ROWS_FROM_TEXT} rows per class; "
+        f"{SAMPLED_STEPS} with Poisson sampling; {NEWTON_STEPS} dp-newton",
         asked="steps",
         group="Privacy",
     )
@@ -354,7 +356,7 @@ class Steps(WeightDecay):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """The practical variant, or the variant that the paper analyses."""
+    """The practical variant, or the variant of the paper's theory."""
 
     variant: Literal["practical", "theory"] = option("practical", "Version of the algorithm", on_gpu=("practical",))
 

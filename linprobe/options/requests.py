@@ -37,6 +37,10 @@ IMAGES, TABLE, NETWORK = "Images", "Columns of the table", "Network"  # headings
 SPEED = "Speed and reliability"
 SPLIT = "Group of the row: train, test (or val, validation, valid) or public."
 PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
+BOTH_SIDES = (
+    "People may have test rows and other rows, and --test-fraction splits rows, not people: accuracy is on people that "
+    "the model knows."
+)
 PROCESSES = "one per processor, at most 8"
 DIGITS = "digits"  # the built-in data
 COMPARED = ("adamix", "noisy-gd")  # the methods of a comparison that names none
@@ -196,6 +200,7 @@ class ExtractRequest(
         group=IMAGES,
     )
     private_test: bool = option(False, PRIVATE_TEST, group=IMAGES)
+    owners_on_both_sides: bool = option(False, BOTH_SIDES, group=IMAGES)
     owners: Path | None = option(
         None, "CSV with the columns id and owner: the person each image belongs to.", group=IMAGES
     )
@@ -327,6 +332,7 @@ class ImportRequest(
         None, "Fraction of the training rows, or of the people where rows have owners, held out for testing."
     )
     private_test: bool = option(False, PRIVATE_TEST)
+    owners_on_both_sides: bool = option(False, BOTH_SIDES)
 
 
 @dataclass(frozen=True)
@@ -418,16 +424,30 @@ class EvaluateRequest(
     OfRun,
     Request,
     command="evaluate",
-    examples=("evaluate runs/first", "evaluate runs/first later.h5 --json"),
+    examples=("evaluate runs/first", "evaluate runs/first later.h5 --epsilon 1"),
 ):
     """Print a run's accuracy on test rows, or its macro AUROC for multilabel rows.
 
     Tables on stderr show balanced accuracy, AUROC, calibration error, and metrics of each class with 95 %
     intervals. --json prints all of them and the confusion matrix. For a run with class counts, both show the accuracies
-    for the class shares of training and for equal ones.
+    for the class shares of training and for equal ones. Private test rows need --epsilon, which spends privacy budget.
     """
 
     features: Path | None = option(None, "Feature file.", unset="the feature file of the run", argument="[FEATURES]")
+    epsilon: float | None = option(
+        None,
+        "Release a noisy accuracy on private test rows for this epsilon, charged to their budget book.",
+        above=0,
+        most=MAX_EPSILON,
+    )
+    delta: float | None = option(None, "With --epsilon: its delta.", unset="the delta of the run", above=0, below=1)
+    unit: Literal["record", "owner"] | None = option(
+        None,
+        "With --epsilon: what is protected",
+        after="; owner: a person, with all test rows of that person",
+        unset="record; required if test rows have owners",
+    )
+    book: Path | None = option(None, "With --epsilon: the budget book.", unset="that of the test rows")
 
 
 @dataclass(frozen=True)
@@ -699,7 +719,11 @@ class AuditRequest(
     JsonOption,
     Request,
     command="audit",
-    examples=("audit --method noisy-gd --eps 3", "audit --method dp-newton --eps 3 --runs 50 --canaries 50"),
+    examples=(
+        "audit --method noisy-gd --eps 3",
+        "audit --method dp-newton --eps 3 --runs 50 --canaries 50",
+        "audit --method noisy-gd --eps 3 --part tune",
+    ),
 ):
     """Measure a lower bound on epsilon with canaries (planted records).
 
@@ -734,6 +758,12 @@ class AuditRequest(
     )
     canaries: int = option(100, "Canaries per run.", least=10, most=1000)
     confidence: float = option(0.999, "Confidence of the lower bound.", least=0.5, below=1)
+    part: Literal["training", "counts", "tune", "histogram"] = option(
+        "training",
+        "What is audited",
+        after="; counts: training with noisy class counts and noisy accuracy on test rows; tune: the private choice "
+        "of one run; histogram: of the privacy losses of records",
+    )
     unit: Literal["record", "owner"] = option("record", "What a canary is", after="; owner: a person with 3 rows")
     device: str = option("cpu", "cuda or cuda:N: audit training on that GPU too.")
 

@@ -23,10 +23,11 @@ from scipy.special import expit, ndtr
 from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
-from linprobe.accounting.row_keys import recorded_total
+from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, UsageError, printable
 from linprobe.methods.class_counts import CLASS_COUNTS
+from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
@@ -49,6 +50,7 @@ PURPOSES = {
     "gradient": "training steps",
     "mean": "mean of the private rows",
     CLASS_COUNTS: "noisy numbers of private rows by class",
+    SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
     "covariance": "covariance of the features",
     TEST_ACCURACY: "number of correct predictions on private test rows",
     "selection": "noisy numbers of correct predictions on private rows, which chose a setting",
@@ -82,8 +84,8 @@ class Evidence:
     total: str | None = None
 
 
-def report(request: ReportRequest) -> Manifest:
-    """Verify a run as `verify` does, then write its page; returns the manifest of the run.
+def report(request: ReportRequest) -> str:
+    """Verify a run as `verify` does, then write its page; returns a private line on what all runs cost together.
 
     Raises:
         PrivacyError: the run does not verify. UsageError: no name of a page. DataError: a damaged histogram.
@@ -94,6 +96,7 @@ def report(request: ReportRequest) -> Manifest:
     with new_files({"--html": html}, what="page", inputs=inputs_of(folder), overwrite=request.overwrite):
         run = RunFolder(folder)
         checked, manifest = verified(run), run.manifest
+        total, private_total = recorded_totals(manifest.book_id, manifest.epsilon)
         evidence = Evidence(
             name=folder.resolve().name,
             manifest=manifest,
@@ -104,7 +107,7 @@ def report(request: ReportRequest) -> Manifest:
             stated=[name for name in not_checked(run) if not name.startswith(PER_RECORD.removesuffix(".npz"))],
             title=request.title,
             owner=request.owner,
-            total=recorded_total(manifest.book_id, manifest.epsilon, shared=False),
+            total=total,
         )
         text = page(evidence)
 
@@ -113,7 +116,7 @@ def report(request: ReportRequest) -> Manifest:
                 stream.write(text)
 
         writing(html, write)
-    return manifest
+    return private_total
 
 
 def _read_histogram(run: RunFolder, name: str) -> dict[str, Any]:

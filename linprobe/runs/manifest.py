@@ -19,9 +19,10 @@ from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
 from linprobe import __version__
-from linprobe.accounting.events import RECORD, UNITS, Releases
+from linprobe.accounting.events import OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, TASKS
+from linprobe.data.owners import APART, SHARED
 from linprobe.errors import DataError, PrivacyError
 
 MANIFEST_FORMAT = 3
@@ -37,6 +38,7 @@ NAMED_FILES = (*RUN_FILES, *OPTIONAL_FILES, *PAGES)
 HISTOGRAM_FILE = "^published_histogram_[1-9][0-9]{0,5}[.]json$"
 
 TRAINED, UNIFORM = "train", "uniform"  # the class shares that the bias of a model is for
+UNLABELLED_CENTRE = "unlabelled"  # the mean of unlabelled rows, in place of a private one
 
 LARGEST_WHOLE = 2**63 - 1
 LARGEST = 1e300
@@ -130,6 +132,7 @@ REFINED = record(
     digest=DIGEST,
     strength=SHARE,
     class_shares=none_or(list_of(AMOUNT)),
+    similar=none_or(record(count=NUMBER, std=POSITIVE)),
     run=none_or(TEXT),
     run_digest=none_or(DIGEST),
 )
@@ -208,12 +211,21 @@ class Published:
 
 
 @dataclass(frozen=True)
+class NoisyNumber:
+    """A noisy number of private rows (of people, the sum of their shares), and the standard deviation of its noise."""
+
+    count: float
+    std: float
+
+
+@dataclass(frozen=True)
 class Refinement:
     """How public rows without labels changed the weights; `unrefined.npz` holds those before.
 
     Attributes:
         file: of the rows. rows: their number. digest: SHA-256 of the rows and their ids.
         strength: of the change, from 0 to 1. class_shares: that were kept; None for estimated ones.
+        similar: noisy number of private rows near these rows; None without a release of it, as for a finished run.
         run, run_digest: name of the run that was refined and digest of its manifest; None if training did it.
     """
 
@@ -222,6 +234,7 @@ class Refinement:
     digest: str
     strength: float
     class_shares: list[float] | None = None
+    similar: NoisyNumber | None = None
     run: str | None = None
     run_digest: str | None = None
 
@@ -342,6 +355,7 @@ class RunStatement(PrivacyStatement):
     public_digest: Annotated[str | None, none_or(DIGEST)] = None
     class_counts: Annotated[CountsByClass | None, none_or(record(by_class=by_name(NUMBER), std=POSITIVE))] = None
     class_prior: Annotated[str, one_of(TRAINED, UNIFORM)] = TRAINED
+    test_owners: Annotated[str, one_of(APART, SHARED)] = APART
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +401,7 @@ class Manifest(Accuracy, RunStatement):
     def of(cls, privacy: PrivacyStatement, accuracy: Accuracy, **stated: Any) -> Self:
         """The manifest of a new run, not yet sealed; `stated` are the keys of `RunStatement` and `tuning`."""
         others = () if stated["task"] == MULTILABEL else OF_LABELS
-        absent = privacy.absent | {"refined", "selection", "test_counts", *WITH_COUNTS, *others}
+        absent = privacy.absent | {"refined", "selection", "test_counts", "test_owners", *WITH_COUNTS, *others}
         parts = {**vars(privacy), **vars(accuracy), **stated, "published": (), "absent": absent}
         return cls(**parts, private_commitment=None, per_record_commitment=None, files={}, manifest_digest="")
 
@@ -458,6 +472,11 @@ class Manifest(Accuracy, RunStatement):
     def several_labels(self) -> bool:
         """Whether a row has several labels."""
         return self.task == MULTILABEL
+
+    @property
+    def tests_people(self) -> bool:
+        """Whether the noisy counts on private test rows are of people's shares, and `n_test` of people."""
+        return self.unit == OWNER and self.test_counts is not None
 
     @property
     def histogram_files(self) -> list[str]:
@@ -543,7 +562,7 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
     "releases": lambda found: None if found is None else tuple(Releases(**release) for release in found),
     "published": lambda found: tuple(Published(**release) for release in found),
     "selection": _selection,
-    "refined": lambda found: Refinement(**found),
+    "refined": lambda found: Refinement(**{**found, "similar": found["similar"] and NoisyNumber(**found["similar"])}),
     "test_counts": lambda found: None if found is None else NoisyCounts(**found),
     "class_counts": lambda found: None if found is None else CountsByClass(**found),
 }

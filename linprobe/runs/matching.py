@@ -16,7 +16,7 @@ from linprobe.accounting.events import OWNER
 from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_units
 from linprobe.data.feature_reader import FeatureReader, first_difference, is_known
 from linprobe.data.owners import refuse_both_sides
-from linprobe.data.row_checks import GroupRows, compare_test_rows, share_rows
+from linprobe.data.row_checks import GroupRows, compare_test_rows, share_people, share_rows
 from linprobe.errors import DataError, PrivacyError
 from linprobe.methods import find_method
 from linprobe.progress import Progress
@@ -153,7 +153,8 @@ def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progr
         note = compare_test_rows(features, blocks, training.sizes["train"], where)
         if note is not None:
             progress.note(note.note)
-        if features.has_owners("test") and training.has_owners("train"):
+        apart = features.has_owners("test") and not features.description.shares_owners
+        if apart and training.has_owners("train"):
             refuse_both_sides(
                 GroupRows(features, "test").owners(),
                 GroupRows(training, "train").owners(),
@@ -166,7 +167,7 @@ def refuse_private_as_public(
 ) -> None:
     """PrivacyError if a row of a public group, or its image, is a training or private test row of the run's file.
 
-    A note says so if that file is gone.
+    After a run by owner, a row of a private person is private too. A note says so if that file is gone.
 
     Args:
         use: what the public rows are for, for the message.
@@ -179,10 +180,13 @@ def refuse_private_as_public(
             **({"test": "private test rows"} if training.description.private_test else {}),
         }
         for held, words in private.items():
-            if share_rows(GroupRows(training, held), GroupRows(public, group)):
+            hidden, given = GroupRows(training, held), GroupRows(public, group)
+            by_owner = run.manifest.unit == OWNER
+            if share_rows(hidden, given) or (by_owner and share_people(hidden, given)):
                 raise PrivacyError(
-                    f"the group {group} of {public.path} holds {words}, or rows of their images, of "
-                    f"{training.path}, and {use} from private rows would leak; give other public rows"
+                    f"the group {group} of {public.path} holds {words}, or rows of their images"
+                    f"{' or people' if by_owner else ''}, of {training.path}, and {use} from private rows would leak; "
+                    "give other public rows"
                 )
 
 
@@ -238,9 +242,13 @@ def check_stated(run: RunFolder, features: FeatureReader) -> list[str]:
     if list(features.description.class_names) != run.class_names or features.n_features != manifest.n_features:
         raise PrivacyError(f"{features.path} has other classes or features than the manifest; find the right file")
     _same("task", run.task, features.description.task, features)
+    shared = manifest.has("test_owners")
+    if shared:
+        _same("test_owners", manifest.test_owners, features.description.test_owners, features)
     return [
         "class_names",
         *(["task"] if manifest.has("task") else []),
+        *(["test_owners"] if shared else []),
         *_rows(manifest, features),
         *_test_rows(run, features),
     ]

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta
+from linprobe.accounting.events import OWNER
+from linprobe.data.dataset import test_people
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms.correct_predictions import NoisyTest
@@ -262,20 +264,30 @@ def figures_of(features: FeatureReader, trained: Model) -> dict[str, Any] | None
     )
 
 
-def accuracy_of(features: FeatureReader, tested: NoisyTest | None, measured: dict[str, Any] | None) -> Accuracy:
+def accuracy_of(
+    features: FeatureReader, tested: NoisyTest | None, measured: dict[str, Any] | None, unit: str
+) -> Accuracy:
     """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
-    n_test = features.sizes.get("test", 0)
+    n_test = test_units(features, unit)
     if tested is not None:
         return noisy_accuracy(tested, n_test, features.description.class_names)
     return measured_accuracy(measured, features.description.test_rows if n_test else "none", n_test)
 
 
-def test_epsilon_of(features: FeatureReader, given: float | None, delta: float, method: Method) -> float | None:
+def test_units(features: FeatureReader, unit: str | None) -> int:
+    """The public number of test rows; of test people if they are protected, whose number of rows is private."""
+    people = test_people(features, unit)
+    return features.sizes.get("test", 0) if people is None else len(people) - 1
+
+
+def test_epsilon_of(
+    features: FeatureReader, given: float | None, delta: float, method: Method, unit: str | None
+) -> float | None:
     """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
 
     Raises:
-        UsageError: --test-epsilon without private test rows, or for a method that spends nothing.
-        PrivacyError: delta of at least 1 / (number of test rows).
+        UsageError: --test-epsilon without private test rows, for a method that spends nothing, or for people where the
+            test rows have no owners. PrivacyError: delta of at least 1 / (number of test rows, or people).
     """
     if given is None:
         return None
@@ -286,5 +298,10 @@ def test_epsilon_of(features: FeatureReader, given: float | None, delta: float, 
         )
     if not method.spends:
         raise UsageError(f"option --test-epsilon does nothing for {method.name}, which adds no noise; leave it out")
-    check_delta(delta, features.sizes["test"])
+    if unit == OWNER and not features.has_owners("test"):
+        raise UsageError(
+            f"test epsilon is {given:g} with unit owner, and {features.path} does not say whose its test rows are; "
+            "allowed: a file with owner_test, or no --test-epsilon"
+        )
+    check_delta(delta, test_units(features, unit))
     return given

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.owners import Bounds
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.sources import Source, whole_blocks
+from linprobe.data.sources import RawBlocks, Source, whole_blocks
 from linprobe.mechanisms.correct_predictions import SHARE_STEP
 
 LEAST, MOST = 0.01, 100.0  # temperatures; rows that are all predicted correctly have no minimum above 0
@@ -66,17 +66,30 @@ def label_probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def right_and_wrong(
-    blocks: Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]],
+    blocks: RawBlocks,
     weights: NDArray[np.float32],
     bias: NDArray[np.float32],
-) -> NDArray[np.int64]:
-    """Numbers of correct and wrong predictions by class, shape (n_classes, 2), without zero rows (empty places)."""
-    cells = np.zeros((weights.shape[-1], 2), dtype=np.int64)
-    for x, y in blocks:
+    bounds: Bounds | None = None,
+) -> NDArray[np.float64]:
+    """Numbers of correct and wrong predictions by class, shape (n_classes, 2), without zero rows (empty places).
+
+    With `bounds`, sums over people of the shares of their rows, multiples of `SHARE_STEP`, which add without rounding.
+    """
+    cells = np.zeros((weights.shape[-1], 2))
+    for x, y in blocks if bounds is None else _people(blocks, bounds):
         wrong = class_scores(x, weights, bias).argmax(axis=1) != y  # with zero rows, so that no row moves
-        present = np.any(x != 0, axis=1)
-        np.add.at(cells, (y[present], wrong[present].astype(np.int64)), 1)
+        present, own = np.any(x != 0, axis=1), np.zeros_like(cells)
+        np.add.at(own, (y[present], wrong[present].astype(np.int64)), 1)
+        cells += own if bounds is None else np.floor(own / len(y) / SHARE_STEP) * SHARE_STEP
     return cells
+
+
+def _people(blocks: RawBlocks, bounds: Bounds) -> RawBlocks:
+    """The rows of each person who has rows, alone: rows of others would move the rows, and rounding with them."""
+    for x, y in whole_blocks(blocks, np.diff(bounds).tolist()):
+        present = np.any(x != 0, axis=1)
+        if present.any():
+            yield x[present], y[present]
 
 
 def count_private(
@@ -102,13 +115,11 @@ def count_private(
 def _count_people(
     weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds
 ) -> tuple[float, float]:
-    """`count_private` of people. Each is scored alone: rows of others would move the rows, and rounding with them."""
+    """`count_private` of people."""
     right, total = 0.0, 0
-    for x, y in whole_blocks(rows.blocks(), np.diff(bounds).tolist()):
-        present = np.any(x != 0, axis=1)
-        if present.any():
-            hit = class_scores(x[present], weights, bias).argmax(axis=1) == y[present]
-            right, total = right + math.floor(hit.mean() / SHARE_STEP) * SHARE_STEP, total + 1
+    for x, y in _people(rows.blocks(), bounds):
+        hit = class_scores(x, weights, bias).argmax(axis=1) == y
+        right, total = right + math.floor(hit.mean() / SHARE_STEP) * SHARE_STEP, total + 1
     return right, total
 
 

@@ -93,7 +93,7 @@ KEYS: Mapping[str, Proof] = {
         "is no folder excludes `inherited` releases",
     ),
     "preset": Proof(STATED, ""),
-    "centre": Proof(STATED, "`private` needs a `mean` release"),
+    "centre": Proof(STATED, "`private` needs a `mean` release, `unlabelled` enough `similar` rows in `refined`"),
     "features": Proof(STATED, ""),
     "backbone": Proof(STATED, ""),
     "extraction": Proof(STATED, ""),
@@ -106,6 +106,7 @@ KEYS: Mapping[str, Proof] = {
     "public_digest": Proof(STATED, "`--features` proves it"),
     "class_counts": Proof(STATED, "needs the `class counts` release, whose noise is `std`; names the classes"),
     "class_prior": Proof(STATED, "`uniform` needs `class_counts`"),
+    "test_owners": Proof(STATED, "`--features` proves it"),
     "test_rows": Proof(STATED, "`private` has no figures without a `test accuracy` release; `none` has none"),
     "test_accuracy": Proof(STATED, "`test_figures.json`, or `test_counts`; `--features` proves it on public rows"),
     "test_accuracy_std": Proof(MATCHED, "the `test accuracy` release and `test_counts`; else null"),
@@ -165,6 +166,7 @@ def stated_in(manifest: Manifest, names: frozenset[str]) -> list[str]:
         *(() if manifest.several_labels else OF_LABELS),
         *(() if manifest.test_rows == "private" else COUNTS),
         *(WITH_COUNTS if manifest.class_counts is None else ()),
+        "test_owners",  # a run without it has test people apart
         *OF_REFINED,  # a run without it was not refined
     }
     keys = [key for key, proof in KEYS.items() if proof.by == STATED and (manifest.has(key) or key not in of_kind)]

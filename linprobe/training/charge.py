@@ -23,6 +23,7 @@ from linprobe.accounting.row_keys import (
     book_with,
     books_folder,
     keys_file,
+    refuse_public,
     with_shared,
 )
 from linprobe.accounting.spending import Spending, refuse_above, spending
@@ -63,6 +64,8 @@ class BookFinder:
         self._given, self._make, self.commitments = given, make, list[Commitment]()
         self._folder = books_folder() if given is None else keys_file(given).parent
         if given is not None:
+            if _has_keys(given):
+                self.commitments = [Commitment(_key(self._folder))]
             return
         try:
             books = list(self._folder.glob(f"*{BOOK_SUFFIX}"))
@@ -74,65 +77,119 @@ class BookFinder:
         old = any(book.is_old(path) for path in books)
         self.commitments = [Commitment(key), *([Commitment(key, scaled=False)] if old else [])]
 
-    def account(self, features: FeatureReader, protected: Sequence[GroupRows] = ()) -> Account | None:
-        """The book with the keys of its rows, after the training rows of `features` were added.
+    def account(
+        self,
+        features: FeatureReader,
+        protected: Sequence[GroupRows] = (),
+        public: Sequence[GroupRows] = (),
+        unit: str | None = None,
+        *,
+        group: str = "train",
+    ) -> Account | None:
+        """The book with the keys of its rows, after the training rows of `features` were added, or another `group`.
 
         Args:
             protected: rows that a run protects besides the training rows: public ones, and private test rows.
+            public: rows from outside the training rows that the run uses as public, protected or not.
+            unit: of the guarantee of the run; None if it has none.
 
         Returns: None if there is no book of any rows yet and none is to be made.
 
         Raises:
-            DataError: damaged keys. LinprobeError: keys that cannot be written.
+            DataError: damaged keys. LinprobeError: keys that cannot be written. PrivacyError: a public row that is
+                private in a book, or a private one that is public in a book.
         """
         if self._given is None and not self.commitments:
             return None
         path, old = self._given, None
         if path is None:
             path, *old = (self._folder / f"{commitment.value()}{BOOK_SUFFIX}" for commitment in self.commitments)
-        elif not keys_file(path).exists():
+        elif not _has_keys(path):
             return Account(path)
         if old and book.is_old(old[0]):
             book.take_over(path, old[0])
-        account = Account.at(path, self._keys(features, protected))
+        keys = self._keys(GroupRows(features, group), protected, public)
+        account = Account.at(path, keys)
+
+        def check() -> None:
+            refuse_public(keys, self._folder, _names(public), unit)
+
         if self._make or (path.exists() and not keys_file(path).exists()):
-            with account.charging():
+            with account.charging(check):
                 pass
+        else:
+            check()
         return account
 
-    def _keys(self, features: FeatureReader, protected: Iterable[GroupRows]) -> RowKeys:
-        """Keys of the training rows, if they were added, and of the `protected` rows."""
+    def _keys(self, rows: GroupRows, protected: Iterable[GroupRows], public: Iterable[GroupRows]) -> RowKeys:
+        """Keys of the `rows` of the book, if they were added, of the `protected` and of the `public` rows."""
         key = _key(self._folder)
         keys = RowKeys()
         if self.commitments:
-            train = {"rows": self.commitments[0].row_keys(), **GroupRows(features, "train").name_keys(key)}
-            keys = RowKeys.of(train)
+            keys = RowKeys.of({"rows": self.commitments[0].row_keys(), **rows.name_keys(key)})
         for more in protected:
-            added = Commitment(key)
-            for x, _ in more.blocks():
-                added.add(x)
-            keys = keys.joined(RowKeys.of({"rows": added.row_keys(), **more.name_keys(key)}))
+            keys = keys.joined(_keys_of(more, key))
+        for more in public:
+            keys = keys.joined(_keys_of(more, key).as_public())
         return keys
 
 
-def existing_book(features: FeatureReader, given: Path | None = None, *, make: bool = False) -> Account | None:
+def _keys_of(rows: GroupRows, key: bytes) -> RowKeys:
+    added = Commitment(key)
+    for x, _ in rows.blocks():
+        added.add(x)
+    return RowKeys.of({"rows": added.row_keys(), **rows.name_keys(key)})
+
+
+def _has_keys(path: Path) -> bool:
+    """Whether a book has row keys beside it, or states that it has."""
+    return keys_file(path).exists() or bool(book.read_book(path).keys)
+
+
+def _names(public: Iterable[GroupRows]) -> str:
+    return " and ".join(f"rows of group {part.group} of {part.features.path}" for part in public)
+
+
+def refuse_private_in_books(public: Sequence[GroupRows], *, spare: int = 0) -> None:
+    """PrivacyError if more than `spare` rows that are used as public are private in a default book; writes nothing."""
+    folder = books_folder()
+    if public and (folder / KEY).exists():
+        key, keys = _key(folder), RowKeys()
+        for part in public:
+            keys = keys.joined(_keys_of(part, key).as_public())
+        refuse_public(keys, folder, _names(public), spare=spare)
+
+
+def existing_book(
+    features: FeatureReader,
+    given: Path | None = None,
+    *,
+    make: bool = False,
+    group: str = "train",
+    unit: str | None = None,
+) -> Account | None:
     """The budget book of a feature file: `given`, or by default the book of its training rows, which are read.
+
+    Args:
+        group: of the rows, in place of the training rows. unit: as for `BookFinder.account`.
 
     Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
 
     Raises:
-        DataError, LinprobeError: as `BookFinder`.
+        DataError, LinprobeError, PrivacyError: as `BookFinder`.
     """
     finder = BookFinder(given, make=make)
-    for x, _ in features.blocks("train") if finder.commitments else ():
+    for x, _ in features.blocks(group) if finder.commitments else ():
         for commitment in finder.commitments:
             commitment.add(x)
-    return finder.account(features)
+    return finder.account(features, unit=unit, group=group)
 
 
-def book_of(features: FeatureReader, given: Path | None = None) -> Account:
+def book_of(
+    features: FeatureReader, given: Path | None = None, *, group: str = "train", unit: str | None = None
+) -> Account:
     """`existing_book`, which makes the key of default books if there is none."""
-    account = existing_book(features, given, make=True)
+    account = existing_book(features, given, make=True, group=group, unit=unit)
     assert account is not None  # noqa: S101
     return account
 
@@ -276,6 +333,13 @@ def charged_selection(
     finally:
         with suppress(OSError):
             os.utime(account.path)
+
+
+def charge_evaluation(account: Account, entry: Entry, progress: Progress) -> None:
+    """Charge a release of a finished run on other rows to their book. Raises as `RunCharge.charge`."""
+    with _charging(account) as shared:
+        others = book.charge(account.path, entry, _check_caps(account, shared, None, entry.delta or 0.0))
+    _note(progress, account.path, others, entry, shared)
 
 
 @contextmanager

@@ -142,9 +142,12 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
         "epsilon_target": settings.epsilon,
         "delta": settings.delta,
         "plans": [plan_facts(budget) for budget in budgets],
+        "centre": plan.centre,
         **_outputs(request, book if budgets and plan.private else None, spent, previewed.seconds, warnings),
     }
     lines = rows_lines(facts)
+    if plan.centre_unlabelled:
+        lines.append(("centres", "rows on the mean of the rows without labels, if most private rows are near these"))
     if budgets:
         lines.append(("spends", f"epsilon {settings.epsilon:g} at delta {settings.delta:g}"))
     for index, text in enumerate(dict.fromkeys(map(plan_in_words, budgets))):
@@ -183,8 +186,8 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
     """What a run reads.
 
     Returns: method, why (it was chosen, None if it was named); features, private_rows, unit, n_units, public_rows,
-        unlabelled_rows, test_rows, n_features, n_classes; memory_bytes of the private rows, in_memory (else they are
-        streamed).
+        unlabelled_rows, test_rows, test_people (None unless protected), n_features, n_classes; memory_bytes of the
+        private rows, in_memory (else they are streamed).
     """
     request, choice, rows = ready.request, ready.choice, dataset.trained
     reads = "private" in ready.method.needs
@@ -199,6 +202,7 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
         "public_rows": 0 if dataset.public is None else dataset.public.n_rows,
         "unlabelled_rows": 0 if dataset.unlabelled is None else dataset.unlabelled.n_rows,
         "test_rows": ready.features.sizes.get("test", 0),
+        "test_people": None if dataset.test_bounds is None else len(dataset.test_bounds) - 1,
         "n_features": rows.n_features,
         "n_classes": dataset.n_classes,
         "memory_bytes": memory,
@@ -208,13 +212,14 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
 
 def rows_lines(facts: dict[str, Any]) -> Lines:
     """`rows_facts` in words, without memory."""
-    unlabelled = facts["unlabelled_rows"]
+    unlabelled, people = facts["unlabelled_rows"], facts["test_people"]
+    tested = "" if people is None else f", {people} test people"
     return [
         ("method", facts["method"] if facts["why"] is None else f"{facts['method']}: {facts['why']}"),
         ("reads", f"{facts['features']}: {facts['private_rows']} private rows of {facts['n_features']} features"),
         ("", f"{facts['public_rows']} public rows, {facts['test_rows']} test rows, {facts['n_classes']} classes"),
         *([("", f"{counted(unlabelled, 'public row')} without labels")] if unlabelled else []),
-        ("protects", f"{facts['n_units']} {NOUNS[facts['unit']]}"),
+        ("protects", f"{facts['n_units']} {NOUNS[facts['unit']]}{tested}"),
     ]
 
 

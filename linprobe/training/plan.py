@@ -28,16 +28,22 @@ from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.methods import METHODS, Method, Schedule
 from linprobe.methods.class_counts import gives_log_odds
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import LARGE_STEP, MANY_ROWS, MANY_ROWS_FROM_TEXT, OWNER, RECORD, VOTE, Centring, Intercept
+from linprobe.options import (
+    LARGE_STEP,
+    LARGE_STEP_WITH_MOMENTUM,
+    MANY_ROWS,
+    MANY_ROWS_FROM_TEXT,
+    OWNER,
+    RECORD,
+    VOTE,
+    Centring,
+    Intercept,
+)
 from linprobe.options.declaration import declared, refuse_idle
 from linprobe.runs.check import FirstModel
+from linprobe.runs.manifest import UNLABELLED_CENTRE
 from linprobe.training.centring import settled
 from linprobe.training.settings import INIT_WORDS, Settings, schedule_of
-
-UNCHECKED_KIND = (
-    "the rows of this run are not centred, so unlabelled rows of another kind than the private ones would not be "
-    "noticed, and would make it worse; give rows of the same kind"
-)
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,8 @@ class Plan:
         budget: every release with its cost; None for a method that spends nothing.
         first: the run with the initial weights, or None. first_weights: these weights in training space.
         text_weights: unit-norm class encodings in training space, (n_features, n_classes), or None.
+        centre_unlabelled: whether the mean of unlabelled rows of the same kind takes the place of a private mean that
+            the budget does not buy.
         n_units, unit: what is protected. n_public: number of public rows that are not protected.
     """
 
@@ -62,11 +70,21 @@ class Plan:
     n_units: int
     unit: str
     n_public: int
+    centre_unlabelled: bool = False
 
     @property
     def method(self) -> Method:
         """The method that trains."""
         return self.settings.method
+
+    @property
+    def centre(self) -> str:
+        """What rows are to be centred on; a short private mean, or rows of another kind, change it to `none`."""
+        if self.settings.condition == MEAN:
+            return "private"
+        if self.centre_unlabelled:
+            return UNLABELLED_CENTRE
+        return "none" if self.preprocessing.centre is None else "public"
 
     @property
     def schedule(self) -> Schedule:
@@ -120,31 +138,31 @@ def plan_run(settings: Settings, dataset: Dataset) -> Plan:
     """
     refuse_combinations(settings, dataset)
     settings = settings.with_public(dataset.free_public is not None)
+    settings = replace(
+        settings, similar=settings.similar or (dataset.unlabelled is not None and settings.method.spends)
+    )
     preprocessing = _preprocessing(settings, dataset)
     first = _first_model(settings, dataset)
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
     from_text = _from_text(settings, dataset)
-    settings = settled(
-        settings, dataset.n_units, dataset.private.n_features, known=_known(settings, dataset, from_text)
-    )
-    many_rows = math.inf
-    if settings.condition == MEAN:
-        large = dataset.trained.n_rows * dataset.private.n_features * dataset.n_classes > LARGE_STEP
-        many_rows = MANY_ROWS * dataset.n_classes if large else 0
-    elif preprocessing.centre is not None:
-        many_rows = MANY_ROWS * dataset.n_classes
-    elif from_text:
-        many_rows = MANY_ROWS_FROM_TEXT * dataset.n_classes
+    known, wanted = _known(settings, dataset, from_text), settings.condition
+    settings = settled(settings, dataset.n_units, dataset.private.n_features, known=known)
+    free = dataset.unlabelled is not None and known is None and (wanted, settings.condition) == ("auto", "none")
     return Plan(
         settings,
         preprocessing,
-        settings.budget(dataset.n_units, () if first is None else first.releases, many_rows=many_rows),
+        settings.budget(
+            dataset.n_units,
+            () if first is None else first.releases,
+            many_rows=_many_rows(settings, dataset, centred=preprocessing.centre is not None, from_text=from_text),
+        ),
         first,
         first_weights,
         _unit_text_weights(dataset, preprocessing),
         dataset.n_units,
         dataset.unit,
         0 if dataset.free_public is None else dataset.free_public.n_rows,
+        free,
     )
 
 
@@ -161,8 +179,6 @@ def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None) -> 
         said.append("NOT PRIVATE: the noise comes from a seed you gave; use this run for tests only")
     elif plan.budget is not None and delta is None:
         said.append(fewer_protected(dataset, plan.budget.releases, plan.budget.delta, plan.budget.accountant))
-    if dataset.unlabelled is not None and plan.preprocessing.centre is None and plan.settings.condition != MEAN:
-        said.append(UNCHECKED_KIND)
     return [text for text in said if text is not None]
 
 
@@ -202,6 +218,17 @@ def _known(settings: Settings, dataset: Dataset, from_text: bool) -> str | None:
     if settings.first_run is not None:
         return "weights of an earlier run"
     return "text weights" if from_text else None
+
+
+def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool, from_text: bool) -> float:
+    """The number of private units from which the default is `CENTRED_STEPS`."""
+    size, many = dataset.trained.n_rows * dataset.private.n_features * dataset.n_classes, MANY_ROWS * dataset.n_classes
+    if settings.condition == MEAN:
+        return many if size > LARGE_STEP else 0
+    if centred:
+        has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
+        return math.inf if has_momentum and size > LARGE_STEP_WITH_MOMENTUM else many
+    return MANY_ROWS_FROM_TEXT * dataset.n_classes if from_text else math.inf
 
 
 def _from_text(settings: Settings, dataset: Dataset) -> bool:
@@ -363,11 +390,6 @@ def _refuse_units(settings: Settings, dataset: Dataset) -> None:
         raise UsageError(
             "variant is 'theory' and unit 'owner', but the analysis bounds the gradient of one row; allowed: variant "
             "practical, or unit record"
-        )
-    if settings.test_epsilon is not None:
-        raise UsageError(
-            f"test epsilon is {settings.test_epsilon:g} with unit owner; a person may have several test rows, so the "
-            "noise would not protect people; leave out --test-epsilon"
         )
     if dataset.joined and dataset.public is not None:
         raise UsageError(

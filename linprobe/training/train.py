@@ -31,7 +31,7 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import FeatureReader, extraction_of
+from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, extraction_of
 from linprobe.data.row_checks import GroupRows
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
@@ -44,14 +44,15 @@ from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.figures import no_better_than_guessing
-from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest
+from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
 from linprobe.runs.metrics_file import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
 from linprobe.runs.per_record_file import PrivateRecords
-from linprobe.runs.refined_weights import unrefinable
+from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
+from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import run_folder_of_group
 from linprobe.training.centring import SHORTEST_MEAN
-from linprobe.training.charge import BookFinder, RunCharge
+from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.execute import Observer, Runtime, Trained, execute
 from linprobe.training.plan import Plan, plan_run, warnings_of
@@ -123,12 +124,18 @@ class Ready:
         Raises:
             UsageError: no private test rows. PrivacyError: delta too large for their number.
         """
-        test_epsilon = test_epsilon_of(self.features, self.request.test_epsilon, self.request.delta, self.method)
-        return replace(settings, test_epsilon=test_epsilon)
+        request = self.request
+        found = test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
+        return replace(settings, test_epsilon=found)
 
     def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
         """Warnings to print before the run starts. `delta`: of a choice among runs, None for one run."""
         said = [*_random_weights(self.features, self.other)]
+        if self.features.description.shares_owners:
+            said.append(
+                f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people that the model "
+                "knows, and may be lower on others"
+            )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}. --method names another")
         return said + warnings_of(plan, dataset, delta=delta)
@@ -291,11 +298,34 @@ def checked_rows(
     refuse_training_rows(ready.features)
     for warning in warnings:
         progress.note(warning)
+    public = _outside(ready.features, dataset)
+    if rank == 0:
+        _refuse_private_test(ready.features)
     if finder is None:
+        if rank == 0:
+            refuse_private_in_books(public)
         return None
-    public = dataset.public.parts if dataset.joined and isinstance(dataset.public, PublicRows) else ()
     held_out = [GroupRows(ready.features, "test")] if plan.settings.test_epsilon is not None else []
-    return finder.account(ready.features, [*public, *held_out])
+    protected = [*(_labelled(dataset) if dataset.joined else ()), *held_out]
+    return finder.account(ready.features, protected, public, dataset.unit if plan.method.private else None)
+
+
+def _labelled(dataset: Dataset) -> tuple[GroupRows, ...]:
+    return dataset.public.parts if isinstance(dataset.public, PublicRows) else ()
+
+
+def _outside(features: FeatureReader, dataset: Dataset) -> list[GroupRows]:
+    """The public rows that are no training rows of `features`: labelled ones, and ones without labels."""
+    unlabelled = (dataset.unlabelled,) if isinstance(dataset.unlabelled, GroupRows) else ()
+    labelled = (part for part in _labelled(dataset) if part.keep is None or part.features is not features)
+    return [*labelled, *unlabelled]
+
+
+def _refuse_private_test(features: FeatureReader) -> None:
+    """PrivacyError if public test rows, except a few by chance, are private in a default budget book."""
+    if "test" in features.sizes and not features.description.private_test:
+        test = GroupRows(features, "test")
+        refuse_private_in_books([test], spare=test.n_rows // BY_CHANCE)
 
 
 def train_on(
@@ -363,6 +393,10 @@ def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progres
     if manifest.refined is not None:
         refined = manifest.refined
         progress.note(f"refined with {refined.rows} rows without labels, strength {refined.strength:.2f}")
+        share = similar_share(manifest)
+        if share is not None and share < ONE_KIND:
+            near = f"{max(share, 0):.0%}, as a noisy count says at least"
+            progress.note(f"few private rows are near rows without labels ({near}), so these changed little or nothing")
     no_better = None if measured is None else no_better_than_guessing(measured)
     if no_better is not None:
         progress.note(no_better)
@@ -408,17 +442,24 @@ def _random_weights(*files: FeatureReader | None) -> Iterable[str]:
             yield f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {backbone}"
 
 
+def _refinement(ready: Ready, trained: Trained) -> Refinement | None:
+    if ready.unlabelled is None or trained.refined is None:
+        return None
+    found = trained.similar
+    similar = None if found is None else NoisyNumber(found.count, found.std)
+    return refinement(ready.unlabelled, trained.refined, similar=similar)
+
+
 def manifest_of(
     ready: Ready, dataset: Dataset, settings: Settings, trained: Trained, measured: dict[str, Any] | None
 ) -> Manifest:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
     description, weights, counts = features.description, dataset.weights, trained.class_counts
-    unlabelled = ready.unlabelled
     names = description.class_names
     return Manifest.of(
         trained.privacy,
-        accuracy_of(features, trained.tested, measured),
+        accuracy_of(features, trained.tested, measured, dataset.unit),
         precision=request.precision,
         device=request.device,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -443,8 +484,9 @@ def manifest_of(
         public_digest=dataset.public_digest(),
         class_counts=counts and CountsByClass(dict(zip(names, counts.by_class.tolist(), strict=True)), counts.std),
         class_prior=UNIFORM if settings.balanced else TRAINED,
+        test_owners=description.test_owners,
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
-        refined=None if unlabelled is None or trained.refined is None else refinement(unlabelled, trained.refined),
+        refined=_refinement(ready, trained),
     )
 
 

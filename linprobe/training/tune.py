@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ from linprobe.runs.manifest import LEDGER
 from linprobe.runs.metrics_file import figures_of
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.charge import charged_selection
-from linprobe.training.execute import Runtime, Trained, execute
+from linprobe.training.execute import Observer, Runtime, Trained, execute
+from linprobe.training.plan import Plan
 from linprobe.training.settings import Settings
 from linprobe.training.train import (
     OUTCOME_KEYS,
@@ -127,6 +128,29 @@ def selection_note(tuned: Selection, mean: int) -> str:
     )
 
 
+def chosen_run(
+    plans: Sequence[Plan],
+    dataset: Dataset,
+    runtime: Runtime,
+    mean_repetitions: int,
+    observed: Callable[[], Observer] = Observer,
+) -> tuple[int, Trained | None, Observer]:
+    """The best of a random number of runs by its noisy count: index of its plan, the run, and what observed it.
+
+    None in place of a run that diverged. Guarantee: `linprobe.accounting.selection`, of what is returned alone.
+    """
+
+    def run(index: int) -> tuple[float, tuple[int, Trained | None, Observer]]:
+        observer = observed()
+        try:
+            trained = execute(plans[index], dataset, runtime, observer=observer)
+        except (DivergedError, ArithmeticError, np.linalg.LinAlgError):
+            return -math.inf, (index, None, observer)  # an output like any other, and the worst
+        return (-math.inf if trained.selected is None else trained.selected.score), (index, trained, observer)
+
+    return private_selection(run, len(plans), mean_repetitions)
+
+
 def _select(
     ready: Ready, dataset: Dataset, tuning: Tuning, candidates: Sequence[Settings], progress: Progress
 ) -> dict[str, Any]:
@@ -140,13 +164,6 @@ def _select(
     said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
     book = checked_rows(ready, selection.plans[0], dataset, said, progress)
 
-    def run(index: int) -> tuple[float, tuple[int, Trained | None]]:
-        try:
-            trained = execute(selection.plans[index], dataset, runtime)
-        except (DivergedError, ArithmeticError, np.linalg.LinAlgError):
-            return -math.inf, (index, None)  # an output like any other, and the worst
-        return (-math.inf if trained.selected is None else trained.selected.score), (index, trained)
-
     try:
         with (
             run_folder.new_run_folder(out) as folder,
@@ -157,7 +174,7 @@ def _select(
             record_selection(ledger, selection.event)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a warning about another run would say something about it
-                chosen, trained = private_selection(run, len(candidates), mean)
+                chosen, trained, _ = chosen_run(selection.plans, dataset, runtime, mean)
             os.utime(ledger)  # the time between the ledger and the other files would tell the number of runs
             if trained is None:
                 raise DivergedError("the selected run diverged; give other settings, for example smaller steps")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +17,9 @@ from linprobe.accounting.accountants import GAUSSIAN, GOOGLE, PLD, RENYI, third_
 from linprobe.accounting.convolution import convolved, exponentials, gains
 from linprobe.accounting.events import Releases
 from linprobe.accounting.gaussian_dp import delta_of
-from linprobe.accounting.loss_distribution import epsilon_of_kinds, loss_of
-from linprobe.accounting.loss_grid import Kind, grid_for
+from linprobe.accounting.loss_distribution import UnresolvedError, epsilon_of_kinds, loss_of, total_loss
+from linprobe.accounting.loss_grid import Grid, Kind, Window, grid_for
+from tests.accounting.lower_bounds import Setting, delta_of_the_sum, random_settings
 
 EXCESS, LEAST_EXCESS = 1e-4, 5e-4  # relative to epsilon, or absolute where that is more
 
@@ -150,6 +153,21 @@ def test_random_settings_lie_between_bounds_of_other_methods(
     assert found <= 1.001 * rough + 1e-4
     opinion = GOOGLE.epsilon(releases, delta)
     assert math.isnan(opinion) or GOOGLE.agrees(found, opinion)
+
+
+@pytest.mark.parametrize("setting", random_settings(7, 8, math.log10(1400), 6))
+def test_no_test_of_the_sum_of_very_many_releases_finds_more_than_the_bound(setting: Setting) -> None:
+    epsilon = PLD.epsilon(setting.releases(), setting.delta)
+    assert delta_of_the_sum(setting, epsilon) <= setting.delta
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [Setting(0.3, 170.0, 10**6, 1e-12), Setting(0.02, 30.0, 200_000, 1e-6, full=4.0), Setting(0.1, 12.0, 5000, 1e-9)],
+)
+def test_the_test_of_the_sum_finds_nearly_all_of_what_a_large_noise_costs(setting: Setting) -> None:
+    epsilon = PLD.epsilon(setting.releases(), setting.delta)
+    assert delta_of_the_sum(setting, epsilon) <= setting.delta < delta_of_the_sum(setting, 0.99 * epsilon)
 
 
 @pytest.mark.parametrize(("rate", "sigma", "steps"), [(0.01, 0.8, 300), (0.15, 3.0, 200), (0.002, 0.5, 2000)])
@@ -295,6 +313,32 @@ def test_the_grid_of_one_release_dominates_it_at_every_epsilon(rate: float, sigm
 
 
 # what is not covered
+
+
+TWO_STAGES = [Kind(1.0, 0.01, 2000)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda window, grid: {"below": math.nextafter(grid.tilt, 0)},
+        lambda window, grid: {"below": math.nan},
+        lambda window, grid: {"above": -1e-9},
+        lambda window, grid: {"kept": window.size + grid.ratio},
+        lambda window, grid: {"start": window.start + 1},
+    ],
+)
+def test_a_grid_on_which_the_bounds_do_not_hold_is_refused(change: Callable[[Window, Grid], dict[str, float]]) -> None:
+    grid = grid_for(TWO_STAGES, 1e-6, 0.03, reverse=False)
+    assert grid is not None
+    assert grid.ratio > 1
+    assert total_loss(TWO_STAGES, grid).epsilon(1e-6) < 10
+    (((members, count, window), *rest),) = grid.groups
+    bad = replace(window, **change(window, grid))
+    with pytest.raises(UnresolvedError):
+        total_loss(TWO_STAGES, replace(grid, groups=(((members, count, bad), *rest),)))
+    with pytest.raises(UnresolvedError):
+        total_loss(TWO_STAGES, replace(grid, tilt=-grid.tilt))
 
 
 @pytest.mark.parametrize("count", [10**9, 10**12])

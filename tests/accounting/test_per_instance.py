@@ -1,6 +1,7 @@
 """Per-record losses: never below the exact figure, never above the worst case."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from linprobe.accounting.per_instance import (
 )
 from linprobe.evaluation.pdp_report import sparkline
 from linprobe.mechanisms.gaussian import LEVELS, Contributed
+from tests.accounting.lower_bounds import check_record
 
 
 @given(
@@ -112,6 +114,23 @@ def test_a_share_between_two_levels_is_rounded_up(share) -> None:
     level = math.ceil(math.sqrt(share) * LEVELS)
     assert found == losses_at((level / LEVELS) ** 2, n=1).epsilon(1e-5, math.inf)[0]
     assert (level / LEVELS) ** 2 >= share
+
+
+def test_no_random_loss_is_below_the_exact_one_nor_far_above_it() -> None:
+    rng = np.random.default_rng(11)
+    found = [check_record(rng, sampled_only=place % 2 == 0) for place in range(12)]
+    assert all(holds for holds, _ in found)
+    assert max(excess for _, excess in found) < 1e-6
+
+
+def test_the_sum_over_very_many_releases_from_all_rows_is_not_rounded_down() -> None:
+    contributed = Contributed()
+    for _ in range(1000):
+        contributed.add(np.array([0.1, 1.0]), 3.0, 1.0)
+    mu = record_losses(2, contributed.squared_mu, contributed.levels, STEPS, ()).mu
+    for found, share in zip(mu.tolist(), (0.1, 1.0), strict=True):
+        assert Fraction(found) ** 2 >= 1000 * Fraction(share) ** 2 / 9
+        assert found == pytest.approx(math.sqrt(1000) * share / 3, rel=1e-9)
 
 
 def test_a_full_share_costs_the_run_and_no_more_than_it() -> None:

@@ -22,6 +22,7 @@ import pytest
 
 from linprobe.accounting.book import read_book
 from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.row_keys import keys_file
 from linprobe.accounting.spending import refuse_above
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
@@ -203,8 +204,10 @@ def made_old(own_books: Path, source: Path) -> Path:
         for rows, _ in features.blocks("train"):
             commitment.add(rows)
         old = own_books / f"{commitment.value()}.jsonl"
-    old.write_text(path.read_text().replace('{"book": 2}', '{"book": 1}', 1))
+    lines = [line for line in path.read_text().splitlines(keepends=True) if '"keys"' not in line]
+    old.write_text("".join(['{"book": 1}\n', *lines[1:]]))
     path.unlink()
+    keys_file(path).unlink()
     return old
 
 
@@ -485,7 +488,7 @@ def test_damaged_books_and_keys_are_bad_data(
     good = path.read_bytes()
     path.write_bytes(good.replace(b'"count": 3', b'"count": -3'))
     for words in (["budget", features_file], ["train", features_file, *FEW, "--out", "b"]):
-        refused(cli(*words), 3, ["line 2 cannot be read"])
+        refused(cli(*words), 3, ["line 3 cannot be read"])
     path.write_bytes(good)
     (own_books / "key").write_text("short")
     refused(cli("train", features_file, *FEW, "--out", "b"), 3, ["key"])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,11 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.cli import program
+from linprobe.__main__ import main
+from linprobe.cli import _terminal, program
 from linprobe.methods import METHODS
 from linprobe.training import train as train_command
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 from tests.conftest import gaussian_rows
+from tests.processes import PATIENCE, ended, start_copy
 
 BUDGET_KEYS = {
     "epsilon",
@@ -109,30 +112,53 @@ def test_shell_completion_completes_commands_and_options(shell: Cli) -> None:
     assert "complete_bash" in source.stdout
 
 
-def _start_long_training(features_file: Path, tmp_path: Path) -> subprocess.Popen[str]:
-    """A process in the middle of a long training run, at its tenth release or later."""
-    command = [sys.executable, "-m", "linprobe", "train", str(features_file), *NOISY]
-    process = subprocess.Popen(
-        [*command, "--steps", "500000", "--out", "run"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    for _ in range(3000):
+def _start_long_training(features_file: Path, tmp_path: Path) -> int:
+    """A copy of this process in the middle of `linprobe train`, at its tenth release or later; its process id.
+
+    The copy prints into files, and does not say how far it is, however slow it is.
+    """
+
+    def work() -> int:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        for descriptor, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(tmp_path / name, os.O_WRONLY | os.O_CREAT), descriptor)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        os.chdir(tmp_path)
+        _terminal.LONG = math.inf
+        sys.argv = ["linprobe", "train", str(features_file), *NOISY, "--steps", "500000", "--out", "run"]
+        try:
+            main()
+        except SystemExit as done:
+            return int(str(done.code))
+        return 0
+
+    child = start_copy(work)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
         ledgers = list(tmp_path.glob(".run.*.partial/ledger.jsonl"))
         if ledgers and ledgers[0].read_text().count("\n") >= 10:
-            return process
-        if process.poll() is not None:
-            break
+            return child
         time.sleep(0.01)
-    process.kill()
-    raise AssertionError(f"training did not get under way: {process.communicate()}")
+    os.kill(child, signal.SIGKILL)
+    raise AssertionError(f"training did not get under way: {ended(child)}, {_printed(tmp_path)}")
+
+
+def _printed(tmp_path: Path) -> tuple[str, str]:
+    """What a copy has printed on stdout and stderr; its files are removed."""
+    paths = [tmp_path / name for name in ("stdout", "stderr")]
+    stdout, stderr = (path.read_text() for path in paths)
+    for path in paths:
+        path.unlink()
+    return stdout, stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_training_says_so_and_leaves_nothing(features_file: Path, tmp_path: Path, number: int) -> None:
-    process = _start_long_training(features_file, tmp_path)
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=30)
-    assert process.returncode == 130
+    child = _start_long_training(features_file, tmp_path)
+    os.kill(child, number)
+    assert ended(child) == 130
+    stdout, stderr = _printed(tmp_path)
     assert stdout == ""
     spent, resume, error = [line for line in stderr.splitlines() if line]
     assert error == "linprobe: error: interrupted before the end; files under their final names are complete"
@@ -144,9 +170,10 @@ def test_interrupted_training_says_so_and_leaves_nothing(features_file: Path, tm
 
 
 def test_killed_training_leaves_its_ledger_under_another_name(features_file: Path, tmp_path: Path) -> None:
-    process = _start_long_training(features_file, tmp_path)
-    process.kill()
-    process.communicate(timeout=30)
+    child = _start_long_training(features_file, tmp_path)
+    os.kill(child, signal.SIGKILL)
+    assert ended(child) == -signal.SIGKILL
+    _printed(tmp_path)
     assert not (tmp_path / "run").exists()
     partial, lock_file = sorted(tmp_path.iterdir())
     assert lock_file.name == ".run.lock"  # blocks nobody: the system has released the lock

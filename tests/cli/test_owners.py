@@ -271,13 +271,14 @@ def test_a_run_for_rows_does_not_start_a_run_for_people(cli, refused, trained, o
     refused(cli("train", owned, *words), 4, ["protects units of kind record"])
 
 
-def test_private_test_rows_are_not_counted_for_people(cli, refused, owned, tmp_path) -> None:
+def test_the_accuracy_of_people_needs_the_owners_of_test_rows(cli, refused, owned, tmp_path) -> None:
     copy = tmp_path / "copy.h5"
     copy.write_bytes(owned.read_bytes())
     with h5py.File(copy, "r+") as file:
         file.attrs["test_rows"] = "private"
+        del file["test/owner"]
     words = ["--method", "noisy-gd", "--eps", 3, "--test-epsilon", 1, "--unit", "owner", "--out", "run"]
-    refused(cli("train", copy, *words), 2, ["--test-epsilon"])
+    refused(cli("train", copy, *words), 2, ["--test-epsilon", "owner_test"])
 
 
 def test_info_and_import_count_people(cli, owned) -> None:

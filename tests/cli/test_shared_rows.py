@@ -101,6 +101,8 @@ def test_disjoint_halves_count_apart(cli: Cli, trained: Any, tmp_path: Path) -> 
     assert whole["runs"] == 2
     assert sorted(other["rows"] for other in whole["shared"]) == [N // 2, N // 2]
     assert whole["epsilon"] == pytest.approx(TWO, rel=1e-5)
+    assert "also where no row is in all of them" in cli("budget", tmp_path / "whole.h5").stderr
+    assert "also where no row is in all of them" not in cli("budget", first).stderr
 
 
 def test_a_cap_of_one_file_holds_for_runs_on_another(cli: Cli, refused: Cli, trained: Any, tmp_path: Path) -> None:
@@ -161,12 +163,12 @@ def test_keys_are_private_and_on_the_disk_before_the_run(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("linprobe.accounting.book._append", killed)
+    monkeypatch.setattr("linprobe.accounting.book.charge", killed)
     cli("train", source, *FEW, "--out", "a")
     (beside,) = own_books.glob("*.rows")
     assert stat.S_IMODE(beside.stat().st_mode) == 0o600
     keys = read_keys(beside)
-    assert keys.sizes == (N, 0, 0)
+    assert [len(part) for part in (keys.rows, keys.images, keys.owners, keys.public)] == [N, 0, 0, 0]
     assert np.all(np.diff(keys.rows.astype(object)) > 0)
     assert beside.stat().st_size < 8 * N + 200
 
@@ -174,7 +176,9 @@ def test_keys_are_private_and_on_the_disk_before_the_run(
 def test_a_book_without_keys_gets_them_when_its_file_is_opened(cli: Cli, trained: Any, tmp_path: Path) -> None:
     first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", ROWS[:200])
     trained(first, "a")
-    keys_file(Path(spent(cli, first)["book"])).unlink()  # as a book of version 0.2
+    book = Path(spent(cli, first)["book"])
+    keys_file(book).unlink()  # as a book of version 0.2
+    book.write_text("".join(line for line in book.open() if '"keys"' not in line))
     found = spent(cli, second)
     assert (found["runs"], found["not_compared"]) == (0, 1)
     assert "run linprobe budget on their files" in cli("budget", second).stderr

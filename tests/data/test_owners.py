@@ -132,6 +132,28 @@ def test_rows_of_an_owner_that_are_apart_are_refused() -> None:
     assert owner_bounds([["a", "b"], ["b"]], "here")[0].tolist() == [0, 1, 3]
 
 
+@pytest.mark.parametrize(
+    "several", ["eve;bob", "eve | ann", "['eve', 'zoe']", "(eve, zoe)", "bob,eve", "ann/eve", "eve & bob"]
+)
+def test_rows_that_show_several_people_are_refused_and_named(tmp_path: Path, several: str) -> None:
+    owners = OWNERS.astype("U20")
+    owners[[1, 4]] = several
+    owners[0] = "bob"
+    with pytest.raises(DataError, match="owner_train: 2 rows list several people as their owner, first 1, 4"):
+        imported(tmp_path, owner_train=owners)
+    assert not (tmp_path / "a.h5").exists()
+    with pytest.raises(DataError, match="here: 1 rows list several people"):
+        owner_bounds([["ann", "bob", "eve", several]], "here")
+
+
+def test_an_owner_with_a_comma_is_one_person(tmp_path: Path) -> None:
+    owners = np.array(["Smith, John", "Smith", "a/b", "a", "[x]", "R&D"])
+    with FeatureFile(imported(tmp_path, owner_train=owners)) as features:
+        assert sorted(features.owners("train")) == sorted(owners)
+    with pytest.raises(DataError, match="owner_test: 1 rows list several"):  # both are owners of training rows
+        imported(tmp_path, owner_train=OWNERS, owner_test=np.array(["ann,eve", "x", "y"]))
+
+
 def test_a_cap_chooses_rows_by_the_ids_of_the_person_alone() -> None:
     ids = [f"r{row}" for row in range(12)]
     keep = capped(np.array([0, 7, 8, 12]), ids, 3, seed=0)

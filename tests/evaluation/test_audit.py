@@ -20,8 +20,9 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.data.sources import ArraySource
 from linprobe.errors import ParameterError, PrivacyError, UsageError
-from linprobe.evaluation.audit import HOST_PATHS, audit, check_audit, plant, play
+from linprobe.evaluation.audit import HOST_PATHS, audit, check_audit, play
 from linprobe.evaluation.audit_bounds import ALL, Trials, lower_bounds
+from linprobe.evaluation.audit_canaries import plant
 from linprobe.gradients.clipped_sum import _Worker, clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
@@ -171,8 +172,8 @@ def unclipped(rows: Any, weights: Any, clip_norm: float, **others: Any) -> Any:
     return replace(clipped_sum(rows, weights, math.inf, **others), sensitivity=clip_norm)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 3.0])
-def test_real_noise_on_all_rows_passes_and_its_bound_is_near_the_claim(epsilon: float) -> None:
+def test_real_noise_on_all_rows_passes_and_its_bound_is_near_the_claim() -> None:
+    epsilon = 3.0
     result = audited("noisy-gd", epsilon, runs=36, canaries=200)
     check_audit(result)
     assert result["epsilon"] == pytest.approx(epsilon, rel=1e-6)
@@ -183,7 +184,7 @@ def test_real_noise_on_all_rows_passes_and_its_bound_is_near_the_claim(epsilon: 
 
 
 def test_real_noise_on_poisson_samples_passes() -> None:
-    tests = audited_samples(60, 80)
+    tests = audited_samples(24, 80)
     assert 0.4 * claim_on_samples() < max(test["epsilon_lower_bound"] for test in tests) < claim_on_samples()
 
 
@@ -200,7 +201,7 @@ def test_half_the_noise_is_caught_on_every_path(method: str) -> None:
 def test_too_little_noise_on_the_mean_alone_is_caught_on_every_path(method: str) -> None:
     result = audited(method, 3.0, mechanism=QuietMean, steps=5)
     assert result["epsilon_lower_bound"] < 3
-    assert result["mean_epsilon"] == pytest.approx(0.15, rel=1e-6)
+    assert result["others"][MEAN]["epsilon"] == pytest.approx(0.15, rel=1e-6)
     assert all(bound_of(result["tests"], MEAN, path) > 0.15 for path in PATHS)
     with pytest.raises(PrivacyError, match="epsilon of the private mean"):
         check_audit(result)

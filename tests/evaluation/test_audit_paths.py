@@ -14,7 +14,8 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.data.sources import ArraySource
-from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, plant, play
+from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, play
+from linprobe.evaluation.audit_canaries import plant
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.mechanisms.gaussian import GaussianMechanism

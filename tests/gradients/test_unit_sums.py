@@ -105,6 +105,19 @@ def test_neighbours_differ_by_at_most_sensitivity(seed, sizes, scale, clip_norm,
     assert moved <= whole.contributions[removed] * clip_norm + 1e-12
 
 
+@pytest.mark.parametrize("others", [2, 7])
+def test_people_who_share_rows_are_no_unit_that_survives_a_removal(others) -> None:
+    """Someone is in one row with each of the others, who have a row each besides: without them, one group is many."""
+    clip_norm, weights = 0.01, np.zeros((D, C))
+    x = normalise_rows(np.ones((2 * others, D), np.float32))
+    y = np.zeros(2 * others, np.int64)
+    group = np.array([0, 2 * others])  # all are connected
+    alone = np.arange(others + 1)  # the shared rows show the person who left
+    together = clipped_sum(ArrayRows(x, y).of_people(group), weights, clip_norm).value
+    apart = clipped_sum(ArrayRows(x[:others], y[:others]).of_people(alone), weights, clip_norm).value
+    assert np.linalg.norm(together - apart) > 0.9 * (others - 1) * clip_norm
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("geometry", geometries(), ids=["plain", "origin", "scale"])
 def test_one_row_of_a_person_moves_the_sum_by_up_to_twice_the_sensitivity(geometry, stream) -> None:

@@ -24,6 +24,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "shrunk": ("tune", "rows.h5", "--method", "adamix", "--steps", "3", "--eps", "3", "--shrink", "0,0.5,1"),
     "selected": ("tune", "rows.h5", "--method", "noisy-gd", "--steps", "3", "--eps", "2", "--grid", "clip_norm=0.1,1"),
     "private test rows": ("train", "private.h5", *STEPS, "--test-epsilon", "1"),
+    "private test people": ("train", "private.h5", *STEPS, "--unit", "owner", "--test-epsilon", "1"),
     "class counts": ("train", "rows.h5", *STEPS, "--class-weight", "balanced"),
     "seeded": ("train", "rows.h5", *STEPS, "--insecure-seed", "--noise-seed", "1"),
     "not private": ("train", "rows.h5", "--method", "non-private"),

@@ -47,3 +47,33 @@ def test_a_class_lost_in_the_noise_has_no_recall() -> None:
     assert tested.balanced == (pytest.approx((50 / 60 + 1) / 2), pytest.approx(0.0405, abs=0.0001))
     assert NoisyTest.of(np.zeros(7), 1.0).balanced is None
     assert NoisyTest.of(np.zeros(7), 0.0).balanced is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_person_moves_the_shares_by_at_most_the_sensitivity(seed: int) -> None:
+    g = np.random.default_rng(seed)
+    bounds = np.concatenate([[0], np.cumsum(g.integers(1, 40, 30))])
+    x, y = g.normal(size=(bounds[-1], 4)).astype(np.float32), g.integers(0, 3, bounds[-1])
+    x[bounds[3] : bounds[4]] = x[bounds[3]]  # a person whose rows are all right, which is the most
+    y[bounds[3] : bounds[4]] = (x[bounds[3]] @ W).argmax()
+
+    def sums(x: np.ndarray, y: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+        return held_out_counts(right_and_wrong(iter([(x[:100], y[:100]), (x[100:], y[100:])]), W, BIAS, bounds)).value
+
+    whole, moved, exchanged = sums(x, y, bounds), [], []
+    assert whole[0] == whole[1::2].sum()
+    assert whole[1:].sum() == pytest.approx(30, abs=30 * 6 * 2**-20)
+    for person in range(30):
+        rows = slice(bounds[person], bounds[person + 1])
+        sizes = np.delete(np.diff(bounds), person)
+        left = np.delete(x, rows, axis=0), np.delete(y, rows), np.concatenate([[0], np.cumsum(sizes)])
+        emptied, other = x.copy(), y.copy()
+        emptied[rows] = 0
+        assert np.array_equal(sums(emptied, y, bounds), sums(*left))  # the others stay, bit for bit
+        moved.append(np.linalg.norm(whole - sums(*left)))
+        other[rows] = (y[rows] + 1) % 3
+        exchanged.append(np.linalg.norm(whole - sums(x, other, bounds)))
+    assert min(moved) > 0.5
+    assert max(moved) == moved[3] == np.sqrt(2)
+    assert max(moved) <= SENSITIVITY
+    assert max(exchanged) <= 2 * SENSITIVITY

@@ -86,22 +86,35 @@ def test_descent_around_a_mean_is_longer_where_classes_have_many_rows() -> None:
     assert NoisyGD(epsilon=1.0, classes=list(range(CLASSES))).fit(x[:449], y[:449], **text).n_iter_ == DEFAULT_STEPS
 
 
-def test_large_steps_around_a_private_mean_are_few_where_classes_have_few_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = rows_with_a_mean()
+    alone = Dataset(ArraySource(x, y), CLASSES)
+    around_public = Dataset(ArraySource(x, y), CLASSES, public=ArraySource(x[:30], y[:30]))
     size = len(x) * WIDTH * CLASSES
-
-    def steps(large: float, many: int) -> list[int]:
-        monkeypatch.setattr(plan_module, "LARGE_STEP", large)
-        monkeypatch.setattr(plan_module, "MANY_ROWS", many)
-        made = plan_run(settings(condition=MEAN), Dataset(ArraySource(x, y), CLASSES))
-        return [budget.n_steps for budget in made.budgets]
-
     per_class = len(x) // CLASSES
-    assert steps(size, per_class + 1) == [CENTRED_STEPS, DEFAULT_STEPS]  # not above `LARGE_STEP`
-    assert steps(size - 1, per_class + 1) == [DEFAULT_STEPS, DEFAULT_STEPS]
-    assert steps(size - 1, per_class) == [CENTRED_STEPS, DEFAULT_STEPS]
+
+    def steps(large: float, asked: Settings, dataset: Dataset, many: int = per_class) -> list[int]:
+        for name in ("LARGE_STEP", "LARGE_STEP_WITH_MOMENTUM"):
+            monkeypatch.setattr(plan_module, name, large)
+        monkeypatch.setattr(plan_module, "MANY_ROWS", many)
+        return [budget.n_steps for budget in plan_run(asked, dataset).budgets]
+
+    private = settings(condition=MEAN)
+    assert steps(size, private, alone, per_class + 1) == [CENTRED_STEPS, DEFAULT_STEPS]  # not above `LARGE_STEP`
+    assert steps(size - 1, private, alone, per_class + 1) == [DEFAULT_STEPS, DEFAULT_STEPS]
+    assert steps(size - 1, private, alone) == [CENTRED_STEPS, DEFAULT_STEPS]
+    for method, few in (("noisy-gd", DEFAULT_STEPS), ("adamix", DEFAULT_STEPS), ("ngd", CENTRED_STEPS)):
+        asked = ESTIMATORS[method](epsilon=1.0).settings()
+        assert steps(size, asked, around_public) == [CENTRED_STEPS]
+        assert steps(size - 1, asked, around_public) == [few]
+
+
+@pytest.mark.parametrize("given", [{"learning_rate": 1e-3}, {"schedule": "theory"}])
+def test_large_steps_without_momentum_are_many(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
+    x, y = rows_with_a_mean()
+    monkeypatch.setattr(plan_module, "LARGE_STEP_WITH_MOMENTUM", 1)
+    dataset = Dataset(ArraySource(x, y), CLASSES, public=ArraySource(x[:30], y[:30]))
+    assert plan_run(settings(**given), dataset).schedule.n_steps == CENTRED_STEPS
 
 
 @pytest.mark.parametrize("condition", ["nonee", "Mean", ""])

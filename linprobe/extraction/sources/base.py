@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.owners import OwnerOf, by_owner, refuse_both_sides, test_side
+from linprobe.data.owners import OwnerOf, by_owner, refuse_both_sides, refuse_several, test_side
 from linprobe.data.record_ids import FILE_NAMES
 from linprobe.errors import DataError, UsageError, first_line
 
@@ -177,14 +177,26 @@ def owners_from(file: Path | None, pattern: str | None) -> Owners | None:
     return None if pattern is None else _from_pattern(pattern)
 
 
-def with_owners(source: ImageSource, owners: Owners | None) -> ImageSource:
+def splits_by(owners: Owners | None, *, shared: bool) -> OwnerOf | None:
+    """The owners that a test fraction splits by; None for a split by id, as where people may be on both sides."""
+    return None if owners is None or shared else owners.of
+
+
+def with_owners(source: ImageSource, owners: Owners | None, *, shared: bool = False) -> ImageSource:
     """The source with an owner for each image; unchanged for None.
 
+    Args:
+        shared: people may have test images and other images.
+
     Raises:
-        DataError: an image without an owner, or a person with test images and other images.
+        UsageError: `shared` without owners.
+        DataError: an image without an owner, or with several, or a person with test images and other images.
     """
     if owners is None:
+        if shared:
+            raise UsageError("--owners-on-both-sides does nothing where images have no owners; leave it out")
         return source
+    known = {owners.of(members.id(row)) for members in source.groups.values() for row in range(len(members))}
     groups: dict[str, OwnedMembers] = {}
     for name, members in source.groups.items():
         ids = [members.id(row) for row in range(len(members))]
@@ -195,10 +207,11 @@ def with_owners(source: ImageSource, owners: Owners | None) -> ImageSource:
                 f"{owners.named_by} gives no owner for {len(missing)} of {len(ids)} {name} images, first "
                 f"{missing[0]!r}; allowed: an owner for every image"
             )
+        refuse_several([str(owner) for owner in named], f"{name} images of {source.name}", ids, known)
         each = np.array(named, dtype=np.str_)
         order = by_owner(each)
         groups[name] = OwnedMembers(members, order, members.labels[order], each[order])
-    if "test" in groups:
+    if "test" in groups and not shared:
         others = (owner for name, members in groups.items() if name != "test" for owner in members.owners.tolist())
         refuse_both_sides(groups["test"].owners.tolist(), others, source.name)
     return replace(source, groups=dict(groups))

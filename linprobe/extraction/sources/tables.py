@@ -18,7 +18,7 @@ from linprobe.data.owners import OWNER, divided
 from linprobe.data.record_ids import FILE_NAMES, GIVEN
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.request import ExtractRequest
-from linprobe.extraction.sources.base import ImageSource, Members, Owners, Strings, Subset
+from linprobe.extraction.sources.base import ImageSource, Members, Owners, Strings, Subset, splits_by
 from linprobe.extraction.sources.folders import members_of, refuse_linked
 
 
@@ -50,7 +50,7 @@ def table_source(
             raise UsageError(f"{owners.named_by} and a column of {table} name owners; leave one of the two out")
         owner_of = dict(zip(ids, map(str, arrays[OWNER].tolist()), strict=True))
         owners = Owners(owner_of.get, f"the column of owners of {table}")
-    people = None if owners is None else owners.of
+    people = splits_by(owners, shared=request.owners_on_both_sides)
     sides = divided(ids, people, arrays.get("split"), request.test_fraction, str(table))
     labels = settle_labels({"y_train": arrays["y"]}, classes)["y_train"]
     names, names_from = class_list({"y_test": labels[sides.get("test", np.array([], dtype=np.int64))]}, classes)

@@ -1,0 +1,120 @@
+"""`evaluate --epsilon`: a noisy accuracy of a finished run, charged to the book of the test rows before it is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.evaluation import private_test
+from linprobe.mechanisms.correct_predictions import SENSITIVITY
+from tests.cli.outcomes import result_of
+from tests.conftest import gaussian_rows
+
+PEOPLE, CLASSES = 100, np.array(list("abcd"))
+NOISY = ["--method", "noisy-gd", "--eps", "2", "--delta", "1e-4", "--steps", "3"]
+EVALUATE = ["evaluate", "run", "later.h5", "--epsilon", "1"]
+
+
+@pytest.fixture
+def later(cli: Callable[..., Any], trained_on: Callable[..., None]) -> Callable[..., None]:
+    """A file with private test rows of 100 people, after an edit, and a run that was trained on others."""
+
+    def make(edit: Callable[[dict[str, Any]], None] = lambda _: None, **more: Any) -> None:
+        x, y = gaussian_rows("test", 300)
+        owners = np.array([f"new {person:03d}" for person in [*range(PEOPLE), *(row % 10 for row in range(200))]])
+        shown, labels = gaussian_rows("public", 40)
+        rows = {"X_train": shown, "y_train": labels, "X_test": x, "y_test": y, "class_names": CLASSES}
+        rows |= {"owner_test": owners, "owner_train": np.arange(40), **more}
+        edit(rows)
+        np.savez("later.npz", **rows)
+        Path("later.h5").unlink(missing_ok=True)
+        assert cli("import", "later.npz", "--out", "later.h5", "--private-test").status == 0
+
+    trained_on()
+    return make
+
+
+@pytest.fixture
+def trained_on(cli: Callable[..., Any]) -> Callable[..., None]:
+    def train() -> None:
+        x, y = gaussian_rows("train", 200)
+        np.savez("rows.npz", X_train=x, y_train=y, owner_train=np.arange(200) // 2, class_names=CLASSES)
+        assert cli("import", "rows.npz", "--out", "rows.h5").status == 0
+        assert cli("train", "rows.h5", *NOISY, "--unit", "owner", "--out", "run").status == 0
+
+    return train
+
+
+@pytest.mark.parametrize(("unit", "number"), [("owner", PEOPLE), ("record", 300)])
+def test_the_accuracy_has_its_noise_and_its_price(cli, later, unit: str, number: int) -> None:
+    later()
+    before = {path: path.read_bytes() for path in Path("run").iterdir()}
+    found = result_of(cli(*EVALUATE, "--unit", unit, "--json"))
+    assert (found["unit"], found["n_test"], found["test_rows"]) == (unit, number, "private")
+    assert (found["epsilon"], found["delta"]) == (1, 1e-4)
+    assert epsilon_of(1 / found["noise_multiplier"], 1e-4) <= 1
+    assert found["test_accuracy_std"] == found["noise_multiplier"] * SENSITIVITY / number
+    assert found["test_accuracy"] == min(max(found["test_counts"]["right"] / number, 0), 1) > 0.3
+    assert found["test_balanced_accuracy_std"] > 0
+    assert before == {path: path.read_bytes() for path in Path("run").iterdir()}
+    (entry,) = result_of(cli("budget", found["book"], "--json"))["entries"]
+    assert (entry["method"], entry["unit"]) == ("evaluation", unit)
+
+
+def test_the_book_counts_every_release_on_the_same_people(cli, refused, later) -> None:
+    later()
+    words = [*EVALUATE, "--unit", "owner"]
+    book = result_of(cli(*words, "--json"))["book"]
+    second = cli(*words)
+    assert second.status == 0
+    assert "2 runs" in second.stderr
+    assert "private test people" in second.stderr
+    both = result_of(cli("budget", book, "--json"))["epsilon"]
+    assert 1.2 < both < 2
+    assert cli("budget", book, "--set-cap", both + 0.1, "--delta", "1e-4").status == 0
+    refused(cli(*words), 4, ["cap"])
+
+
+def test_the_charge_comes_before_the_noise(cli, later, monkeypatch: pytest.MonkeyPatch) -> None:
+    later()
+    monkeypatch.setattr(private_test, "NoiseSource", lambda: 1 / 0)
+    assert cli(*EVALUATE, "--unit", "owner", "--book", "own.jsonl").status == 1
+    assert result_of(cli("budget", "own.jsonl", "--json"))["epsilon"] == pytest.approx(1, abs=0.01)
+
+
+def test_one_test_person_moves_what_is_noised_by_at_most_the_sensitivity(cli, later, monkeypatch) -> None:
+    sums: list[Any] = []
+    counted = private_test.held_out_counts
+    monkeypatch.setattr(private_test, "held_out_counts", lambda cells: sums.append(counted(cells)) or sums[-1])
+
+    def without(rows: dict[str, Any]) -> None:
+        kept = rows["owner_test"] != "new 004"
+        rows |= {key: rows[key][kept] for key in ("X_test", "y_test", "owner_test")}
+
+    for edit in (lambda _: None, without):
+        later(edit)
+        assert cli(*EVALUATE, "--unit", "owner").status == 0
+    assert 0.5 < np.linalg.norm(sums[0].value - sums[1].value) <= sums[0].sensitivity == SENSITIVITY
+
+
+def test_what_has_no_meaning_is_refused(cli, refused, later) -> None:
+    later()
+    refused(cli(*EVALUATE), 2, ["unit", "owner", "record"])
+    refused(cli("evaluate", "run", "later.h5"), 4, ["private", "evaluate --epsilon"])
+    refused(cli("evaluate", "run", "later.h5", "--unit", "owner"), 2, ["--unit", "--epsilon"])
+    refused(cli(*EVALUATE, "--unit", "owner", "--delta", "0.011"), 4, ["0.011"])
+    refused(cli(*EVALUATE, "--unit", "owner", "--calibrate", "rows.h5"), 2, ["--calibrate"])
+    rows = dict(np.load("later.npz"))
+    del rows["owner_test"]
+    np.savez("unnamed.npz", **rows)
+    for out, words in (("unnamed.h5", ["--private-test"]), ("public.h5", [])):
+        assert cli("import", "unnamed.npz", "--out", out, *words).status == 0
+    refused(cli("evaluate", "run", "unnamed.h5", "--epsilon", "1", "--unit", "owner"), 2, ["unnamed.h5", "record"])
+    refused(cli("evaluate", "run", "public.h5", "--epsilon", "1"), 2, ["public", "--private-test"])
+    assert json.loads(cli("evaluate", "run", "unnamed.h5", "--epsilon", "1", "--json").stdout)["unit"] == "record"

@@ -1,0 +1,335 @@
+"""A row, image or person that is private in one run is public in none, whatever file and command brings them together.
+
+Lost, old and damaged files of the budget book are refused or named.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.accounting import book
+from linprobe.accounting.book import Entry, read_book
+from linprobe.accounting.events import Releases
+from linprobe.accounting.row_keys import Account, RowKeys, keys_file, read_keys
+from linprobe.accounting.spending import spending
+from linprobe.data.feature_reader import Description
+from linprobe.data.feature_writer import FeatureWriter
+from tests.cli.outcomes import NOISY, Cli, result_of
+from tests.conftest import CLASS_NAMES, gaussian_rows
+from tests.processes import ended, start_copy
+
+FEW = [*NOISY, "--centre", "none", "--steps", "3", "--delta", "1e-5"]
+PUBLIC = ["--method", "adamix", "--eps", "3", "--steps", "3", "--delta", "1e-5"]
+N = 200
+A, B, C = (gaussian_rows(name, N)[0] for name in ("meeting a", "meeting b", "meeting c"))
+HELD = gaussian_rows("meeting test", 40)[0]
+TWO = 4.46342  # epsilon of two runs with a record in both
+
+
+def file_of(path: Path, owners: dict[str, list[str]] | None = None, /, *, facts: Any = None, **groups: Any) -> Path:
+    """A feature file with these groups of rows, and the owners of some of them."""
+    names = () if "rows" in groups else CLASS_NAMES
+    with FeatureWriter(path, Description(names, backbone="test", **(facts or {}))) as writer:
+        for group, rows in groups.items():
+            labels = None if group == "rows" else np.arange(len(rows)) % 4
+            ids = [f"{path.stem} {group} {place}" for place in range(len(rows))]
+            writer.write_group(group, len(rows), rows.shape[1], [rows], labels, ids, owners=(owners or {}).get(group))
+    return path
+
+
+def people(prefix: str, n_rows: int = N) -> list[str]:
+    return [f"{prefix} {place // 4:03d}" for place in range(n_rows)]
+
+
+@pytest.fixture
+def trained(cli: Cli) -> Callable[..., Any]:
+    """Train on a file; returns the printed object."""
+
+    def run(source: str, out: str, *words: object) -> Any:
+        return result_of(cli("train", source, *FEW, "--out", out, "--json", *words))
+
+    return run
+
+
+def spent(cli: Cli, source: object, *words: object) -> dict[str, Any]:
+    return result_of(cli("budget", source, "--json", *words))
+
+
+USES = {
+    "evaluate": ("evaluate", "run", "--calibrate", "public.h5"),
+    "predict": ("predict", "run", "private.h5", "--calibrate", "public.h5"),
+    "export": ("export", "run", "--to", "onnx", "--calibrate", "public.h5", "--out", "out.onnx"),
+    "refine": ("refine", "run", "rows.h5", "--out", "out"),
+    "unlabelled": ("train", "private.h5", *FEW, "--unlabelled", "rows.h5", "--out", "out"),
+    "public": ("train", "private.h5", *PUBLIC, "--public", "public.h5", "--out", "out"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_other_rows_of_a_private_person_are_private(
+    cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path, use: str
+) -> None:
+    file_of(tmp_path / "private.h5", {"train": people("p")}, train=A, test=HELD)
+    strangers = people("someone")
+    for name, owner in (("public.h5", people("p", 40)), ("stranger.h5", people("new", 40))):
+        file_of(tmp_path / name, {"train": strangers, "public": owner}, train=B, public=C[:40])
+    for name, owner in (("rows.h5", people("p", 40)), ("stranger rows.h5", people("new", 40))):
+        file_of(tmp_path / name, {"rows": owner}, rows=C[40:80])
+    trained("private.h5", "run", "--unit", "owner")
+    words = [*USES[use], *(["--unit", "owner"] if USES[use][0] == "train" else [])]
+    refused(cli(*words), 4, ["people"])
+    assert not list(tmp_path.glob("out*"))
+    swapped = {"public.h5": "stranger.h5", "rows.h5": "stranger rows.h5"}
+    assert cli(*[swapped.get(word, word) for word in words]).status == 0
+    trained("private.h5", "record", "--unit", "record")
+    by_record = ["record" if word == "run" else word for word in USES["evaluate"]]
+    (own_books / "key").rename(tmp_path / "key")  # without books, for which the person is still private
+    shutil.rmtree(own_books)
+    assert cli(*by_record).status == 0
+
+
+@pytest.mark.parametrize("by_owner", [False, True], ids=["record", "owner"])
+@pytest.mark.parametrize("way", ["group", "file", "unlabelled", "refine", "calibrate"])
+def test_private_test_rows_are_not_public(
+    cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path, by_owner: bool, way: str
+) -> None:
+    owners = {"train": people("p"), "test": people("t", 40), "public": people("t", 40), "rows": people("t", 40)}
+    shown, rest = (C[:40], {"rows": owners["rows"]}) if by_owner else (2 * HELD, {})
+    hidden = {name: owners[name] for name in ("train", "test")} if by_owner else {}
+    within = {"public": shown} if way == "group" else {}
+    if by_owner and way in ("group", "file"):  # people with test rows and public rows are bad data, private or not
+        within, status = {}, 3
+    else:
+        status = 4
+    unit = ["--unit", "owner"] if by_owner else []
+    file_of(tmp_path / "a.h5", hidden, facts={"test_rows": "private"}, train=A, test=HELD, **within)
+    public = {"public": owners["public"], "train": people("q")} if by_owner else {}
+    file_of(tmp_path / "p.h5", public, train=B, public=shown)
+    file_of(tmp_path / "u.h5", rest, rows=shown)
+    if way in ("refine", "calibrate"):
+        trained("a.h5", "run", *unit)
+    words = {
+        "group": ["train", "a.h5", *PUBLIC, *unit, *(["--public", "p.h5"] if by_owner else []), "--out", "out"],
+        "file": ["train", "a.h5", *PUBLIC, *unit, "--public", "p.h5", "--out", "out"],
+        "unlabelled": ["train", "a.h5", *FEW, *unit, "--unlabelled", "u.h5", "--out", "out"],
+        "refine": ["refine", "run", "u.h5", "--out", "out"],
+        "calibrate": ["predict", "run", "a.h5", "--calibrate", "p.h5"],
+    }[way]
+    refused(cli(*words), status, ["in test and in train or public" if status == 3 else "private test rows"])
+    assert not (tmp_path / "out").exists()
+
+
+MEETINGS = {
+    "a group": ("train", "b.h5", *PUBLIC, "--out", "out"),
+    "a group, dry run": ("train", "b.h5", *PUBLIC, "--dry-run", "--out", "out"),
+    "a group without noise": ("train", "b.h5", "--method", "only-public", "--out", "out"),
+    "a file": ("train", "c.h5", *PUBLIC, "--public", "a.h5", "--out", "out"),
+    "without labels": ("train", "c.h5", *FEW, "--unlabelled", "u.h5", "--out", "out"),
+    "refine": ("refine", "other", "u.h5", "--out", "out"),
+    "calibrate": ("evaluate", "other", "--calibrate", "b.h5"),
+}
+
+
+@pytest.mark.parametrize("meeting", MEETINGS)
+def test_rows_that_are_private_in_another_book_are_not_public(
+    cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path, meeting: str
+) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "b.h5", train=B, test=HELD, public=np.concatenate([4 * A[7:8], C[150:180]]))
+    file_of(tmp_path / "c.h5", train=C[:100], test=HELD)
+    file_of(tmp_path / "u.h5", rows=np.concatenate([A[:1], B[:30]]))
+    trained("c.h5", "other")
+    words = MEETINGS[meeting]
+    if meeting == "a group":
+        assert cli(*words[:-1], "before").status == 0  # nothing is private yet
+        refused(cli("train", "a.h5", *FEW, "--out", "out"), 4, ["1 of the private rows", "were public", "move"])
+        book_of_public = Path(spent(cli, "b.h5")["book"])
+        for path in (book_of_public, keys_file(book_of_public)):
+            path.rename(tmp_path / path.name)
+    trained("a.h5", "a")
+    before = {path: path.read_bytes() for path in own_books.iterdir()}
+    refused(cli(*words), 4, ["private rows, images or people of the runs in budget book", "move"])
+    after = {path: path.read_bytes() for path in own_books.iterdir()}
+    assert {path: after[path] for path in before} == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_public_rows_may_be_protected_in_one_run_and_public_in_others(
+    cli: Cli, own_books: Path, tmp_path: Path
+) -> None:
+    for name, rows in (("a.h5", A), ("b.h5", B)):
+        file_of(tmp_path / name, train=rows, test=HELD, public=C[:40])
+    joined = ["--method", "fully-private", "--eps", "3", "--steps", "3", "--delta", "1e-5"]
+    for place, (source, words) in enumerate((("a.h5", joined), ("b.h5", PUBLIC), ("a.h5", PUBLIC), ("b.h5", joined))):
+        assert cli("train", source, *words, "--out", f"run {place}").status == 0
+    assert spent(cli, "a.h5")["shared"][0]["rows"] == 40
+
+
+def test_rows_without_a_private_run_may_be_public(cli: Cli, own_books: Path, tmp_path: Path) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "b.h5", train=B, test=HELD)
+    assert cli("train", "a.h5", "--method", "non-private", "--out", "a").status == 0
+    assert cli("train", "b.h5", *PUBLIC, "--public", "a.h5", "--out", "b").status == 0
+    assert cli("train", "a.h5", "--method", "non-private", "--out", "c").status == 0
+
+
+def test_a_default_book_given_by_hand_gets_the_keys_of_the_rows(
+    cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path
+) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "b.h5", train=B, test=HELD)
+    file_of(tmp_path / "c.h5", train=B[:50], test=HELD)
+    trained("a.h5", "a")
+    trained("b.h5", "b", "--book", spent(cli, "a.h5")["book"])
+    for source in ("a.h5", "b.h5", "c.h5"):
+        found = spent(cli, source)
+        assert (found["runs"], found["epsilon"]) == (2, pytest.approx(TWO, rel=1e-5))
+    refused(cli("train", "c.h5", *FEW, "--cap", "3.5", "--out", "c"), 4, ["4.46", "in 2 runs"])
+
+
+def with_private_test_rows(cli: Cli, tmp_path: Path) -> Path:
+    """Run `a.h5` and `b.h5`, which share private test rows only; returns the book of the first."""
+    for name, rows in (("a", A), ("b", B)):
+        file_of(tmp_path / f"{name}.h5", facts={"test_rows": "private"}, train=rows, test=HELD)
+        assert cli("train", f"{name}.h5", *FEW, "--test-epsilon", "0.5", "--out", name).status == 0
+    return Path(next(entry["book"] for entry in spent(cli, "a.h5")["entries"] if Path(entry["name"]).name == "a"))
+
+
+LOSSES: dict[str, Callable[[Path, Path], Any]] = {
+    "the keys": lambda path, old: keys_file(path).unlink(),
+    "new keys": lambda path, old: shutil.copy(old, keys_file(path)),
+    "the book": lambda path, old: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_lost_and_old_keys_are_refused(cli: Cli, refused: Cli, own_books: Path, tmp_path: Path, loss: str) -> None:
+    path = with_private_test_rows(cli, tmp_path)
+    kept = {one: one.read_bytes() for one in own_books.iterdir()}
+    keys = read_keys(keys_file(path))
+    other = Account(tmp_path / "old.jsonl", RowKeys(rows=keys.rows[:N]))
+    with other.charging():
+        LOSSES[loss](path, keys_file(other.path))
+    words = (["budget", "a.h5"], ["budget", "b.h5"], ["train", "b.h5", *FEW, "--test-epsilon", "0.5", "--out", "c"])
+    for one in words:
+        refused(cli(*one), 3, ["row keys", keys_file(path).name, "restore"])
+    assert not (tmp_path / "c").exists()
+    for one, content in kept.items():
+        one.write_bytes(content)
+    assert spent(cli, "b.h5")["runs"] == 2
+
+
+def test_lost_keys_of_training_rows_are_made_anew(cli: Cli, own_books: Path, trained: Any, tmp_path: Path) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    trained("a.h5", "a")
+    beside = keys_file(Path(spent(cli, "a.h5")["book"]))
+    before = beside.read_bytes()
+    beside.unlink()
+    assert spent(cli, "a.h5")["runs"] == 1
+    assert beside.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "writes", ["linprobe.accounting.row_keys.state_keys", "linprobe.accounting.row_keys._write_keys"]
+)
+@pytest.mark.parametrize("grown", [False, True], ids=["first keys", "more keys"])
+def test_a_crash_between_keys_and_their_digest_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: str, grown: bool
+) -> None:
+    path, entry = tmp_path / "a.jsonl", Entry("a", "a", "noisy-gd", "record", True, 1e-5, (Releases("g", 9.0, 1.0, 5),))
+    one, two = (RowKeys(rows=np.arange(n, dtype=np.uint64)) for n in (5, 9))
+    if grown:
+        with Account.at(path, one).charging():
+            book.charge(path, entry)
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+
+            def killed(*_: object) -> None:
+                raise KeyboardInterrupt
+
+            patch.setattr(writes, killed)
+            with pytest.raises(KeyboardInterrupt), Account.at(path, two).charging():
+                pass
+    for _ in range(2):
+        with Account.at(path, two).charging():
+            book.charge(path, entry)
+    assert np.array_equal(read_keys(keys_file(path)).rows, two.rows)
+    assert len(read_book(path).keys) == 1
+
+
+def test_an_old_copy_of_all_books_is_named(cli: Cli, own_books: Path, trained: Any, tmp_path: Path) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    trained("a.h5", "a")
+    shutil.copytree(own_books, tmp_path / "copy")
+    trained("a.h5", "b")
+    assert spent(cli, "a.h5")["not_recorded"] == []
+    shutil.rmtree(own_books)
+    (tmp_path / "copy").rename(own_books)
+    found = spent(cli, "a.h5")
+    assert (found["runs"], found["not_recorded"]) == (1, [str(tmp_path / "b")])
+    outcome = cli("budget", "a.h5")
+    assert f"in no budget book here: {tmp_path / 'b'};" in outcome.stderr
+    assert "no budget book" in cli("report", "b", "--html", "b.html").stderr
+
+
+def test_many_processes_charge_one_book_with_keys(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    release = Releases("gradient", 50.0, 1.0, 1)
+    assert len(spending([]).epsilon_by_unit) == 1  # imports before the processes part
+
+    def work(number: int) -> int:
+        for place in range(20):
+            rows = np.array([number * 20 + place], dtype=np.uint64)
+            with Account.at(path, RowKeys(rows=rows)).charging():
+                book.charge(path, Entry(f"{number} {place}", "run", "noisy-gd", "record", True, 1e-5, (release,)))
+        return 0
+
+    children = [start_copy(lambda number=number: work(number)) for number in range(8)]
+    assert [ended(child) for child in children] == [0] * 8
+    entries = read_book(path).counted
+    assert {entry.run for entry in entries} == {f"{number} {place}" for number in range(8) for place in range(20)}
+    assert np.array_equal(read_keys(keys_file(path)).rows, np.arange(160))
+    assert spending(entries).gdp_mu == pytest.approx(160**0.5 / 50)
+
+
+@pytest.mark.parametrize("same", ["name", "half", "half precision", "order", "one row"])
+def test_a_copy_of_the_rows_counts_together(cli: Cli, own_books: Path, trained: Any, tmp_path: Path, same: str) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    trained("a.h5", "a")
+    rows = {"half": 0.5 * A, "half precision": A.astype(np.float16), "order": A[::-1].copy(), "one row": A[:1]}
+    if same == "name":
+        (tmp_path / "a.h5").rename(tmp_path / "b.h5")
+    else:
+        more = B[:8] if same == "one row" else B[:0]
+        file_of(tmp_path / "b.h5", train=np.concatenate([rows[same], more]), test=HELD)
+    assert spent(cli, "b.h5")["runs"] == 1
+
+
+def test_records_and_people_of_overlapping_files_are_one_account(
+    cli: Cli, own_books: Path, trained: Any, tmp_path: Path
+) -> None:
+    file_of(tmp_path / "a.h5", {"train": people("p")}, train=A, test=HELD)
+    file_of(tmp_path / "b.h5", {"train": people("p")}, train=np.concatenate([A[:20], B[20:]]), test=HELD)
+    trained("a.h5", "a", "--unit", "record")
+    trained("b.h5", "b", "--unit", "owner")
+    found = spent(cli, "b.h5")
+    assert (found["runs"], found["unit"], found["epsilon_by_unit"]["owner"]) == (2, "record", None)
+    assert found["epsilon"] == pytest.approx(7.66505, rel=1e-5)  # a run by owner is two for a record: mu^2 = 4 + 1
+
+
+def test_test_rows_that_were_private_in_another_run_are_not_measured(
+    cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path
+) -> None:
+    for name, test, facts in (("a", HELD, {}), ("b", A[:40], {}), ("c", A[:40], {"test_rows": "private"})):
+        file_of(tmp_path / f"{name}.h5", facts=facts, train=A if name == "a" else B, test=test)
+    trained("a.h5", "a")
+    for words in (FEW, ["--method", "non-private"], [*FEW, "--dry-run"]):
+        refused(cli("train", "b.h5", *words, "--out", "b"), 4, ["40 of the rows of group test of b.h5 are private"])
+    trained("c.h5", "c", "--test-epsilon", "0.5")
+    assert spent(cli, "a.h5")["runs"] == 2

@@ -1,0 +1,96 @@
+"""Momentum of few steps around a mean: when, how much noise, and that a checkpoint keeps it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.data.rows import ArrayRows
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.methods import METHODS, Problem, Run, Schedule, _descent
+from linprobe.methods._descent import Pace
+from linprobe.methods._iterates import Iterates
+from linprobe.options import CENTRED_STEPS, MANY_ROWS, AdaMixOptions, NoisyGDOptions
+
+CLASSES = 3
+SCHEDULE = Schedule(30, 12.0, 30**0.5 / 12.0)
+
+
+def problem(n_rows: int = MANY_ROWS * CLASSES, *, width: int = 4, **given: Any) -> Problem:
+    """Rows that are zero, so that weights are noise alone."""
+    rows = ArrayRows(np.zeros((n_rows, width), np.float32), np.zeros(n_rows, np.int64))
+    return Problem(width, CLASSES, private=rows, **{"centred": True, **given})
+
+
+def test_few_steps_are_as_stable_as_many_and_many_are_as_before() -> None:
+    for n_steps in (5, 50, 200):
+        beta = Pace.of(NoisyGDOptions(), problem(), n_steps).momentum
+        assert (1 + beta) / (1 - beta) * n_steps == pytest.approx(CENTRED_STEPS)
+    pace = Pace.of(NoisyGDOptions(), problem(), CENTRED_STEPS)
+    assert pace.momentum == 0
+    np.testing.assert_array_equal(pace.factors, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        (NoisyGDOptions(), {"centred": False}),
+        (NoisyGDOptions(), {"several_labels": True}),
+        (NoisyGDOptions(), {"n_rows": MANY_ROWS * CLASSES - 1}),
+        (NoisyGDOptions(learning_rate=0.1), {}),
+        (NoisyGDOptions(schedule="theory"), {}),
+        (AdaMixOptions(variant="theory"), {}),
+    ],
+)
+def test_no_momentum_elsewhere(options: Any, facts: dict[str, Any]) -> None:
+    pace = Pace.of(options, problem(**facts), 50)
+    assert pace.momentum == 0
+    np.testing.assert_array_equal(pace.factors, 1)
+
+
+def test_noise_of_the_whole_run_in_a_score_is_the_default_of_one() -> None:
+    mechanism = GaussianMechanism(NoiseSource(4), lambda event: None)
+    options = NoisyGDOptions(init="zero", weight_decay=1e-9, output="last")
+    run = Run(SCHEDULE, mechanism, lambda: None)
+    weights = METHODS["noisy-gd"].fit(problem(width=700), options, run).weights
+    assert weights.std() == pytest.approx(1.0, rel=0.06)
+
+
+def test_a_step_goes_on_as_the_one_before() -> None:
+    iterates = Iterates(np.zeros((2, 2)), 3, "last", momentum=0.5)
+    after = np.ones((2, 2))
+    np.testing.assert_array_equal(iterates.coasted(after), after)  # there is no step before the first
+    iterates.move(after)
+    np.testing.assert_array_equal(iterates.coasted(after), 1.5)
+
+
+def test_a_restored_state_continues_alike() -> None:
+    whole = Iterates(np.zeros((2, 2)), 3, "last", momentum=0.5)
+    whole.move(np.ones((2, 2)))
+    state = {**whole.state(), "history": np.array('[{"step": 1}]')}
+    again = Iterates(np.zeros((2, 2)), 3, "last", momentum=0.5)
+    again.restore({name: np.asarray(value) for name, value in state.items()})
+    np.testing.assert_array_equal(again.coasted(whole.weights), whole.coasted(whole.weights))
+
+
+def test_few_steps_with_momentum_learn_what_many_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = np.random.default_rng(2)
+    y = g.integers(CLASSES, size=4 * MANY_ROWS)
+    x = g.normal(size=(len(y), 20)) * np.geomspace(30, 0.1, 20)
+    x[:, -CLASSES:] += np.eye(CLASSES)[y]  # classes differ where rows spread little
+    x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    data = Problem(20, CLASSES, private=ArrayRows(x, y), centred=True)
+
+    def accuracy(n_steps: int) -> float:
+        mechanism = GaussianMechanism(NoiseSource(1), lambda event: None)
+        run = Run(Schedule(n_steps, n_steps**0.5 / 3.0, 3.0), mechanism, lambda: None)
+        weights = METHODS["noisy-gd"].fit(data, NoisyGDOptions(), run).weights
+        return float(np.mean((x @ weights).argmax(axis=1) == y))
+
+    assert accuracy(40) > 0.98
+    monkeypatch.setattr(_descent, "MANY_ROWS", len(y))
+    assert accuracy(40) < 0.6  # without momentum
+    assert accuracy(CENTRED_STEPS) > 0.98

@@ -655,8 +655,8 @@ def _settled(
         arrays, names, names_from = settle_matrix(arrays, classes)
     elif private_test and classes is None:
         raise DataError(
-            "test labels are private, so class names cannot come from them; declare the classes with --classes, or "
-            "class_names in a .npz"
+            "test labels are private, so class names cannot come from them; declare the classes with --classes "
+            "A,B,..., or class_names in a .npz"
         )
     else:
         arrays = settle_labels(arrays, classes)

@@ -36,6 +36,7 @@ RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses,
 IMAGES, TABLE, NETWORK = "Images", "Columns of the table", "Network"  # headings of the help of extract
 SPEED = "Speed and reliability"
 SPLIT = "Group of the row: train, test (or val, validation, valid) or public."
+CLASSES = "Class names in label order, or a file with one per line."
 PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 BOTH_SIDES = (
     "People may have test rows and other rows, and --test-fraction splits rows, not people: accuracy is on people that "
@@ -192,7 +193,7 @@ class ExtractRequest(
     )
     unlabelled: bool = option(False, "SOURCE is any folder of images; make rows without labels.", group=IMAGES)
     out: Path | None = option(None, "Feature file to write.", unset="features/SOURCE-BACKBONE.h5")
-    classes: Path | None = option(None, "File of class names in label order, one per line.", group=IMAGES)
+    classes: Path | None = option(None, CLASSES, metavar="A,B,...|FILE", group=IMAGES)
     test_fraction: float | None = option(
         None,
         "Fraction of the images held out for testing, if SOURCE has no test group; of the people, where images have "
@@ -312,7 +313,7 @@ class ImportRequest(
         asked="arrays",
     )
     out: Path = option(help="Feature file to write.")
-    classes: Path | None = option(None, "File of class names in label order, one per line.")
+    classes: Path | None = option(None, CLASSES, metavar="A,B,...|FILE")
     x: str | None = option(None, "Array of rows in a .npz, .pt or .h5 under any name.", metavar="KEY")
     y: str | None = option(None, "Beside --x: array of labels; without it, rows have none.", metavar="KEY")
     label_column: str = option(

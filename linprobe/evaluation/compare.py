@@ -56,6 +56,7 @@ from linprobe.reporting.comparison import (
     summarise,
 )
 from linprobe.runs import run_folder
+from linprobe.runs.figures import CLEARLY
 from linprobe.runs.guarantee import NOUNS
 from linprobe.runs.manifest import Manifest
 from linprobe.training.charge import BookFinder, book_of, preview
@@ -103,9 +104,9 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
 
     Runs that exist already are checked and not trained again. Every run is a release; `composed` is their total cost.
 
-    Returns: out, composed, commonest_class and commonest_share (of the public test rows), summary (one object for each
-        row, setting and epsilon), runs (one object each), figures; if requested attacks, one object for each run,
-        private.
+    Returns: out, composed, commonest_class and commonest_share (of the public test rows), balanced_limit (balanced
+        accuracy above which a row is clearly better than one class for all rows), summary (one object for each row,
+        setting and epsilon), runs (one object each), figures; if requested attacks, one object for each run, private.
 
     Raises:
         UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
@@ -133,7 +134,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
                 progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
             raise
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
-        return _written(request, folder, planned, results, _commonest(opened))
+        return _written(request, folder, planned, results, _guessing(opened))
 
 
 @contextmanager
@@ -264,7 +265,7 @@ def _written(
     folder: ComparisonFolder,
     planned: Sequence[Planned],
     results: Sequence[Result],
-    commonest: tuple[str, float],
+    guessing: dict[str, Any],
 ) -> dict[str, Any]:
     """Write the tables and figures and return them."""
     out, summaries = request.folder, summarise(results)
@@ -306,12 +307,11 @@ def _written(
         write_csv(out / "private_attacks.csv", marked, private=True)
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
     composed = folder.composed(request.delta)
-    always = {"commonest_class": commonest[0], "commonest_share": commonest[1]}
-    folder.finish({"composed": composed, **always, "summary": summary, "runs": runs})
+    folder.finish({"composed": composed, **guessing, "summary": summary, "runs": runs})
     return {
         "out": str(out),
         "composed": composed,
-        **always,
+        **guessing,
         "summary": summary,
         "runs": runs,
         **attacked,
@@ -343,11 +343,19 @@ def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
     return f"{name}, {numbers} private {NOUNS[request.unit or RECORD]}"
 
 
-def _commonest(features: FeatureReader) -> tuple[str, float]:
-    """The majority class of the public test rows, and its share of them."""
+def _guessing(features: FeatureReader) -> dict[str, Any]:
+    """The majority class of the public test rows, its share of them, and the limit on balanced accuracy by guessing.
+
+    The limit adds `CLEARLY` standard errors to 1 / classes. The variance of a recall of n rows is at most 1 / (4 n).
+    """
     counts = np.bincount(features.labels("test"))
-    place = int(counts.argmax())
-    return features.description.class_names[place], int(counts[place]) / int(counts.sum())
+    place, present = int(counts.argmax()), counts[counts > 0]
+    error = float(np.sqrt(np.sum(1 / (4 * present)))) / len(present)
+    return {
+        "commonest_class": features.description.class_names[place],
+        "commonest_share": int(counts[place]) / int(counts.sum()),
+        "balanced_limit": 1 / len(present) + CLEARLY * error,
+    }
 
 
 def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun:

@@ -395,3 +395,15 @@ def test_without_public_rows_only_the_methods_that_need_none_are_compared(
     shots = cli("compare", private_file, *words, "--public-shots", "2", "--dry-run", "--json")
     assert [row["method"] for row in result_of(shots)["rows"]] == ["adamix", "noisy-gd", "only-public", "non-private"]
     assert not [text for text in result_of(shots)["warnings"] if "left out" in text]
+
+
+def test_a_comparison_states_when_balanced_accuracy_is_clearly_above_guessing(
+    cli: Cli, features_file: Path, tmp_path: Path
+) -> None:
+    compared = result_of(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp", "--json"))
+    with h5py.File(features_file) as file:
+        counts = np.bincount(file["test/y"][:])
+    limit = 1 / len(counts) + 3 * np.sqrt(np.sum(1 / (4 * counts))) / len(counts)
+    assert compared["balanced_limit"] == pytest.approx(limit)
+    assert 0.25 < limit < 0.5
+    assert json.loads((tmp_path / "cmp/comparison.json").read_text())["balanced_limit"] == compared["balanced_limit"]

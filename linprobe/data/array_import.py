@@ -188,16 +188,21 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
     if isinstance(loaded, list | tuple) and len(loaded) == len(PAIRS[0]) and getattr(loaded[0], "ndim", 0) > 1:
         keys = _pair(PAIRS[0], _group_or_train(source), owner).values()
         return {key: _to_numpy(part, source) for key, part in zip(keys, loaded, strict=True)}
-    if source.suffix == ".pt":
-        loaded = _to_numpy(loaded, source)
+    key = _key_of_file(source, owner, pair, progress)
+    return {key: _to_numpy(loaded, source) if source.suffix == ".pt" else loaded}
+
+
+def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Progress) -> str:
+    """The key of a file with one array; `pair` as in `_read_one`. Raises UsageError for another name."""
     key = pair.get(source.stem) or _known_key(source.stem, owner)
     if key is None and source.stem == "X":
-        key, labels = ALONE["X"], source.with_stem("y")
+        labels = source.with_stem("y")
         if labels.exists():
             progress.note(f"{source} holds rows without labels; {labels} beside it is not read: give both to read both")
+        return ALONE["X"]
     if key is None or key == "class_names":
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
-    return {key: loaded}
+    return key
 
 
 def _read_hdf5(source: Path, owner: str) -> Arrays:

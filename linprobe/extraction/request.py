@@ -107,7 +107,7 @@ def read_lines(path: Path, what: str, one: str) -> list[str]:
     return lines
 
 
-def declared_classes(given: Path | None) -> list[str] | None:
+def read_class_names(given: Path | None) -> list[str] | None:
     """The class names that --classes declares: A,B,C, or a file with one name per line. Raises as `read_lines`."""
     if given is None:
         return None

@@ -228,12 +228,15 @@ def test_ctrl_c_before_a_checkpoint_leaves_nothing_and_after_it_says_how_to_go_o
     early, late = Stops(2), Stops(2)
     with pytest.raises(KeyboardInterrupt):
         train_run(asked(features_file, out, checkpoint_every=1e9), early)
-    assert early.notes == []
+    spent, resume = early.notes
+    assert spent.startswith("the run ended early; what it had released costs epsilon ")
+    assert resume.startswith("no checkpoint was written, so --resume has nothing to go on from")
     assert not out.parent.exists()
     with pytest.raises(KeyboardInterrupt):
         train_run(asked(features_file, out), late)
     assert late.notes[0].startswith("2 runs on these rows together cost ")
-    assert late.notes[1:] == [f"unfinished run kept; the same command with --resume --out {out} resumes it"]
+    assert late.notes[1].startswith("the run ended early; what it had released costs epsilon ")
+    assert late.notes[2:] == [f"unfinished run kept; the same command with --resume --out {out} resumes it"]
     assert len(unfinished(out)) == 1
 
 

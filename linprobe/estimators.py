@@ -188,8 +188,8 @@ class LinearProbe(LinearClassifier):
             sample_weight: public factors on the losses of the rows of `X`, shape (n_rows,), 0 or more. PUBLIC: no
                 epsilon covers weights that were computed from other private rows. Gradients are clipped after they are
                 weighted, so weights above 1 change little. They multiply the weights of `class_weight`.
-            X_unlabelled: public rows without labels (n_unlabelled, n_features), which refine the weights after
-                training, at no cost.
+            X_unlabelled: public rows without labels (n_unlabelled, n_features), which centre rows where nothing else
+                does, and refine the weights after training, as far as a noisy count shows them to be like `X`.
 
         Raises:
             ParameterError, UsageError: a parameter or combination that is not allowed.
@@ -374,7 +374,7 @@ class TrainedProbe(LinearClassifier):
 
     Attributes:
         folder: the run folder. classes_: class names. privacy_: the manifest, as it is in the folder; `linprobe verify`
-            checks it. centre_: `public`, `private` or `none`, the mean that was subtracted in training.
+            checks it. centre_: `public`, `private`, `unlabelled` or `none`, the mean that was subtracted.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

@@ -70,10 +70,10 @@ def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
 
 
 def halved(x: NDArray[np.floating]) -> NDArray[np.float16]:
-    """`x` rounded to float16, to nearest, ties to even; a number beyond its range becomes an infinity. A copy."""
+    """`x` rounded to float16, to nearest, ties to even; a number beyond its range becomes an infinity. A contiguous copy."""
     if LIBRARY is None or x.dtype != np.float32:
         with np.errstate(over="ignore", under="ignore"):
-            return x.astype(np.float16)
+            return x.astype(np.float16, order="C")
     x, half = np.ascontiguousarray(x), np.empty(x.shape, np.float16)
     LIBRARY.linprobe_halve(x.ctypes.data, half.ctypes.data, x.size)
     return half

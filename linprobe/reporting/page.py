@@ -27,6 +27,7 @@ from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, UsageError, printable
 from linprobe.methods.class_counts import CLASS_COUNTS
+from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
@@ -49,6 +50,7 @@ PURPOSES = {
     "gradient": "training steps",
     "mean": "mean of the private rows",
     CLASS_COUNTS: "noisy numbers of private rows by class",
+    SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
     "covariance": "covariance of the features",
     TEST_ACCURACY: "number of correct predictions on private test rows",
     "selection": "noisy numbers of correct predictions on private rows, which chose a setting",

@@ -43,11 +43,12 @@ from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.figures import no_better_than_guessing
-from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest
+from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
 from linprobe.runs.metrics_file import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
 from linprobe.runs.per_record_file import PrivateRecords
-from linprobe.runs.refined_weights import unrefinable
+from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
+from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import run_folder_of_group
 from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books
@@ -386,6 +387,10 @@ def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progres
     if manifest.refined is not None:
         refined = manifest.refined
         progress.note(f"refined with {refined.rows} rows without labels, strength {refined.strength:.2f}")
+        share = similar_share(manifest)
+        if share is not None and share < ONE_KIND:
+            near = f"{max(share, 0):.0%}, as a noisy count says at least"
+            progress.note(f"few private rows are near rows without labels ({near}), so these changed little or nothing")
     no_better = None if measured is None else no_better_than_guessing(measured)
     if no_better is not None:
         progress.note(no_better)
@@ -431,13 +436,20 @@ def _random_weights(*files: FeatureReader | None) -> Iterable[str]:
             yield f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {backbone}"
 
 
+def _refinement(ready: Ready, trained: Trained) -> Refinement | None:
+    if ready.unlabelled is None or trained.refined is None:
+        return None
+    found = trained.similar
+    similar = None if found is None else NoisyNumber(found.count, found.std)
+    return refinement(ready.unlabelled, trained.refined, similar=similar)
+
+
 def manifest_of(
     ready: Ready, dataset: Dataset, settings: Settings, trained: Trained, measured: dict[str, Any] | None
 ) -> Manifest:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
     description, weights, counts = features.description, dataset.weights, trained.class_counts
-    unlabelled = ready.unlabelled
     names = description.class_names
     return Manifest.of(
         trained.privacy,
@@ -468,7 +480,7 @@ def manifest_of(
         class_prior=UNIFORM if settings.balanced else TRAINED,
         test_owners=description.test_owners,
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
-        refined=None if unlabelled is None or trained.refined is None else refinement(unlabelled, trained.refined),
+        refined=_refinement(ready, trained),
     )
 
 

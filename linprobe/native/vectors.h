@@ -257,6 +257,26 @@ TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *o
     }
 }
 
+/* out (n) = bits of x (n) rounded to float16, to nearest, ties to even. Adding 1/2, whose unit in the last place is the
+   least float16, rounds numbers below the normal range of float16; other numbers round at bit 13. */
+TARGET static void KERNEL(halve)(const float *x, uint16_t *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits, size, small, half;
+        memcpy(&bits, x + i, sizeof bits);
+        size = bits & 0x7fffffff;
+        float number;
+        memcpy(&number, &size, sizeof number);
+        number += 0.5f;
+        memcpy(&small, &number, sizeof small);
+        half = (size + 0xfff + (size >> 13 & 1) - 0x38000000) >> 13;
+        uint32_t below = -(uint32_t)(size < 0x38800000), beyond = -(uint32_t)(size >= 0x47800000);
+        half = (half & ~below) | ((small - 0x3f000000) & below);
+        half = (half & ~beyond) | (0x7c00 & beyond) | (0x7e00 & -(uint32_t)(size > 0x7f800000)); /* infinity, NaN */
+        out[i] = (uint16_t)((bits >> 16 & 0x8000) | half);
+    }
+}
+
 /* out (d) = x (d) widened, minus shift (d) unless null. The product with the exponent bias is exact, so an FMA changes no
    bit. */
 TARGET INLINE void KERNEL(row)(const char *x, const float *shift, float *out, size_t d, const enum stored stored)

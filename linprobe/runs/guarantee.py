@@ -6,7 +6,6 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
-from importlib.metadata import version
 from typing import Any
 
 from linprobe import __version__
@@ -16,6 +15,7 @@ from linprobe.accounting.accountants import (
     Accountant,
     AttackLimit,
     accountant_versions,
+    installed_version,
     choose_accountant,
     gaussian_figures,
 )
@@ -151,7 +151,7 @@ def _software_versions() -> dict[str, str]:
     return {
         "linprobe": __version__,
         "python": platform.python_version(),
-        **{name: version(name) for name in names},
+        **{name: installed_version(name) for name in names},
         "arithmetic": arithmetic_name(),
     }
 

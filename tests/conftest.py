@@ -102,6 +102,7 @@ LONG = (
     "test_real_photographs.py",
     "test_processes.py",
     "test_tutorial.py",
+    "test_hospital_page.py",
     "test_feature_readme.py",
     "test_accuracy.py",
     "test_killed.py",

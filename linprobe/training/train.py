@@ -364,8 +364,8 @@ def train_on(
             manifest = replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run)
             manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured, config)
     except BaseException as error:
-        if keep is not None and keep.can_resume:
-            progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
+        if keep is not None and group.rank == 0:
+            _say_how_to_go_on(error, keep, plan, out, progress)
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise
@@ -377,6 +377,17 @@ def train_on(
         "seconds": time.perf_counter() - started,
         "unpublished": ["seconds"],  # no theorem covers how long private rows took
     }
+
+
+def _say_how_to_go_on(error: BaseException, keep: Keeping, plan: Plan, out: Path, progress: Progress) -> None:
+    """Say whether --resume continues a run that has stopped. Nothing continues a run that keeps no checkpoints."""
+    if keep.can_resume:
+        progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
+    elif isinstance(error, KeyboardInterrupt) and plan.method.spends and keep.keeps:
+        progress.note(
+            "no checkpoint was written, so --resume has nothing to go on from: the same command trains, and spends, "
+            "from the start"
+        )
 
 
 def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progress) -> None:

@@ -15,9 +15,9 @@ from linprobe.accounting.accountants import (
     Accountant,
     AttackLimit,
     accountant_versions,
-    installed_version,
     choose_accountant,
     gaussian_figures,
+    installed_version,
 )
 from linprobe.accounting.calibrate import GRADIENT, Budget
 from linprobe.accounting.events import OWNER, RECORD, GaussianEvent, Releases, grouped

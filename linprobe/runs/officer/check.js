@@ -850,13 +850,16 @@ async function checkSignature(files, pem) {
 }
 
 /** Judge a run folder: contents by name, names of folders in it, and the public key of its maker, PEM text or "".
+    absent: listed files that a copy of the run in a report leaves out. shortened: whether paths in its manifest are shortened.
 
     Returns the manifest, what the ledger costs, and what was checked. Throws a Refusal. */
-async function judged(files, folders, pem, schema) {
+async function judged(files, folders, pem, schema, { absent = [], shortened = false } = {}) {
   must(files.has("manifest.json"), "There is no manifest.json: this is no run folder, or not all of it.", "unreadable");
   if (pem) await checkSignature(files, pem);
   const [m, typed] = readManifest(files.get("manifest.json"), schema);
+  const left = Object.keys(m.files).filter((name) => absent.includes(name));
   for (const [name, digest] of Object.entries(m.files)) {
+    if (left.includes(name)) continue;
     must(files.has(name), `${name} is missing.`);
     must((await sha256(files.get(name))) === digest, `${name} was changed: its digest is not the one in the manifest.`);
   }
@@ -864,7 +867,7 @@ async function judged(files, folders, pem, schema) {
   must(stranger === undefined, `The folder holds ${shown(stranger)}, which the manifest does not list. Move it away, and look again.`);
   const content = new Map([...typed].filter(([key]) => key !== "manifest_digest"));
   const digest = await sha256(utf8.encode(encoded(content, { sorted: true })));
-  must(digest === m.manifest_digest, "manifest.json was edited: its digest does not match its content.");
+  must(shortened || digest === m.manifest_digest, "manifest.json was edited: its digest does not match its content.");
   const uncovered = PAGES.filter((name) => files.has(name) && !known(m.files[name]));
   must(!pem || !uncovered.length, `${uncovered.join(" and ")} are not covered by the signature. Move them away, and look again.`);
   m.unit ??= "record";
@@ -874,11 +877,11 @@ async function judged(files, folders, pem, schema) {
   if (!selection) checkSensitivities(m, events, history);
   checkDerived(m, selection);
   const cost = known(m.accountant) ? recomputed(m, events, selection) : withoutNoise(m, events, selection);
-  const numbers = await checkModel(files.get("model.npz"), m);
-  if (m.refined) await checkModel(files.get("unrefined.npz"), m, "unrefined.npz");
+  const numbers = left.includes("model.npz") ? null : await checkModel(files.get("model.npz"), m);
+  if (m.refined && !left.includes("unrefined.npz")) await checkModel(files.get("unrefined.npz"), m, "unrefined.npz");
   if (files.has("test_figures.json")) checkTestFigures(files.get("test_figures.json"), m);
   if (files.has("per_record.npz")) await checkPerRecord(files.get("per_record.npz"), m);
-  return { manifest: m, cost, events: events.length, numbers, uncovered, files: [...files.keys()], signed: pem ? "checked" : files.has("manifest.json.sig") ? "unchecked" : "none" };
+  return { manifest: m, cost, events: events.length, numbers, left, shortened, uncovered, files: [...files.keys()], signed: pem ? "checked" : left.length ? "elsewhere" : files.has("manifest.json.sig") ? "unchecked" : "none" };
 }
 const sameSelection = (a, b) => (!known(a) && !known(b)) || (known(a) && known(b) && a.distribution === b.distribution &&
   a.mean_repetitions === b.mean_repetitions && a.runs.length === b.runs.length && a.runs.every((run, n) => sameRelease(run, b.runs[n])));

@@ -2,11 +2,16 @@
 
     1  z(x) <- (x - m) / ||x - m||,   m the mean of the unit rows of U
     2  a(x) <- the k-th largest cosine of z(x) to other rows of U;   t <- the `FAR_SHARE` quantile of a on U
-    3  s_i  <- 1 if a(x_i) >= t, else 0;   for a person, the mean over the person's rows
+       r    <- the largest distance of a row of U to the mean of the others
+    3  s_i  <- 1 if a(x_i) >= t and ||x_i - m|| <= r, else 0;   for a person, the mean over the person's rows
     4  n~   <- sum_i s_i + N(0, sigma^2),   share <- (n~ - sigma) / N
 
 About 1 - `FAR_SHARE` of private rows of the same kind count, and hardly any row of another kind. Rows of classes that U
 lacks do not count either. U is thinned evenly to `MOST_ROWS` rows; k is `NEIGHBOUR`, less for few rows.
+
+Cosines say nothing about few rows: seen from their mean, all rows of another kind lie in one direction, and some row of
+U is there. But these are far from m. Rows of the same kind are as far from the mean of n others as a row of U is from
+the rest, so about 1 of n + 1 is further than r.
 
 Lines 1 and 2 read public rows. s_i depends on x_i and public rows alone: cosines come from `SteadyProducts`, so their
 rounding depends on no other private row and no place. An empty place adds 0. The share of a person is rounded down to
@@ -25,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.blocks import Block
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.preprocessing import normalise_rows, row_norms
 from linprobe.data.rows import FAR, Rows
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import Reduce
@@ -64,23 +69,30 @@ class Surroundings:
     def __init__(self, rows: NDArray[np.floating]) -> None:
         unit = normalise_rows(np.asarray(rows, dtype=np.float32))
         self.mean: NDArray[np.float64] = unit.mean(axis=0, dtype=np.float64)
+        directions, distances = self._from_mean(unit)
+        self._furthest = float(distances.max()) * len(unit) / (len(unit) - 1)
         n = min(len(unit), MOST_ROWS)
-        some = self._directions(unit[np.arange(n) * len(unit) // n])
+        some = directions[np.arange(n) * len(unit) // n]
         self._products = SteadyProducts(np.ascontiguousarray(some.T))
         self._k = min(NEIGHBOUR, n - 1)
         cosines = self._products.of(some)
         np.fill_diagonal(cosines, -np.inf)
         self._least = float(np.quantile(self._nearness(cosines), FAR_SHARE))
 
-    def _directions(self, unit: NDArray[np.float32]) -> NDArray[np.float32]:
-        return normalise_rows(unit - self.mean.astype(np.float32))
+    def _from_mean(self, unit: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """z(x) and ||x - m|| of unit rows."""
+        offsets = unit - self.mean.astype(np.float32)
+        distances = row_norms(offsets)
+        return normalise_rows(offsets, distances), distances
 
     def _nearness(self, cosines: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.partition(cosines, -self._k, axis=1)[:, -self._k]
 
     def near(self, unit: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Line 3 for unit rows (b, n_features)."""
-        return np.asarray(self._nearness(self._products.of(self._directions(unit))) >= self._least)
+        directions, distances = self._from_mean(unit)
+        nearness = self._nearness(self._products.of(directions))
+        return np.asarray((nearness >= self._least) & (distances <= self._furthest))
 
 
 def similar_count(rows: Rows, around: Surroundings, *, all_reduce: Reduce = ALONE.all_reduce) -> ClippedSum:

@@ -265,7 +265,23 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
         rows = None  # frees their memory
         rows = private_rows(plan, dataset, preprocessing, runtime)
     schedule, counts = plan.schedule, _class_counts(plan, dataset, rows, mechanism, group, backend)
-    problem = Problem(
+    problem = _problem(plan, dataset, preprocessing, rows, public, backend)
+    sampler = observer.sampler(source, schedule.sampling_rate)
+    run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
+    n_tracked = rows.n_local if rows is not None and settings.per_record else 0
+    return _Prepared(plan, dataset, preprocessing, problem, run, ledger, source, n_tracked, counts, similar)
+
+
+def _problem(
+    plan: Plan,
+    dataset: Dataset,
+    preprocessing: Preprocessing,
+    rows: Rows | None,
+    public: Rows | None,
+    backend: Backend,
+) -> Problem:
+    """What the method gets: rows in training space, where the back end wants them."""
+    return Problem(
         dataset.private.n_features + bool(preprocessing.intercept),
         dataset.n_classes,
         private=None if rows is None else backend.place(rows),
@@ -275,10 +291,6 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
         centred=preprocessing.centre is not None,
         several_labels=dataset.several_labels,
     )
-    sampler = observer.sampler(source, schedule.sampling_rate)
-    run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
-    n_tracked = rows.n_local if rows is not None and settings.per_record else 0
-    return _Prepared(plan, dataset, preprocessing, problem, run, ledger, source, n_tracked, counts, similar)
 
 
 def _centred(

@@ -29,7 +29,6 @@ from linprobe.data.dataset import (
     refuse_training_rows,
 )
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, extraction_of
 from linprobe.data.row_checks import GroupRows
 from linprobe.errors import LinprobeError, UsageError, advice
@@ -186,23 +185,25 @@ def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | Non
     return replace(request, method=choice.method), choice
 
 
-def _shots(request: TrainRequest, method: Method, progress: Progress) -> int | None:
-    """The public shots of a request, which the digits need. A run that lacks public rows is refused."""
-    path, shots = request.features, request.public_shots
-    given = shots is not None or request.public is not None
-    if path is None:
+def _shots(request: TrainRequest, progress: Progress) -> int | None:
+    """The public shots of a request; the digits have some without a request."""
+    shots = request.public_shots
+    if request.features is None:
         progress.note("no feature file given: using the built-in digits (1,797 real images)")
-        if not given:
+        if shots is None and request.public is None:
             shots = DIGITS_SHOTS
             progress.note(f"{shots} public shots per class are taken out of the training rows")
-    elif not given and "public" in method.needs and path.is_file():
-        with FeatureFile(path) as features:
-            if "public" not in features.sizes:
-                raise UsageError(
-                    f"method {method.name} needs public rows and {path} has no public group; "
-                    "give --public FILE or --public-shots K"
-                )
     return shots
+
+
+def _refuse_without_public(request: TrainRequest, method: Method, features: FeatureReader) -> None:
+    """UsageError if a run lacks the public rows that its method needs."""
+    given = request.public_shots is not None or request.public is not None
+    if "public" in method.needs and not given and "public" not in features.sizes:
+        raise UsageError(
+            f"method {method.name} needs public rows and {request.features} has no public group; "
+            "give --public FILE or --public-shots K"
+        )
 
 
 @contextmanager
@@ -219,11 +220,12 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
     signing_key = None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
-    request = replace(request, public_shots=_shots(request, method, progress), out=request.out or default_out(request))
+    request = replace(request, public_shots=_shots(request, progress), out=request.out or default_out(request))
     with ExitStack() as stack:
         if group.rank == 0:
             _claim(request, stack, progress)
         features = stack.enter_context(open_features(request.features, whole=False))
+        _refuse_without_public(request, method, features)
         other = None if request.public is None else stack.enter_context(open_features(request.public))
         unlabelled = None
         if request.unlabelled is not None:
@@ -362,8 +364,8 @@ def train_on(
             manifest = replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run)
             manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured, config)
     except BaseException as error:
-        if keep is not None and keep.can_resume:
-            progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
+        if keep is not None and group.rank == 0:
+            _say_how_to_go_on(error, keep, plan, out, progress)
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise
@@ -375,6 +377,17 @@ def train_on(
         "seconds": time.perf_counter() - started,
         "unpublished": ["seconds"],  # no theorem covers how long private rows took
     }
+
+
+def _say_how_to_go_on(error: BaseException, keep: Keeping, plan: Plan, out: Path, progress: Progress) -> None:
+    """Say whether --resume continues a run that has stopped. Nothing continues a run that keeps no checkpoints."""
+    if keep.can_resume:
+        progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
+    elif isinstance(error, KeyboardInterrupt) and plan.method.spends and keep.keeps:
+        progress.note(
+            "no checkpoint was written, so --resume has nothing to go on from: the same command trains, and spends, "
+            "from the start"
+        )
 
 
 def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progress) -> None:

@@ -13,12 +13,17 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
 from linprobe import NoisyGD, load_run
+from linprobe.accounting.events import INHERITED
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.methods.class_counts import CLASS_COUNTS
+from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import NOISY, Cli, result_of, write_sealed
 from tests.conftest import N_FEATURES, gaussian_rows, write_unlabelled
@@ -353,6 +358,40 @@ def test_the_count_decides_what_unlabelled_rows_do(cli: Cli, private_file: Path,
     run = read_run(Path("run"))
     assert (run.manifest.centre, run.manifest.refined.strength) == ("none", 0.0)
     np.testing.assert_array_equal(run.weights, run.unrefined[0])
+
+
+def test_a_sampled_run_pays_for_the_count(cli: Cli, features_file: Path, rows: Path) -> None:
+    """Public rows with labels are protected by dp-sgd, so they are counted too."""
+    sampled = ["--method", "dp-sgd", "--sampling-rate", "0.2", "--steps", "10", "--eps", "2", "--condition", "none"]
+    words = [*sampled, "--class-counts", "yes", "--unlabelled", rows]
+    assert cli("train", features_file, *words, "--out", "run").status == 0
+    manifest = read_run(Path("run")).manifest
+    by_purpose = {one.purpose: one for one in manifest.releases}
+    assert set(by_purpose) == {CLASS_COUNTS, SIMILAR_ROWS, "gradient"}
+    composed = PLDAccountant()
+    for one in by_purpose.values():
+        released = GaussianDpEvent(one.noise_multiplier)
+        sampled_release = released if one.sampling_rate == 1 else PoissonSampledDpEvent(one.sampling_rate, released)
+        composed.compose(SelfComposedDpEvent(sampled_release, one.count))
+    assert composed.get_epsilon(manifest.delta) <= manifest.epsilon <= 2
+    assert manifest.refined.similar.count == pytest.approx(0.9 * 412, abs=5 * manifest.refined.similar.std)
+    assert cli("verify", "run", "--unlabelled", rows, "--features", features_file, "--max-eps", "2").status == 0
+
+
+def test_a_run_begins_with_refined_weights_and_inherits_the_count(cli: Cli, private_file: Path, rows: Path) -> None:
+    assert cli("train", private_file, *STEPS, "--unlabelled", rows, "--out", "first").status == 0
+    words = ["train", private_file, *STEPS, "--eps", "2", "--init", "first", "--unlabelled", rows]
+    assert cli(*words, "--out", "second").status == 0
+    first, second = (read_run(Path(name)).manifest for name in ("first", "second"))
+    inherited = [one for one in second.releases if one.purpose == INHERITED]
+    assert sum(one.count for one in inherited) == sum(one.count for one in first.releases)
+    counted = {one.noise_multiplier for one in first.releases if one.purpose == SIMILAR_ROWS}
+    assert counted <= {one.noise_multiplier for one in inherited}
+    assert [one.count for one in second.releases if one.purpose == SIMILAR_ROWS] == [1]
+    assert first.epsilon <= 1 < second.epsilon <= 2
+    assert cli("verify", "second", "--unlabelled", rows, "--features", private_file, "--max-eps", "2").status == 0
+    assert cli("release", "second", "--out", "released").status == 0
+    assert cli("verify", "released", "--unlabelled", rows, "--max-eps", "2").status == 0
 
 
 def test_private_test_rows_do_not_refine_a_finished_run(

@@ -247,6 +247,15 @@ def test_rows_that_are_not_finite_are_counted_and_the_first_five_named(editable:
     assert "[2, 30, 31, 200, 201]" in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [3.4e38, 1e-45])
+def test_rows_whose_squares_leave_float32_are_finite(editable: Path, value: float) -> None:
+    with h5py.File(editable, "r+") as file:
+        file["train/x"][3] = value
+    with FeatureFile(editable) as features:
+        check_rows(features)
+        assert features.checked
+
+
 def test_text_weights_that_are_not_finite_are_refused(editable: Path) -> None:
     with h5py.File(editable, "r+") as file:
         file["text/weights"][3, 1] = np.nan

@@ -12,8 +12,10 @@ import pytest
 from linprobe import NoisyGD
 from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.data import rows as rows_module
+from linprobe.data.blocks import Precision
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.preprocessing import Preprocessing, normalise_rows
+from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import Rows, prepare_shard
 from linprobe.data.sources import ArraySource
 from linprobe.methods.private_mean import shrunk_mean
@@ -26,20 +28,28 @@ from linprobe.training.settings import SIMILAR_NOISE, SIMILAR_SHARE
 WIDTH, SIZES = 12, np.resize([1, 2, 7, 20], 60)  # rows of each person
 
 
-def rows_around(n: int, seed: int, offset: float = 2.0) -> np.ndarray:
+def rows_around(n: int, seed: int, offset: float = 2.0, width: int = WIDTH) -> np.ndarray:
     """Rows around four directions and one that all share; another offset is another kind."""
     g = np.random.default_rng(seed)
-    return (4 * np.eye(4, WIDTH)[np.arange(n) % 4] + offset + 0.7 * g.normal(size=(n, WIDTH))).astype(np.float32)
+    return (4 * np.eye(4, width)[np.arange(n) % 4] + offset + 0.7 * g.normal(size=(n, width))).astype(np.float32)
 
 
 U = rows_around(300, 1)
 
 
-def prepared(x: np.ndarray, sizes: Any = None, *, streamed: bool = False, group: Group = ALONE) -> Rows:
+def prepared(
+    x: np.ndarray,
+    sizes: Any = None,
+    *,
+    streamed: bool = False,
+    group: Group = ALONE,
+    precision: Precision = "float32",
+    weights: RowWeights | None = None,
+) -> Rows:
     bounds = None if sizes is None else np.concatenate([[0], np.cumsum(sizes)])
     n = len(x) if bounds is None else bounds[-1]
     source = ArraySource(x[:n], np.zeros(n, np.int64))
-    return prepare_shard(source, bounds, Preprocessing(), "float32", group, streamed=streamed)
+    return prepare_shard(source, bounds, Preprocessing(), precision, group, weights, streamed=streamed)
 
 
 def mixed(n: int) -> np.ndarray:
@@ -64,14 +74,35 @@ def test_neighbours_differ_by_at_most_one(of: str, streamed: bool) -> None:
     assert counted.contributions.max() <= 1
 
 
-def test_a_row_counts_alike_at_every_place_and_beside_every_other() -> None:
+@pytest.mark.parametrize("width", [WIDTH, 45, 512])  # below, between and at multiples of the segments of a norm
+def test_a_row_counts_alike_at_every_place_and_beside_every_other(width: int) -> None:
     """A threshold on a sum that rounds otherwise beside other rows would move the count of these."""
-    around, x = Surroundings(U), rows_around(400, 5)
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    around, x = Surroundings(rows_around(300, 1, width=width)), rows_around(400, 5, width=width)
+    unit = normalise_rows(x)
     one_by_one = np.concatenate([around.near(unit[row : row + 1]) for row in range(400)])
     for order in (np.arange(400), np.random.default_rng(0).permutation(400), np.arange(7, 400)):
+        np.testing.assert_array_equal(normalise_rows(x[order]), unit[order])
         np.testing.assert_array_equal(around.near(unit[order]), one_by_one[order])
     assert 0 < one_by_one.sum() < 400
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_huge_and_tiny_rows_count_like_others_of_their_direction(precision: str) -> None:
+    """No row makes another one count, warns, or has a place where it counts more."""
+    around, x = Surroundings(U), mixed(200)
+    counted = similar_count(prepared(x, precision=precision), around)
+    x[:2] *= np.float32(3e38) / np.abs(x[:2]).max(axis=1, keepdims=True)
+    x[2:4] *= np.float32(1e-30)
+    scaled = similar_count(prepared(x, precision=precision), around)
+    np.testing.assert_array_equal(scaled.value, counted.value)
+    np.testing.assert_array_equal(scaled.contributions, counted.contributions)
+
+
+def test_public_weights_of_rows_do_not_count() -> None:
+    around, weights = Surroundings(U), RowWeights(np.array([1.0]), np.linspace(0.1, 9, SIZES.sum()))
+    plain, weighted = (similar_count(prepared(mixed(500), SIZES, weights=given), around) for given in (None, weights))
+    np.testing.assert_array_equal(weighted.value, plain.value)
+    np.testing.assert_array_equal(weighted.contributions, plain.contributions)
 
 
 def test_the_count_has_the_same_bits_in_any_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +132,19 @@ def test_rows_of_missing_classes_do_not_count() -> None:
 @pytest.mark.parametrize("n", [2, 3, 10])
 def test_few_unlabelled_rows_have_a_count(n: int) -> None:
     assert 0 <= similar_count(prepared(rows_around(100, 7)), Surroundings(U[:n])).value[0, 0] <= 100
+
+
+@pytest.mark.parametrize("n", [2, 5, 10, 300])
+def test_few_rows_of_another_kind_are_told_from_those_of_the_same(n: int) -> None:
+    """Seen from the mean of few rows, all rows of another kind are in the direction of one of these."""
+    rows = prepared(rows_around(1000, 7))
+    assert similar_count(rows, Surroundings(rows_around(n, 9, offset=-3.0))).value == 0
+    assert similar_count(rows, Surroundings(rows_around(n, 9))).value >= (400 if n == 2 else 800)
+
+
+def test_copies_of_one_row_are_near_no_other() -> None:
+    around = Surroundings(np.tile(U[:1], (50, 1)))
+    assert similar_count(prepared(rows_around(1000, 7)), around).value == 0
 
 
 def test_noise_that_hides_the_answer_counts_as_another_kind() -> None:

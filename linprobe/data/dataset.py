@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
-from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
+from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference, test_people
 from linprobe.data.owners import Bounds, capped, id_hashes, owner_bounds, refuse_both_sides
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_checks import GroupRows, check_rows, compare_test_rows, share_people, share_rows
@@ -466,17 +466,6 @@ def private_units(
         whole[whole] = used
         keep, bounds = whole, np.concatenate([[0], np.cumsum(np.minimum(np.diff(bounds), most))])
     return GroupRows(features, "train", keep), bounds, people
-
-
-def test_people(features: FeatureReader, unit: str | None) -> Bounds | None:
-    """Where the private test rows of each person begin, shape (n_people + 1,); None if each row is a unit, or public.
-
-    Raises:
-        DataError: rows of a person that are not adjacent.
-    """
-    if unit != OWNER or not features.description.private_test or not features.has_owners("test"):
-        return None
-    return owner_bounds(features.owner_batches("test"), f"group test of {features.path}")[0]
 
 
 def check_unit(features: FeatureReader, unit: str | None) -> None:

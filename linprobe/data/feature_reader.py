@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from linprobe import __version__
 from linprobe.data.labels import MULTICLASS, MULTILABEL
-from linprobe.data.owners import APART, SHARED
+from linprobe.data.owners import APART, OWNER, SHARED, Bounds, owner_bounds
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError
@@ -357,3 +357,14 @@ def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str,
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+def test_people(features: FeatureReader, unit: str | None) -> Bounds | None:
+    """Where the private test rows of each person begin, shape (n_people + 1,); None if each row is a unit, or public.
+
+    Raises:
+        DataError: rows of a person that are not adjacent.
+    """
+    if unit != OWNER or not features.description.private_test or not features.has_owners("test"):
+        return None
+    return owner_bounds(features.owner_batches("test"), f"group test of {features.path}")[0]

@@ -15,8 +15,8 @@ from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import calibrate, check_delta, check_epsilon
 from linprobe.accounting.events import OWNER, RECORD, Releases
 from linprobe.accounting.ledger import Ledger
-from linprobe.data.dataset import check_one_class, check_test_rows, open_features, test_people
-from linprobe.data.feature_reader import FeatureReader, extraction_of
+from linprobe.data.dataset import check_one_class, check_test_rows, open_features
+from linprobe.data.feature_reader import FeatureReader, extraction_of, test_people
 from linprobe.errors import UsageError
 from linprobe.evaluation.predict import bias_for
 from linprobe.mechanisms.correct_predictions import NoisyTest, held_out_counts

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta
 from linprobe.accounting.events import OWNER
-from linprobe.data.dataset import test_people
-from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.methods import Method

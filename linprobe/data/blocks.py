@@ -70,7 +70,7 @@ def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
 
 
 def halved(x: NDArray[np.floating]) -> NDArray[np.float16]:
-    """`x` rounded to float16, to nearest, ties to even; a number beyond its range becomes an infinity. A contiguous copy."""
+    """`x` rounded to float16, to nearest, ties to even, beyond its range to an infinity: a contiguous copy."""
     if LIBRARY is None or x.dtype != np.float32:
         with np.errstate(over="ignore", under="ignore"):
             return x.astype(np.float16, order="C")

@@ -163,8 +163,6 @@ class FeatureFile(FeatureReader):
         """Number of rows and features of a group, whose labels are within `n_classes`."""
         sets: dict[str, Any] = {part: data_set(self._file, self.path, f"{name}/{part}") for part in PARTS}
         needed = [part for part in ("x", "y", "id") if part != "y" or name != UNLABELLED]
-        if sets["x"] is not None and "owner" in self._file[name].id:
-            needed.append("owner")
         for part in needed:
             if sets[part] is None:
                 raise DataError(f"{self.path}: group {name!r} has no data set {part!r}; make the file again")
@@ -202,6 +200,8 @@ class FeatureFile(FeatureReader):
         return n_rows, width
 
     def _check_texts(self, name: str, part: str, texts: h5py.Dataset | None, n_rows: int) -> None:
+        if texts is None and part in self._file[name].id:
+            raise DataError(f"{self.path}: {name}/{part} is no data set; make the file again")
         if texts is not None and (texts.shape != (n_rows,) or h5py.check_string_dtype(texts.dtype) is None):
             raise DataError(
                 f"{self.path}: {name}/{part} has shape {texts.shape} and type {texts.dtype} for {n_rows} rows; "

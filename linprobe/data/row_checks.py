@@ -158,30 +158,37 @@ def _check_training_rows(
     features, keep = private.features, private.keep
     sets = [(part, RowSet(x for x, _ in part.blocks())) for part in public]
     shared: list[GroupRows] = []
-
     with ExitStack() as stack:  # digests hold no lock while they are computed
-        adders = [stack.enter_context(behind(commitment.add, WAITING)) for commitment in commitments]
-        add_private = None if sha is None else stack.enter_context(behind(sha.add, WAITING))
+        of_all = [stack.enter_context(behind(commitment.add, WAITING)) for commitment in commitments]
+        of_private = () if sha is None else (stack.enter_context(behind(sha.add, WAITING)),)
         start = 0
         for x, y, norms in _finite_blocks(features, "train"):
-            part = slice(start, start + len(x))
-            kept = slice(None) if keep is None or keep[part].all() else keep[part]
+            kept = _kept(keep, slice(start, start + len(x)))
             rows, labels = x[kept], y[kept]
-            for add in adders:
+            for add in of_all:
                 add(x)
-            if add_private is not None and len(rows):
-                add_private(rows, labels)
+            for add in of_private if len(rows) else ():
+                add(rows, labels)
             if test is not None or sets:
                 samples = sampled(x, norms)
+                shared = shared or _sharing(sets, rows, samples[kept])
                 if test is not None:
                     test.find(x, samples)
-                if len(rows) and not shared:
-                    shared.extend(part for part, known in sets if known.find(rows, samples[kept]))
             start += len(x)
     if shared:
         raise PrivacyError(_shared("rows", features, shared[0]))
     if sha is not None:
         sha.keep()
+
+
+def _kept(keep: NDArray[np.bool_] | None, part: slice) -> NDArray[np.bool_] | slice:
+    """An index of the rows of a block where `keep` is true: a slice, which copies no row, if it is true everywhere."""
+    return slice(None) if keep is None or keep[part].all() else keep[part]
+
+
+def _sharing(sets: Iterable[tuple[GroupRows, RowSet]], rows: RawRows, samples: Numbers) -> list[GroupRows]:
+    """The public rows among which is one of the `rows`; `samples` are theirs."""
+    return [part for part, known in sets if len(rows) and known.find(rows, samples)]
 
 
 def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_others: int, what: str) -> EqualRows | None:

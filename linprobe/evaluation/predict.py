@@ -99,9 +99,9 @@ def predict_rows(
             blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
             return _finite(blocks, features)
 
-        progress.note(f"{len(array)} rows of {features}")
         scored = _scored(run, moved, parts, len(array), together=together)
-        yield from _predicted(run, ids, scored, temperature, all_classes)
+        noted = _noted(scored, f"{len(array)} rows of {features}", progress)
+        yield from _predicted(run, ids, noted, temperature, all_classes)
         return
     with open_features(features, whole=False, labelled=False) as opened:
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
@@ -116,9 +116,9 @@ def predict_rows(
         def blocks() -> Iterator[NDArray[np.floating]]:
             return _finite((x for x, _ in opened.blocks(group)), features)
 
-        progress.note(f"{opened.sizes[group]} rows of the group {group} of {features}")
         scored = _scored(run, moved, blocks, opened.sizes[group], together=together)
-        yield from _predicted(run, iter(opened.ids(group)), scored, temperature, all_classes)
+        noted = _noted(scored, f"{opened.sizes[group]} rows of the group {group} of {features}", progress)
+        yield from _predicted(run, iter(opened.ids(group)), noted, temperature, all_classes)
 
 
 def write_predictions(rows: Iterator[tuple[str | float, ...]], stream: IO[str]) -> None:
@@ -157,6 +157,14 @@ def _scored(
         scores[places[done:stop] - start] = refined.scores[done:stop]
         yield scores
         start, done = start + len(x), stop
+
+
+def _noted(blocks: Iterator[NDArray[np.float64]], text: str, progress: Progress) -> Iterator[NDArray[np.float64]]:
+    """The same blocks, with a note as soon as the first is scored."""
+    for place, scores in enumerate(blocks):
+        if place == 0:
+            progress.note(text)
+        yield scores
 
 
 def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:

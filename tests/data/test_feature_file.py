@@ -207,6 +207,7 @@ DAMAGE: dict[str, tuple[Callable[[h5py.File], Any], list[str]]] = {
     "x is a vector": (_set("test/x", np.zeros(120, np.float32)), ["test/x", "(120,)"]),
     "x has no columns": (_set("test/x", np.zeros((120, 0), np.float32)), ["test/x", "(120, 0)"]),
     "x is float64": (_set("test/x", np.zeros((120, 10))), ["test/x", "float64"]),
+    "owner is a group": (lambda file: file.create_group("train/owner"), ["train/owner is no data set"]),
     "x is a group": (lambda file: (file.__delitem__("test/x"), file.create_group("test/x")), ["test"]),
     "fewer labels": (_set("train/y", np.zeros(399, int)), ["400 rows", "399 labels"]),
     "labels are one number": (_set("train/y", 3), ["train", "labels"]),

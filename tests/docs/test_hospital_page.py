@@ -5,21 +5,26 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
+from tests.conftest import new_folder
 from tests.docs.commands import FENCE
+from tests.hostile.officer import officer
 
 PAGE = Path(__file__).parents[2] / "docs" / "hospital.md"
 TOTAL = re.compile(r"together cost epsilon ([\d.]+) at delta 1e-05 for a person")
 
 
 def test_the_week_ends_with_a_checked_model_and_a_refused_third_run(
-    bash: Callable[[str], subprocess.CompletedProcess[str]], tmp_path: Path
+    bash: Callable[[str], subprocess.CompletedProcess[str]], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     text = PAGE.read_text(encoding="utf-8")
     said = ""
@@ -42,6 +47,9 @@ def test_the_week_ends_with_a_checked_model_and_a_refused_third_run(
     assert together <= float(stated[0]) <= 5
     assert "exit status 4" in said
     assert not (tmp_path / "runs" / "third").exists()
+    if shutil.which("node"):
+        with officer(new_folder(tmp_path_factory, "page")) as page:
+            assert page.run(tmp_path / "released")["status"] == "private"
     assert "report.html" in {path.name for path in tmp_path.iterdir()}
     with (tmp_path / "labels.csv").open() as stream:
         rows = list(csv.DictReader(stream))

@@ -49,6 +49,7 @@ def test_every_entry_point_stays_inside_its_arrays(sweep: Path) -> None:
     ("array", "entry"),
     [
         ("widened", "widen"),
+        ("halves", "halve"),
         ("sum_total", "sum"),
         ("run_room", "clipped_runs"),
         ("group_room", "clipped_sum"),

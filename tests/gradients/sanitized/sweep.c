@@ -99,6 +99,9 @@ static void check_rows(const struct rows *rows, size_t n, size_t d, int n_classe
         linprobe_widen(rows->x, rows->stored, widened, n * d);
         calls++;
     } else if (!rows->shift && !rows->places) {
+        ARRAY(uint16_t, halves, n * d);
+        linprobe_halve(rows->x, halves, n * d);
+        calls++;
         FLOATS(panels, n_classes * UP(d, CHUNK));
         FLOATS(scores, n * n_classes);
         linprobe_scores(rows->x, panels, scores, n, d, n_classes, d);

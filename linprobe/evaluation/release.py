@@ -14,6 +14,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import replace_when_complete
 from linprobe.data.array_files import array_names
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
@@ -164,6 +165,7 @@ def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:
     if not parts.made:
         return
     words = {"name": request.out.resolve().name, **_words_of(request)}
-    publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat())
+    total, _ = recorded_totals(parts.run.manifest.book_id, parts.run.manifest.epsilon)
+    publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat(), total=total)
     make = partial(pages, publisher=publisher, signed=parts.key is not None)
     write_manifest(folder, parts.run.manifest, parts.copied, parts.key, make)

@@ -215,3 +215,13 @@ def test_verify_needs_only_what_the_light_install_holds(trained_run: Path) -> No
     loaded = set(done.stderr.splitlines()[-1].split())
     absent = {"torch", "torchvision", "timm", "open_clip", "PIL", "sklearn", "matplotlib", "jinja2", "joblib"}
     assert not loaded & (absent | {"safetensors", "pandas"})
+
+
+def test_the_card_states_what_all_runs_on_the_rows_cost(cli: Cli, features_file: Path) -> None:
+    for run in ("first", "second"):
+        assert cli("train", features_file, "--method", "prototypes", "--eps", 3, "--out", run).status == 0
+    assert cli("release", "second", "--out", "pub").status == 0
+    text = Path("pub/README.md").read_text()
+    assert "| all runs on these rows | epsilon 4.46343 at delta 1e-05 for a record, over 2 recorded runs on" in text
+    assert "; this run: 3. As of " in text
+    assert cli("verify", "pub").status == 0

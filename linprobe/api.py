@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from linprobe.errors import ArgumentError
 from linprobe.options import DEFAULT_DELTA
@@ -205,29 +205,54 @@ def predict(
 
 
 def evaluate(
-    run: AnyPath, features: AnyPath | None = None, *, progress: Progress | None = None, **options: Any
+    run: AnyPath,
+    features: AnyPath | None = None,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    unit: Literal["record", "owner"] | None = None,
+    book: AnyPath | None = None,
+    allow_other: bool = False,
+    calibrate: AnyPath | None = None,
+    prior: str | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Metrics of a run on the public test rows of a feature file: accuracy, balanced accuracy, AUROC, each class.
+    """Metrics of a run on the test rows of a feature file: accuracy, balanced accuracy, AUROC, each class.
+
+    Public test rows cost nothing. For private ones, each call with `epsilon` spends privacy budget.
+
+    Guarantee: with `epsilon`, (epsilon, delta)-differential privacy under zero-out of one private test record, or with
+    `unit="owner"` of one test person with all test rows, charged to a budget book before noise is drawn.
 
     Args:
         run: run folder. features: feature file; None for the file that the run was trained on.
-        options: `allow_other`, `calibrate`, `prior`, as in `linprobe evaluate`.
-
-    A noisy accuracy on private test rows is released by the command alone, with `--epsilon`.
+        epsilon, delta, unit, book: for a noisy accuracy and AUROC on private test rows.
+        allow_other, calibrate, prior: as in `linprobe evaluate`.
 
     Returns: the keys of `linprobe evaluate --json`.
 
     Raises:
-        LinprobeError: rows that do not fit the run, or no public test rows.
+        LinprobeError: rows that do not fit the run, private test rows without `epsilon`, or public ones with it.
 
     >>> _ = linprobe.train(method="adamix", epsilon=3, out="three")
     >>> linprobe.evaluate("three")["test_rows"]
     409
     """
-    from linprobe.evaluation.predict import evaluate_run as run_command
+    from linprobe.evaluation.private_test import evaluate_test_rows as run_command
+    from linprobe.options.requests import EvaluateRequest
 
-    given = None if features is None else Path(features)
-    return run_command(Path(run), given, progress or Silent(), **options)
+    request = EvaluateRequest(
+        run=Path(run),
+        features=None if features is None else Path(features),
+        epsilon=epsilon,
+        delta=delta,
+        unit=unit,
+        book=None if book is None else Path(book),
+        allow_other_features=allow_other,
+        calibrate=None if calibrate is None else Path(calibrate),
+        prior=prior,
+    )
+    return run_command(request, progress or Silent())
 
 
 def verify(

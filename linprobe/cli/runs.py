@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
 
 from linprobe.atomic_files import replace_when_complete
 from linprobe.cli._command import command
 from linprobe.cli._shared import print_dry_run, print_json, print_made, print_private_json, printing
-from linprobe.errors import PrivacyError, UsageError
+from linprobe.errors import PrivacyError
 from linprobe.options.requests import (
     EvaluateRequest,
     ExportRequest,
@@ -26,6 +27,8 @@ NOISY_FIGURES = {
     "std of its noise": "test_accuracy_std",
     "balanced accuracy": "test_balanced_accuracy",
     "std of its noise, about": "test_balanced_accuracy_std",
+    "macro AUROC": "test_macro_auroc",
+    "std of its noise and bins, about": "test_macro_auroc_std",
 }
 
 
@@ -173,27 +176,15 @@ def _refine(request: RefineRequest) -> None:
 def _evaluate(request: EvaluateRequest) -> None:
     """Print the accuracy or macro AUROC; tables go to stderr."""
     from linprobe.cli import _terminal
-    from linprobe.evaluation.predict import evaluate_run
+    from linprobe.evaluation.private_test import evaluate_test_rows
     from linprobe.reporting.metric_tables import tables_of
 
-    if request.epsilon is not None:
-        _evaluate_private(request)
-        return
-    only = {"--delta": request.delta, "--unit": request.unit, "--book": request.book}
-    unused = [flag for flag, value in only.items() if value is not None]
-    if unused:
-        raise UsageError(f"{unused[0]} does nothing without --epsilon; give --epsilon E, or leave it out")
-
-    result = evaluate_run(
-        request.run,
-        request.features,
-        _terminal.TerminalProgress(),
-        allow_other=request.allow_other_features,
-        calibrate=request.calibrate,
-        prior=request.prior,
-    )
+    result = evaluate_test_rows(request, _terminal.TerminalProgress())
     if request.as_json:
         print_json(result)
+        return
+    if request.epsilon is not None:
+        _print_noisy(result)
         return
     tables = tables_of(result)
     _terminal.table(f"{result['test_rows']} test rows", tables.overall)
@@ -203,14 +194,9 @@ def _evaluate(request: EvaluateRequest) -> None:
     typer.echo("-" if tables.headline is None else f"{tables.headline:.4f}")
 
 
-def _evaluate_private(request: EvaluateRequest) -> None:
+def _print_noisy(result: dict[str, Any]) -> None:
     from linprobe.cli import _terminal
-    from linprobe.evaluation.private_test import evaluate_private
 
-    result = evaluate_private(request, _terminal.TerminalProgress())
-    if request.as_json:
-        print_json(result)
-        return
     people = result["unit"] == "owner"
     figures = [(name, result.get(key)) for name, key in NOISY_FIGURES.items()]
     recalls = [(f"recall of {name}", value) for name, value in result.get("test_accuracy_per_class", {}).items()]

@@ -1,13 +1,15 @@
-"""`linprobe evaluate --epsilon`: a noisy accuracy of a finished run on private test rows, or of private test people.
+"""`linprobe evaluate`, and with `--epsilon` a noisy accuracy and AUROC on private test rows, or of private test people.
 
-The sums and their sensitivity are those of `linprobe.mechanisms.correct_predictions`, and the weights are released
-already. So the release is private by itself, at the epsilon that was asked for, under zero-out of one test row or
-person. It is charged, before its noise is drawn, to the budget book of the test rows. That book counts together with
-every book that has a row, an image or an owner in common, so a person who has training rows too is charged for both.
+The sums and their sensitivities are those of `linprobe.mechanisms.correct_predictions` and of
+`linprobe.mechanisms.score_histogram`, and the weights are released already. So the two releases are private by
+themselves, together at the epsilon that was asked for, under zero-out of one test row or person. They are charged,
+before noise is drawn, to the budget book of the test rows. That book counts together with every book that has a row, an
+image or an owner in common, so a person who has training rows too is charged for both.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import Any
 
@@ -18,40 +20,65 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features
 from linprobe.data.feature_reader import FeatureReader, extraction_of, test_people
 from linprobe.errors import UsageError
-from linprobe.evaluation.predict import bias_for
+from linprobe.evaluation.predict import bias_for, evaluate_run
 from linprobe.mechanisms.correct_predictions import NoisyTest, held_out_counts
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.score_histogram import noisy_auroc, score_sums
 from linprobe.options.requests import EvaluateRequest
 from linprobe.progress import Progress
 from linprobe.runs.matching import check_classes, check_made_alike, check_width, features_of, refuse_private_rows
 from linprobe.runs.metrics_file import noisy_accuracy, test_units
 from linprobe.runs.release_rules import TEST_ACCURACY
 from linprobe.runs.run_folder import RunFolder, read_run
-from linprobe.runs.scores import right_and_wrong
+from linprobe.runs.scores import right_and_wrong, score_cells
 from linprobe.training.charge import book_of, charge_evaluation
 
 EVALUATION = "evaluation"  # in place of a method, in budget books
+TEST_AUROC = "test AUROC"
+AUROC_SHARE = 1 / 4  # of mu^2
+
+
+def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
+    """`evaluate_private` with an epsilon, else `evaluate_run`. UsageError for an option that needs an epsilon."""
+    if request.epsilon is not None:
+        return evaluate_private(request, progress)
+    only = {"--delta": request.delta, "--unit": request.unit, "--book": request.book}
+    unused = [flag for flag, value in only.items() if value is not None]
+    if unused:
+        raise UsageError(f"{unused[0]} does nothing without --epsilon; give --epsilon E, or leave it out")
+    return evaluate_run(
+        request.run,
+        request.features,
+        progress,
+        allow_other=request.allow_other_features,
+        calibrate=request.calibrate,
+        prior=request.prior,
+    )
 
 
 def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
-    """Release noisy counts of correct predictions on private test rows. Each call spends privacy budget.
+    """Release noisy counts of correct predictions, and of scores, on private test rows. Each call spends budget.
 
-    Returns: run, unit, epsilon, delta, noise_multiplier, book, and the keys of the manifest about noisy test rows.
+    Returns: run, unit, epsilon, delta, noise_multiplier (of the correct predictions), auroc_noise_multiplier, book, the
+        keys of the manifest about noisy test rows, and test_macro_auroc with test_macro_auroc_std where it is known.
 
     Raises:
         UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has no
             owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
     """
     if request.epsilon is None or request.calibrate is not None:
-        raise UsageError("--calibrate changes no prediction, so no noisy accuracy either; leave it out with --epsilon")
+        raise UsageError(
+            "--calibrate changes no prediction, and the noisy AUROC takes scores as they are; leave it out with "
+            "--epsilon"
+        )
     epsilon, run = check_epsilon(request.epsilon), read_run(request.run)
     bias = bias_for(run, request.prior)
     with open_features(features_of(run, request.features), progress=progress) as features:
         _check(run, features, request, progress)
         unit = _unit_of(features, request.unit)
         delta, n_test = _delta(run, request.delta), test_units(features, unit)
-        sigma = calibrate(epsilon=epsilon, delta=check_delta(delta, n_test), n_private=n_test, steps=1).noise_multiplier
+        planned = _planned(epsilon, check_delta(delta, n_test), n_test)
         entry = Entry(
             run=secrets.token_hex(16),
             name=str(run.folder.absolute()),
@@ -59,27 +86,44 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
             unit=unit,
             private=True,
             delta=delta,
-            releases=(Releases(TEST_ACCURACY, sigma, 1.0, 1),),
+            releases=planned,
         )
-        cells = right_and_wrong(features.blocks("test"), run.weights, bias, test_people(features, unit))
+        people = test_people(features, unit)
+        sums = (
+            held_out_counts(right_and_wrong(features.blocks("test"), run.weights, bias, people)),
+            score_sums(score_cells(features.blocks("test"), run.weights, bias, people)),
+        )
         account = book_of(features, request.book, group="test", unit=unit)
         charge_evaluation(account, entry, progress)
-        released = GaussianMechanism(NoiseSource(), Ledger().append).release(
-            held_out_counts(cells), sigma, purpose=TEST_ACCURACY
-        )
-        tested = NoisyTest.of(released.value[:, 0], sigma)
-        accuracy = vars(noisy_accuracy(tested, n_test, run.class_names))
-    counts = accuracy["test_counts"]
+    mechanism = GaussianMechanism(NoiseSource(), Ledger().append)
+    counts, scores = (
+        mechanism.release(one, release.noise_multiplier, purpose=release.purpose)
+        for one, release in zip(sums, planned, strict=True)
+    )
+    sigma, auroc_sigma = (release.noise_multiplier for release in planned)
+    tested = NoisyTest.of(counts.value[:, 0], sigma)
+    area, error = noisy_auroc(scores.value, auroc_sigma * sums[1].sensitivity, tested) or (None, None)
+    accuracy = vars(noisy_accuracy(tested, n_test, run.class_names))
+    accuracy |= {"test_macro_auroc": area, "test_macro_auroc_std": error}
     return {
         "run": str(request.run),
         "unit": unit,
         "epsilon": epsilon,
         "delta": delta,
         "noise_multiplier": sigma,
+        "auroc_noise_multiplier": auroc_sigma,
         "book": str(account.path),
         **{key: value for key, value in accuracy.items() if value is not None},
-        "test_counts": {"right": counts.right, "by_class": counts.by_class},
+        "test_counts": {"right": tested.right, "by_class": tested.by_class.tolist()},
     }
+
+
+def _planned(epsilon: float, delta: float, n_test: int) -> tuple[Releases, Releases]:
+    """The release of correct predictions and that of scores, which cost `epsilon` together."""
+    whole = calibrate(epsilon=epsilon, delta=delta, n_private=n_test, steps=1).noise_multiplier
+    auroc = Releases(TEST_AUROC, whole / math.sqrt(AUROC_SHARE), 1.0, 1)
+    rest = calibrate(epsilon=epsilon, delta=delta, n_private=n_test, steps=1, others=(auroc,)).noise_multiplier
+    return Releases(TEST_ACCURACY, rest, 1.0, 1), auroc
 
 
 def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, progress: Progress) -> None:

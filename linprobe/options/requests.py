@@ -437,7 +437,7 @@ class EvaluateRequest(
     features: Path | None = option(None, "Feature file.", unset="the feature file of the run", argument="[FEATURES]")
     epsilon: float | None = option(
         None,
-        "Release a noisy accuracy on private test rows for this epsilon, charged to their budget book.",
+        "Release a noisy accuracy and AUROC on private test rows for this epsilon, charged to their budget book.",
         above=0,
         most=MAX_EPSILON,
     )

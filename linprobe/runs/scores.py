@@ -13,7 +13,7 @@ The loss is convex in 1/T, so its minimum over an interval is found by a line se
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from linprobe.data.owners import Bounds
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.sources import RawBlocks, Source, whole_blocks
 from linprobe.mechanisms.correct_predictions import SHARE_STEP
+from linprobe.mechanisms.score_histogram import BINS, bins_of, n_histograms
 
 LEAST, MOST = 0.01, 100.0  # temperatures; rows that are all predicted correctly have no minimum above 0
 
@@ -76,12 +77,42 @@ def right_and_wrong(
     With `bounds`, sums over people of the shares of their rows, multiples of `SHARE_STEP`, which add without rounding.
     """
     cells = np.zeros((weights.shape[-1], 2))
-    for x, y in blocks if bounds is None else _people(blocks, bounds):
-        wrong = class_scores(x, weights, bias).argmax(axis=1) != y  # with zero rows, so that no row moves
-        present, own = np.any(x != 0, axis=1), np.zeros_like(cells)
-        np.add.at(own, (y[present], wrong[present].astype(np.int64)), 1)
-        cells += own if bounds is None else np.floor(own / len(y) / SHARE_STEP) * SHARE_STEP
+    for scores, y in _scored(blocks, weights, bias, bounds):
+        own, wrong = np.zeros_like(cells), scores.argmax(axis=1) != y
+        np.add.at(own, (y, wrong.astype(np.int64)), 1)
+        cells += own if bounds is None else _shares(own, len(y))
     return cells
+
+
+def score_cells(
+    blocks: RawBlocks, weights: NDArray[np.float32], bias: NDArray[np.float32], bounds: Bounds | None = None
+) -> NDArray[np.float64]:
+    """Numbers of rows of a class, and of other rows, by bin of their score for the class, shape (H, 2, BINS).
+
+    As `right_and_wrong` without zero rows, and with `bounds` sums over people of the shares of their rows; H and BINS
+    are those of `linprobe.mechanisms.score_histogram`.
+    """
+    n_classes = weights.shape[-1]
+    histograms = np.arange(n_histograms(n_classes))
+    cells = np.zeros((len(histograms), 2, BINS))
+    for scores, y in _scored(blocks, weights, bias, bounds):
+        own, other = np.zeros_like(cells), y[:, None] != histograms + n_classes - len(histograms)
+        np.add.at(own, (histograms, other.astype(np.int64), bins_of(probabilities(scores, weights))), 1)
+        cells += own if bounds is None else _shares(own, len(y))
+    return cells
+
+
+def _scored(
+    blocks: RawBlocks, weights: NDArray[np.float32], bias: NDArray[np.float32], bounds: Bounds | None
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """Class scores and classes of the rows that are not zero, by block, or by person with `bounds`."""
+    for x, y in blocks if bounds is None else _people(blocks, bounds):
+        present = np.any(x != 0, axis=1)
+        yield class_scores(x, weights, bias)[present], y[present]  # scored with zero rows, so that no row moves
+
+
+def _shares(own: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+    return np.floor(own / n_rows / SHARE_STEP) * SHARE_STEP
 
 
 def _people(blocks: RawBlocks, bounds: Bounds) -> RawBlocks:

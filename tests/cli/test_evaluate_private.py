@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import linprobe
+from linprobe.accounting.book import read_book
 from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.errors import UsageError
 from linprobe.evaluation import private_test
 from linprobe.mechanisms.correct_predictions import SENSITIVITY
+from linprobe.mechanisms.noise import NoiseSource
 from tests.cli.outcomes import result_of
 from tests.conftest import gaussian_rows
 
@@ -55,16 +59,25 @@ def trained_on(cli: Callable[..., Any]) -> Callable[..., None]:
 def test_the_accuracy_has_its_noise_and_its_price(cli, later, unit: str, number: int) -> None:
     later()
     before = {path: path.read_bytes() for path in Path("run").iterdir()}
-    found = result_of(cli(*EVALUATE, "--unit", unit, "--json"))
+    found = result_of(cli(*EVALUATE[:-1], "3", "--unit", unit, "--json"))
     assert (found["unit"], found["n_test"], found["test_rows"]) == (unit, number, "private")
-    assert (found["epsilon"], found["delta"]) == (1, 1e-4)
-    assert epsilon_of(1 / found["noise_multiplier"], 1e-4) <= 1
+    assert (found["epsilon"], found["delta"]) == (3, 1e-4)
+    assert epsilon_of(1 / found["noise_multiplier"], 1e-4) <= 3
     assert found["test_accuracy_std"] == found["noise_multiplier"] * SENSITIVITY / number
     assert found["test_accuracy"] == min(max(found["test_counts"]["right"] / number, 0), 1) > 0.3
     assert found["test_balanced_accuracy_std"] > 0
+    both = np.hypot(1 / found["noise_multiplier"], 1 / found["auroc_noise_multiplier"])
+    assert 2.95 < epsilon_of(both, 1e-4) <= 3
+    assert 0.5 < found["test_macro_auroc"] <= 1
+    assert 0 < found["test_macro_auroc_std"] < 0.3
     assert before == {path: path.read_bytes() for path in Path("run").iterdir()}
     (entry,) = result_of(cli("budget", found["book"], "--json"))["entries"]
     assert (entry["method"], entry["unit"]) == ("evaluation", unit)
+    charged = next(iter(read_book(Path(found["book"])).entries.values())).releases
+    assert {one.purpose: one.noise_multiplier for one in charged} == {
+        "test accuracy": found["noise_multiplier"],
+        "test AUROC": found["auroc_noise_multiplier"],
+    }
 
 
 def test_the_book_counts_every_release_on_the_same_people(cli, refused, later) -> None:
@@ -88,10 +101,13 @@ def test_the_charge_comes_before_the_noise(cli, later, monkeypatch: pytest.Monke
     assert result_of(cli("budget", "own.jsonl", "--json"))["epsilon"] == pytest.approx(1, abs=0.01)
 
 
-def test_one_test_person_moves_what_is_noised_by_at_most_the_sensitivity(cli, later, monkeypatch) -> None:
+@pytest.mark.parametrize(("name", "sensitivity"), [("held_out_counts", SENSITIVITY), ("score_sums", 2)])
+def test_one_test_person_moves_what_is_noised_by_at_most_the_sensitivity(
+    cli, later, monkeypatch, name: str, sensitivity: float
+) -> None:
     sums: list[Any] = []
-    counted = private_test.held_out_counts
-    monkeypatch.setattr(private_test, "held_out_counts", lambda cells: sums.append(counted(cells)) or sums[-1])
+    counted = getattr(private_test, name)
+    monkeypatch.setattr(private_test, name, lambda cells: sums.append(counted(cells)) or sums[-1])
 
     def without(rows: dict[str, Any]) -> None:
         kept = rows["owner_test"] != "new 004"
@@ -100,7 +116,41 @@ def test_one_test_person_moves_what_is_noised_by_at_most_the_sensitivity(cli, la
     for edit in (lambda _: None, without):
         later(edit)
         assert cli(*EVALUATE, "--unit", "owner").status == 0
-    assert 0.5 < np.linalg.norm(sums[0].value - sums[1].value) <= sums[0].sensitivity == SENSITIVITY
+    assert 0.5 < np.linalg.norm(sums[0].value - sums[1].value) <= sums[0].sensitivity
+    assert sums[0].sensitivity == pytest.approx(sensitivity, rel=1e-15)
+
+
+def test_the_noise_released_is_the_noise_stated(cli, later, monkeypatch: pytest.MonkeyPatch) -> None:
+    later()
+    stds: list[float] = []
+
+    class Source(NoiseSource):
+        def add_noise(self, value: Any, std: float) -> Any:
+            stds.append(std)
+            return super().add_noise(value, std)
+
+    monkeypatch.setattr(private_test, "NoiseSource", Source)
+    found = result_of(cli(*EVALUATE, "--unit", "owner", "--json"))
+    assert stds[0] >= found["noise_multiplier"] * SENSITIVITY
+    assert stds[1] >= found["auroc_noise_multiplier"] * 2  # four classes
+    assert stds == pytest.approx([found["noise_multiplier"] * 2**0.5, found["auroc_noise_multiplier"] * 2])
+
+
+def test_python_does_what_the_command_does(later) -> None:
+    later()
+    asked = {"epsilon": 1, "unit": "owner", "delta": 2e-4, "book": "own.jsonl"}
+    found = linprobe.evaluate("run", "later.h5", **asked)
+    assert {key: found[key] for key in asked} == asked
+    assert linprobe.budget("own.jsonl")["entries"][0]["method"] == "evaluation"
+    for wrong, text in (
+        ({"unit": "owner"}, "--unit does nothing without"),
+        ({"epsilon": 1, "unit": "patient"}, "allowed: record, owner"),
+        ({"epsilon": 0, "unit": "owner"}, "epsilon is 0"),
+        ({"epsilon": 1}, "give --unit owner"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            linprobe.evaluate("run", "later.h5", **wrong)
+    assert len(linprobe.budget("own.jsonl")["entries"]) == 1
 
 
 def test_what_has_no_meaning_is_refused(cli, refused, later) -> None:

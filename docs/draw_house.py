@@ -1,4 +1,4 @@
-"""The house: the rooms of linprobe on their floors, as a picture and as the map in docs/README.md.
+"""The house: the rooms of linprobe on their floors, as a picture and as the map in CONTRIBUTING.md.
 
     python docs/draw_house.py                     # writes the map
     python docs/draw_house.py --check             # fails if the map is out of date
@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "linprobe"
-PAGE = ROOT / "docs" / "README.md"
+PAGE = ROOT / "CONTRIBUTING.md"
 BEGIN, END = "<!-- map: made by `python docs/draw_house.py` -->\n", "<!-- end of map -->"
 
 WIDTH, GAP, MARGIN = 14.5, 0.42, 0.35  # inches: of the page, between floors, at the sides
@@ -127,7 +127,7 @@ def cell(text: str) -> str:
 
 
 def page() -> str:
-    """docs/README.md with the map between its two marks."""
+    """CONTRIBUTING.md with the map between its two marks."""
     text = PAGE.read_text(encoding="utf-8")
     return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}\n{table()}\n{END}", text, flags=re.S)
 
@@ -281,7 +281,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.check:
         if page() == PAGE.read_text(encoding="utf-8"):
             return 0
-        print("docs/README.md is out of date; run: python docs/draw_house.py", file=sys.stderr)
+        print("CONTRIBUTING.md is out of date; run: python docs/draw_house.py", file=sys.stderr)
         return 1
     PAGE.write_text(page(), encoding="utf-8")
     return 0

@@ -158,7 +158,8 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
 
     Raises:
         UsageError: the unfinished output, `.NAME.0123abcd.partial`, would have too long a name. LinprobeError: a file
-            is where a folder of the path would be.
+            is where a folder of the path would be, or folders of the path would have to be made in the root folder:
+            the path is then most likely mistyped, or a disk is not mounted.
     """
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
@@ -169,6 +170,12 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
     for parent in out.parents:
         if parent.exists() and not parent.is_dir():
             raise LinprobeError(f"{what} {out} cannot be made: {parent} is no folder; give {flag} another place")
+    absent = [parent for parent in out.absolute().parents if not parent.exists()]
+    if absent and absent[-1].parent == absent[-1].parent.parent:
+        raise LinprobeError(
+            f"{what} {out} cannot be made: there is no folder {absent[-1]}, and linprobe makes none in "
+            f"{absent[-1].parent}; make it first, or give {flag} another place"
+        )
 
 
 @contextmanager

@@ -52,7 +52,8 @@ class ArgumentError(UsageError, TypeError):
 
 
 class PrivacyWarning(UserWarning):
-    """The guarantee holds as stated, but delta is large or earlier fits spent more; the text is one line."""
+    """The guarantee of this fit holds as stated, but delta is large, earlier fits spent more, or an earlier step of the
+    pipeline learnt from private rows; the text is one line."""
 
 
 def first_line(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib.metadata
 import io
 import itertools
@@ -36,6 +37,11 @@ from linprobe.gradients import host
 from linprobe.runs import guarantee
 from linprobe.runs.manifest import Manifest
 from linprobe.training import settings as plan_settings
+
+# the second run and each of some hundred processes would compile the package and its tests again
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+gc.disable()  # until all tests are collected: collecting makes nothing but what stays
 
 # no test measures time, so a busy machine must not fail one
 settings.register_profile("linprobe", deadline=None)
@@ -96,6 +102,7 @@ LONG = (
     "test_real_photographs.py",
     "test_processes.py",
     "test_tutorial.py",
+    "test_hospital_page.py",
     "test_feature_readme.py",
     "test_accuracy.py",
     "test_killed.py",
@@ -105,6 +112,12 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests come first: no worker is left with one at the end, and none makes their fixtures a second time."""
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: no later pass of the garbage collector looks at it."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="module", params=["numpy", "native"])

@@ -1,15 +1,17 @@
 """What public rows without labels add to a run of the same epsilon, as JSON and printed lines.
 
-    python benchmarks/unlabelled/run.py [--seeds 3] [--epsilons 0.5 1 3] [--json FILE] [FILE.npz ...]
+    python benchmarks/unlabelled/run.py [--seeds 3] [--epsilons 0.1 0.5 1 3] [--kinds alike half ...]
+                                        [--sets digits ...] [--json FILE] [FILE.npz ...]
 
-Sets: the built-in digits, the synthetic sets of `benchmarks/accuracy/synthetic.py`, and files with X_train, y_train,
-X_test, y_test, of which at most 25,000 training rows are used. Their training rows are divided at random into private
-rows and unlabelled ones. `only-public` has 2 labelled rows of each class and no private row: what it gains is no gain
-of private rows. A seed chooses these rows; noise is fresh. With `--json`, the rows of the file are not measured anew.
+Sets: the built-in digits, the synthetic sets of `benchmarks/accuracy/synthetic.py`, breast-cancer and wine of
+scikit-learn (log(1 + x)), on which nothing was tuned, and files with X_train, y_train, X_test, y_test, of which at most
+25,000 training rows are used. Their training rows are divided at random into private rows and unlabelled ones.
+`only-public` has 2 labelled rows of each class and no private row: what it gains is no gain of private rows. A seed
+chooses these rows; noise is fresh. With `--json`, the rows of the file are not measured anew.
 
-Every model is measured before and after refinement, on the test rows (one linear model) and on the unlabelled rows
-(predicted together). Further unlabelled rows, at epsilon 1: few rows, another balance of classes (Zipf's law), a fifth
-of rows of no class, and only such rows.
+Measured are a run without unlabelled rows and one with them, on the test rows; and the first, refined afterwards, on
+the unlabelled rows (predicted together). Further unlabelled rows, at epsilon 0.5 and 1: few rows, another balance of
+classes (Zipf's law), half of the classes, a fifth of rows of no class, and only such rows.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from linprobe import AdaMix, NoisyGD, OnlyPublic
 from linprobe.accounting.events import Releases
@@ -34,6 +36,7 @@ sys.path.append(str(Path(__file__).parents[1] / "accuracy"))
 from synthetic import around_means, rare
 
 MOST_ROWS, SHOTS, SHARE = 25_000, 2, 0.55
+OTHERS_AT = (0.5, 1.0)  # epsilons at which unlabelled rows of other kinds are measured
 Rows = tuple[np.ndarray, np.ndarray]
 
 
@@ -43,6 +46,9 @@ def data_sets(files: list[Path]) -> Iterator[tuple[str, Rows, Rows]]:
     yield "classes-100", *_cut(*around_means(12_000, 100, 256, apart=0.5, offset=0.0, seed=15), 2000)
     yield "offset-10", *_cut(*around_means(27_000, 10, 128, apart=0.25, offset=3.0, seed=14), 2000)
     yield "rare", *_cut(*rare(6500, 64, 3), 2000)
+    for held_out, load, n_test in (("breast-cancer", load_breast_cancer, 170), ("wine", load_wine, 53)):
+        x, y = load(return_X_y=True)
+        yield held_out, *_cut(np.log1p(x), y, n_test)
     for file in files:
         with np.load(file) as z:
             scale = 255 if z["X_train"].dtype == np.uint8 else 1
@@ -67,74 +73,84 @@ def unlike(rows: Rows, seed: int) -> dict[str, Rows]:
     few = {f"{n} a class": np.concatenate([group[:n] for group in groups]) for n in (1, 3, 10)}
     found = {name: (x[places], y[places]) for name, places in {**few, "Zipf": zipf}.items()}
     none = np.full(len(other), -1)
+    half = np.concatenate(groups[: max(1, len(groups) // 2)])
     return {
         **found,
+        "half": (x[half], y[half]),
         "20 % of no class": (np.concatenate([x, other]), np.concatenate([y, none])),
         "other": (other, none),
     }
 
 
-def measure(probe: Any, unlabelled: Rows, test: Rows) -> dict[str, float]:
-    """Accuracy before and after refinement, in per cent."""
-    weights, privacy = np.ascontiguousarray(probe.coef_.T), probe.privacy_
+def share(scores: np.ndarray, y: np.ndarray) -> float:
+    """Accuracy in per cent, on rows of a class."""
+    return round(100 * float((scores.argmax(axis=1) == y)[y >= 0].mean()), 2) if (y >= 0).any() else 0.0
+
+
+def measure(plain: Any, probe: Any, unlabelled: Rows, test: Rows) -> dict[str, Any]:
+    """Accuracy without and with unlabelled rows, in per cent."""
+    weights, privacy = np.ascontiguousarray(plain.coef_.T), plain.privacy_
     releases = [Releases(**release) for release in privacy["releases"] or ()]
-    known = Known.of(privacy["n_private"], releases, centred=probe.centre_ != "none")
+    known = Known.of(privacy["n_private"], releases, centred=plain.centre_ != "none")
     rows, places = gathered([unlabelled[0]], len(unlabelled[0]), *weights.shape)
-    found = refined_weights(rows, weights, probe.intercept_, known)
+    found = refined_weights(rows, weights, plain.intercept_, known)
     labels = unlabelled[1][places]
-
-    def share(scores: np.ndarray, y: np.ndarray) -> float:
-        return round(100 * float((scores.argmax(axis=1) == y)[y >= 0].mean()), 2) if (y >= 0).any() else 0.0
-
     return {
-        "plain": share(class_scores(test[0], weights, probe.intercept_), test[1]),
-        "refined": share(class_scores(test[0], found.weights, found.bias), test[1]),
-        "plain_unlabelled": share(class_scores(rows, weights, probe.intercept_), labels),
+        "plain": share(class_scores(test[0], weights, plain.intercept_), test[1]),
+        "refined": share(class_scores(test[0], np.ascontiguousarray(probe.coef_.T), probe.intercept_), test[1]),
+        "plain_unlabelled": share(class_scores(rows, weights, plain.intercept_), labels),
         "together": share(found.scores, labels),
-        "strength": round(found.strength, 3),
+        "centre": probe.centre_,
     }
 
 
-def trained(method: str, epsilon: float, private: Rows, seed: int) -> Any:
+def trained(method: str, epsilon: float, private: Rows, seed: int, unlabelled: np.ndarray | None) -> Any:
     """A probe; two rows of each class are public but for noisy-gd."""
     x, y = private
     options: dict[str, Any] = {"classes": np.unique(y)}
     if method == "noisy-gd":
-        return NoisyGD(epsilon=epsilon, per_record=False, **options).fit(x, y)
+        return NoisyGD(epsilon=epsilon, per_record=False, **options).fit(x, y, X_unlabelled=unlabelled)
     order = np.random.default_rng(seed).permutation(len(y))
     shots = np.concatenate([order[y[order] == label][:SHOTS] for label in np.unique(y)])
     public, rest = (x[shots], y[shots]), np.delete(np.arange(len(y)), shots)
     probe = OnlyPublic(**options) if method == "only-public" else AdaMix(epsilon=epsilon, per_record=False, **options)
-    return probe.fit(x[rest], y[rest], X_public=public[0], y_public=public[1])
+    return probe.fit(x[rest], y[rest], X_public=public[0], y_public=public[1], X_unlabelled=unlabelled)
 
 
 def main() -> None:
     """Measure, print one line per row, and write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 3.0])
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5, 1.0, 3.0])
+    parser.add_argument("--kinds", nargs="+")
+    parser.add_argument("--sets", nargs="+")
     parser.add_argument("--json", type=Path)
     parser.add_argument("files", nargs="*", type=Path)
     arguments = parser.parse_args()
     kept = json.loads(arguments.json.read_text())["results"] if arguments.json and arguments.json.is_file() else []
     results = {(row["data"], row["unlabelled"], row["method"], row["epsilon"]): row for row in kept}
     for name, (x, y), test in data_sets(arguments.files):
+        if arguments.sets and name not in arguments.sets:
+            continue
         order, n = np.random.default_rng(2).permutation(len(x)), int(SHARE * len(x))
         private, unlabelled = (x[order[:n]], y[order[:n]]), (x[order[n:]], y[order[n:]])
         cells = [("only-public", 0.0), *((m, e) for m in ("adamix", "noisy-gd") for e in arguments.epsilons)]
         for method, epsilon in cells:
-            kinds = {"alike": unlabelled} | (unlike(unlabelled, 3) if epsilon == 1 else {})
+            kinds = {"alike": unlabelled} | (unlike(unlabelled, 3) if epsilon in OTHERS_AT else {})
             missing = {kind: rows for kind, rows in kinds.items() if (name, kind, method, epsilon) not in results}
-            probes = [trained(method, epsilon, private, seed) for seed in range(arguments.seeds if missing else 0)]
+            missing = {kind: rows for kind, rows in missing.items() if not arguments.kinds or kind in arguments.kinds}
+            seeds = range(arguments.seeds if missing else 0)
+            plain = [trained(method, epsilon, private, seed, None) for seed in seeds]
             for kind, rows in missing.items():
-                runs = [measure(probe, rows, test) for probe in probes]
+                probes = [trained(method, epsilon, private, seed, rows[0]) for seed in seeds]
+                runs = [measure(*pair, rows, test) for pair in zip(plain, probes, strict=True)]
                 facts = {"data": name, "unlabelled": kind, "rows": len(rows[0]), "method": method, "epsilon": epsilon}
                 results[name, kind, method, epsilon] = {**facts, "n_private": n, "runs": runs}
-                mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
+                mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0] if key != "centre"}
                 print(
                     f"{name:<12} {method:<12} eps {epsilon:<4g} {kind:<17} test {mean['plain']:5.1f} -> "
                     f"{mean['refined']:5.1f}, together {mean['plain_unlabelled']:5.1f} -> {mean['together']:5.1f}, "
-                    f"strength {mean['strength']:.2f}",
+                    f"centre {runs[0]['centre']}",
                     flush=True,
                 )
                 if arguments.json:

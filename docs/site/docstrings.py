@@ -9,7 +9,7 @@ from griffe import Extension, Object
 
 
 class Docstrings(Extension):
-    """Tables of symbols become code; "Args (all by keyword):" becomes the section of arguments."""
+    """Tables become code, lines after >>> the examples, and "Args (all by keyword):" the section of arguments."""
 
     def on_instance(self, *, obj: Object, **_: Any) -> None:
         """Rewrite the docstring of `obj`."""
@@ -17,6 +17,8 @@ class Docstrings(Extension):
             return
         text = obj.docstring.value.replace("Args (all by keyword):", "Args:")
         obj.docstring.value = re.sub(r"(?m)^(?:\|.*\n)+", lambda table: _code(table[0]), text)
+        examples = r"(?m)^>>> (?:.+(?:\n|\Z))+"
+        obj.docstring.value = re.sub(examples, lambda lines: f"Examples:\n{_code(lines[0])}", obj.docstring.value)
 
 
 def _code(table: str) -> str:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 OUTSIDE = {
     "features/README.md": "feature-files.md",
     "benchmarks/README.md": "benchmarks.md",
-    "docs/README.md": "map.md",
+    "docs/README.md": "pages.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",

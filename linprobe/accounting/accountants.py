@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -64,6 +64,7 @@ SAFE_SIDE = 2e-6  # more than the secant misses
 LEAST_SHARE = 0.5  # of a target that a calibrated run must spend
 LARGEST_EXPONENT = 700.0  # exp overflows above 709
 LIMIT_EPSILONS = np.linspace(0, 1.5, 100)  # in units of the epsilon stated; within 1 % of a finer grid
+installed_version = cache(version)  # reading the metadata of a package takes milliseconds
 Rates = NDArray[np.float64]
 Kinds = tuple[tuple[float, float, int], ...]  # noise multiplier, sampling rate and count of releases
 
@@ -364,7 +365,7 @@ def _accountant_called(name: str) -> Accountant:
 
 def accountant_versions() -> dict[str, str]:
     """Installed versions of the libraries that accountants of record use."""
-    return {name: version(name) for name in ("python-flint", "dp-accounting")}
+    return {name: installed_version(name) for name in ("python-flint", "dp-accounting")}
 
 
 def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:

@@ -114,7 +114,7 @@ def run(arguments: list[str]) -> int:
         stdout = stack.enter_context(_stderr.watched())
         try:
             everywhere, words = taken_out(arguments)
-            stack.enter_context(_stderr.as_asked(quiet=everywhere.quiet))
+            stack.enter_context(_stderr.as_asked(quiet=everywhere.quiet, verbose=everywhere.verbose))
         except LinprobeError as error:
             return _fail(str(error), error.exit_status)
         return _run(words, everywhere, stdout)

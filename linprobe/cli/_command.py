@@ -195,8 +195,10 @@ def _value(option: Option, given: Any) -> Any:
     return _listed(option, given) if option.several else given
 
 
-def _listed(option: Option, value: Any) -> tuple[Any, ...]:
-    """The values of a flag that takes several; of numbers, each once."""
+def _listed(option: Option, value: Any) -> tuple[Any, ...] | None:
+    """The values of a flag that takes several; of numbers, each once. None if it was not given and None means unset."""
+    if value is None and option.default is None:
+        return None
     if value is None or not option.commas:
         return tuple(value or ())
     if option.kind not in (int, float):

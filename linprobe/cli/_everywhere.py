@@ -1,4 +1,4 @@
-"""Options that every command takes, anywhere on the line: --config, --quiet and --debug."""
+"""Options that every command takes, anywhere on the line: --config, --quiet, --verbose and --debug."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from linprobe.options.declaration import nearest
 EVERYWHERE = (
     ("--config FILE.toml", "Take options from a TOML file; flags on the command line win."),
     ("--quiet", "Print no notes, tables or progress on stderr, errors only."),
+    ("-v, --verbose", "Show mu of Gaussian DP and rho of zero-concentrated DP in tables."),
     ("--debug", "Show a traceback when something goes wrong."),
 )
-SWITCHES = ("debug", "quiet")
+SWITCHES = ("debug", "quiet", "verbose")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Everywhere:
 
     debug: bool = False
     quiet: bool = False
+    verbose: bool = False
     config: Path | None = None
 
 
@@ -39,6 +41,7 @@ def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
     others: list[str] = []
     words = iter(arguments)
     for word in words:
+        word = "--verbose" if word == "-v" else word
         name, equals, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name in SWITCHES and not equals:
             found[name] = True

@@ -10,7 +10,12 @@ from typing import Any, TextIO, cast
 
 from linprobe.errors import printable
 
-_quiet = False
+_quiet = _verbose = False
+
+
+def is_verbose() -> bool:
+    """Whether tables show more than epsilon and delta of a guarantee."""
+    return _verbose
 
 
 def is_quiet() -> bool:
@@ -83,11 +88,11 @@ def line(text: str, *, always: bool = False) -> None:
 
 
 @contextmanager
-def as_asked(*, quiet: bool) -> Iterator[None]:
-    """Print errors only inside the block, if `quiet`."""
-    global _quiet
-    before, _quiet = _quiet, quiet
+def as_asked(*, quiet: bool, verbose: bool) -> Iterator[None]:
+    """Print errors only inside the block, if `quiet`; longer tables if `verbose`."""
+    global _quiet, _verbose
+    before, _quiet, _verbose = (_quiet, _verbose), quiet, verbose
     try:
         yield
     finally:
-        _quiet = before
+        _quiet, _verbose = before

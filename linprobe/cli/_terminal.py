@@ -115,10 +115,12 @@ def figure(value: float | None, form: str = ".4g") -> str:
 
 
 def guarantee_rows(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and texts of epsilon, delta, mu and rho of a run, or dashes if it has no epsilon."""
+    """Names and texts of epsilon and delta of a run, and of mu and rho with --verbose; dashes without an epsilon."""
     if claim["epsilon"] is None:
         return [("epsilon", "-"), ("delta", rounded_up(claim["delta"]))]
     rows = [(name, rounded_up(claim[name])) for name in ("epsilon", "delta")]
+    if not _stderr.is_verbose():
+        return rows
     return [
         *rows,
         *(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
 import sys
 
 import typer
 
-from linprobe.atomic_files import plain_cell
+from linprobe.atomic_files import replace_when_complete
 from linprobe.cli._command import command
 from linprobe.cli._shared import print_dry_run, print_json, print_made, print_private_json, printing
 from linprobe.errors import PrivacyError, UsageError
@@ -227,9 +225,10 @@ def _evaluate_private(request: EvaluateRequest) -> None:
 
 @command(PredictRequest)
 def _predict(request: PredictRequest) -> None:
-    """Print the predictions as CSV."""
+    """Print the predictions as CSV, or write them to a file and print its path."""
     from linprobe.cli import _terminal
-    from linprobe.evaluation.predict import predict_rows
+    from linprobe.evaluation.predict import predict_rows, write_predictions
+    from linprobe.runs.run_folder import inputs_of, new_files
 
     rows = predict_rows(
         request.run,
@@ -242,8 +241,13 @@ def _predict(request: PredictRequest) -> None:
         prior=request.prior,
         together=request.together,
     )
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    header, first = next(rows), next(rows, None)  # a bad file is refused here, before anything is printed
-    writer.writerow(map(plain_cell, header))
-    for row in () if first is None else itertools.chain([first], rows):
-        writer.writerow(f"{cell:.6f}" if isinstance(cell, float) else plain_cell(str(cell)) for cell in row)
+    if request.out is None:
+        write_predictions(rows, sys.stdout)
+        return
+    inputs = (request.features, request.calibrate, *inputs_of(request.run))
+    with (
+        new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite),
+        replace_when_complete(request.out, "w", private=True) as stream,
+    ):
+        write_predictions(rows, stream)
+    print_made("file", request.out)

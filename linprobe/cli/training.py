@@ -73,8 +73,8 @@ def _train(given: dict[str, Any]) -> None:
         rows_in_words(outcome),
         [
             *([] if accuracy is None else [(_accuracy_in_words(outcome), _terminal.figure(accuracy, ".4f"))]),
-            *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),
             *([] if std is None else [("std of its noise", _terminal.figure(std, ".4f"))]),
+            *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),
             *guarantee_rows(outcome),
             ("steps", _terminal.figure(outcome["steps"], "d")),
             ("noise multiplier", _terminal.figure(outcome["noise_multiplier"])),

@@ -7,7 +7,7 @@ features. It is named after its group: `train.csv`, `test.parquet`; or it holds 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -49,6 +49,7 @@ from linprobe.progress import Progress, Silent
 
 KINDS = ("X", "y", "id")
 ALONE = {"X": f"X_{UNLABELLED}", "id": f"id_{UNLABELLED}"}  # arrays of a file of rows without labels, and their keys
+PAIRS = (("X", "y"), ("features", "labels"))  # rows and labels of one group, under names without a group
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
 TABLES, HDF5 = (".csv", ".parquet"), (".h5", ".hdf5")
 SUFFIXES = (".npz", ".npy", ".pt", *TABLES)
@@ -118,7 +119,8 @@ def read_arrays(
     class_names. A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows.
 
     A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
-    stem of the file name (`X_train.npy`). A folder means all array files in it.
+    stem of the file name (`X_train.npy`). A folder means all array files in it. X and y, or features and labels, are
+    the training rows, or the rows of the group that their file is named after; so is a `.pt` with a pair (X, y).
 
     Args:
         columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
@@ -129,6 +131,8 @@ def read_arrays(
         UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
     """
     arrays: Arrays = {}
+    stems = [source.stem for source in sources if source.suffix in (".npy", ".pt")]
+    pair = _pair(stems, "train", columns.owner or OWNER)
     for source in sources:
         if source.is_dir():
             inside = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
@@ -144,7 +148,7 @@ def read_arrays(
             raise DataError(f"{source} is no regular file; give a {', '.join(SUFFIXES)} file or folder")
         with reading(f"array file {source}", "write it again"):
             named = columns.x is not None
-            arrays |= _read_named(source, columns) if named else _read_one(source, columns, progress, group)
+            arrays |= _read_named(source, columns) if named else _read_one(source, columns, progress, group, pair)
     for key, values in arrays.items():
         _check_array(key, values)
     return arrays
@@ -163,7 +167,8 @@ def _check_array(key: str, values: NDArray[Any]) -> None:
         raise DataError(f"{key} has shape {values.shape} and type {values.dtype}; allowed: {allowed}")
 
 
-def _read_one(source: Path, columns: Columns, progress: Progress, group: str | None) -> Arrays:
+def _read_one(source: Path, columns: Columns, progress: Progress, group: str | None, pair: Mapping[str, str]) -> Arrays:
+    """The arrays of one file; `pair` are the keys of files with one array that belong together, by their stems."""
     owner = columns.owner or OWNER
     if source.suffix == ".npz":
         chosen = _selected(source, array_names(source), owner, progress)
@@ -171,6 +176,8 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
         return {name: found[key] for name, key in chosen.items()}
     if source.suffix in TABLES:
         return _read_table(source, columns, progress, group or _group_of(source))
+    if source.suffix in HDF5:
+        return _read_hdf5(source, owner)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
     loaded = load_torch(source) if source.suffix == ".pt" else open_array(source)
@@ -178,13 +185,51 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
         by_name = {str(key): value for key, value in loaded.items()}
         chosen = _selected(source, by_name, owner, progress)
         return {name: _to_numpy(by_name[key], source) for name, key in chosen.items()}
-    if source.suffix == ".pt":
-        loaded = _to_numpy(loaded, source)
-    key = _known_key(source.stem, owner)
-    key = ALONE.get(source.stem, key) if source.stem == "X" else key
+    if isinstance(loaded, list | tuple) and len(loaded) == len(PAIRS[0]) and getattr(loaded[0], "ndim", 0) > 1:
+        keys = _pair(PAIRS[0], _group_or_train(source), owner).values()
+        return {key: _to_numpy(part, source) for key, part in zip(keys, loaded, strict=True)}
+    key = _key_of_file(source, owner, pair, progress)
+    return {key: _to_numpy(loaded, source) if source.suffix == ".pt" else loaded}
+
+
+def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Progress) -> str:
+    """The key of a file with one array; `pair` as in `_read_one`. Raises UsageError for another name."""
+    key = pair.get(source.stem) or _known_key(source.stem, owner)
+    if key is None and source.stem == "X":
+        labels = source.with_stem("y")
+        if labels.exists():
+            progress.note(f"{source} holds rows without labels; {labels} beside it is not read: give both to read both")
+        return ALONE["X"]
     if key is None or key == "class_names":
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
-    return {key: loaded}
+    return key
+
+
+def _read_hdf5(source: Path, owner: str) -> Arrays:
+    """Rows and labels of an .h5 file under the names of `PAIRS`, with ids and owners. Raises UsageError."""
+    with open_hdf5(source, str(source)) as file:
+        held = [name for name in file if data_set(file, source, name) is not None]
+        pair = _pair(held, _group_or_train(source), owner)
+        if not pair:
+            listed = ", ".join(map(repr, sorted(held)[:6])) or "no array"
+            raise UsageError(
+                f"{source} has no arrays features and labels, or X and y; allowed: its arrays, {listed}, named with "
+                "--x KEY --y KEY"
+            )
+        return {key: _from_hdf5(file, source, name) for name, key in pair.items()}
+
+
+def _pair(names: Collection[str], group: str, owner: str) -> dict[str, str]:
+    """The keys of rows and labels of a group, and of their ids and owners, by their names; empty without a pair."""
+    for x, y in PAIRS:
+        if x in names and y in names:
+            kinds = {x: "X", y: "y", "id": "id", owner: OWNER}
+            return {name: f"{kind}_{group}" for name, kind in kinds.items() if name in names}
+    return {}
+
+
+def _group_or_train(source: Path) -> str:
+    return source.stem if source.stem in GROUPS else "train"
 
 
 def _read_named(source: Path, columns: Columns) -> Arrays:
@@ -243,6 +288,8 @@ def _selected(source: Path, keys: Iterable[str], owner: str, progress: Progress)
     known = {key: _known_key(key, owner) for key in keys}
     if "X" in known and known.keys() <= ALONE.keys():
         known = {key: ALONE[key] for key in known}
+    if not any(name and name.startswith("X_") for name in known.values()):
+        known |= _pair(known, _group_or_train(source), owner)
     others = [key for key, name in known.items() if name is None]
     if others:
         named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
@@ -613,8 +660,8 @@ def _settled(
         arrays, names, names_from = settle_matrix(arrays, classes)
     elif private_test and classes is None:
         raise DataError(
-            "test labels are private, so class names cannot come from them; declare the classes with --classes, or "
-            "class_names in a .npz"
+            "test labels are private, so class names cannot come from them; declare the classes with --classes "
+            "A,B,..., or class_names in a .npz"
         )
     else:
         arrays = settle_labels(arrays, classes)

@@ -52,8 +52,7 @@ def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
     if precision == "float32":
         return x
     if precision == "float16":
-        with np.errstate(over="ignore"):
-            half = x.astype(np.float16)
+        half = halved(x)
         bits, infinity, largest = half.view(np.uint16), 0x7C00, 65504.0
     else:
         rounded = x.view(np.uint32) >> 16
@@ -68,6 +67,16 @@ def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
             f"{largest:g}; use precision float32"
         )
     return half if precision == "float16" else bits
+
+
+def halved(x: NDArray[np.floating]) -> NDArray[np.float16]:
+    """`x` rounded to float16, to nearest, ties to even, beyond its range to an infinity: a contiguous copy."""
+    if LIBRARY is None or x.dtype != np.float32:
+        with np.errstate(over="ignore", under="ignore"):
+            return x.astype(np.float16, order="C")
+    x, half = np.ascontiguousarray(x), np.empty(x.shape, np.float16)
+    LIBRARY.linprobe_halve(x.ctypes.data, half.ctypes.data, x.size)
+    return half
 
 
 def widened(x: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[Any]:

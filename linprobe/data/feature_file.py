@@ -79,6 +79,7 @@ class FeatureFile(FeatureReader):
 
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
         super().__init__()
+        self._sets: dict[str, h5py.Dataset] = {}  # that passed the checks, by name
         self._extents: dict[str, Extents | None] = {}
         self.path = shown_as or path
         if not path.is_file():
@@ -107,11 +108,9 @@ class FeatureFile(FeatureReader):
         if len(widths) != 1:
             raise DataError(f"{self.path}: groups have {sorted(widths)} features; allowed: one width for all")
         self.n_features = widths.pop()
-        sets = [f"{group}/{part}" for group in groups for part in PARTS if part in self._file[group].id]
         if "text" in self._file.id:
             self._check_text((self.n_features, n_classes))
-            sets.append("text/weights")
-        refuse_shared_storage(self._file, self.path, sets)
+        refuse_shared_storage(self._sets, self.path)
 
     def _check_schema(self) -> None:
         schema = self._file.attrs.get("schema_version")
@@ -141,6 +140,7 @@ class FeatureFile(FeatureReader):
         if text is None or text.shape != shape or text.dtype.kind not in "fiu":
             found = None if text is None else f"shape {text.shape} and type {text.dtype}"
             raise DataError(f"{self.path}: text/weights has {found}; allowed: numbers of shape {shape}")
+        self._sets["text/weights"] = text
 
     def _reading(self, what: str) -> AbstractContextManager[None]:
         return reading(f"{self.path}: {what}", "make the file again")
@@ -179,6 +179,7 @@ class FeatureFile(FeatureReader):
         if y is not None:
             task = self.description.task
             check_stored(y, name, self.path, n_rows=n_rows, n_classes=n_classes, task=task)
+        self._sets |= {f"{name}/{part}": found for part, found in sets.items() if found is not None}
         return n_rows, width
 
     def _shape_of(self, name: str, x: h5py.Dataset) -> tuple[int, int]:
@@ -199,6 +200,8 @@ class FeatureFile(FeatureReader):
         return n_rows, width
 
     def _check_texts(self, name: str, part: str, texts: h5py.Dataset | None, n_rows: int) -> None:
+        if texts is None and part in self._file[name].id:
+            raise DataError(f"{self.path}: {name}/{part} is no data set; make the file again")
         if texts is not None and (texts.shape != (n_rows,) or h5py.check_string_dtype(texts.dtype) is None):
             raise DataError(
                 f"{self.path}: {name}/{part} has shape {texts.shape} and type {texts.dtype} for {n_rows} rows; "
@@ -209,36 +212,36 @@ class FeatureFile(FeatureReader):
         if group == UNLABELLED:
             return np.full(len(range(*part.indices(self.sizes[group]))), NO_LABEL, dtype=np.int64)
         with self._reading(f"{group}/y"):
-            return as_labels(self._file[group]["y"][part])
+            return as_labels(self._sets[f"{group}/y"][part])
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:
         with self._reading(f"{group}/id"):
-            return texts(self._file[group]["id"], self.path, f"{group}/id", part)
+            return texts(self._sets[f"{group}/id"], self.path, f"{group}/id", part)
 
     def has_owners(self, group: str) -> bool:
-        return "owner" in self._file[group].id
+        return f"{group}/owner" in self._sets
 
     def owners(self, group: str, part: slice = ALL) -> list[str]:
         with self._reading(f"{group}/owner"):
-            return texts(self._file[group]["owner"], self.path, f"{group}/owner", part)
+            return texts(self._sets[f"{group}/owner"], self.path, f"{group}/owner", part)
 
     def text_weights(self) -> NDArray[np.float32] | None:
-        if "text" not in self._file:
+        if "text/weights" not in self._sets:
             return None
         with self._reading("text/weights"):
-            return np.asarray(self._file["text/weights"][:], dtype=np.float32)
+            return np.asarray(self._sets["text/weights"][:], dtype=np.float32)
 
     def rows(self, group: str, part: slice) -> NDArray[np.floating]:
         with self._reading(f"{group}/x"):
             start, stop, step = part.indices(self.sizes[group])
             if group not in self._extents:
                 try:
-                    self._extents[group] = Extents.of(self._file[group]["x"])
+                    self._extents[group] = Extents.of(self._sets[f"{group}/x"])
                 except (RuntimeError, IndexError):  # a damaged file: reading through h5py gives the error message
                     self._extents[group] = None
             extents = self._extents[group]
             if extents is None or step != 1:
-                return np.asarray(self._file[group]["x"][part])
+                return np.asarray(self._sets[f"{group}/x"][part])
             return extents.read(start, stop)
 
     def fingerprint(self) -> str:

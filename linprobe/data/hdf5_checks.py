@@ -8,7 +8,7 @@ rows. All of it is refused before memory is allocated.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +97,16 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
     return found
 
 
-def refuse_shared_storage(file: h5py.File, path: Path, names: Iterable[str]) -> None:
-    """Refuse checked data sets that lie in the same bytes of the file.
+def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
+    """Refuse checked data sets, by name, that lie in the same bytes of the file.
 
     Raises:
-        DataError: two of `names` are one data set, or their bytes overlap.
+        DataError: two of `sets` are one data set, or their bytes overlap.
     """
     objects: dict[Any, str] = {}
     stored: list[tuple[int, int, str]] = []
-    for name in names:
-        found = file[name].id
+    for name, data_set in sets.items():
+        found = data_set.id
         first = objects.setdefault(found, name)
         if first != name:
             raise DataError(f"{path}: {first} and {name} are one data set; allowed: a data set for each; copy one")

@@ -7,8 +7,9 @@ digest of the private rows      commitments to all training rows, which name the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, common_keys
 from linprobe.data.owners import refuse_both_sides
-from linprobe.data.row_digests import Commitment, Numbers, RawRows, RowSet, name_keys, share_a_row
+from linprobe.data.row_digests import Commitment, Numbers, RawRows, RowSet, name_keys, norms_of, sampled, share_a_row
 from linprobe.data.sources import RawBlocks
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.parallel.threads import behind
@@ -157,28 +158,37 @@ def _check_training_rows(
     features, keep = private.features, private.keep
     sets = [(part, RowSet(x for x, _ in part.blocks())) for part in public]
     shared: list[GroupRows] = []
-
-    def compare(rows: RawRows, _: object) -> None:
-        if not shared:
-            shared.extend(part for part, known in sets if known.find(rows))
-
     with ExitStack() as stack:  # digests hold no lock while they are computed
-        of_all: list[Callable[[RawRows], object]] = [] if test is None else [test.find]
-        of_all += [stack.enter_context(behind(commitment.add, WAITING)) for commitment in commitments]
-        of_private = [compare] if sha is None else [compare, stack.enter_context(behind(sha.add, WAITING))]
+        of_all = [stack.enter_context(behind(commitment.add, WAITING)) for commitment in commitments]
+        of_private = () if sha is None else (stack.enter_context(behind(sha.add, WAITING)),)
         start = 0
-        for x, y in features.blocks("train") if features.checked else _finite_blocks(features, "train"):
-            kept = slice(None) if keep is None else keep[start : start + len(x)]
+        for x, y, norms in _finite_blocks(features, "train"):
+            kept = _kept(keep, slice(start, start + len(x)))
             rows, labels = x[kept], y[kept]
-            for take in of_all:
-                take(x)
-            for take_private in of_private if len(rows) else ():
-                take_private(rows, labels)
+            for add in of_all:
+                add(x)
+            for add in of_private if len(rows) else ():
+                add(rows, labels)
+            if test is not None or sets:
+                samples = sampled(x, norms)
+                shared = shared or _sharing(sets, rows, samples[kept])
+                if test is not None:
+                    test.find(x, samples)
             start += len(x)
     if shared:
         raise PrivacyError(_shared("rows", features, shared[0]))
     if sha is not None:
         sha.keep()
+
+
+def _kept(keep: NDArray[np.bool_] | None, part: slice) -> NDArray[np.bool_] | slice:
+    """An index of the rows of a block where `keep` is true: a slice, which copies no row, if it is true everywhere."""
+    return slice(None) if keep is None or keep[part].all() else keep[part]
+
+
+def _sharing(sets: Iterable[tuple[GroupRows, RowSet]], rows: RawRows, samples: Numbers) -> list[GroupRows]:
+    """The public rows among which is one of the `rows`; `samples` are theirs."""
+    return [part for part, known in sets if len(rows) and known.find(rows, samples)]
 
 
 def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_others: int, what: str) -> EqualRows | None:
@@ -258,19 +268,23 @@ def _judged(test: RowSet, features: FeatureReader, n_others: int, what: str) -> 
 
 
 def _finite_rows(features: FeatureReader, group: str) -> Iterator[RawRows]:
-    return (x for x, _ in _finite_blocks(features, group))
+    return (x for x, _, _ in _finite_blocks(features, group))
 
 
-def _finite_blocks(features: FeatureReader, group: str) -> RawBlocks:
-    """The blocks of a group whose values are all finite. DataError after the last, if a row is not finite."""
+def _finite_blocks(features: FeatureReader, group: str) -> Iterator[tuple[RawRows, NDArray[Any], NDArray[np.float64]]]:
+    """Rows, labels and norms of the blocks of a group whose values are all finite.
+
+    Raises:
+        DataError: after the last block, if a row is not finite, and so its norm in float64.
+    """
     bad: list[int] = []
     start = 0
     for rows, labels in features.blocks(group):
-        finite = np.isfinite(rows).all(axis=1)
-        bad.extend((start + np.flatnonzero(~finite)).tolist())
+        norms = norms_of(rows)
+        bad.extend((start + np.flatnonzero(~np.isfinite(norms))).tolist())
         start += len(rows)
         if not bad:
-            yield rows, labels
+            yield rows, labels, norms
     if bad:
         raise DataError(
             f"{features.path}: {group} has {len(bad)} rows with NaN or infinity, first at rows {bad[:5]}; "

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import widened
+from linprobe.data.blocks import halved, widened
 from linprobe.data.preprocessing import normalise_rows, row_norms
 
 RawRows = NDArray[np.floating]
@@ -57,15 +57,16 @@ class RowSet:
         self._fewest = fewest
         samples, digests = [np.empty((0, 2), dtype=np.uint64)], [np.empty((0, 2), dtype=np.uint64)]
         for x in blocks:
-            samples.append(_samples(x))
+            samples.append(sampled(x, norms_of(x)))
             digests.append(self._digests(x))
         self._digests_of_rows = np.concatenate(digests)
         self._samples, self._known = np.unique(np.concatenate(samples)), np.unique(self._digests_of_rows)
         self._found: list[Numbers] = []
 
-    def find(self, x: RawRows) -> bool:
-        """Whether one of the rows `x` (b, n_features) is in the set."""
-        likely = x[_among(_samples(x), self._samples).any(axis=1)]
+    def find(self, x: RawRows, samples: Numbers | None = None) -> bool:
+        """Whether one of the rows `x` (b, n_features) is in the set; `samples` (b, 2) are `sampled(x)`, if at hand."""
+        samples = sampled(x, norms_of(x)) if samples is None else samples
+        likely = x[_among(samples, self._samples).any(axis=1)]
         if not len(likely):
             return False
         digests = self._digests(likely)
@@ -174,14 +175,26 @@ class RowHashes:
         return hashes
 
 
+def norms_of(x: RawRows) -> NDArray[np.float64]:
+    """`row_norms` of raw rows of any type, shape (n,): finite where a row is finite as float32, else not."""
+    return row_norms(_float32(x))
+
+
+def sampled(x: RawRows, norms: NDArray[np.float64]) -> Numbers:
+    """As `RowSet._digests`, but from `SAMPLED` columns: cheap, equal for equal rows, and equal for some others."""
+    columns = np.linspace(0, x.shape[1] - 1, SAMPLED).astype(np.int64)
+    few = np.ascontiguousarray(_float32(x[:, columns]))
+    words = [_half(part).view(np.uint64) for part in (few, normalise_rows(few, norms))]
+    return np.stack([(part * FACTORS).sum(axis=1, dtype=np.uint64) for part in words], axis=1)
+
+
 def _float32(x: RawRows) -> NDArray[np.float32]:
     return widened(x) if x.dtype == np.float16 else np.asarray(x, dtype=np.float32)
 
 
 def _half(x: RawRows) -> NDArray[np.uint16]:
     """The bits of rows in half precision. Zeros have no sign."""
-    with np.errstate(over="ignore", under="ignore"):
-        bits = x.astype(np.float16).view(np.uint16)  # a copy
+    bits = halved(x).view(np.uint16)
     bits[bits == NEGATIVE_ZERO] = 0
     return bits
 
@@ -196,15 +209,6 @@ def _among(values: Numbers, known: Numbers) -> NDArray[np.bool_]:
         return np.zeros(values.shape, dtype=bool)
     found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, values), known.size - 1)] == values
     return found
-
-
-def _samples(x: RawRows) -> Numbers:
-    """As `RowSet._digests`, but from `SAMPLED` columns: cheap, equal for equal rows, and equal for some others."""
-    columns = np.linspace(0, x.shape[1] - 1, SAMPLED).astype(np.int64)
-    wide = _float32(x)
-    few = np.ascontiguousarray(wide[:, columns])
-    words = [_half(part).view(np.uint64) for part in (few, normalise_rows(few, row_norms(wide)))]
-    return np.stack([(part * FACTORS).sum(axis=1, dtype=np.uint64) for part in words], axis=1)
 
 
 def _sizes(rows: RawRows) -> RawRows:
@@ -224,7 +228,7 @@ def _scaled_bytes(rows: RawRows) -> Iterable[bytes]:
     """The bytes of each scaled row in half precision, with zeros for small entries."""
     fractions, exponents = np.frexp(_sizes(rows).astype(np.float64))
     exponents = exponents + (np.rint(fractions * SIGNIFICANT) == SIGNIFICANT)  # half precision rounds it to 1
-    half = _scaled(rows, exponents).astype(np.float16).view(np.uint16)
+    half = halved(_scaled(rows, exponents)).view(np.uint16)
     half *= half & MAGNITUDE >= LEAST
     return (row.tobytes() for row in half)
 

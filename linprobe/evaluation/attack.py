@@ -210,7 +210,8 @@ def _lira(
     options = {name: value for name, value in manifest.options.items() if name != "insecure_seed"}
     settings = Settings.of_given(find_method(manifest.method), options)
     counted, balanced = manifest.class_counts is not None, manifest.class_prior == UNIFORM
-    settings = replace(settings, class_counts=counted, balanced=balanced)
+    similar = manifest.refined is not None and manifest.refined.similar is not None
+    settings = replace(settings, class_counts=counted, balanced=balanced, similar=similar)
     if manifest.unit == OWNER and compared.sizes is None:
         raise UsageError(
             f"run {run.folder} protects people, and test rows of {features.path} have no owners, so shadow probes "

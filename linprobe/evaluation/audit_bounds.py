@@ -179,9 +179,9 @@ def one_run_p_value(correct: int, guesses: int, trials: int, epsilon: float, del
 
         P[W >= v] <= P[B >= v] + 2 m delta max_{i = 1..v} P[v > B >= v - i] / i.
     """
-    law = binom(guesses, expit(epsilon))
-    below = np.cumsum(law.pmf(np.arange(correct - 1, -1, -1))) / np.arange(1, correct + 1)
-    return min(1.0, float(law.sf(correct - 1)) + 2 * trials * delta * float(below.max(initial=0.0)))
+    law = guesses, expit(epsilon)  # `binom(*law)` would write the documentation of the distribution at every call
+    below = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), *law)) / np.arange(1, correct + 1)
+    return min(1.0, float(binom.sf(correct - 1, *law)) + 2 * trials * delta * float(below.max(initial=0.0)))
 
 
 def one_run_bound(correct: int, guesses: int, trials: int, delta: float, confidence: float) -> float:

@@ -36,6 +36,7 @@ from linprobe.evaluation.comparison_plan import (
     PUBLIC_BASELINE,
     Planned,
     check_request,
+    left_out,
     name_of,
     plan_runs,
 )
@@ -55,6 +56,7 @@ from linprobe.reporting.comparison import (
     summarise,
 )
 from linprobe.runs import run_folder
+from linprobe.runs.figures import CLEARLY
 from linprobe.runs.guarantee import NOUNS
 from linprobe.runs.manifest import Manifest
 from linprobe.training.charge import BookFinder, book_of, preview
@@ -102,9 +104,9 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
 
     Runs that exist already are checked and not trained again. Every run is a release; `composed` is their total cost.
 
-    Returns: out, composed, commonest_class and commonest_share (of the public test rows), summary (one object for each
-        row, setting and epsilon), runs (one object each), figures; if requested attacks, one object for each run,
-        private.
+    Returns: out, composed, commonest_class and commonest_share (of the public test rows), balanced_limit (balanced
+        accuracy above which a row is clearly better than one class for all rows), summary (one object for each row,
+        setting and epsilon), runs (one object each), figures; if requested attacks, one object for each run, private.
 
     Raises:
         UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
@@ -132,7 +134,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
                 progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
             raise
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
-        return _written(request, folder, planned, results, _commonest(opened))
+        return _written(request, folder, planned, results, _guessing(opened))
 
 
 @contextmanager
@@ -167,11 +169,11 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
 
 
 def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
-    """Warnings to print before the missing runs are trained: a large delta, and runs without privacy."""
+    """Warnings to print before the missing runs are trained: methods left out, a large delta, runs without privacy."""
     n_units = dataset_of(found.reader, None, Split(shots=0, unit=found.request.unit)).n_units
     warning = large_delta(found.request.delta, n_units) if any(run.spends for run in missing) else None
     unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
-    said = [] if warning is None else [warning]
+    said = [*left_out(found.request, found.planned), *([] if warning is None else [warning])]
     if unprotected:
         said.append(
             f"{unprotected} of {len(missing)} runs are not private ({PARAGON}); --no-baselines leaves baselines out"
@@ -263,7 +265,7 @@ def _written(
     folder: ComparisonFolder,
     planned: Sequence[Planned],
     results: Sequence[Result],
-    commonest: tuple[str, float],
+    guessing: dict[str, Any],
 ) -> dict[str, Any]:
     """Write the tables and figures and return them."""
     out, summaries = request.folder, summarise(results)
@@ -306,12 +308,11 @@ def _written(
         write_csv(out / "private_attacks.csv", marked, private=True)
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
     composed = folder.composed(request.delta)
-    always = {"commonest_class": commonest[0], "commonest_share": commonest[1]}
-    folder.finish({"composed": composed, **always, "summary": summary, "runs": runs})
+    folder.finish({"composed": composed, **guessing, "summary": summary, "runs": runs})
     return {
         "out": str(out),
         "composed": composed,
-        **always,
+        **guessing,
         "summary": summary,
         "runs": runs,
         **attacked,
@@ -343,11 +344,19 @@ def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
     return f"{name}, {numbers} private {NOUNS[request.unit or RECORD]}"
 
 
-def _commonest(features: FeatureReader) -> tuple[str, float]:
-    """The majority class of the public test rows, and its share of them."""
+def _guessing(features: FeatureReader) -> dict[str, Any]:
+    """The majority class of the public test rows, its share of them, and the limit on balanced accuracy by guessing.
+
+    The limit adds `CLEARLY` standard errors to 1 / classes. The variance of a recall of n rows is at most 1 / (4 n).
+    """
     counts = np.bincount(features.labels("test"))
-    place = int(counts.argmax())
-    return features.description.class_names[place], int(counts[place]) / int(counts.sum())
+    place, present = int(counts.argmax()), counts[counts > 0]
+    error = float(np.sqrt(np.sum(1 / (4 * present)))) / len(present)
+    return {
+        "commonest_class": features.description.class_names[place],
+        "commonest_share": int(counts[place]) / int(counts.sum()),
+        "balanced_limit": 1 / len(present) + CLEARLY * error,
+    }
 
 
 def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun:

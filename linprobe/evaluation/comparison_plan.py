@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -16,7 +17,7 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
 from linprobe.options import RECORD
-from linprobe.options.requests import CompareRequest, TrainRequest
+from linprobe.options.requests import COMPARED, CompareRequest, TrainRequest
 from linprobe.reporting.comparison import Setting
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.settings import make_settings, method_options
@@ -118,13 +119,14 @@ class Planned:
 
 def rows_of(request: CompareRequest) -> list[MethodRow]:
     """The rows of the table; those given as text are parsed."""
-    return [row if isinstance(row, MethodRow) else MethodRow.parse(row) for row in request.methods]
+    methods = COMPARED if request.methods is None else request.methods
+    return [row if isinstance(row, MethodRow) else MethodRow.parse(row) for row in methods]
 
 
 def check_request(request: CompareRequest) -> None:
     """Raise UsageError or ParameterError unless the request can be carried out."""
     methods = rows_of(request)
-    if not request.methods:
+    if not methods:
         raise UsageError("methods is empty; allowed: names from `linprobe methods`; give --methods adamix,noisy-gd")
     names = [row.name for row in methods]
     if len(set(names)) < len(names):
@@ -191,12 +193,16 @@ def _asked(request: CompareRequest, row: MethodRow, epsilon: float | None, **of_
 
 
 def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) -> list[MethodRow]:
-    """The rows of a setting: those asked for, then the baselines, each once. A baseline that cannot run is left out.
+    """The rows of a setting: those asked for, then the baselines, each once.
+
+    A baseline that cannot run is left out, and a method that the request does not name.
 
     Raises:
         UsageError: a row that was asked for needs public rows, and there are none.
     """
     asked = {row.name: row for row in rows_of(request)}
+    if not public_rows and request.methods is None:
+        asked = {name: row for name, row in asked.items() if "public" not in METHODS[row.method].needs}
     baselines = (PUBLIC_BASELINE, PARAGON) if request.baselines else ()
     rows = {name: MethodRow(name, name) for name in baselines if name not in asked}
     if not public_rows:
@@ -204,10 +210,25 @@ def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) ->
         for row in asked.values():
             if "public" in METHODS[row.method].needs:
                 raise UsageError(
-                    f"method {row.method} needs public rows and got none ({setting or 'no public group'}); "
+                    f"method {row.method} needs public rows and got none ({str(setting) or 'no public group'}); "
                     "give --public-shots K or --public FILE"
                 )
     return [*asked.values(), *rows.values()]
+
+
+def left_out(request: CompareRequest, planned: Sequence[Planned]) -> list[str]:
+    """Notes on the methods that need public rows, if a request that names no method has settings without such rows."""
+    names = [row.name for row in rows_of(request)] + ([PUBLIC_BASELINE] if request.baselines else [])
+    notes = []
+    for setting in dict.fromkeys(run.setting for run in planned) if request.methods is None else ():
+        trained = {run.row for run in planned if run.setting == setting}
+        absent = [name for name in names if name not in trained]
+        if absent:
+            notes.append(
+                f"left out, as there are no public rows ({str(setting) or 'no public group'}): {', '.join(absent)}; "
+                "--public-shots K or --public FILE gives them some"
+            )
+    return notes
 
 
 def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str, unlabelled: str) -> str:

@@ -175,9 +175,8 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
             `new_files` and `temperature_of`. PrivacyError: the run does not verify.
             DataError: not a run folder, or see `temperature_of`.
     """
-    if request.to not in FORMATS:
-        raise UsageError(f"--to is {request.to!r}; allowed: {', '.join(FORMATS)}")
-    require_for({"to": request.to})
+    to = _format_of(request)
+    require_for({"to": to})
     inputs = (*inputs_of(request.run), request.calibrate)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
         run = RunFolder(request.run)
@@ -188,16 +187,26 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
         probe = Probe(
             run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature), run.task == MULTILABEL
         )
-        if request.to == "onnx" and probe.weights.nbytes >= LARGEST_ONNX:
+        if to == "onnx" and probe.weights.nbytes >= LARGEST_ONNX:
             raise UsageError(
                 f"run {request.run} has {probe.weights.nbytes / 2**30:.1f} GiB of weights; allowed in an ONNX file: "
                 "less than 2; give --to safetensors"
             )
-        content = FORMATS[request.to](probe)
+        content = FORMATS[to](probe)
         writing(request.out, lambda: _write(request.out, content, private=not manifest.private))
     if not manifest.private:
         progress.note(f"NOT PRIVATE: run {request.run} is {manifest.guarantee}; do not publish {request.out}")
     return probe.note
+
+
+def _format_of(request: ExportRequest) -> str:
+    """The format that is asked for, or that the name of the file ends in. Raises UsageError for another one."""
+    to = request.out.suffix.removeprefix(".") if request.to is None else request.to
+    if to not in FORMATS:
+        allowed = ", ".join(FORMATS)
+        got = f"--to is {to!r}" if request.to is not None else f"--out is {request.out}, without --to"
+        raise UsageError(f"{got}; allowed: {allowed}; give --to FORMAT, or a name that ends in .{next(iter(FORMATS))}")
+    return to
 
 
 def _write(path: Path, content: bytes, *, private: bool) -> None:

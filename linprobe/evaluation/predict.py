@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.atomic_files import plain_cell
 from linprobe.data.array_files import LARGEST, open_array
 from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
@@ -29,6 +32,7 @@ from linprobe.runs.matching import (
     check_made_alike,
     check_width,
     features_of,
+    how_to_make,
     refuse_private_as_public,
     refuse_private_rows,
 )
@@ -76,6 +80,8 @@ def predict_rows(
     temperature = temperature_of(run, calibrate, progress, moved[0], allow_other=allow_other)
     answers = run.class_names if run.task == MULTILABEL else ["label", "score"]
     yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
+    if features.is_dir():
+        raise DataError(f"{features} is a folder, and predict takes rows; {how_to_make(run, features)}")
     if features.suffix == ".npy":
         array = open_array(features)
         if array.dtype.kind not in "fiub":
@@ -94,7 +100,8 @@ def predict_rows(
             return _finite(blocks, features)
 
         scored = _scored(run, moved, parts, len(array), together=together)
-        yield from _predicted(run, ids, scored, temperature, all_classes)
+        noted = _noted(scored, f"{len(array)} rows of {features}", progress)
+        yield from _predicted(run, ids, noted, temperature, all_classes)
         return
     with open_features(features, whole=False, labelled=False) as opened:
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
@@ -110,7 +117,17 @@ def predict_rows(
             return _finite((x for x, _ in opened.blocks(group)), features)
 
         scored = _scored(run, moved, blocks, opened.sizes[group], together=together)
-        yield from _predicted(run, iter(opened.ids(group)), scored, temperature, all_classes)
+        noted = _noted(scored, f"{opened.sizes[group]} rows of the group {group} of {features}", progress)
+        yield from _predicted(run, iter(opened.ids(group)), noted, temperature, all_classes)
+
+
+def write_predictions(rows: Iterator[tuple[str | float, ...]], stream: IO[str]) -> None:
+    """Write what `predict_rows` yields as CSV. A file that is refused is refused before the first line."""
+    writer = csv.writer(stream, lineterminator="\n")
+    header, first = next(rows), next(rows, None)
+    writer.writerow(map(plain_cell, header))
+    for row in () if first is None else chain([first], rows):
+        writer.writerow(f"{cell:.6f}" if isinstance(cell, float) else plain_cell(str(cell)) for cell in row)
 
 
 def _scored(
@@ -140,6 +157,14 @@ def _scored(
         scores[places[done:stop] - start] = refined.scores[done:stop]
         yield scores
         start, done = start + len(x), stop
+
+
+def _noted(blocks: Iterator[NDArray[np.float64]], text: str, progress: Progress) -> Iterator[NDArray[np.float64]]:
+    """The same blocks, with a note as soon as the first is scored."""
+    for place, scores in enumerate(blocks):
+        if place == 0:
+            progress.note(text)
+        yield scores
 
 
 def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:

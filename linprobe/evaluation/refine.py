@@ -14,7 +14,7 @@ from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, extraction_of
 from linprobe.data.row_checks import GroupRows
-from linprobe.errors import DataError, LinprobeError, PrivacyError
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.evaluation.pdp_report import signing_key, write_derived
 from linprobe.options.requests import RefineRequest
 from linprobe.progress import Progress
@@ -46,6 +46,11 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     verified(run)
     key = signing_key(run, request.sign)
     refuse_unrefinable(run)
+    if run.manifest.centre == "none" and run.manifest.n_private:
+        raise UsageError(
+            f"run {run.folder} was not centred, so rows of another kind would go unnoticed and make it worse; train "
+            "with --unlabelled, which counts the private rows near them"
+        )
     if run.manifest.test_rows == "private" and run.manifest.test_accuracy is not None:
         raise PrivacyError(
             f"run {run.folder} states a noisy accuracy of its weights on private test rows, and other weights need "

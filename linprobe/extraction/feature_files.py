@@ -11,7 +11,7 @@ from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
 from linprobe.errors import LinprobeError, UsageError, advice
-from linprobe.extraction.request import read_lines
+from linprobe.extraction.request import read_class_names
 from linprobe.options.requests import ImportRequest
 from linprobe.progress import Progress
 from linprobe.runs.run_folder import RunFolder, new_files
@@ -28,7 +28,7 @@ def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:
     with new_files({"--out": out}, what="feature file", inputs=inputs, overwrite=request.overwrite):
         if out.exists() and out.stat().st_size and not is_hdf5(out):
             raise UsageError(f"{out} is no feature file, and --overwrite would replace it; give --out another name")
-        classes = None if request.classes is None else read_lines(request.classes, "class list", "one class name")
+        classes = read_class_names(request.classes)
         columns = Columns(
             request.label_column,
             request.id_column,

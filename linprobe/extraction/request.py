@@ -84,6 +84,9 @@ def family_of(backbone: str) -> str:
     return FAMILIES[family]
 
 
+CLASS = "one class name"
+
+
 def read_lines(path: Path, what: str, one: str) -> list[str]:
     """The non-blank lines of a text file that an option names.
 
@@ -102,3 +105,11 @@ def read_lines(path: Path, what: str, one: str) -> list[str]:
     if not lines:
         raise DataError(f"{what} {path} is empty; give {one} per line")
     return lines
+
+
+def read_class_names(given: Path | None) -> list[str] | None:
+    """The class names that --classes declares: A,B,C, or a file with one name per line. Raises as `read_lines`."""
+    if given is None:
+        return None
+    names = [name.strip() for name in str(given).split(",")]
+    return names if len(names) > 1 and all(names) and not given.exists() else read_lines(given, "class list", CLASS)

@@ -29,7 +29,7 @@ from linprobe.extraction.images import Batches
 from linprobe.extraction.network import Network, extract_group
 from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, SOURCE_KEY, Partial, locked, shown
 from linprobe.extraction.plan import ExtractionPlan, backbone_like, choose_device, make_plan
-from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, read_lines
+from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, read_class_names
 from linprobe.extraction.sources import open_source
 from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, splits_by, with_owners
 from linprobe.extraction.sources.folders import unlabelled_source
@@ -75,7 +75,7 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> Ex
     named = request.backbone if group.rank == 0 else group.broadcast_text("")
     owners = owners_from(request.owners, request.owner_regex)
     if recipe is None and not request.unlabelled:
-        classes = None if request.classes is None else read_lines(request.classes, "class list", "one class name")
+        classes = read_class_names(request.classes)
         if request.table is not None:
             source, owners = table_source(request, request.table, classes, owners)
         else:

@@ -17,7 +17,8 @@ Algorithm 3 (`practical`) and Algorithm 2 (`theory`).
 The paper omits the factor 1/N of the noise. N is public. Guarantee: one Gaussian mechanism and the T-fold
 Poisson-subsampled one of `dp-sgd`, composed by one accountant.
 
-Variant `theory` is the preprocessing as analysed (Algorithm 2, lines 1 to 4): an instance-optimal private mean, as in
+Variant `theory` is the preprocessing of Algorithm 2, lines 1 to 4, with quantile 0.9 in place of the rank of its Lemma
+4, which small data sets do not have: an instance-optimal private mean, as in
 Huang, Liang, Yi, "Instance-optimal Mean Estimation Under Differential Privacy", NeurIPS 2021, and a private quantile of
 distances.
 

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-INTERFACE = 14  # of the functions in clipped_sum.c; increment when a signature changes
+INTERFACE = 15  # of the functions in clipped_sum.c; increment when a signature changes
 KNOWN_NOISE = (  # words, values, and the cells of value + Z on a grid of 2^-20; a test computes them anew
     (0x8000000000000001, 0.0, 707254),
     (0xFFFFFFFFFFFFFFFE, 0.001, 1049),
@@ -100,6 +100,7 @@ def load(path: Path = PATH) -> ctypes.CDLL | None:
         "clipped_sum": clipped,
         "clipped_runs": clipped,
         "widen": [address, count, address, size],
+        "halve": [address, address, size],
         "inner_products": [address] * 4,
         "clip_people": [address, size, address, count],
         "people": [*[address] * 5, count, size, real],
@@ -120,13 +121,17 @@ def _numbers(kind: Any, *numbers: float) -> Any:
 
 
 def _scores_as_known(library: ctypes.CDLL) -> bool:
-    """Whether numbers below the normal range of float32 and float16 are kept."""
+    """Whether numbers below the normal range of float32 and float16 are kept, and float16 rounds to nearest."""
     least, out = math.ldexp(1.0, -149), _numbers(ctypes.c_float, 0.0)
     row, weights = (_numbers(ctypes.c_float, *[0.0] * 15, number) for number in (3 * least, 1.0))
     library.linprobe_scores(row, weights, out, 1, 16, 1, 16)
     wide = _numbers(ctypes.c_float, 0.0, 0.0)
     library.linprobe_widen(_numbers(ctypes.c_uint16, 1, 0x3C01), 2, wide, 2)
-    return [*out, *wide] == [3 * least, math.ldexp(1.0, -24), 1 + math.ldexp(1.0, -10)]
+    half = _numbers(ctypes.c_uint16, 0, 0, 0, 0)
+    ties = (math.ldexp(number, power) for number, power in ((1, -25), (3, -25), (2049, -11), (-65520, 0)))
+    library.linprobe_halve(_numbers(ctypes.c_float, *ties), half, 4)
+    known = [3 * least, math.ldexp(1.0, -24), 1 + math.ldexp(1.0, -10)]
+    return [*out, *wide] == known and [*half] == [0, 2, 0x3C00, 0xFC00]
 
 
 def _sums_as_known(library: ctypes.CDLL) -> bool:

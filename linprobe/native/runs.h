@@ -45,14 +45,14 @@ TARGET INLINE void KERNEL(block)(const float *x, size_t first, size_t depth, con
     VECTOR sums[12][4] = {{{0}}};
     EACH(t, rows)
         if ((size_t)t < n && !fresh) EACH(v, vectors) sums[t][v] = *(const VECTOR *)(out + room * t + LANES * v);
-    for (size_t k = first, stop = first + depth; k < stop;) {
+    for (size_t k = first, stop = first + depth, at = 0; k < stop;) {
         const float *in = x + TILE_STEP * (k / TILE) + k % TILE;
         size_t left = LEAST(TILE - k % TILE, stop - k);
         k += left;
-        for (; left; left--, in++, w += CHUNK) {
+        for (; left; left--, in++, at += CHUNK) {
             VECTOR columns[4];
             EACH(v, vectors) {
-                columns[v] = *(const VECTOR *)(w + apart * (LANES * v / CHUNK) + LANES * v % CHUNK);
+                columns[v] = *(const VECTOR *)(w + at + apart * (LANES * v / CHUNK) + LANES * v % CHUNK);
                 IN_REGISTER(columns[v]);
             }
             EACH(t, rows) {
@@ -175,13 +175,19 @@ TARGET static void KERNEL(clipped_runs)(const struct rows *from, float *room, co
     size_t d = WIDTH(from), r_stride = (n_classes + CHUNK - 1) / CHUNK * CHUNK;
     size_t of_tiles = TILE_STEP * ((d + TILE - 1) / TILE), held = 0, done = 0, run = 0;
     float *r = room + of_tiles, *panel = r + RUN * r_stride, *wide = panel + RUN * n_classes;
-    float *held_tiles = wide + of_tiles / (RUN + SPARE), *held_r = held_tiles + of_tiles; /* if `summed` */
+    float *held_tiles = NULL, *held_r = NULL;
+    if (summed) {
+        held_tiles = wide + of_tiles / (RUN + SPARE);
+        held_r = held_tiles + of_tiles;
+    }
     for (size_t i = 0, stop, count; i < n; i = stop) {
         stop = ends && !summed ? (size_t)ends[run++] : LEAST(i + RUN, n);
         count = stop - i;
         KERNEL(pack)(from, i, count, wide, room);
-        for (const struct part *p = parts; p < parts + n_parts; p++)
+        for (int k = 0; k < n_parts; k++) {
+            const struct part *p = parts + k;
             KERNEL(tile_scores)(room, p->first, p->d, p->w, p->out + p->room * i, p->room, count, p->n_classes);
+        }
         if (!w) continue;
         KERNEL(tile_scores)(room, 0, d, w, r, r_stride, count, n_classes);
         KERNEL(clip_all)(r, r_stride, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);

@@ -7,6 +7,7 @@
 #define ROWS (LANES < 16 ? 2 : 4) /* scored together; their sums stay in registers */
 
 typedef int32_t KERNEL(ints) __attribute__((vector_size(4 * LANES), may_alias));
+typedef uint32_t KERNEL(bits) __attribute__((vector_size(4 * LANES), may_alias));
 typedef float KERNEL(half) __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
 typedef double KERNEL(wide) __attribute__((vector_size(4 * LANES), aligned(8), may_alias));
 
@@ -102,7 +103,7 @@ TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
     KERNEL(ints) tiny = x < zero - 87.0f;
     x = KERNEL(either)(tiny, zero, x);
     VECTOR whole = x * 0x1.715476p0f + round;
-    KERNEL(ints) power = ((KERNEL(ints))whole - 0x4b400000 + 127) << 23;
+    KERNEL(bits) power = ((KERNEL(bits))whole - 0x4b400000 + 127) << 23; /* unsigned, as lanes that are not used wrap */
     whole -= round;
     x = x - whole * ln2_high - whole * ln2_low;
     VECTOR sum = x * (1.0f / 5040) + 1.0f / 720;
@@ -256,6 +257,26 @@ TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *o
     }
 }
 
+/* out (n) = bits of x (n) rounded to float16, to nearest, ties to even. Adding 1/2, whose unit in the last place is the
+   least float16, rounds numbers below the normal range of float16; other numbers round at bit 13. */
+TARGET static void KERNEL(halve)(const float *x, uint16_t *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits, size, small, half;
+        memcpy(&bits, x + i, sizeof bits);
+        size = bits & 0x7fffffff;
+        float number;
+        memcpy(&number, &size, sizeof number);
+        number += 0.5f;
+        memcpy(&small, &number, sizeof small);
+        half = (size + 0xfff + (size >> 13 & 1) - 0x38000000) >> 13;
+        uint32_t below = -(uint32_t)(size < 0x38800000), beyond = -(uint32_t)(size >= 0x47800000);
+        half = (half & ~below) | ((small - 0x3f000000) & below);
+        half = (half & ~beyond) | (0x7c00 & beyond) | (0x7e00 & -(uint32_t)(size > 0x7f800000)); /* infinity, NaN */
+        out[i] = (uint16_t)((bits >> 16 & 0x8000) | half);
+    }
+}
+
 /* out (d) = x (d) widened, minus shift (d) unless null. The product with the exponent bias is exact, so an FMA changes no
    bit. */
 TARGET INLINE void KERNEL(row)(const char *x, const float *shift, float *out, size_t d, const enum stored stored)
@@ -305,8 +326,10 @@ TARGET static void KERNEL(clipped_sum)(const struct rows *from, float *wide, con
         for (size_t t = 0; t < count; t++) rows[t] = in_place ? (const float *)ROW(from, i + t) : wide + d * t;
         if (!in_place) KERNEL(load)(from, i, wide, count);
         KERNEL(group_scores)(rows, 0, w, r, room, count, d, n_classes, in_place && summed ? d * GROUP : 0);
-        for (const struct part *p = parts; p < parts + n_parts; p++)
+        for (int k = 0; k < n_parts; k++) {
+            const struct part *p = parts + k;
             KERNEL(group_scores)(rows, p->first, p->w, p->out + p->room * i, p->room, count, p->d, p->n_classes, 0);
+        }
         KERNEL(clip)(r, room, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
         for (size_t t = 0; t < count; t++) next[t] = ROW(from, LEAST(i + count + t, n - 1));
         if (!summed) {

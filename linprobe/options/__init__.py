@@ -81,8 +81,8 @@ class RunOptions:
     )
     unlabelled: Path | None = option(
         None,
-        "Feature file of public rows without labels, from the same backbone; they refine the weights after training, "
-        "at no cost.",
+        "Feature file of public rows without labels, from the same backbone; they centre rows where nothing else "
+        "does, and refine the weights after training, as far as a noisy count shows them to be like the private rows.",
         metavar="FILE",
         group="Data",
     )
@@ -356,7 +356,7 @@ class Steps(WeightDecay):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """The practical variant, or the variant that the paper analyses."""
+    """The practical variant, or the variant of the paper's theory."""
 
     variant: Literal["practical", "theory"] = option("practical", "Version of the algorithm", on_gpu=("practical",))
 

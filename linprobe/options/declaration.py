@@ -243,16 +243,22 @@ def _metadata(group: type, name: str) -> Mapping[str, Any]:
 
 def _parsed(annotation: Any) -> tuple[Any, tuple[str, ...], bool, bool]:
     """Type, words, whether None is allowed, and whether it is a sequence."""
+    annotation, optional = _without_none(annotation)
     several = get_origin(annotation) is Sequence
     if several:
-        (annotation,) = get_args(annotation)
-    optional = False
-    if get_origin(annotation) in (Union, UnionType):
-        optional = NoneType in get_args(annotation)
-        annotation = next(kind for kind in get_args(annotation) if kind is not NoneType)
+        annotation, optional_items = _without_none(*get_args(annotation))
+        optional = optional or optional_items
     if get_origin(annotation) is Literal:
         return str, get_args(annotation), optional, several
     return annotation, (), optional, several
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """The type without None, and whether None is allowed."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation, False
+    kinds = get_args(annotation)
+    return next(kind for kind in kinds if kind is not NoneType), NoneType in kinds
 
 
 def arguments_of(options: type[Options]) -> dict[str, Option]:

@@ -36,6 +36,7 @@ RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses,
 IMAGES, TABLE, NETWORK = "Images", "Columns of the table", "Network"  # headings of the help of extract
 SPEED = "Speed and reliability"
 SPLIT = "Group of the row: train, test (or val, validation, valid) or public."
+CLASSES = "Class names in label order, or a file with one per line."
 PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 BOTH_SIDES = (
     "People may have test rows and other rows, and --test-fraction splits rows, not people: accuracy is on people that "
@@ -43,6 +44,7 @@ BOTH_SIDES = (
 )
 PROCESSES = "one per processor, at most 8"
 DIGITS = "digits"  # the built-in data
+COMPARED = ("adamix", "noisy-gd")  # the methods of a comparison that names none
 MOST_RUNS = (
     "epsilon", "delta", "unit", "public_shots", "public", "unlabelled", "class_weight", "method", "out", "dry_run",
 )  # fmt: skip
@@ -191,7 +193,7 @@ class ExtractRequest(
     )
     unlabelled: bool = option(False, "SOURCE is any folder of images; make rows without labels.", group=IMAGES)
     out: Path | None = option(None, "Feature file to write.", unset="features/SOURCE-BACKBONE.h5")
-    classes: Path | None = option(None, "File of class names in label order, one per line.", group=IMAGES)
+    classes: Path | None = option(None, CLASSES, metavar="A,B,...|FILE", group=IMAGES)
     test_fraction: float | None = option(
         None,
         "Fraction of the images held out for testing, if SOURCE has no test group; of the people, where images have "
@@ -305,13 +307,13 @@ class ImportRequest(
     """Turn arrays into a feature file and print its path."""
 
     sources: Sequence[Path] = option(
-        help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv (or "
-        ".parquet); or a folder of them; or one table, with --split-column or --test-fraction.",
+        help="One .npz, .pt or .h5; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv (or "
+        ".parquet); or a folder of them; or X.npy y.npy or one table, with --split-column or --test-fraction.",
         argument="ARRAYS...",
         asked="arrays",
     )
     out: Path = option(help="Feature file to write.")
-    classes: Path | None = option(None, "File of class names in label order, one per line.")
+    classes: Path | None = option(None, CLASSES, metavar="A,B,...|FILE")
     x: str | None = option(None, "Array of rows in a .npz, .pt or .h5 under any name.", metavar="KEY")
     y: str | None = option(None, "Beside --x: array of labels; without it, rows have none.", metavar="KEY")
     label_column: str = option(
@@ -454,10 +456,11 @@ class PredictRequest(
     ForPrior,
     Calibrate,
     Scoring,
+    OverwriteOption,
     OfRun,
     Request,
     command="predict",
-    examples=("predict runs/first new.h5 > labels.csv", "predict runs/first new.h5 --probabilities"),
+    examples=("predict runs/first new.h5 --out labels.csv", "predict runs/first new.h5 --probabilities"),
 ):
     """Print id, label and score of every row as CSV; the score is the label's probability.
 
@@ -470,6 +473,7 @@ class PredictRequest(
     group: str | None = option(None, "Group of the feature file: rows, test, train, public.", unset="rows, else test")
     together: bool = option(False, "Predict the rows together: spread class probabilities between similar rows.")
     probabilities: bool = option(False, "Add a column with the probability of each class.")
+    out: Path | None = option(None, "CSV file to write, mode 0600.", unset="stdout", metavar="FILE")
 
 
 @dataclass(frozen=True)
@@ -549,11 +553,11 @@ class ReportRequest(
     OfRun,
     Request,
     command="report",
-    examples=("report runs/first --html report.html", "report runs/first --html flowers.html --title 'Flower probe'"),
+    examples=("report runs/first --out report.html", "report runs/first --html flowers.html --title 'Flower probe'"),
 ):
     """Verify a run and write an HTML page for a privacy reviewer."""
 
-    html: Path = option(help="Page to write, .html or .htm.")
+    html: Path = option(help="Page to write, .html or .htm.", flags=("--html", "--out"))
     title: str | None = option(None, "Title of the page.", unset="method and run")
     owner: str | None = option(None, "Who is responsible for the data.", unset="a blank line to sign")
 
@@ -626,15 +630,17 @@ class ExportRequest(
     OfRun,
     Request,
     command="export",
-    examples=("export runs/first --to safetensors --out probe.safetensors", "export runs/first --to onnx --out p.onnx"),
+    examples=("export runs/first --out probe.safetensors", "export runs/first --to onnx --out probe.bin"),
 ):
     """Write the probe to a file for other software, and print its path.
 
     Verifies the run first. The file takes raw feature rows and says what the run guarantees.
     """
 
-    to: Literal["safetensors", "onnx"] = option(help="File format", metavar="FORMAT")
     out: Path = option(help="File to write.")
+    to: Literal["safetensors", "onnx"] | None = option(
+        None, "File format", unset="the ending of the name of --out", metavar="FORMAT"
+    )
 
 
 @dataclass(frozen=True)
@@ -783,10 +789,11 @@ class CompareRequest(
     """
 
     # a caller in Python may give rows, see `linprobe.evaluation.comparison_plan.MethodRow`
-    methods: Sequence[Any] = option(
-        ("adamix", "noisy-gd"),
+    methods: Sequence[Any] | None = option(
+        None,
         "Methods; settings follow a colon: dope-sgd:ensemble=5:steps=100; several values are tuned: "
         "adamix:score-noise=0.3/1/3, adamix:shrink=0/0.5/1.",
+        unset=f"{','.join(COMPARED)}; without public rows, those that need none",
         commas=True,
         metavar="M,M,...",
     )

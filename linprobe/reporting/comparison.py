@@ -193,11 +193,15 @@ def markdown(header: Header, rows: Rows) -> str:
 
 
 def no_better(compared: dict[str, Any]) -> str | None:
-    """A warning that names the rows whose predictions are no better than the majority class."""
+    """A warning that names the rows whose predictions are no better than the majority class.
+
+    A row whose balanced accuracy is above `balanced_limit` is none of them: it finds every class, and so is right less
+    often.
+    """
     found = [
         one["method"] + ("" if one["epsilon"] is None else f" at epsilon {rounded_up(one['epsilon'])}")
         for one in compared["summary"]
-        if one["mean"] <= compared["commonest_share"]
+        if one["mean"] <= compared["commonest_share"] and one["balanced_mean"] <= compared["balanced_limit"]
     ]
     if not found:
         return None

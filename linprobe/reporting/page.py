@@ -1,8 +1,9 @@
-"""`linprobe report`: the page of a verified run, one HTML file without scripts, fonts, addresses or requests.
+"""`linprobe report`: the page of a verified run, one HTML file without fonts, addresses or requests.
 
 The text is in `page.html.jinja`, which escapes every value, as class and file names come from the user. Figures are
 computed here. The drawing is SVG made with `xml.etree`, which escapes text and attributes: 360 units wide, the width of
-a phone, so that its text is readable there. Its colours are classes of `page.css`.
+a phone, so that its text is readable there. Its colours are classes of `page.css`. The only script is the check of
+`verify.html`, which judges a copy of the run's files and stands beside what Python found.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, UsageError, printable
 from linprobe.methods.class_counts import CLASS_COUNTS
+from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
 from linprobe.runs.check import Recomputed, not_checked, verified
 from linprobe.runs.figures import no_better_than_guessing, of_labels
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
-from linprobe.runs.manifest import MANIFEST_FORMAT, PER_RECORD, Manifest, Published
+from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, Manifest, Published
+from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
 from linprobe.runs.release_rules import HISTOGRAM, TEST_ACCURACY
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 
@@ -49,6 +52,7 @@ PURPOSES = {
     "gradient": "training steps",
     "mean": "mean of the private rows",
     CLASS_COUNTS: "noisy numbers of private rows by class",
+    SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
     "covariance": "covariance of the features",
     TEST_ACCURACY: "number of correct predictions on private test rows",
     "selection": "noisy numbers of correct predictions on private rows, which chose a setting",
@@ -69,6 +73,7 @@ class Evidence:
         title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
             for a blank line to fill in.
         stated: keys and files that nothing in the folder proves. total: of all recorded runs on these rows, in words.
+        copy: of the run's files, for the check in the browser; None for a run that is too large.
     """
 
     name: str
@@ -80,6 +85,7 @@ class Evidence:
     owner: str | None = None
     stated: Sequence[str] = ()
     total: str | None = None
+    copy: Copy | None = None
 
 
 def report(request: ReportRequest) -> str:
@@ -106,6 +112,7 @@ def report(request: ReportRequest) -> str:
             title=request.title,
             owner=request.owner,
             total=total,
+            copy=copy_of(run[MANIFEST], {name: run[name] for name in manifest.files}),
         )
         text = page(evidence)
 
@@ -139,6 +146,7 @@ def page(evidence: Evidence) -> str:
     if options.get("init"):
         options["init"] = Path(options["init"]).name
     published = [release for release in manifest.published if release.file is not None]
+    script = "" if evidence.copy is None else report_script()
     return _pages.get_template("page.html.jinja").render(
         name=evidence.name,
         title=evidence.title or f"Privacy report: {manifest.method}, run {evidence.name}",
@@ -154,6 +162,9 @@ def page(evidence: Evidence) -> str:
         stated=evidence.stated,
         quoted_name=shlex.quote(evidence.name),
         style=STYLE,
+        copy=evidence.copy,
+        script=script,
+        policy=policy(script, STYLE),
         manifest=manifest,
         manifest_format=MANIFEST_FORMAT,
         checked=evidence.checked,

@@ -6,7 +6,6 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
-from importlib.metadata import version
 from typing import Any
 
 from linprobe import __version__
@@ -18,6 +17,7 @@ from linprobe.accounting.accountants import (
     accountant_versions,
     choose_accountant,
     gaussian_figures,
+    installed_version,
 )
 from linprobe.accounting.calibrate import GRADIENT, Budget
 from linprobe.accounting.events import OWNER, RECORD, GaussianEvent, Releases, grouped
@@ -151,7 +151,7 @@ def _software_versions() -> dict[str, str]:
     return {
         "linprobe": __version__,
         "python": platform.python_version(),
-        **{name: version(name) for name in names},
+        **{name: installed_version(name) for name in names},
         "arithmetic": arithmetic_name(),
     }
 

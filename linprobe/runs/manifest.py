@@ -38,6 +38,7 @@ NAMED_FILES = (*RUN_FILES, *OPTIONAL_FILES, *PAGES)
 HISTOGRAM_FILE = "^published_histogram_[1-9][0-9]{0,5}[.]json$"
 
 TRAINED, UNIFORM = "train", "uniform"  # the class shares that the bias of a model is for
+UNLABELLED_CENTRE = "unlabelled"  # the mean of unlabelled rows, in place of a private one
 
 LARGEST_WHOLE = 2**63 - 1
 LARGEST = 1e300
@@ -131,6 +132,7 @@ REFINED = record(
     digest=DIGEST,
     strength=SHARE,
     class_shares=none_or(list_of(AMOUNT)),
+    similar=none_or(record(count=NUMBER, std=POSITIVE)),
     run=none_or(TEXT),
     run_digest=none_or(DIGEST),
 )
@@ -209,12 +211,21 @@ class Published:
 
 
 @dataclass(frozen=True)
+class NoisyNumber:
+    """A noisy number of private rows (of people, the sum of their shares), and the standard deviation of its noise."""
+
+    count: float
+    std: float
+
+
+@dataclass(frozen=True)
 class Refinement:
     """How public rows without labels changed the weights; `unrefined.npz` holds those before.
 
     Attributes:
         file: of the rows. rows: their number. digest: SHA-256 of the rows and their ids.
         strength: of the change, from 0 to 1. class_shares: that were kept; None for estimated ones.
+        similar: noisy number of private rows near these rows; None without a release of it, as for a finished run.
         run, run_digest: name of the run that was refined and digest of its manifest; None if training did it.
     """
 
@@ -223,6 +234,7 @@ class Refinement:
     digest: str
     strength: float
     class_shares: list[float] | None = None
+    similar: NoisyNumber | None = None
     run: str | None = None
     run_digest: str | None = None
 
@@ -550,7 +562,7 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
     "releases": lambda found: None if found is None else tuple(Releases(**release) for release in found),
     "published": lambda found: tuple(Published(**release) for release in found),
     "selection": _selection,
-    "refined": lambda found: Refinement(**found),
+    "refined": lambda found: Refinement(**{**found, "similar": found["similar"] and NoisyNumber(**found["similar"])}),
     "test_counts": lambda found: None if found is None else NoisyCounts(**found),
     "class_counts": lambda found: None if found is None else CountsByClass(**found),
 }

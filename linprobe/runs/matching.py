@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,6 +90,20 @@ def check_made_alike(
         progress.note(f"OTHER FEATURES: {found}; scores mean little")
     elif is_known(trained_on) and not is_known(given):
         progress.note(f"{path} does not say how its rows were made; the run's are from {_network(run)}")
+
+
+def how_to_make(run: RunFolder, images: Path) -> str:
+    """How to make rows for a run from a folder of images."""
+    if not is_known(run.manifest.extraction or {}):
+        return (
+            f"the rows of run {run.folder} were imported: make rows of {images} with the same network, and give the "
+            "array, or the file that linprobe import makes of it"
+        )
+    made = f"{images.resolve().name}.h5"
+    return (
+        f"make them with: linprobe extract {shlex.quote(str(images))} --like {shlex.quote(str(run.folder))} "
+        f"--out {shlex.quote(made)}"
+    )
 
 
 def _network(run: RunFolder) -> str:

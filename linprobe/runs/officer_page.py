@@ -3,41 +3,114 @@
 The check is a second implementation of `linprobe verify`, in JavaScript, from `docs/run-folder.md` and the manifest's
 JSON Schema. It shares no code with `linprobe.runs.check`, so an error in one of them is not an error in the other. The
 files in `officer/` are put together here; the page's security policy admits this one script and this one style sheet.
+A report holds the same check, and a copy of the files that it reads.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+import zipfile
 from base64 import b64encode
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from io import BytesIO
+from typing import Any, NamedTuple
 
 from linprobe import __version__
-from linprobe.runs.manifest import digest_of, json_schema
+from linprobe.runs.manifest import HISTORY, LEDGER, MANIFEST, TEST_FIGURES, digest_of, json_schema
 
 EARLIER: frozenset[str] = frozenset()  # SHA-256 of the pages of earlier releases; each release adds its own
+
+
+MOST_IN_A_REPORT = 1 << 20  # bytes of the copy in a report, packed
+WITH_PATHS = ("features", "public_file", "options", "extraction", "refined")  # keys of a manifest
+OLDEST_DATE = (1980, 1, 1, 0, 0, 0)  # of a zip file, so that one run gives the same bytes
+
+
+class Copy(NamedTuple):
+    """What a report holds of a run: base64 of a zip file, and whether paths in its manifest are shortened."""
+
+    packed: str
+    shortened: bool
 
 
 @cache
 def officer_page() -> bytes:
     """The page of this version."""
-    source = files("linprobe.runs").joinpath("officer")
-    page, style, *parts = (
-        source.joinpath(name).read_text(encoding="utf-8")
-        for name in ("page.html", "page.css", "exact.js", "check.js", "words.js", "ui.js")
-    )
-    schema = json.dumps(json_schema(), separators=(",", ":"))
-    exact, check, words, ui = parts
-    judge = f"/* check begins */\nconst SCHEMA = {schema};\n{exact}\n{check}\n{words}/* check ends */"
-    script = f'"use strict";\n{judge}\n\n{ui}'
-    policy = (
-        f"default-src 'none'; script-src '{_source(script)}'; style-src '{_source(style)}'; connect-src 'none'; "
-        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    )
-    for mark, text in {"policy": policy, "version": __version__, "style": style, "script": script}.items():
+    page, style = _source("page.html"), _source("page.css")
+    script = f"{_check()}\n{_source('ui.js')}"
+    for mark, text in {
+        "policy": policy(script, style),
+        "version": __version__,
+        "style": style,
+        "script": script,
+    }.items():
         page = page.replace("{{" + mark + "}}", text)
     return page.encode()
+
+
+@cache
+def report_script() -> str:
+    """The check for a report, which compares what it computes with what the report says."""
+    return f"{_check()}\n{_source('report.js')}"
+
+
+def copy_of(manifest: bytes, contents: Mapping[str, bytes]) -> Copy | None:
+    """The files of a run that its check in a report reads; None if they would make the report too large.
+
+    The model is not among them: the check reads only its digest. Paths in the manifest are shortened to their last
+    part, as elsewhere in a report; the digest of such a manifest cannot be computed from the copy.
+
+    Args:
+        contents: of the files that the manifest lists, by name.
+    """
+    stated = json.loads(manifest)
+    short = {key: _shortened(value) if key in WITH_PATHS else value for key, value in stated.items()}
+    for key in ("features", "public_file"):
+        if stated[key]:
+            short["public_from"] = short["public_from"].replace(stated[key], short[key])
+    shortened = short != stated
+    read = {MANIFEST: json.dumps(short).encode() if shortened else manifest}
+    read |= {
+        name: content
+        for name, content in contents.items()
+        if name in (LEDGER, HISTORY, TEST_FIGURES) or name.startswith("published_histogram_")
+    }
+    stream = BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in read.items():
+            archive.writestr(zipfile.ZipInfo(name, OLDEST_DATE), content, zipfile.ZIP_DEFLATED, 9)
+    packed = stream.getvalue()
+    return None if len(packed) > MOST_IN_A_REPORT else Copy(b64encode(packed).decode(), shortened)
+
+
+def _shortened(value: Any) -> Any:
+    """A value of a manifest, with the folders of paths taken off."""
+    if isinstance(value, dict):
+        return {key: _shortened(one) for key, one in value.items()}
+    return re.sub(r"^.*[/\\]", "\N{HORIZONTAL ELLIPSIS}/", value) if isinstance(value, str) else value
+
+
+def policy(script: str, style: str) -> str:
+    """A content security policy that admits one script and one style sheet, both inside the page, and nothing else."""
+    return (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; connect-src 'none'; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def _source(name: str) -> str:
+    return files("linprobe.runs").joinpath("officer", name).read_text(encoding="utf-8")
+
+
+def _check() -> str:
+    """The check as a script that does nothing by itself."""
+    schema = json.dumps(json_schema(), separators=(",", ":"))
+    parts = "\n".join(_source(name) for name in ("exact.js", "check.js", "words.js"))
+    return f'"use strict";\n/* check begins */\nconst SCHEMA = {schema};\n{parts}'
 
 
 def is_officer_page(content: bytes) -> bool:
@@ -45,6 +118,6 @@ def is_officer_page(content: bytes) -> bool:
     return content == officer_page() or digest_of(content) in EARLIER
 
 
-def _source(text: str) -> str:
+def _digest(text: str) -> str:
     """The source expression of an inline script or style sheet in a content security policy."""
     return f"sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

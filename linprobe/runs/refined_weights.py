@@ -23,6 +23,11 @@ linear head on soft labels. The strength follows from public facts:
 
 so a run with little noise, which unlabelled rows could only blur, stays as it is. Scores of rows like those of training
 differ from row to row; where most rows of U get the same scores, they are of another kind, and change little.
+
+Training with U knows better: it releases how many private rows are near U (`linprobe.methods.similar_rows`), and the
+last line is replaced by
+
+    strength *= (share - 0.6) / 0.15, between 0 and 1
 """
 
 from __future__ import annotations
@@ -40,6 +45,7 @@ from linprobe.data.preprocessing import normalise_rows
 from linprobe.errors import UsageError
 from linprobe.methods import Method
 from linprobe.methods.class_counts import CLASS_COUNTS
+from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
 from linprobe.runs.scores import class_scores, softmax
 
@@ -51,11 +57,12 @@ FULL_NOISE = 0.03  # r from which refinement has its full strength
 SHARE_ERROR = 11.0  # error of a class share in units of 1 / (N mu): of counts that cost 1 % of mu^2 or so
 MOST_UNIFORM = 0.5
 SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6, 0.23, 0.5
+OTHER_KIND, ONE_KIND = 0.6, 0.75  # shares of private rows near unlabelled ones: no refinement, and all of it
 MOST_ROWS, MOST_SCORES, BLOCK_SCORES = 20_000, 20_000_000, 1 << 23
 ITERATIONS = 60
 LEAST_ROWS = 2
 SHORTEST, TINY = 1e-6, 1e-12
-NOT_OF_WEIGHTS = ("test accuracy", "histogram", CLASS_COUNTS)
+NOT_OF_WEIGHTS = ("test accuracy", "histogram", CLASS_COUNTS, SIMILAR_ROWS)
 
 Matrix = NDArray[np.float64]
 
@@ -68,21 +75,23 @@ class Known:
         n_units: number of private rows or people. mu: signal over noise of all releases that the weights depend on; 0
             for a run without private rows.
         centred: whether the rows of training were centred on their mean.
+        similar: share of private units near unlabelled rows, as a noisy count says at least; None without a count.
     """
 
     n_units: int
     mu: float
     centred: bool = True
+    similar: float | None = None
 
     @classmethod
-    def of(cls, n_units: int, releases: Iterable[Releases], *, centred: bool) -> Known:
+    def of(cls, n_units: int, releases: Iterable[Releases], *, centred: bool, similar: float | None = None) -> Known:
         """The facts of a ledger; releases that the weights do not depend on are left out."""
         squared = sum(
             one.count * (one.sampling_rate / one.noise_multiplier) ** 2
             for one in releases
             if one.purpose not in NOT_OF_WEIGHTS
         )
-        return cls(n_units, math.sqrt(squared), centred)
+        return cls(n_units, math.sqrt(squared), centred, similar)
 
     def noise(self, n_classes: int) -> float:
         """r: noise over signal of the sum of a class."""
@@ -187,10 +196,13 @@ def propagated(x: NDArray[np.float32], scores: Matrix, shares: NDArray[np.float6
 
 def _strength(scores: Matrix, known: Known) -> float:
     noise = known.noise(scores.shape[1])
+    full = min(1.0, noise / FULL_NOISE)
+    if known.similar is not None:
+        return full * min(1.0, max(0.0, (known.similar - OTHER_KIND) / (ONE_KIND - OTHER_KIND)))
     centred = scores - scores.mean(axis=1, keepdims=True)
     same = float((centred.mean(axis=0) ** 2).sum() / max((centred**2).sum(axis=1).mean(), TINY))
     allowed = min(MOST_SAME_SCORES, SAME_SCORES + SAME_SCORES_PER_NOISE * noise) if known.centred else SAME_UNCENTRED
-    return min(1.0, noise / FULL_NOISE) * min(1.0, max(0.0, 2 - same / allowed))
+    return full * min(1.0, max(0.0, 2 - same / allowed))
 
 
 def _shares(scores: Matrix, known: Known) -> NDArray[np.float64]:

@@ -15,22 +15,30 @@ from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import claimed_releases
-from linprobe.runs.manifest import MODEL, UNIFORM, UNREFINED, Manifest, Refinement
+from linprobe.runs.manifest import MODEL, UNIFORM, UNREFINED, Manifest, NoisyNumber, Refinement
 from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights, unrefinable
+from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import RunFolder
 
 # Of the norm of the change: another processor rounds sums otherwise, and the optimiser stops elsewhere.
 TOLERANCE = 0.02
 
 
-def refinement(unlabelled: FeatureReader, refined: Refined, parent: RunFolder | None = None) -> Refinement:
-    """What the manifest states of a refinement; `parent` is the run that was refined, None for training itself."""
+def refinement(
+    unlabelled: FeatureReader,
+    refined: Refined,
+    parent: RunFolder | None = None,
+    similar: NoisyNumber | None = None,
+) -> Refinement:
+    """What the manifest states of a refinement; `parent` is the run that was refined, None for training itself, which
+    may have released the number of `similar` rows."""
     return Refinement(
         file=str(unlabelled.path),
         rows=unlabelled.sizes[UNLABELLED],
         digest=unlabelled.digest(UNLABELLED),
         strength=refined.strength,
         class_shares=None if refined.class_shares is None else refined.class_shares.tolist(),
+        similar=similar,
         run=None if parent is None else parent.folder.resolve().name,
         run_digest=None if parent is None else parent.manifest.manifest_digest,
     )
@@ -55,7 +63,8 @@ def kept_shares(run: RunFolder) -> NDArray[np.float64] | None:
 
 def known_of(manifest: Manifest) -> Known:
     """The public facts about the noise of a run."""
-    return Known.of(manifest.n_private, claimed_releases(manifest), centred=manifest.centre != "none")
+    releases, centred = claimed_releases(manifest), manifest.centre != "none"
+    return Known.of(manifest.n_private, releases, centred=centred, similar=similar_share(manifest))
 
 
 def refuse_unrefinable(run: RunFolder, step: str = "give another run") -> None:

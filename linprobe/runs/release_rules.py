@@ -19,7 +19,8 @@ from linprobe.errors import PrivacyError
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, correct_counts_sensitivity
 from linprobe.methods.class_counts import CLASS_COUNTS, sensitivity_of_counts
 from linprobe.methods.private_mean import MEAN
-from linprobe.runs.manifest import UNIFORM, Manifest
+from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows
+from linprobe.runs.manifest import UNIFORM, UNLABELLED_CENTRE, Manifest
 
 HISTOGRAM, TEST_ACCURACY, SELECTION, COVARIANCE = "histogram", "test accuracy", "selection", "covariance"
 QUANTILES = ("median", "radius", "quantile")  # of the theory variant of dpsgd-f
@@ -31,7 +32,7 @@ FACTS = frozenset(
     )
 )
 INIT_WORDS = ("auto", "zero", "public", "text")
-CENTRES = ("none", "public", "private")
+CENTRES = ("none", "public", "private", UNLABELLED_CENTRE)
 
 
 def check_lines(content: bytes, events: Sequence[GaussianEvent]) -> None:
@@ -117,6 +118,7 @@ def _sensitivities(manifest: Manifest) -> dict[str, tuple[float, ...]]:
     known: dict[str, tuple[float, ...]] = {
         MEAN: (1.0,),
         CLASS_COUNTS: (sensitivity_of_counts(manifest.n_classes, manifest.several_labels),),
+        SIMILAR_ROWS: (1.0,),
         COVARIANCE: (1.0,),
         HISTOGRAM: (1.0,),
         INHERITED: (1.0,),
@@ -152,6 +154,7 @@ def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None
         if broken:
             raise PrivacyError(f"{words}; do not trust it")
     _check_counts(manifest, releases)
+    _check_similar(manifest, releases)
     if tuning is not None:
         _check_tuning(tuning, releases)
 
@@ -166,6 +169,25 @@ def _check_counts(manifest: Manifest, releases: Sequence[Any]) -> None:
         raise PrivacyError("class_counts has another noise than its release; do not trust it")
     if counts is None and manifest.class_prior == UNIFORM:
         raise PrivacyError("class_prior is uniform, without class counts; do not trust it")
+
+
+def similar_share(manifest: Manifest) -> float | None:
+    """The share of private units near the unlabelled rows of a run, at least; None if it was not released."""
+    refined = manifest.refined
+    similar = None if refined is None else refined.similar
+    return None if similar is None else SimilarRows(similar.count, similar.std).share(manifest.n_private)
+
+
+def _check_similar(manifest: Manifest, releases: Sequence[Any]) -> None:
+    """PrivacyError if a number of similar rows has no release, or another noise, or does not allow the centre."""
+    noise, share = {one.noise_multiplier for one in releases if one.purpose == SIMILAR_ROWS}, similar_share(manifest)
+    similar = None if manifest.refined is None else manifest.refined.similar
+    if (similar is not None) != bool(noise):
+        raise PrivacyError("refined.similar and a release for similar rows need each other; do not trust it")
+    if similar is not None and similar.std not in noise:
+        raise PrivacyError("refined.similar has another noise than its release; do not trust it")
+    if manifest.centre == UNLABELLED_CENTRE and (share is None or share < SAME_KIND):
+        raise PrivacyError(f"centre is {UNLABELLED_CENTRE}, and too few rows are similar to them; do not trust it")
 
 
 def _check_tuning(tuning: Mapping[str, Any], releases: Sequence[Any]) -> None:

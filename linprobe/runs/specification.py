@@ -93,7 +93,7 @@ KEYS: Mapping[str, Proof] = {
         "is no folder excludes `inherited` releases",
     ),
     "preset": Proof(STATED, ""),
-    "centre": Proof(STATED, "`private` needs a `mean` release"),
+    "centre": Proof(STATED, "`private` needs a `mean` release, `unlabelled` enough `similar` rows in `refined`"),
     "features": Proof(STATED, ""),
     "backbone": Proof(STATED, ""),
     "extraction": Proof(STATED, ""),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +16,7 @@ from linprobe.data.owners import Bounds, by_owner, owner_bounds
 from linprobe.errors import DataError, ParameterError
 
 SHOWN = 5  # classes in a message
+ROUNDING = 1e-6  # of the mean and variance of float32 columns that were scaled to 0 and 1
 
 
 def check_range(x: NDArray[np.floating], name: str) -> None:
@@ -26,31 +29,90 @@ def check_range(x: NDArray[np.floating], name: str) -> None:
         )
 
 
+def learnt_scaling(X: NDArray[np.floating]) -> str | None:
+    """One line if columns of `X` (n, n_features) are what a scaler fitted on these very rows gives; None otherwise.
+
+    A scaler from other rows leaves a mean or variance that differs from 0 or 1 by far more than rounding. A scaler
+    fitted on more rows, of which `X` is a part, is not recognised.
+    """
+    low, high = X.min(axis=0), X.max(axis=0)
+    varied = np.asarray(high > low)
+    centred = varied & (np.abs(X.mean(axis=0, dtype=np.float64)) <= ROUNDING * np.maximum(high, -low))
+    scaled, found = varied, ""
+    if centred.any():
+        variance = np.einsum("ij,ij->j", X, X, dtype=np.float64) / len(X)
+        of_sample = variance * len(X) / (len(X) - 1)  # as PCA whitens
+        unit = centred & ((np.abs(variance - 1) <= ROUNDING) | (np.abs(of_sample - 1) <= ROUNDING))
+        if unit.any():
+            scaled, found = unit, "mean 0 and variance 1"
+        elif centred[varied].all():
+            found = "mean 0"
+    elif varied.any() and np.abs(low[varied]).max() <= ROUNDING and np.abs(high[varied] - 1).max() <= ROUNDING:
+        between = np.any((X > ROUNDING) & (X < 1 - ROUNDING), axis=0)  # zeros and ones alone are no sign of a scaler
+        found = "minimum 0 and maximum 1" if np.all(between[varied]) else ""
+    if not found:
+        return None
+    return (
+        f"X has {scaled.sum()} of {len(scaled)} columns with exactly {found}, as a scaler fitted on the private rows "
+        "gives; no epsilon covers what such a step learnt; fit it on public rows and freeze it: "
+        "sklearn.frozen.FrozenEstimator(StandardScaler().fit(X_public))"
+    )
+
+
 @contextmanager
-def naming_text(X: ArrayLike, name: str) -> Iterator[None]:
-    """A ValueError inside the block becomes a DataError with the place of the first cell of `X` that is no number."""
+def naming_cell(X: ArrayLike, name: str) -> Iterator[None]:
+    """A ValueError inside the block becomes a DataError with the place of the first cell of `X` that cannot be used.
+
+    If there is none, and `name` is not X, what scikit-learn says about X becomes a DataError about `name`.
+    """
     try:
         yield
-    except ValueError:
-        try:
-            array = np.asarray(X, dtype=object)
-        except ValueError:  # rows of different lengths
-            array = np.empty((0, 0))
-        for (row, column), cell in np.ndenumerate(array) if array.ndim == 2 else ():
-            if isinstance(cell, str) and not _is_number(cell):
-                raise DataError(
-                    f"{name} holds {cell[:40]!r} at row {row}, column {column}; allowed: numbers; repair or remove the "
-                    "row, then convert with X.astype('float32')"
-                ) from None
-        raise
+    except (TypeError, ValueError) as error:
+        found = _unusable_cell(X)
+        if found is not None:
+            cell, row, column = found
+            convert = ", then convert with X.astype('float32')" if cell.startswith("'") else ""
+            raise DataError(
+                f"{name} holds {cell} at row {row}, column {column}; allowed: finite numbers; repair or remove the "
+                f"row{convert}"
+            ) from None
+        if name == "X":
+            raise
+        words = re.sub(r"\bX\b", name, " ".join(str(error).split()))
+        raise DataError(f"{'' if name in words else f'{name}: '}{words}") from None
 
 
-def _is_number(cell: str) -> bool:
+def _unusable_cell(X: ArrayLike) -> tuple[str, int, int] | None:
+    """The first text that is no number, NaN or infinity in rows `X`, with its row and column."""
     try:
-        float(cell)
-    except ValueError:
+        array = np.asarray(X)
+        if array.dtype.kind not in "biuf":
+            array = np.asarray(X, dtype=object)
+    except ValueError:  # rows of different lengths
+        return None
+    if array.ndim != 2:
+        return None
+    if array.dtype.kind != "O":
+        row, column = np.unravel_index(int(np.argmin(np.isfinite(array))), array.shape) if array.size else (0, 0)
+        usable = not array.size or np.isfinite(array[row, column])
+        return None if usable else (_shown(array[row, column]), int(row), int(column))
+    return next(
+        ((_shown(cell), row, column) for (row, column), cell in np.ndenumerate(array) if not _usable(cell)), None
+    )
+
+
+def _shown(cell: Any) -> str:
+    return repr(cell[:40]) if isinstance(cell, str) else str(cell).replace("nan", "NaN")
+
+
+def _usable(cell: Any) -> bool:
+    """Whether a cell is a finite number, or of a type of which scikit-learn says more."""
+    try:
+        return cell is not None and math.isfinite(float(cell))
+    except TypeError:
+        return True
+    except (ValueError, OverflowError):
         return False
-    return True
 
 
 def has_several_labels(y: ArrayLike) -> bool:
@@ -129,13 +191,13 @@ def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.u
     return labels.astype(np.uint8)
 
 
-def people_of(owners: NDArray[Any], n_rows: int) -> tuple[NDArray[np.intp], Bounds, NDArray[Any]]:
+def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[NDArray[np.intp], Bounds, NDArray[Any]]:
     """The order that puts rows of a person next to each other, where each person's rows begin, and the people.
 
     Raises:
         DataError: not one name or whole number for each row.
     """
-    names = _names(owners, n_rows)
+    names = _names(owners, n_rows, name)
     order = by_owner(names)
     people, starts = np.unique(names[order], return_index=True)
     return order, np.append(starts, n_rows), people
@@ -147,15 +209,15 @@ def adjacent_people(owners: ArrayLike, n_rows: int) -> tuple[Bounds, NDArray[Any
     Raises:
         DataError: not one name or whole number for each row, or rows of a person that are not adjacent.
     """
-    names = _names(np.asarray(owners), n_rows).astype(str)
+    names = _names(np.asarray(owners), n_rows, "owners").astype(str)
     bounds, people = owner_bounds([names.tolist()], "owners")
     return bounds, np.array(people)
 
 
-def _names(owners: NDArray[Any], n_rows: int) -> NDArray[Any]:
+def _names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
     if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
         raise DataError(
-            f"owners has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
+            f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
             "whole number for each row"
         )
     return owners.astype(str) if owners.dtype.kind == "O" else owners

@@ -272,6 +272,8 @@ class RunCharge:
             with suppress(LinprobeError, OSError):
                 made = grouped(self._ledger.events)
                 book.settle(self._account.path, self.run, made, started_from=_first(self._charged))
+                if issubclass(kind, KeyboardInterrupt):
+                    _note_end(self._progress, self._account.path, self.run)
 
     def charge(self, plan: Plan) -> None:
         """Write what the run is going to release, before a private row is used; again if the plan changes.
@@ -322,6 +324,12 @@ def charged_selection(
     try:
         _note(progress, account.path, others, entry, shared)
         yield run
+    except KeyboardInterrupt:
+        progress.note(
+            f"the choice counts in full, {cost_in_words(spending([entry]).epsilon_by_unit, entry.delta or 0.0)}: how "
+            "many runs it had made is secret; linprobe tune cannot resume it"
+        )
+        raise
     finally:
         with suppress(OSError):
             os.utime(account.path)
@@ -425,6 +433,19 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
             f"--cap {entry.cap:g} was not the cap of every earlier run, so it promises nothing for runs chosen after "
             "results; a cap that is kept for all runs is set with linprobe budget --set-cap before the first"
         )
+
+
+def _note_end(progress: Progress, path: Path, run: str) -> None:
+    """Say what a run that the user ended early costs, as its book states it."""
+    entry = book.read_book(path).entries[run]
+    if not entry.counts:
+        progress.note("the run ended before it released anything, so nothing was spent")
+        return
+    spent = spending([entry])
+    progress.note(
+        f"the run ended early; what it had released costs {cost_in_words(spent.epsilon_by_unit, spent.delta)}, and "
+        f"counts (budget book {path})"
+    )
 
 
 def charge_histogram(

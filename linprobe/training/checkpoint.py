@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
 import time
 from collections.abc import Mapping
@@ -246,6 +247,11 @@ class Keeping:
             self._folder, source, self._ledger, self._identity, digest, self._every, group=self._group, held=held
         )
         return self._made
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the run writes checkpoints."""
+        return self._every < math.inf
 
     @property
     def can_resume(self) -> bool:

@@ -142,9 +142,12 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
         "epsilon_target": settings.epsilon,
         "delta": settings.delta,
         "plans": [plan_facts(budget) for budget in budgets],
+        "centre": plan.centre,
         **_outputs(request, book if budgets and plan.private else None, spent, previewed.seconds, warnings),
     }
     lines = rows_lines(facts)
+    if plan.centre_unlabelled:
+        lines.append(("centres", "rows on the mean of the rows without labels, if most private rows are near these"))
     if budgets:
         lines.append(("spends", f"epsilon {settings.epsilon:g} at delta {settings.delta:g}"))
     for index, text in enumerate(dict.fromkeys(map(plan_in_words, budgets))):

@@ -25,6 +25,7 @@ from linprobe.data.blocks import Precision
 from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import Rows, prepare, prepare_shard
+from linprobe.data.sources import Source
 from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
@@ -48,6 +49,7 @@ from linprobe.methods.class_counts import (
     shift_between,
 )
 from linprobe.methods.private_mean import MEAN, released_mean
+from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
 from linprobe.options.declaration import Options, refuse_on_gpu
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
@@ -129,6 +131,9 @@ class Runtime:
             )
 
 
+CENTRE_ERROR = 1e-3  # of a public mean: only keeps the norm of centred rows above 0
+
+
 class Observer:
     """Receives public facts and releases while a plan is executed. This base class ignores them."""
 
@@ -161,13 +166,14 @@ class Trained:
         weights, bias: for L2-normalised raw rows, float32, shapes (n_features, n_classes) and (n_classes,); with the
             voters as first axis if the run votes.
         history: public facts of each step. n_steps: number of steps.
-        centre: `public` or `private` if rows were centred on such a mean, else `none`.
+        centre: `public`, `private` or `unlabelled` if rows were centred on such a mean, else `none`.
         privacy: the guarantee and how it was reached.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
         unrefined: weights and bias before refinement, and refined: its result; None without unlabelled rows.
         tested: noisy numbers of correct and wrong predictions on private test rows; None if not released.
         selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
         class_counts: noisy numbers of private rows by class; None if not released.
+        similar: noisy number of private rows near unlabelled ones; None without unlabelled rows.
     """
 
     weights: NDArray[np.float32]
@@ -182,6 +188,7 @@ class Trained:
     class_counts: ClassCounts | None = None
     unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
     refined: Refined | None = None
+    similar: SimilarRows | None = None
 
 
 @dataclass(frozen=True)
@@ -191,7 +198,8 @@ class _Prepared:
     Attributes:
         plan: the plan, with the budget that the length of a private mean chose.
         preprocessing: the map to the training space.
-        ledger: of the run. n_tracked: units in this process whose losses are recorded. class_counts: released, or None.
+        ledger: of the run. n_tracked: units in this process whose losses are recorded. class_counts,
+            similar: released, or None.
     """
 
     plan: Plan
@@ -203,6 +211,7 @@ class _Prepared:
     source: NoiseSource
     n_tracked: int
     class_counts: ClassCounts | None
+    similar: SimilarRows | None
 
 
 @blas_held_to_one_thread()
@@ -236,7 +245,8 @@ def execute(
 def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, observer: Observer) -> _Prepared:
     settings, group, schedule, backend = plan.settings, runtime.group, plan.schedule, choose_backend(runtime.device)
     preprocessing, reads = plan.preprocessing, "private" in plan.method.needs
-    space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
+    early = reads and (settings.condition == MEAN or settings.similar)
+    space = Preprocessing() if early else preprocessing  # releases before the first step are of unit rows
     rows = private_rows(plan, dataset, space, runtime) if reads else None
     public = _public_rows(plan, dataset, runtime)
     source = _noise_source(settings.insecure_seed, group)
@@ -249,17 +259,29 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
         group=group,
         repeated=() if keeper is None else keeper.early,
     )
-    if settings.condition == MEAN and rows is not None:
-        mean = released_mean(rows, mechanism, schedule.others[MEAN], group, backend)
-        if np.linalg.norm(mean) >= SHORTEST_MEAN:
-            preprocessing = preprocessing.around(mean, schedule.others[MEAN] / plan.n_units)
-        else:
-            plan = plan.uncentred()
-            observer.budget(plan)
+    similar: SimilarRows | None = None
+    if early and rows is not None:
+        plan, preprocessing, similar = _centred(plan, dataset, rows, mechanism, observer, group, backend)
         rows = None  # frees their memory
         rows = private_rows(plan, dataset, preprocessing, runtime)
     schedule, counts = plan.schedule, _class_counts(plan, dataset, rows, mechanism, group, backend)
-    problem = Problem(
+    problem = _problem(plan, dataset, preprocessing, rows, public, backend)
+    sampler = observer.sampler(source, schedule.sampling_rate)
+    run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
+    n_tracked = rows.n_local if rows is not None and settings.per_record else 0
+    return _Prepared(plan, dataset, preprocessing, problem, run, ledger, source, n_tracked, counts, similar)
+
+
+def _problem(
+    plan: Plan,
+    dataset: Dataset,
+    preprocessing: Preprocessing,
+    rows: Rows | None,
+    public: Rows | None,
+    backend: Backend,
+) -> Problem:
+    """What the method gets: rows in training space, where the back end wants them."""
+    return Problem(
         dataset.private.n_features + bool(preprocessing.intercept),
         dataset.n_classes,
         private=None if rows is None else backend.place(rows),
@@ -269,10 +291,38 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
         centred=preprocessing.centre is not None,
         several_labels=dataset.several_labels,
     )
-    sampler = observer.sampler(source, schedule.sampling_rate)
-    run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
-    n_tracked = rows.n_local if rows is not None and settings.per_record else 0
-    return _Prepared(plan, dataset, preprocessing, problem, run, ledger, source, n_tracked, counts)
+
+
+def _centred(
+    plan: Plan,
+    dataset: Dataset,
+    rows: Rows,
+    mechanism: GaussianMechanism,
+    observer: Observer,
+    group: Group,
+    backend: Backend,
+) -> tuple[Plan, Preprocessing, SimilarRows | None]:
+    """What the releases on unit rows decide: the plan, the map to training space, and the number of similar rows."""
+    noise, preprocessing = plan.schedule.others, plan.preprocessing
+    similar: SimilarRows | None = None
+    guess: NDArray[np.float64] | None = None
+    if plan.settings.similar and dataset.unlabelled is not None:
+        around = Surroundings(_unlabelled(dataset.unlabelled, dataset.n_classes))
+        similar = released_similar(rows, around, mechanism, noise[SIMILAR_ROWS], group, backend)
+        guess = around.mean if similar.share(plan.n_units) >= SAME_KIND else None
+    if plan.settings.condition == MEAN:
+        mean = released_mean(rows, mechanism, noise[MEAN], group, backend, guess)
+        if np.linalg.norm(mean) >= SHORTEST_MEAN:
+            return plan, preprocessing.around(mean, noise[MEAN] / plan.n_units), similar
+        plan = plan.uncentred()
+        observer.budget(plan)
+    elif plan.centre_unlabelled and guess is not None:
+        preprocessing = preprocessing.around(guess, CENTRE_ERROR)
+    return plan, preprocessing, similar
+
+
+def _unlabelled(rows: Source, n_classes: int) -> NDArray[np.float32]:
+    return gathered((x for x, _ in rows.blocks()), rows.n_rows, rows.n_features, n_classes)[0]
 
 
 def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
@@ -350,9 +400,11 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
         bias = np.asarray(bias + shift_between(own, shares), dtype=bias.dtype)
     tested, unrefined, refined = None, None, None
     if dataset.unlabelled is not None and prepared.run.group.rank == 0:
-        known = Known.of(plan.n_units, grouped(ledger.events), centred=preprocessing.centre is not None)
-        rows, _ = gathered((x for x, _ in dataset.unlabelled.blocks()), dataset.unlabelled.n_rows, *weights.shape)
-        refined = refined_weights(rows, weights, bias, known, shares)
+        similar = None if prepared.similar is None else prepared.similar.share(plan.n_units)
+        known = Known.of(
+            plan.n_units, grouped(ledger.events), centred=preprocessing.centre is not None, similar=similar
+        )
+        refined = refined_weights(_unlabelled(dataset.unlabelled, dataset.n_classes), weights, bias, known, shares)
         unrefined, weights, bias = (weights, bias), refined.weights, refined.bias
     if settings.test_epsilon is not None:
         tested = _test(prepared, weights, bias)
@@ -362,7 +414,7 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
         bias,
         [{name: float(on_host(fact)) for name, fact in facts.items()} for facts in fitted.history],
         plan.schedule.n_steps,
-        "none" if preprocessing.centre is None else "private" if settings.condition == MEAN else "public",
+        "none" if preprocessing.centre is None else plan.centre,
         _statement(plan, ledger, prepared.source),
         _losses(plan, prepared.run),
         tested,
@@ -370,6 +422,7 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
         prepared.class_counts,
         unrefined,
         refined,
+        prepared.similar,
     )
 
 

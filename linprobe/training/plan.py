@@ -41,13 +41,9 @@ from linprobe.options import (
 )
 from linprobe.options.declaration import declared, refuse_idle
 from linprobe.runs.check import FirstModel
+from linprobe.runs.manifest import UNLABELLED_CENTRE
 from linprobe.training.centring import settled
 from linprobe.training.settings import INIT_WORDS, Settings, schedule_of
-
-UNCHECKED_KIND = (
-    "the rows of this run are not centred, so unlabelled rows of another kind than the private ones would not be "
-    "noticed, and would make it worse; give rows of the same kind"
-)
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,8 @@ class Plan:
         budget: every release with its cost; None for a method that spends nothing.
         first: the run with the initial weights, or None. first_weights: these weights in training space.
         text_weights: unit-norm class encodings in training space, (n_features, n_classes), or None.
+        centre_unlabelled: whether the mean of unlabelled rows of the same kind takes the place of a private mean that
+            the budget does not buy.
         n_units, unit: what is protected. n_public: number of public rows that are not protected.
     """
 
@@ -72,11 +70,21 @@ class Plan:
     n_units: int
     unit: str
     n_public: int
+    centre_unlabelled: bool = False
 
     @property
     def method(self) -> Method:
         """The method that trains."""
         return self.settings.method
+
+    @property
+    def centre(self) -> str:
+        """What rows are to be centred on; a short private mean, or rows of another kind, change it to `none`."""
+        if self.settings.condition == MEAN:
+            return "private"
+        if self.centre_unlabelled:
+            return UNLABELLED_CENTRE
+        return "none" if self.preprocessing.centre is None else "public"
 
     @property
     def schedule(self) -> Schedule:
@@ -130,13 +138,16 @@ def plan_run(settings: Settings, dataset: Dataset) -> Plan:
     """
     refuse_combinations(settings, dataset)
     settings = settings.with_public(dataset.free_public is not None)
+    settings = replace(
+        settings, similar=settings.similar or (dataset.unlabelled is not None and settings.method.spends)
+    )
     preprocessing = _preprocessing(settings, dataset)
     first = _first_model(settings, dataset)
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
     from_text = _from_text(settings, dataset)
-    settings = settled(
-        settings, dataset.n_units, dataset.private.n_features, known=_known(settings, dataset, from_text)
-    )
+    known, wanted = _known(settings, dataset, from_text), settings.condition
+    settings = settled(settings, dataset.n_units, dataset.private.n_features, known=known)
+    free = dataset.unlabelled is not None and known is None and (wanted, settings.condition) == ("auto", "none")
     return Plan(
         settings,
         preprocessing,
@@ -151,6 +162,7 @@ def plan_run(settings: Settings, dataset: Dataset) -> Plan:
         dataset.n_units,
         dataset.unit,
         0 if dataset.free_public is None else dataset.free_public.n_rows,
+        free,
     )
 
 
@@ -167,8 +179,6 @@ def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None) -> 
         said.append("NOT PRIVATE: the noise comes from a seed you gave; use this run for tests only")
     elif plan.budget is not None and delta is None:
         said.append(fewer_protected(dataset, plan.budget.releases, plan.budget.delta, plan.budget.accountant))
-    if dataset.unlabelled is not None and plan.preprocessing.centre is None and plan.settings.condition != MEAN:
-        said.append(UNCHECKED_KIND)
     return [text for text in said if text is not None]
 
 

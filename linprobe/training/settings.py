@@ -16,6 +16,7 @@ from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, ParameterError, UsageError
 from linprobe.methods import PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, Schedule, paper_options
 from linprobe.methods.class_counts import CLASS_COUNTS
+from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Init, RunOptions
 from linprobe.options.declaration import arguments_of, declared, hint
 from linprobe.options.requests import TrainRequest
@@ -25,6 +26,8 @@ TEST_ACCURACY = "test accuracy"
 SELECTION = "selection"
 SELECTION_SHARE = 0.2
 COUNTS_SHARE = 0.05  # of mu^2, for noisy class counts
+SIMILAR_SHARE = 0.02  # of mu^2, at most, for the number of private rows near unlabelled ones
+SIMILAR_NOISE = 0.04  # of the number of units: noise of that count which is small enough
 OF_LABELS = ("classes", "class_weight", "class_counts")  # arguments about the labels, which are settled before training
 SHARED = ("centre", "condition", "intercept", "sampling_rate", "accountant", "per_record")  # flags of several methods
 INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")
@@ -46,6 +49,7 @@ class Settings:
         others: further releases that the budget pays for.
         class_counts: whether `COUNTS_SHARE` of mu^2 pays for noisy class counts.
         balanced: whether these move the scores of the finished model to equal classes.
+        similar: whether at most `SIMILAR_SHARE` of mu^2 pays for the number of private rows near unlabelled ones.
         test_epsilon: part of `epsilon` that pays for noisy counts of correct predictions on private test rows; or None.
         shrink: factors on the update W - W_1, one of which noisy counts of correct predictions choose, for
             `SELECTION_SHARE` of epsilon; empty for no count. A single factor is only counted.
@@ -69,6 +73,7 @@ class Settings:
     others: tuple[Releases, ...] = ()
     class_counts: bool = False
     balanced: bool = False
+    similar: bool = False
     test_epsilon: float | None = None
     shrink: tuple[float, ...] = ()
     insecure_seed: int | None = None
@@ -156,6 +161,9 @@ class Settings:
         if self.class_counts:
             mu = math.sqrt(COUNTS_SHARE) * largest_mu(epsilon, check_delta(self.delta, n_private))
             others.append(Releases(CLASS_COUNTS, round_up(1 / mu), 1.0, 1))
+        if self.similar:
+            mu = math.sqrt(SIMILAR_SHARE) * largest_mu(epsilon, check_delta(self.delta, n_private))
+            others.append(Releases(SIMILAR_ROWS, max(round_up(1 / mu), SIMILAR_NOISE * n_private), 1.0, 1))
         if self.test_epsilon is not None:
             part = calibrate(epsilon=self.test_epsilon, delta=self.delta, n_private=n_private, steps=1)
             others.append(Releases(TEST_ACCURACY, part.noise_multiplier, 1.0, 1))

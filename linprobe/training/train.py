@@ -29,7 +29,6 @@ from linprobe.data.dataset import (
     refuse_training_rows,
 )
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, extraction_of
 from linprobe.data.row_checks import GroupRows
 from linprobe.errors import LinprobeError, UsageError, advice
@@ -43,11 +42,12 @@ from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.figures import no_better_than_guessing
-from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest
+from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
 from linprobe.runs.metrics_file import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
 from linprobe.runs.per_record_file import PrivateRecords
-from linprobe.runs.refined_weights import unrefinable
+from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
+from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import run_folder_of_group
 from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books
@@ -185,23 +185,25 @@ def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | Non
     return replace(request, method=choice.method), choice
 
 
-def _shots(request: TrainRequest, method: Method, progress: Progress) -> int | None:
-    """The public shots of a request, which the digits need. A run that lacks public rows is refused."""
-    path, shots = request.features, request.public_shots
-    given = shots is not None or request.public is not None
-    if path is None:
+def _shots(request: TrainRequest, progress: Progress) -> int | None:
+    """The public shots of a request; the digits have some without a request."""
+    shots = request.public_shots
+    if request.features is None:
         progress.note("no feature file given: using the built-in digits (1,797 real images)")
-        if not given:
+        if shots is None and request.public is None:
             shots = DIGITS_SHOTS
             progress.note(f"{shots} public shots per class are taken out of the training rows")
-    elif not given and "public" in method.needs and path.is_file():
-        with FeatureFile(path) as features:
-            if "public" not in features.sizes:
-                raise UsageError(
-                    f"method {method.name} needs public rows and {path} has no public group; "
-                    "give --public FILE or --public-shots K"
-                )
     return shots
+
+
+def _refuse_without_public(request: TrainRequest, method: Method, features: FeatureReader) -> None:
+    """UsageError if a run lacks the public rows that its method needs."""
+    given = request.public_shots is not None or request.public is not None
+    if "public" in method.needs and not given and "public" not in features.sizes:
+        raise UsageError(
+            f"method {method.name} needs public rows and {request.features} has no public group; "
+            "give --public FILE or --public-shots K"
+        )
 
 
 @contextmanager
@@ -218,11 +220,12 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
     signing_key = None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
-    request = replace(request, public_shots=_shots(request, method, progress), out=request.out or default_out(request))
+    request = replace(request, public_shots=_shots(request, progress), out=request.out or default_out(request))
     with ExitStack() as stack:
         if group.rank == 0:
             _claim(request, stack, progress)
         features = stack.enter_context(open_features(request.features, whole=False))
+        _refuse_without_public(request, method, features)
         other = None if request.public is None else stack.enter_context(open_features(request.public))
         unlabelled = None
         if request.unlabelled is not None:
@@ -361,8 +364,8 @@ def train_on(
             manifest = replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run)
             manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured, config)
     except BaseException as error:
-        if keep is not None and keep.can_resume:
-            progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
+        if keep is not None and group.rank == 0:
+            _say_how_to_go_on(error, keep, plan, out, progress)
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise
@@ -376,6 +379,17 @@ def train_on(
     }
 
 
+def _say_how_to_go_on(error: BaseException, keep: Keeping, plan: Plan, out: Path, progress: Progress) -> None:
+    """Say whether --resume continues a run that has stopped. Nothing continues a run that keeps no checkpoints."""
+    if keep.can_resume:
+        progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
+    elif isinstance(error, KeyboardInterrupt) and plan.method.spends and keep.keeps:
+        progress.note(
+            "no checkpoint was written, so --resume has nothing to go on from: the same command trains, and spends, "
+            "from the start"
+        )
+
+
 def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progress) -> None:
     """Notes on a mean that was too short, on a refinement, and on an accuracy no better than guessing."""
     if manifest.centre == "none" and any(release.purpose == MEAN for release in manifest.releases or ()):
@@ -386,6 +400,10 @@ def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progres
     if manifest.refined is not None:
         refined = manifest.refined
         progress.note(f"refined with {refined.rows} rows without labels, strength {refined.strength:.2f}")
+        share = similar_share(manifest)
+        if share is not None and share < ONE_KIND:
+            near = f"{max(share, 0):.0%}, as a noisy count says at least"
+            progress.note(f"few private rows are near rows without labels ({near}), so these changed little or nothing")
     no_better = None if measured is None else no_better_than_guessing(measured)
     if no_better is not None:
         progress.note(no_better)
@@ -431,13 +449,20 @@ def _random_weights(*files: FeatureReader | None) -> Iterable[str]:
             yield f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {backbone}"
 
 
+def _refinement(ready: Ready, trained: Trained) -> Refinement | None:
+    if ready.unlabelled is None or trained.refined is None:
+        return None
+    found = trained.similar
+    similar = None if found is None else NoisyNumber(found.count, found.std)
+    return refinement(ready.unlabelled, trained.refined, similar=similar)
+
+
 def manifest_of(
     ready: Ready, dataset: Dataset, settings: Settings, trained: Trained, measured: dict[str, Any] | None
 ) -> Manifest:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
     description, weights, counts = features.description, dataset.weights, trained.class_counts
-    unlabelled = ready.unlabelled
     names = description.class_names
     return Manifest.of(
         trained.privacy,
@@ -468,7 +493,7 @@ def manifest_of(
         class_prior=UNIFORM if settings.balanced else TRAINED,
         test_owners=description.test_owners,
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
-        refined=None if unlabelled is None or trained.refined is None else refinement(unlabelled, trained.refined),
+        refined=_refinement(ready, trained),
     )
 
 

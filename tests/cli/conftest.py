@@ -9,6 +9,7 @@ import pytest
 
 from linprobe.methods._iterates import Iterates
 from tests.extraction.conftest import images, offline
+from tests.hostile.case import own_books
 from tests.hostile.kinds import write_runs
 
 __all__ = ["images", "offline"]
@@ -30,5 +31,7 @@ def interrupted_at_the_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of each kind, beside the feature files of all. Do not change them."""
-    return write_runs(tmp_path_factory.mktemp("kinds"))
+    """A run of each kind, beside the feature files and books of all. Do not change them."""
+    folder = tmp_path_factory.mktemp("kinds")
+    with own_books(folder / "state"):  # its private test rows are public test rows of other shared runs
+        return write_runs(folder)

@@ -15,6 +15,7 @@ import pytest
 from linprobe.accounting.book import read_book
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from tests.cli.outcomes import NOISY, Cli
+from tests.conftest import write_unlabelled
 from tests.processes import ended, start_copy
 
 FEW = [*NOISY, "--centre", "none", "--steps", "3"]
@@ -24,6 +25,7 @@ PATHS = {
     "train": ["train", *FEW, "--out", "a"],
     "samples": ["train", "--method", "dp-sgd", "--sampling-rate", "0.2", "--steps", "3", "--eps", "2", "--out", "a"],
     "private mean": ["train", "--method", "noisy-gd", "--steps", "3", "--eps", "2", "--out", "a"],
+    "similar rows": ["train", *FEW, "--unlabelled", "u.h5", "--out", "a"],
     "class counts": ["train", *FEW, "--class-weight", "balanced", "--out", "a"],
     "shrink": ["tune", "--method", "adamix", "--steps", "2", "--eps", "2", "--shrink", "0,1", "--out", "a"],
     "grid": ["tune", *GRID, "--out", "a"],
@@ -79,9 +81,11 @@ class Watched:
 def test_the_book_has_the_whole_cost_before_any_noise_is_drawn(
     cli: Cli, features_file: Path, own_books: Path, words: list[str]
 ) -> None:
+    write_unlabelled(Path("u.h5"))
     with Watched(own_books) as watched:
         assert cli(words[0], features_file, *words[1:]).status == 0
     assert watched.seen
+    assert ("similar rows" in {kind[0] for kind in watched.seen}) == ("--unlabelled" in words)
 
 
 def test_a_histogram_is_in_the_book_before_its_noise(cli: Cli, features_file: Path, own_books: Path) -> None:

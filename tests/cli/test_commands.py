@@ -64,7 +64,7 @@ def test_reader_that_goes_away_is_no_error(shell: Cli) -> None:
 def test_reader_that_goes_away_early_is_no_error(shell: Cli, trained_run: Path, features_file: Path) -> None:
     script = f"linprobe predict {trained_run} {features_file} | true; echo ${{PIPESTATUS[0]}}"
     outcome = shell(script=script)
-    assert (outcome.stdout, outcome.stderr) == ("0\n", "")
+    assert (outcome.stdout, outcome.stderr) == ("0\n", f"120 rows of the group test of {features_file}\n")
 
 
 def test_import_train_and_report_work_as_one_pipeline(shell: Cli, tmp_path: Path) -> None:
@@ -160,9 +160,12 @@ def test_interrupted_training_says_so_and_leaves_nothing(features_file: Path, tm
     assert ended(child) == 130
     stdout, stderr = _printed(tmp_path)
     assert stdout == ""
-    assert [line for line in stderr.splitlines() if line] == [
-        "linprobe: error: interrupted before the end; files under their final names are complete"
-    ]
+    spent, resume, error = [line for line in stderr.splitlines() if line]
+    assert error == "linprobe: error: interrupted before the end; files under their final names are complete"
+    assert re.match(
+        r"the run ended early; what it had released costs epsilon [\d.e-]+ at delta 1e-05 for a record", spent
+    )
+    assert resume.startswith("no checkpoint was written, so --resume has nothing to go on from")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -287,7 +290,7 @@ def test_a_model_no_better_than_the_commonest_class_is_named(
 
 def _predicted(outcome: Any) -> list[dict[str, str]]:
     assert outcome.status == 0, outcome
-    assert outcome.stderr == ""
+    assert re.fullmatch(r"\d+ rows of [^\n]+\n", outcome.stderr)
     return list(csv.DictReader(io.StringIO(outcome.stdout)))
 
 

@@ -376,3 +376,34 @@ def test_unprotected_runs_are_announced_before_they_are_made(cli: Cli, features_
     assert "1 of 3 runs are not private" in outcome.stderr.splitlines()[0]
     quiet = cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "other", "--no-baselines")
     assert "not private" not in quiet.stderr
+
+
+def test_without_public_rows_only_the_methods_that_need_none_are_compared(
+    cli: Cli, private_file: Path, tmp_path: Path
+) -> None:
+    words = ["--eps", "3", "--seeds", "1", "--jobs", "1", "--out", "cmp"]
+    planned = cli("compare", private_file, *words, "--dry-run")
+    outcome = cli("compare", private_file, *words)
+    assert outcome.status == planned.status == 0, outcome
+    said = "left out, as there are no public rows (no public group): adamix, only-public; --public-shots K"
+    assert said in planned.stderr
+    assert said in outcome.stderr
+    assert {row["method"] for row in rows_of(tmp_path / "cmp/runs.csv")} == {"noisy-gd", "non-private"}
+    named = cli("compare", private_file, *words, "--methods", "adamix,noisy-gd")
+    assert named.status == 2
+    assert "method adamix needs public rows and got none (no public group)" in named.stderr
+    shots = cli("compare", private_file, *words, "--public-shots", "2", "--dry-run", "--json")
+    assert [row["method"] for row in result_of(shots)["rows"]] == ["adamix", "noisy-gd", "only-public", "non-private"]
+    assert not [text for text in result_of(shots)["warnings"] if "left out" in text]
+
+
+def test_a_comparison_states_when_balanced_accuracy_is_clearly_above_guessing(
+    cli: Cli, features_file: Path, tmp_path: Path
+) -> None:
+    compared = result_of(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp", "--json"))
+    with h5py.File(features_file) as file:
+        counts = np.bincount(file["test/y"][:])
+    limit = 1 / len(counts) + 3 * np.sqrt(np.sum(1 / (4 * counts))) / len(counts)
+    assert compared["balanced_limit"] == pytest.approx(limit)
+    assert 0.25 < limit < 0.5
+    assert json.loads((tmp_path / "cmp/comparison.json").read_text())["balanced_limit"] == compared["balanced_limit"]

@@ -13,12 +13,17 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
 from linprobe import NoisyGD, load_run
+from linprobe.accounting.events import INHERITED
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.methods.class_counts import CLASS_COUNTS
+from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import NOISY, Cli, result_of, write_sealed
 from tests.conftest import N_FEATURES, gaussian_rows, write_unlabelled
@@ -269,7 +274,9 @@ def test_an_estimator_refines_as_the_command_does(private_file: Path) -> None:
     options = {"epsilon": 1, "n_steps": 4, "classes": range(4), "insecure_seed": 3}
     plain, refined = (NoisyGD(**options).fit(x, y, X_unlabelled=given) for given in (None, u))
     assert not np.array_equal(plain.coef_, refined.coef_)
-    assert plain.privacy_["releases"] == refined.privacy_["releases"]
+    assert refined.privacy_["epsilon_if_seed_were_secret"] <= 1
+    purposes = [[one["purpose"] for one in found.privacy_["releases"]] for found in (plain, refined)]
+    assert purposes[1] == ["similar rows", *purposes[0]]
     with pytest.raises(PrivacyError, match="rows of X"):
         NoisyGD(**options).fit(x, y, X_unlabelled=np.concatenate([u, x[:1]]))
     with pytest.raises(DataError, match="1 rows"):
@@ -304,10 +311,87 @@ def test_refinement_keeps_the_shares_that_were_counted(
         refused(cli("verify", folder, "--unlabelled", rows), 4, ["does not follow"], notes=9)
 
 
-def test_a_run_without_centre_warns_of_rows_of_another_kind(cli: Cli, private_file: Path, rows: Path) -> None:
-    given = ["train", private_file, *STEPS, "--unlabelled", rows]
-    assert "another kind" in cli(*given, "--condition", "none", "--dry-run").stderr
-    assert "another kind" not in cli(*given, "--condition", "mean", "--dry-run").stderr
+def test_a_finished_run_without_centre_is_refused(
+    cli: Cli, refused: Callable[..., None], private_file: Path, rows: Path
+) -> None:
+    plain = ["train", private_file, *STEPS, "--condition", "none"]
+    assert cli(*plain, "--out", "run").status == 0
+    refused(cli("refine", "run", rows, "--out", "refined"), 2, ["not centred", "train with --unlabelled"])
+    assert cli(*plain, "--unlabelled", rows, "--out", "counted").status == 0
+    assert read_run(Path("counted")).manifest.refined.similar.count > 200
+
+
+FORGED_COUNTS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "none": (lambda found: found["refined"].update(similar=None), "need each other"),
+    "other noise": (lambda found: found["refined"]["similar"].update(std=1.0), "another noise"),
+    "too few for the centre": (lambda found: found["refined"]["similar"].update(count=0.0), "too few rows"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED_COUNTS)
+def test_the_centre_and_the_number_of_similar_rows_are_checked(
+    cli: Cli, refused: Callable[..., None], private_file: Path, rows: Path, name: str
+) -> None:
+    words = ["train", private_file, *STEPS, "--eps", "0.35", "--unlabelled", rows]
+    planned = cli(*words, "--dry-run")
+    assert "1 release for similar rows" in planned.stdout
+    assert "mean of the rows without labels" in planned.stdout
+    assert result_of(cli(*words, "--dry-run", "--json"))["centre"] == "unlabelled"
+    assert cli(*words, "--noise-seed", "1", "--insecure-seed", "--out", "run").status == 0
+    assert read_run(Path("run")).manifest.centre == "unlabelled"
+    change, why = FORGED_COUNTS[name]
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    assert why not in cli("verify", "run").stderr
+    change(manifest)
+    write_sealed(Path("run"), manifest)
+    assert why in cli("verify", "run").stderr
+
+
+def test_the_count_decides_what_unlabelled_rows_do(cli: Cli, private_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.h5"
+    rows = gaussian_rows("unlabelled", 200)[0] * np.float32([-1, 1]).repeat(N_FEATURES // 2) + 7
+    with FeatureWriter(other, Description(class_names=(), backbone="test")) as writer:
+        writer.write_group("rows", 200, N_FEATURES, [rows], None, [f"u/{row}" for row in range(200)])
+    seed = ["--noise-seed", "1", "--insecure-seed"]
+    told = cli("train", private_file, *STEPS, *seed, "--eps", "0.2", "--unlabelled", other, "--out", "run")
+    assert "few private rows are near rows without labels" in told.stderr
+    run = read_run(Path("run"))
+    assert (run.manifest.centre, run.manifest.refined.strength) == ("none", 0.0)
+    np.testing.assert_array_equal(run.weights, run.unrefined[0])
+
+
+def test_a_sampled_run_pays_for_the_count(cli: Cli, features_file: Path, rows: Path) -> None:
+    """Public rows with labels are protected by dp-sgd, so they are counted too."""
+    sampled = ["--method", "dp-sgd", "--sampling-rate", "0.2", "--steps", "10", "--eps", "2", "--condition", "none"]
+    words = [*sampled, "--class-counts", "yes", "--unlabelled", rows]
+    assert cli("train", features_file, *words, "--out", "run").status == 0
+    manifest = read_run(Path("run")).manifest
+    by_purpose = {one.purpose: one for one in manifest.releases}
+    assert set(by_purpose) == {CLASS_COUNTS, SIMILAR_ROWS, "gradient"}
+    composed = PLDAccountant()
+    for one in by_purpose.values():
+        released = GaussianDpEvent(one.noise_multiplier)
+        sampled_release = released if one.sampling_rate == 1 else PoissonSampledDpEvent(one.sampling_rate, released)
+        composed.compose(SelfComposedDpEvent(sampled_release, one.count))
+    assert composed.get_epsilon(manifest.delta) <= manifest.epsilon <= 2
+    assert manifest.refined.similar.count == pytest.approx(0.9 * 412, abs=5 * manifest.refined.similar.std)
+    assert cli("verify", "run", "--unlabelled", rows, "--features", features_file, "--max-eps", "2").status == 0
+
+
+def test_a_run_begins_with_refined_weights_and_inherits_the_count(cli: Cli, private_file: Path, rows: Path) -> None:
+    assert cli("train", private_file, *STEPS, "--unlabelled", rows, "--out", "first").status == 0
+    words = ["train", private_file, *STEPS, "--eps", "2", "--init", "first", "--unlabelled", rows]
+    assert cli(*words, "--out", "second").status == 0
+    first, second = (read_run(Path(name)).manifest for name in ("first", "second"))
+    inherited = [one for one in second.releases if one.purpose == INHERITED]
+    assert sum(one.count for one in inherited) == sum(one.count for one in first.releases)
+    counted = {one.noise_multiplier for one in first.releases if one.purpose == SIMILAR_ROWS}
+    assert counted <= {one.noise_multiplier for one in inherited}
+    assert [one.count for one in second.releases if one.purpose == SIMILAR_ROWS] == [1]
+    assert first.epsilon <= 1 < second.epsilon <= 2
+    assert cli("verify", "second", "--unlabelled", rows, "--features", private_file, "--max-eps", "2").status == 0
+    assert cli("release", "second", "--out", "released").status == 0
+    assert cli("verify", "released", "--unlabelled", rows, "--max-eps", "2").status == 0
 
 
 def test_private_test_rows_do_not_refine_a_finished_run(

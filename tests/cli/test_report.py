@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -14,14 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.runs.officer_page import report_script
 from tests.cli.outcomes import NOISY, Cli, result_of
 
 
 def page_of(cli: Cli, run: Path, *words: object) -> str:
-    """The page that `report` writes for a run."""
+    """The page that `report` writes for a run, without the script that each has, and with the copy of the run."""
     outcome = cli("report", run, "--html", "page.html", "--overwrite", *words)
     assert (outcome.status, outcome.stdout) == (0, "page.html\n"), outcome
-    return Path("page.html").read_text(encoding="utf-8")
+    before, script, after = re.split("<script>|</script>", Path("page.html").read_text(encoding="utf-8"))
+    assert script == report_script()
+    return before + after
 
 
 def reseal(run: Path, **changes: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from linprobe.data.array_import import import_arrays, read_arrays
 from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
 from linprobe.errors import DataError, LinprobeError, UsageError
+from linprobe.progress import Silent
 
 RNG = np.random.default_rng(3)
 TRAIN, TEST = (RNG.standard_normal((rows, 5)).astype(np.float32) for rows in (9, 6))
@@ -92,7 +94,35 @@ def as_csv(folder: Path) -> list[Path]:
     return [write_csv(folder / "train.csv", TRAIN, Y_TRAIN), write_csv(folder / "test.csv", TEST, Y_TEST)]
 
 
-@pytest.mark.parametrize("kind", [as_npz, as_npy, as_folder, as_tensors, as_tensor_dictionary, as_csv])
+def groups_of(folder: Path, suffix: str, write: Callable[[Path, Any, Any], None]) -> list[Path]:
+    """A file for each group, with rows and labels under names without a group."""
+    for group, rows, labels in (("train", TRAIN, Y_TRAIN), ("test", TEST, Y_TEST)):
+        write(folder / f"{group}{suffix}", rows, labels)
+    return [folder / f"{group}{suffix}" for group in ("train", "test")]
+
+
+def as_archives_of_pairs(folder: Path) -> list[Path]:
+    return groups_of(folder, ".npz", lambda path, x, y: np.savez(path, features=x, labels=y))
+
+
+def as_tuples(folder: Path) -> list[Path]:
+    import torch
+
+    return groups_of(folder, ".pt", lambda path, x, y: torch.save((torch.as_tensor(x), torch.as_tensor(y)), path))
+
+
+def as_hdf5(folder: Path) -> list[Path]:
+    def write(path: Path, x: Any, y: Any) -> None:
+        with h5py.File(path, "w") as file:
+            file["features"], file["labels"] = x, y
+
+    return groups_of(folder, ".h5", write)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [as_npz, as_npy, as_folder, as_tensors, as_tensor_dictionary, as_csv, as_archives_of_pairs, as_tuples, as_hdf5],
+)
 def test_every_kind_of_source_keeps_rows_and_labels(tmp_path: Path, kind: Callable[[Path], list[Path]]) -> None:
     source = tmp_path / "source"
     source.mkdir()
@@ -397,3 +427,50 @@ def test_text_in_a_tensor_file_may_be_a_list(tmp_path: Path, kind: type) -> None
         assert list(features.description.class_names) == names
         assert features.labels("train").tolist() == [row % 3 for row in range(30)]
         assert features.ids("train")[:2] == ["train-0", "train-1"]
+
+
+def two_arrays(folder: Path, names: tuple[str, str] = ("X", "y")) -> list[Path]:
+    for name, array in zip(names, (TRAIN, Y_TRAIN), strict=True):
+        np.save(folder / f"{name}.npy", array)
+    return [folder / f"{name}.npy" for name in names]
+
+
+@pytest.mark.parametrize("names", [("X", "y"), ("features", "labels")])
+def test_two_array_files_are_rows_and_labels(tmp_path: Path, names: tuple[str, str]) -> None:
+    found = read_arrays(two_arrays(tmp_path, names))
+    assert found.keys() == {"X_train", "y_train"}
+    assert np.array_equal(found["X_train"], TRAIN)
+    assert np.array_equal(found["y_train"], Y_TRAIN)
+    assert read_arrays([tmp_path]).keys() == found.keys()  # their folder too
+
+
+def test_rows_and_labels_of_one_file_are_divided_with_their_ids_and_people(tmp_path: Path) -> None:
+    people, ids = np.array([f"p{row // 2}" for row in range(9)]), np.array([f"i{row}" for row in range(9)])
+    np.savez(tmp_path / "scans.npz", features=TRAIN, labels=Y_TRAIN, id=ids, owner=people)
+    found = read_arrays([tmp_path / "scans.npz"])
+    assert found["owner_train"].tolist() == people.tolist()
+    assert found["id_train"].tolist() == ids.tolist()
+
+
+def test_rows_alone_stay_rows_without_labels_and_a_note_names_the_labels_beside(tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    rows, labels = two_arrays(tmp_path)
+    assert read_arrays([rows], progress=Notes()).keys() == {"X_rows"}
+    assert notes == [f"{rows} holds rows without labels; {labels} beside it is not read: give both to read both"]
+
+
+def test_arrays_with_a_group_win_over_a_pair_without_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "both.npz", **arrays(), features=TEST, labels=Y_TEST)
+    assert np.array_equal(read_arrays([tmp_path / "both.npz"])["X_train"], TRAIN)
+
+
+def test_an_hdf5_file_without_the_names_is_told_to_name_its_arrays(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "scans.h5", "w") as file:
+        file["embeddings"], file["diagnosis"] = TRAIN, Y_TRAIN
+    with pytest.raises(UsageError, match="'diagnosis', 'embeddings', named with --x KEY --y KEY"):
+        read_arrays([tmp_path / "scans.h5"])

@@ -207,6 +207,7 @@ DAMAGE: dict[str, tuple[Callable[[h5py.File], Any], list[str]]] = {
     "x is a vector": (_set("test/x", np.zeros(120, np.float32)), ["test/x", "(120,)"]),
     "x has no columns": (_set("test/x", np.zeros((120, 0), np.float32)), ["test/x", "(120, 0)"]),
     "x is float64": (_set("test/x", np.zeros((120, 10))), ["test/x", "float64"]),
+    "owner is a group": (lambda file: file.create_group("train/owner"), ["train/owner is no data set"]),
     "x is a group": (lambda file: (file.__delitem__("test/x"), file.create_group("test/x")), ["test"]),
     "fewer labels": (_set("train/y", np.zeros(399, int)), ["400 rows", "399 labels"]),
     "labels are one number": (_set("train/y", 3), ["train", "labels"]),
@@ -245,6 +246,15 @@ def test_rows_that_are_not_finite_are_counted_and_the_first_five_named(editable:
     with FeatureFile(editable) as features, pytest.raises(DataError, match="7 rows with NaN") as caught:
         check_rows(features)
     assert "[2, 30, 31, 200, 201]" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [3.4e38, 1e-45])
+def test_rows_whose_squares_leave_float32_are_finite(editable: Path, value: float) -> None:
+    with h5py.File(editable, "r+") as file:
+        file["train/x"][3] = value
+    with FeatureFile(editable) as features:
+        check_rows(features)
+        assert features.checked
 
 
 def test_text_weights_that_are_not_finite_are_refused(editable: Path) -> None:

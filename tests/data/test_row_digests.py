@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from linprobe.data.row_digests import Commitment, RowHashes
+from linprobe.data.row_digests import Commitment, RowHashes, share_a_row
 
 RNG = np.random.default_rng(5)
 ROWS = RNG.standard_normal((300, 40)).astype(np.float16).astype(np.float32)
@@ -85,3 +85,9 @@ def test_row_hashes_are_equal_for_equal_rows_only() -> None:
     assert not np.isin(hashed(near), hashes).any()
     assert not np.array_equal(RowHashes()(ROWS), hashes)
     assert hashed(np.zeros((1, 40), np.float32)) == hashed(-np.zeros((1, 40), np.float32))
+
+
+def test_rows_in_columns_are_compared_like_others() -> None:
+    in_columns = np.asfortranarray(EXACT)
+    assert share_a_row([in_columns], [2 * in_columns[250:]])
+    assert not share_a_row([in_columns], [in_columns + 1])

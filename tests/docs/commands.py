@@ -32,6 +32,7 @@ def commands_of(page: str) -> list[str]:
 
 def linprobe_words(command: str) -> list[str]:
     """The `linprobe` command lines in a command or script, without what they are piped from or into."""
+    command = command.replace("\\\n", " ")  # a long line goes on
     lines = re.split(r"\n|&&|\|\||\||;", re.sub(r"<<'(\w+)'.*?^\1$", "", command, flags=re.DOTALL | re.MULTILINE))
     found = (re.search(r"(?:^\s*(?:if )?|-m )linprobe (.*)", line) for line in lines)
     return [match[1] for match in found if match]

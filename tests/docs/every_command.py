@@ -22,6 +22,7 @@ from tests.docs.commands import GENERATED, PAGES, ROOT, commands_of
 ELSEWHERE = {
     "README.md": "test_readme.py",
     "docs/tutorial.md": "test_tutorial.py",
+    "docs/hospital.md": "test_hospital_page.py",
     "docs/export.md": "test_export_page.py",
     "features/README.md": "test_feature_readme.py",
     "docs/scale.md": "test_scale_page.py",

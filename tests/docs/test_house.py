@@ -1,4 +1,4 @@
-"""The map in docs/README.md matches the code, every folder has a floor, and CI notices circles of imports."""
+"""The map in CONTRIBUTING.md matches the code, every folder has a floor, and CI notices circles of imports."""
 
 from __future__ import annotations
 

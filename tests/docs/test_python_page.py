@@ -1,4 +1,4 @@
-"""The example of docs/python.md runs and prints what the page says; its tables are complete."""
+"""The examples of docs/python.md run and print what the page says; its tables are complete."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from linprobe.estimators import ESTIMATORS
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
-def test_example_runs_and_prints_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_run_and_print_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     outputs = re.findall(r"^```text\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == len(outputs) == 1
-    exec(compile(blocks[0], str(PAGE), "exec"), {"__name__": "page"})
-    assert capsys.readouterr().out == outputs[0]
+    assert len(blocks) == len(outputs) == 2
+    names = {"__name__": "page"}
+    for block, output in zip(blocks, outputs, strict=True):
+        exec(compile(block, str(PAGE), "exec"), names)
+        assert capsys.readouterr().out == output
 
 
 def test_every_estimator_is_listed_and_can_be_imported_from_the_package() -> None:

@@ -32,8 +32,8 @@ def pages() -> ModuleType:
     ("source", "written", "shown"),
     [
         ("extraction.md", "[files](../features/README.md#a)", "[files](feature-files.md#a)"),
-        ("methods/adamix.md", "[map](../README.md)", "[map](../map.md)"),
-        ("contributing.md", "[map](docs/README.md)", "[map](map.md)"),
+        ("methods/adamix.md", "[all](../README.md)", "[all](../pages.md)"),
+        ("contributing.md", "[all](docs/README.md)", "[all](pages.md)"),
         ("release.md", "[list](../pyproject.toml)", "[list](files/pyproject.toml)"),
         ("scaling.md", "[figures](../benchmarks/speed)", "figures"),
         ("scaling.md", "[gone](../nowhere.md)", "[gone](../nowhere.md)"),

@@ -11,7 +11,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
 
 def test_tutorial_commands_run_in_order(bash: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
-    # about 7 seconds: thirty commands one after the other, one of which calibrates a composition of its own
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 8
     for number, block in enumerate(blocks, start=1):

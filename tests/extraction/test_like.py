@@ -92,7 +92,7 @@ def test_from_a_run_to_predictions_of_new_images(cli: Cli, images: Path, new: Pa
     assert made.stdout == "features/new-pixels.h5\n"
     assert cli("extract", new, "--like", "run").stdout == made.stdout  # made already
     outcome = cli("predict", "run", "-", stdin=made.stdout)
-    assert (outcome.status, outcome.stderr) == (0, "")
+    assert (outcome.status, outcome.stderr) == (0, "9 rows of the group rows of features/new-pixels.h5\n")
     rows = list(csv.DictReader(io.StringIO(outcome.stdout)))
     assert {row["label"] for row in rows} <= set(CLASSES)
     assert sorted(row["id"] for row in rows)[:2] == ["ant-000.png", "ant-001.png"]

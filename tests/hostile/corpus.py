@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.hostile import arrays, books, features, images, runs, tables
 from tests.hostile.case import Case, Good
 
 MUTATIONS = 100  # of each kind of file; twice as many of feature files
@@ -13,6 +12,8 @@ FAMILIES = ("features", "npz", "pt", "csv", "npy", "table", "image", "weights", 
 
 def corpus(good: Good, mutations: int = MUTATIONS) -> Iterator[Case]:
     """Every case."""
+    from tests.hostile import arrays, books, features, images, runs, tables  # which hold 200 MB of hostile bytes
+
     yield from features.cases(good, 2 * mutations)
     yield from arrays.cases(mutations)
     yield from tables.cases(mutations)

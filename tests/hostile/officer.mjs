@@ -1,4 +1,4 @@
-/* Asks the check of verify.html questions: node officer.mjs PAGE, a JSON object a line in, one out. */
+/* Asks the check of verify.html, or of a report, questions: node officer.mjs PAGE, a JSON object a line in, one out. */
 
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
@@ -7,7 +7,7 @@ import vm from "node:vm";
 
 const page = readFileSync(process.argv[2], "utf8");
 const [, core] = /\/\* check begins \*\/([\s\S]*)\/\* check ends \*\//.exec(page);
-const names = "judged, verdict, unzipped, Refusal, SCHEMA, holds, gaussianEpsilon, gaussianFigures, costOf, selectionEpsilon, rightGuesses, below, STATED_KEYS, CHECKED_KEYS";
+const names = "judged, verdict, unzipped, Refusal, SCHEMA, holds, gaussianEpsilon, gaussianFigures, costOf, selectionEpsilon, rightGuesses, below, STATED_KEYS, CHECKED_KEYS, compared: typeof compared === 'function' ? compared : null";
 const check = vm.runInThisContext(`(() => { "use strict"; ${core}; return { ${names} }; })()`);
 
 /** What a browser sees of a folder: it follows links, and reads a file once. */
@@ -30,6 +30,17 @@ const answers = {
       return check.verdict(found);
     } catch (error) {
       if (error instanceof check.Refusal) return { refused: error.message, kind: error.kind };
+      throw error;
+    }
+  },
+  async report({ page }) {
+    const html = readFileSync(page, "utf8");
+    const [, shortened, packed] = /<template id="run-files" data-shortened="(\w+)">([^<]*)</.exec(html);
+    const written = Object.fromEntries([...html.matchAll(/data-figure="(\w+)">([^<]*)</g)].map(([, name, text]) => [name, text]));
+    try {
+      return await check.compared(packed, shortened === "true", written);
+    } catch (error) {
+      if (error instanceof check.Refusal) return { refused: error.message };
       throw error;
     }
   },

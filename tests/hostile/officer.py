@@ -40,14 +40,14 @@ class Officer:
 
 
 @contextmanager
-def officer(folder: Path) -> Iterator[Officer]:
-    """The page, written to a folder. Skips the test where there is no Node."""
+def officer(folder: Path, content: bytes | None = None) -> Iterator[Officer]:
+    """A page that holds the check, `verify.html` without one, written to a folder. Skips where there is no Node."""
     node = shutil.which("node")
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout if node else ""
     if not version or int(version.lstrip("v").split(".")[0]) < OLDEST:
         pytest.skip(f"the check of verify.html runs under Node {OLDEST} or newer; found {version.strip() or 'none'}")
     page = folder / "verify.html"
-    page.write_bytes(officer_page())
+    page.write_bytes(officer_page() if content is None else content)
     command = [str(node), "--no-warnings", str(SCRIPT), str(page)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -109,8 +109,12 @@ def test_balanced_table_is_shown_where_it_differs() -> None:
 
 
 def test_rows_no_better_than_the_commonest_class_are_named() -> None:
-    summary = [{"method": "a", "epsilon": 1.0, "mean": 0.9}, {"method": "b", "epsilon": None, "mean": 0.91}]
-    compared = {"commonest_class": "well", "commonest_share": 0.9, "summary": summary}
+    summary = [
+        {"method": "a", "epsilon": 1.0, "mean": 0.9, "balanced_mean": 0.6},
+        {"method": "b", "epsilon": None, "mean": 0.91, "balanced_mean": 0.6},
+        {"method": "balanced", "epsilon": 3.0, "mean": 0.85, "balanced_mean": 0.61},
+    ]
+    compared = {"commonest_class": "well", "commonest_share": 0.9, "balanced_limit": 0.6, "summary": summary}
     assert str(no_better(compared)).endswith("predicting 'well', for: a at epsilon 1")
     assert no_better({**compared, "commonest_share": 0.8}) is None
 

@@ -1,4 +1,4 @@
-"""The data sets of the replays, and a cache of Renyi tables that many short runs share."""
+"""The data sets of the replays."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from linprobe import cli
-from linprobe.accounting import per_instance
 from linprobe.parallel.threads import blas_held_to_one_thread
-from tests.conftest import remembered
 from tests.replay.datasets import FEATURES, KINDS, NEIGHBOURS, write
 from tests.replay.people import PEOPLE, write_people
 
@@ -21,9 +19,8 @@ FIRST = "first"
 
 @pytest.fixture(scope="package", autouse=True)
 def _computed_once() -> Iterator[None]:
-    """Keep Renyi tables and the count of threads from run to run."""
-    with pytest.MonkeyPatch.context() as patch, blas_held_to_one_thread():
-        patch.setattr(per_instance, "renyi_table", remembered(per_instance.renyi_table))
+    """Keep the count of threads from run to run."""
+    with blas_held_to_one_thread():
         yield
 
 

@@ -24,6 +24,7 @@ from linprobe.training import execute
 
 N, WIDTH, N_CLASSES = 200, 9, 4
 FEATURES = "rows.h5"
+UNLABELLED = "unlabelled.h5"
 CLASSES = ("ant", "bee", "cat", "dog")
 LONE = 3  # the class that no other private row has
 HUGE, DENORMAL = 3e38, 1e-42
@@ -84,6 +85,14 @@ def write(folder: Path, kind: str, filled: Neighbour | None) -> None:
             writer.write_group(group, n, WIDTH, [rows], labels, [f"{group}/{row}" for row in range(n)])
             first += n
         writer.write_text_weights(np.eye(WIDTH, N_CLASSES) + 0.1)
+    write_unlabelled(folder)
+
+
+def write_unlabelled(folder: Path) -> None:
+    """Write public rows without labels, the same for all data sets, in all directions: most other rows are near."""
+    rows = np.random.default_rng(WIDTH).normal(size=(60, WIDTH)).astype(np.float32)
+    with FeatureWriter(folder / UNLABELLED, Description(class_names=(), backbone="test")) as writer:
+        writer.write_group("rows", len(rows), WIDTH, [rows], None, [f"u/{row}" for row in range(len(rows))])
 
 
 def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:

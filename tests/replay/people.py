@@ -15,7 +15,7 @@ import numpy as np
 from linprobe.data.blocks import PAIRED_ROWS
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from tests.replay.datasets import CLASSES, DENORMAL, FEATURES, HUGE, LONE, N_CLASSES, WIDTH, N
+from tests.replay.datasets import CLASSES, DENORMAL, FEATURES, HUGE, LONE, N_CLASSES, WIDTH, N, write_unlabelled
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ def write_people(folder: Path, present: Person | None) -> None:
             x, y = _rows(centres, np.arange(n) % N_CLASSES, np.random.default_rng([n, N]))
             writer.write_group(group, n, WIDTH, [x.astype(np.float32)], y, [f"{group}/{row}" for row in range(n)])
         writer.write_text_weights(np.eye(WIDTH, N_CLASSES) + 0.1)
+    write_unlabelled(folder)
 
 
 def _rows(centres: Any, labels: Any, g: np.random.Generator) -> tuple[Any, Any]:

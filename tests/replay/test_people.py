@@ -15,7 +15,7 @@ from linprobe.parallel import available_memory
 from tests.replay.conftest import BASE
 from tests.replay.people import ABSENT, PEOPLE
 from tests.replay.replay import Played, compare, play
-from tests.replay.test_replay import CASES, COUNTS, DEFAULTS, MEAN, named, words_of
+from tests.replay.test_replay import CASES, COUNTS, DEFAULTS, MEAN, UNCENTRED, named, similar, words_of
 
 HUGE, MANY, LAST = PEOPLE
 
@@ -34,7 +34,7 @@ def people_words(case: tuple[str, str]) -> list[str]:
 
 
 PEOPLE_CASES = [case for case in (*CASES, COUNTS) if takes_people(case)]
-PARTS = [("dp-sgd", "--no-per-record"), ("fully-private", MEAN), COUNTS]
+PARTS = [("dp-sgd", "--no-per-record"), ("fully-private", MEAN), COUNTS, UNCENTRED]
 
 
 def replay(datasets: Any, case: tuple[str, str], neighbours: Collection[str] = (HUGE,), **how: Any) -> Played:
@@ -99,6 +99,17 @@ def test_a_neighbour_publishes_the_same_bits_where_private_rows_choose_the_shrin
         other = play(datasets / "people" / name, words, absent, people=True, forced=base, command="tune")
         compare(base, other, person.place)
         assert np.any(base.draws[-1].total != other.draws[-1].total)
+
+
+def test_a_person_near_rows_without_labels_is_counted_at_most_once(datasets) -> None:
+    folder, words = datasets / "people", people_words(UNCENTRED)
+    base = play(folder / BASE, words, ABSENT, people=True)
+    moved = []
+    for name, person in PEOPLE.items():
+        other = play(folder / name, words, ABSENT - {person.place}, people=True, forced=base)
+        moved.append(float((similar(other) - similar(base))[0, 0]))
+    assert all(0 <= one <= 1 for one in moved)
+    assert max(moved) > 0.5
 
 
 def test_everybody_is_in_one_sample_and_outside_another(datasets) -> None:

@@ -23,12 +23,13 @@ from linprobe.methods._base import Run
 from linprobe.methods._descent import Descent
 from linprobe.methods._iterates import Iterates
 from linprobe.methods.class_counts import CLASS_COUNTS
+from linprobe.methods.similar_rows import SIMILAR_ROWS, Surroundings
 from linprobe.training import execute, plan
 from linprobe.training import train as train_command
 from tests.replay.conftest import BASE
 from tests.replay.datasets import NEIGHBOURS, empty_places
 from tests.replay.replay import LeakError, compare, play
-from tests.replay.test_replay import words_of
+from tests.replay.test_replay import UNCENTRED, words_of
 
 Patch = pytest.MonkeyPatch
 HUGE, RELABELLED, LAST = NEIGHBOURS
@@ -56,15 +57,43 @@ def private_mean(patch: Patch) -> None:
     patch.setattr(plan, "_preprocessing", lambda _, dataset: Preprocessing.centred_on(raw_rows(dataset.private)))
 
 
-def exact_class_counts(patch: Patch) -> None:
+def exact_class_counts(patch: Patch, counted: str = CLASS_COUNTS) -> None:
     """Scores are balanced by the numbers of private rows of each class, without noise."""
     release = GaussianMechanism.release
 
     def exact(self: Any, clipped: Any, *given: Any, **named: Any) -> Release:
         released = release(self, clipped, *given, **named)
-        return replace(released, value=clipped.value) if named["purpose"] == CLASS_COUNTS else released
+        return replace(released, value=clipped.value) if named["purpose"] == counted else released
 
     patch.setattr(GaussianMechanism, "release", exact)
+
+
+def exact_number_of_similar_rows(patch: Patch) -> None:
+    """What rows without labels do follows from the number of private rows near them, without noise."""
+    exact_class_counts(patch, SIMILAR_ROWS)
+
+
+def nearer_than_another(patch: Patch) -> None:
+    """A row is near if it is as near as the first private row."""
+    near = Surroundings.near
+
+    def compared(self: Surroundings, unit: Any) -> Any:
+        self._least = float(self._nearness(self._products.of(self._from_mean(unit[:1])[0]))[0])
+        return near(self, unit)
+
+    patch.setattr(Surroundings, "near", compared)
+
+
+def chosen_rows_without_labels(patch: Patch) -> None:
+    """Rows without labels are used if they are on the side of the first private row."""
+    gather, seen = execute._unlabelled, list[Any]()
+    spied_rows(patch, lambda source, rows: seen.append(raw_rows(source)[0]))
+
+    def chosen(*given: Any) -> Any:
+        found = gather(*given)
+        return found[found @ seen[-1] >= 0]
+
+    patch.setattr(execute, "_unlabelled", chosen)
 
 
 def private_largest_norm(patch: Patch) -> None:
@@ -234,6 +263,9 @@ SUM, OUTSIDE = r"moved by \S+ sensitivities", "outside the sample"
 PLANTED = [
     (private_mean, "noisy-gd", HUGE, "published model.npz"),
     (exact_class_counts, "noisy-gd --class-weight balanced", RELABELLED, "published model.npz"),
+    (exact_number_of_similar_rows, " ".join(UNCENTRED), HUGE, "published manifest.json: refined"),
+    (nearer_than_another, " ".join(UNCENTRED), HUGE, SUM),
+    (chosen_rows_without_labels, " ".join(UNCENTRED), HUGE, "published model.npz"),
     (private_largest_norm, "noisy-gd", HUGE, SUM),
     (realised_batch_size, "dp-sgd", LAST, "published model.npz"),
     (early_stopping, "noisy-gd", LAST, "published model.npz"),

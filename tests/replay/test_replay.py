@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 import pytest
 
 from linprobe.data import rows
 from linprobe.gradients import host
 from linprobe.methods import METHODS
+from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options.declaration import declared
 from linprobe.parallel import available_memory
 from tests.methods.test_contract import VARIANTS
 from tests.replay.conftest import BASE, FIRST
-from tests.replay.datasets import ENDS, JOINED, KINDS, NEIGHBOURS, SHOTS, empty_places
+from tests.replay.datasets import ENDS, JOINED, KINDS, NEIGHBOURS, SHOTS, UNLABELLED, empty_places
 from tests.replay.replay import Played, compare, play
 
 STEPS = 4
 # what `VARIANTS` lacks: options of the run, and words that many methods share
 MEAN = "--condition mean"
+NEAR = f"--unlabelled {UNLABELLED}"
+UNCENTRED = ("noisy-gd", f"{NEAR} --public-shots 0 --init zero")  # but for the mean of the rows without labels
 FURTHER = [
     ("noisy-gd", "--centre none --intercept 1 --init zero --output ema --precision bfloat16"),
     ("noisy-gd", "--init text --reference zero --no-per-record"),
@@ -59,6 +63,11 @@ FURTHER = [
     ("dp-sgd", "--class-weight balanced --no-per-record --output vote --ensemble 2"),
     ("fully-private", f"{MEAN} --class-weight balanced"),
     ("dp-ls", "--class-counts yes"),
+    UNCENTRED,
+    ("noisy-gd", f"{NEAR} --public-shots 0 --init zero {MEAN} --class-weight balanced --precision float16"),
+    ("adamix", f"{NEAR} --class-counts yes"),
+    ("dp-sgd", f"{NEAR} --no-per-record"),
+    ("fully-private", NEAR),
     ("only-public", ""),
     ("zero-shot", ""),
 ]
@@ -85,7 +94,7 @@ CASES = [
 ]
 DEFAULTS = [(method.name, "") for method in METHODS.values() if method.spends]
 COUNTS = ("noisy-gd", "--class-weight balanced")
-PARTS = [("dp-sgd", "--no-per-record"), ("dpsgd-f", "--variant theory"), ("fully-private", MEAN), COUNTS]
+PARTS = [("dp-sgd", "--no-per-record"), ("dpsgd-f", "--variant theory"), ("fully-private", MEAN), COUNTS, UNCENTRED]
 named = {"ids": lambda case: " ".join(case).strip()}
 
 
@@ -109,7 +118,7 @@ def test_a_neighbour_publishes_the_same_bits(case, datasets) -> None:
     replay(datasets, case)
 
 
-@pytest.mark.parametrize("case", DEFAULTS, **named)
+@pytest.mark.parametrize("case", [*DEFAULTS, UNCENTRED], **named)
 def test_a_neighbour_publishes_the_same_bits_by_numpy(case, datasets, monkeypatch) -> None:
     monkeypatch.setattr(host, "LIBRARY", None)
     replay(datasets, case)
@@ -136,7 +145,9 @@ def test_a_neighbour_publishes_the_same_bits_in_two_processes(case, datasets, mo
 
 
 @pytest.mark.parametrize(
-    "case", [*(case for case in DEFAULTS if METHODS[case[0]].on_device), ("fully-private", MEAN), COUNTS], **named
+    "case",
+    [*(case for case in DEFAULTS if METHODS[case[0]].on_device), ("fully-private", MEAN), COUNTS, UNCENTRED],
+    **named,
 )
 def test_a_neighbour_publishes_the_same_bits_on_a_device(case, datasets, monkeypatch) -> None:
     torch = pytest.importorskip("torch")
@@ -158,6 +169,38 @@ def test_a_neighbour_publishes_the_same_bits_where_training_rows_become_public(c
 def test_a_neighbour_publishes_the_same_bits_where_rows_have_several_labels(case, datasets) -> None:
     base = replay(datasets, case, ENDS, kind="labels")
     assert base.published["manifest.json: task"] == "multilabel"
+
+
+def similar(played: Played) -> Any:
+    """The number of similar rows before noise."""
+    return next(draw.total for draw in played.draws if draw.event.purpose == SIMILAR_ROWS)
+
+
+def test_the_number_of_similar_rows_is_the_same_on_every_path(datasets) -> None:
+    paths: dict[str, tuple[str, Any, str, Any]] = {  # what a patch changes, and what it puts there
+        "NumPy": ("LIBRARY", host, "", None),
+        "streamed": ("suffices", available_memory, "", lambda n_bytes: False),
+        "processes": ("SHARD_ROWS", rows, "", 64),
+    }
+    folder, empty = datasets / "private" / BASE, empty_places("private")
+    words = words_of(*UNCENTRED)
+    expected = similar(play(folder, words, empty))
+    assert 0 < expected < 200
+    for path, (name, module, _, value) in paths.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, name, value)
+            found = similar(play(folder, words, empty, processes=3 if path == "processes" else 1))
+        assert np.array_equal(found, expected), path
+
+
+def test_a_row_near_rows_without_labels_is_counted_once(datasets) -> None:
+    folder, empty, words = datasets / "private", empty_places("private"), words_of(*UNCENTRED)
+    base = play(folder / BASE, words, empty)
+    moved = []
+    for name, neighbour in NEIGHBOURS.items():
+        other = play(folder / name, words, empty - {neighbour.place}, forced=base)
+        moved.append(float((similar(other) - similar(base))[0, 0]))
+    assert moved == [1.0] * len(NEIGHBOURS)
 
 
 def test_every_place_is_in_one_sample_and_outside_another(datasets) -> None:

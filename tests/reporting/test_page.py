@@ -16,6 +16,7 @@ import pytest
 from linprobe.reporting.page import STYLE, Evidence, attack_limit_drawing, page
 from linprobe.runs.check import Recomputed
 from linprobe.runs.manifest import Published
+from linprobe.runs.officer_page import policy as only
 from linprobe.runs.run_folder import RunFolder
 from tests.reporting.samples import figures_on
 
@@ -62,7 +63,7 @@ def test_markup_is_whole_and_asks_for_nothing(trained_run: Path) -> None:
     assert "url(" not in text
     assert "@import" not in text
     policy = [attributes["content"] for name, attributes in elements if attributes.get("http-equiv")]
-    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert policy == [only("", STYLE)]
     assert ("html", {"lang": "en"}) in elements
     assert any(attributes.get("name") == "viewport" for _, attributes in elements)
 

@@ -33,7 +33,7 @@ from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.train import train_run
-from tests.conftest import gaussian_rows
+from tests.conftest import gaussian_rows, write_unlabelled
 from tests.processes import ended, free_port, start_copy
 from tests.training.test_checkpoint import SAMPLED, check_equal, unfinished
 
@@ -52,12 +52,14 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "dope-sgd": ((4,), {"method": "dope-sgd", "options": {"public_batch": 5}, **SAMPLED}),
     "mirror-descent": ((2,), {"method": "mirror-descent", "per_record": False, **SAMPLED}),
     "adadps": ((2,), {"method": "adadps", **SAMPLED}),
+    "rows without labels": ((3,), {"method": "noisy-gd", "unlabelled": Path("unlabelled.h5")}),
 }
 
 
 def request_of(folder: Path, name: str, out: Path) -> TrainRequest:
     """The run of a case, with a budget book of its own: no time is spent on what all runs cost together."""
     given = {"epsilon": 3.0, "steps": STEPS, "features": folder / "features.h5", **CASES[name][1]}
+    given |= {key: folder / path for key, path in given.items() if key == "unlabelled"}
     return TrainRequest(out=out, checkpoint_every=0.0, book=out.with_suffix(".book"), **given)
 
 
@@ -147,6 +149,7 @@ class GroupRuns:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         write_many(folder / "features.h5")
+        write_unlabelled(folder / "unlabelled.h5", width=WIDTH)
         self.expect()  # first, so that the copies of this process need not account for the same runs again
         self.shares = copies(lambda number: take_part(folder, number), range(4))
         port = free_port()
@@ -171,7 +174,7 @@ class GroupRuns:
             train_run(whole, Silent())
 
 
-# 13 runs alone, 19 shared by two to four processes and one that is killed: about 8 seconds in all
+# 14 runs alone, 20 shared by two to four processes and one that is killed: about 8 seconds in all
 @pytest.fixture(scope="module")
 def group_runs(tmp_path_factory: pytest.TempPathFactory) -> GroupRuns:
     """All runs of the four processes, made once."""

@@ -20,7 +20,7 @@ from hypothesis.extra.numpy import arrays
 from linprobe.data import blocks as blocks_module
 from linprobe.data import feature_reader, row_checks
 from linprobe.data import rows as rows_module
-from linprobe.data.blocks import STORAGE, Block, narrowed, widened
+from linprobe.data.blocks import STORAGE, Block, halved, narrowed, widened
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import LoadedFeatures
 from linprobe.data.preprocessing import Preprocessing, row_norms
@@ -156,6 +156,21 @@ def test_bfloat16_is_the_nearest_and_the_even_one_of_two(x: Any) -> None:
 @given(arrays(np.float32, 20, elements=st.floats(-65504, 65504, width=32)))
 def test_float16_is_numpys(x: Any) -> None:
     assert np.array_equal(narrowed(x, "float16"), x.astype(np.float16))
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_every_float32_near_a_tie_is_rounded_to_numpys_float16(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr(blocks_module, "LIBRARY", None)
+    # bits below the 13th decide a rounding: all of them for each exponent and sign, and each kept bit beside them
+    low = np.array([0, 1, 0xFFE, 0xFFF, 0x1000, 0x1001, 0x1FFF, 0x2000, 0x3000], dtype=np.uint32)
+    high = np.arange(1 << 16, dtype=np.uint32) << 16
+    x = (high[:, None] + np.concatenate([low, low + 0x4000, low + 0xC000])).view(np.float32)
+    half = halved(x)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        known = x.astype(np.float16)
+    assert np.array_equal(half, known, equal_nan=True)
+    assert np.array_equal(np.signbit(half), np.signbit(known))
 
 
 @pytest.mark.parametrize(("precision", "value"), [("float16", 65520.0), ("bfloat16", 3.4e38), ("float16", np.nan)])

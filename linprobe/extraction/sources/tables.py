@@ -37,7 +37,7 @@ def table_source(
     """
     if classes is None and request.private_test:
         raise DataError(
-            "test labels are private, so class names cannot come from them; declare the classes with --classes FILE"
+            "test labels are private, so class names cannot come from them; declare the classes with --classes A,B,..."
         )
     arrays = _columns(request, table)
     paths = arrays["path"].tolist()

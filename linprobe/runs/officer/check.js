@@ -276,9 +276,11 @@ const KNOWN_KEYS = new Set([...CHECKED_KEYS, ...STATED_KEYS]);
 const PURPOSES = {
   gradient: "training steps", mean: "the mean of the private rows", covariance: "the covariance of the features",
   "test accuracy": "the accuracy on private test rows", "class counts": "the number of private rows of each class",
+  "similar rows": "the number of private rows near rows without labels",
   selection: "the choice of a setting", histogram: "a published histogram of privacy losses",
   inherited: "the earlier run that this one started from", median: "clip norms", radius: "clip norms", quantile: "clip norms",
 };
+const SAME_KIND = 0.5; // of linprobe/methods/similar_rows.py
 const OF_LABELS = ["test_label_accuracy", "test_macro_average_precision"];
 const OF_CLASSES = ["test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class"];
 const ACCURACIES = ["test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_balanced_accuracy_std",
@@ -418,7 +420,7 @@ function checkSensitivities(m, events, history) {
   const rootAbove = (value) => above(Math.sqrt(value));
   const widths = [1, m.n_features, m.n_features + 1].map(rootAbove);
   const allowed = new Map([
-    ["mean", theory ? null : [1]], ["class counts", [sensitivityOfCounts(m)]], ["covariance", [1]], ["histogram", [1]], ["inherited", [1]],
+    ["mean", theory ? null : [1]], ["class counts", [sensitivityOfCounts(m)]], ["similar rows", [1]], ["covariance", [1]], ["histogram", [1]], ["inherited", [1]],
     ["test accuracy", [rootAbove(2), Math.SQRT2]], ["selection", factors ? [above(Math.sqrt(factors) / 2)] : []],
     ["gradient", []], ["median", widths], ["radius", widths], ["quantile", widths],
   ]);
@@ -440,7 +442,7 @@ function checkPurposes(m, releases) {
   for (const purpose of made) {
     must(Object.hasOwn(PURPOSES, purpose), `The run made a release for ${shown(purpose)}, which this page does not know.`, "newer");
   }
-  must(["none", "public", "private"].includes(m.centre), `centre is ${shown(m.centre)}.`);
+  must(["none", "public", "private", "unlabelled"].includes(m.centre), `centre is ${shown(m.centre)}.`);
   must(m.centre !== "private" || made.has("mean"), "centre is private, and no mean was released.");
   const started = typeof init === "string" && !["auto", "zero", "public", "text"].includes(init);
   must(!made.has("inherited") || started, "The ledger counts an earlier run, and init names none.");
@@ -448,6 +450,10 @@ function checkPurposes(m, releases) {
   must(known(counts) === counting.length > 0, "class_counts and a release for class counts need each other.");
   must(!known(counts) || counting.some((one) => one.noise_multiplier * sensitivityOfCounts(m) === counts.std), "class_counts has another noise than its release.");
   must(known(counts) || m.class_prior !== "uniform", "class_prior is uniform, without class counts.");
+  const similar = m.refined?.similar;
+  must(known(similar) === made.has("similar rows"), "refined.similar and a release for similar rows need each other.");
+  must(!known(similar) || releases.some((one) => one.purpose === "similar rows" && one.noise_multiplier === similar.std), "refined.similar has another noise than its release.");
+  must(m.centre !== "unlabelled" || (known(similar) && (similar.count - similar.std) / m.n_private >= SAME_KIND), "centre is unlabelled, and too few rows are similar to them.");
   must(known(tuning) === made.has("selection"), "tuning and a release for a selection need each other.");
   must(!made.has("test accuracy") || m.test_rows === "private", "Noisy counts on private test rows were released, and test_rows is not private.");
   if (!tuning?.factors?.length) return;
@@ -844,13 +850,16 @@ async function checkSignature(files, pem) {
 }
 
 /** Judge a run folder: contents by name, names of folders in it, and the public key of its maker, PEM text or "".
+    absent: listed files that a copy of the run in a report leaves out. shortened: whether paths in its manifest are shortened.
 
     Returns the manifest, what the ledger costs, and what was checked. Throws a Refusal. */
-async function judged(files, folders, pem, schema) {
+async function judged(files, folders, pem, schema, { absent = [], shortened = false } = {}) {
   must(files.has("manifest.json"), "There is no manifest.json: this is no run folder, or not all of it.", "unreadable");
   if (pem) await checkSignature(files, pem);
   const [m, typed] = readManifest(files.get("manifest.json"), schema);
+  const left = Object.keys(m.files).filter((name) => absent.includes(name));
   for (const [name, digest] of Object.entries(m.files)) {
+    if (left.includes(name)) continue;
     must(files.has(name), `${name} is missing.`);
     must((await sha256(files.get(name))) === digest, `${name} was changed: its digest is not the one in the manifest.`);
   }
@@ -858,7 +867,7 @@ async function judged(files, folders, pem, schema) {
   must(stranger === undefined, `The folder holds ${shown(stranger)}, which the manifest does not list. Move it away, and look again.`);
   const content = new Map([...typed].filter(([key]) => key !== "manifest_digest"));
   const digest = await sha256(utf8.encode(encoded(content, { sorted: true })));
-  must(digest === m.manifest_digest, "manifest.json was edited: its digest does not match its content.");
+  must(shortened || digest === m.manifest_digest, "manifest.json was edited: its digest does not match its content.");
   const uncovered = PAGES.filter((name) => files.has(name) && !known(m.files[name]));
   must(!pem || !uncovered.length, `${uncovered.join(" and ")} are not covered by the signature. Move them away, and look again.`);
   m.unit ??= "record";
@@ -868,11 +877,11 @@ async function judged(files, folders, pem, schema) {
   if (!selection) checkSensitivities(m, events, history);
   checkDerived(m, selection);
   const cost = known(m.accountant) ? recomputed(m, events, selection) : withoutNoise(m, events, selection);
-  const numbers = await checkModel(files.get("model.npz"), m);
-  if (m.refined) await checkModel(files.get("unrefined.npz"), m, "unrefined.npz");
+  const numbers = left.includes("model.npz") ? null : await checkModel(files.get("model.npz"), m);
+  if (m.refined && !left.includes("unrefined.npz")) await checkModel(files.get("unrefined.npz"), m, "unrefined.npz");
   if (files.has("test_figures.json")) checkTestFigures(files.get("test_figures.json"), m);
   if (files.has("per_record.npz")) await checkPerRecord(files.get("per_record.npz"), m);
-  return { manifest: m, cost, events: events.length, numbers, uncovered, files: [...files.keys()], signed: pem ? "checked" : files.has("manifest.json.sig") ? "unchecked" : "none" };
+  return { manifest: m, cost, events: events.length, numbers, left, shortened, uncovered, files: [...files.keys()], signed: pem ? "checked" : left.length ? "elsewhere" : files.has("manifest.json.sig") ? "unchecked" : "none" };
 }
 const sameSelection = (a, b) => (!known(a) && !known(b)) || (known(a) && known(b) && a.distribution === b.distribution &&
   a.mean_repetitions === b.mean_repetitions && a.runs.length === b.runs.length && a.runs.every((run, n) => sameRelease(run, b.runs[n])));

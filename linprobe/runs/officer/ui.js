@@ -1,3 +1,5 @@
+/* check ends */
+
 /* The page: files in, the verdict out. All text is written as text. */
 
 const $ = (id) => document.getElementById(id);

@@ -10,8 +10,8 @@ const plainDelta = (delta) => {
 };
 
 /** status: "private" or "not private"; sentence first, then the three lists. */
-function verdict({ manifest: m, cost, events, numbers, uncovered, signed, files = [] }) {
-  const found = { promise: null, proved: proved(m, cost, events, numbers, signed, files), opinion: opinion(m, cost), stated: stated(m, signed, uncovered, files) };
+function verdict({ manifest: m, cost, events, numbers, left = [], shortened = false, uncovered, signed, files = [] }) {
+  const found = { promise: null, proved: proved(m, cost, events, numbers, signed, files, left, shortened), opinion: opinion(m, cost), stated: stated(m, signed, uncovered, files, left) };
   found.keys = STATED_KEYS.filter((key) => key in m);
   found.figures = figures(m, cost);
   found.private = m.private;
@@ -40,9 +40,10 @@ function verdict({ manifest: m, cost, events, numbers, uncovered, signed, files 
       `This promise may fail with probability delta, ${plainDelta(m.delta)}.${more}` };
 }
 
-function proved(m, cost, events, numbers, signed, files) {
-  const lines = [`All ${count(Object.keys(m.files).length, "file")} that the manifest lists are here, and none was changed since the manifest was written.`,
-    "The manifest agrees with its own digest, and every value in it has the form that the published format asks for."];
+function proved(m, cost, events, numbers, signed, files, left, shortened) {
+  const listed = Object.keys(m.files).length, copies = listed - left.length;
+  const lines = [`${left.length ? `Copies of ${copies.toLocaleString("en")} of the` : "All"} ${count(listed, "file")} that the manifest lists are here, and none was changed since the manifest was written.`,
+    `${shortened ? "Every value in the manifest" : "The manifest agrees with its own digest, and every value in it"} has the form that the published format asks for.`];
   if (signed === "checked") lines.unshift("The manifest was signed by the holder of the public key that you gave. The signature covers every file that the manifest lists.");
   if (cost.unused || !known(m.accountant)) lines.push("The ledger is empty: no noisy result is claimed.");
   else {
@@ -54,6 +55,7 @@ function proved(m, cost, events, numbers, signed, files) {
     }
     lines.push(`Delta is below 1 divided by the stated number of ${MANY[m.unit]}.`);
   }
+  if (numbers === null) return lines;
   lines.push(`The model file holds ${numbers.toLocaleString("en")} numbers, the weights of ${m.n_features.toLocaleString("en")} features and ${count(m.n_classes, "class", "classes")}, and nothing else.`,
     "The folder holds no file that does not belong to a run.");
   if (files.includes("per_record.npz")) lines.push("The private file per_record.npz is the one that the manifest commits to.");
@@ -73,10 +75,12 @@ function opinion(m, cost) {
   return lines;
 }
 
-function stated(m, signed, uncovered, files) {
+function stated(m, signed, uncovered, files, left) {
   const lines = ["That an unchanged linprobe made this folder and drew the noise that the ledger lists. A forger could write a folder that agrees with itself." +
     (signed === "checked" ? " The signature says who vouches for it." : "")];
+  if (left.length) lines.push(`What is not copied into this page: ${left.join(", ")}. Only the folder of the run has it, and verify.html checks it there.`);
   if (signed === "unchecked") lines.push("Who made the run: it is signed, but you gave no public key. Paste the key above to check it.");
+  if (signed === "elsewhere") lines.push("Who made the run: a copy of its files shows no signature. verify.html checks it.");
   if (signed === "none") lines.push("Who made the run: it is not signed.");
   lines.push(`What was protected: ${count(m.n_private, `private ${ONE[m.unit]}`, `private ${MANY[m.unit]}`)}, beside ${count(m.n_public, "public row")} that get no protection.`,
     `How the model was made: method ${m.method}, its options, the software, the date (${m.created.slice(0, 10)}), and that these weights are its result.`,

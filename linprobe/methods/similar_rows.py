@@ -1,0 +1,132 @@
+"""How many private rows have unlabelled rows nearby: one noisy count, which tells whether these are of the same kind.
+
+    1  z(x) <- (x - m) / ||x - m||,   m the mean of the unit rows of U
+    2  a(x) <- the k-th largest cosine of z(x) to other rows of U;   t <- the `FAR_SHARE` quantile of a on U
+       r    <- the largest distance of a row of U to the mean of the others
+    3  s_i  <- 1 if a(x_i) >= t and ||x_i - m|| <= r, else 0;   for a person, the mean over the person's rows
+    4  n~   <- sum_i s_i + N(0, sigma^2),   share <- (n~ - sigma) / N
+
+About 1 - `FAR_SHARE` of private rows of the same kind count, and hardly any row of another kind. Rows of classes that U
+lacks do not count either. U is thinned evenly to `MOST_ROWS` rows; k is `NEIGHBOUR`, less for few rows.
+
+Cosines say nothing about few rows: seen from their mean, all rows of another kind lie in one direction, and some row of
+U is there. But these are far from m. Rows of the same kind are as far from the mean of n others as a row of U is from
+the rest, so about 1 of n + 1 is further than r.
+
+Lines 1 and 2 read public rows. s_i depends on x_i and public rows alone: cosines come from `SteadyProducts`, so their
+rounding depends on no other private row and no place. An empty place adds 0. The share of a person is rounded down to
+a multiple of `SHARE_STEP`, which float64 adds without rounding. So the sensitivity is 1 under zero-out of one row, or
+of one person with all rows. Line 4 is a lower bound at one standard deviation: where noise hides the answer, U counts
+as rows of another kind.
+
+Guarantee: 1/sigma - Gaussian DP under zero-out of one unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.blocks import Block
+from linprobe.data.preprocessing import normalise_rows, row_norms
+from linprobe.data.rows import FAR, Rows
+from linprobe.gradients.backend import Backend
+from linprobe.gradients.clipped_sum import Reduce
+from linprobe.gradients.rounding import SMALLEST_MARGIN, SteadyProducts
+from linprobe.gradients.unit_sums import unit_means
+from linprobe.mechanisms.clipping import ClippedSum, relative_contributions
+from linprobe.mechanisms.correct_predictions import SHARE_STEP
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.parallel.array_api import on_host
+from linprobe.parallel.process_group import ALONE, Group
+
+SIMILAR_ROWS = "similar rows"
+MOST_ROWS, NEIGHBOUR, FAR_SHARE = 1000, 3, 0.1
+SAME_KIND = 0.5  # share from which the mean of U is taken for that of the private rows
+
+
+@dataclass(frozen=True)
+class SimilarRows:
+    """The released count n~, and the standard deviation of its noise."""
+
+    count: float
+    std: float
+
+    def share(self, n_units: int) -> float:
+        """Line 4: the share of private units near unlabelled rows, at least."""
+        return (self.count - self.std) / n_units
+
+
+class Surroundings:
+    """Lines 1 and 2 for the rows of U, raw, (n, n_features), at least 2.
+
+    Attributes:
+        mean: m, (n_features,), float64.
+    """
+
+    def __init__(self, rows: NDArray[np.floating]) -> None:
+        unit = normalise_rows(np.asarray(rows, dtype=np.float32))
+        self.mean: NDArray[np.float64] = unit.mean(axis=0, dtype=np.float64)
+        directions, distances = self._from_mean(unit)
+        self._furthest = float(distances.max()) * len(unit) / (len(unit) - 1)
+        n = min(len(unit), MOST_ROWS)
+        some = directions[np.arange(n) * len(unit) // n]
+        self._products = SteadyProducts(np.ascontiguousarray(some.T))
+        self._k = min(NEIGHBOUR, n - 1)
+        cosines = self._products.of(some)
+        np.fill_diagonal(cosines, -np.inf)
+        self._least = float(np.quantile(self._nearness(cosines), FAR_SHARE))
+
+    def _from_mean(self, unit: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """z(x) and ||x - m|| of unit rows."""
+        offsets = unit - self.mean.astype(np.float32)
+        distances = row_norms(offsets)
+        return normalise_rows(offsets, distances), distances
+
+    def _nearness(self, cosines: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.partition(cosines, -self._k, axis=1)[:, -self._k]
+
+    def near(self, unit: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Line 3 for unit rows (b, n_features)."""
+        directions, distances = self._from_mean(unit)
+        nearness = self._nearness(self._products.of(directions))
+        return np.asarray((nearness >= self._least) & (distances <= self._furthest))
+
+
+def similar_count(rows: Rows, around: Surroundings, *, all_reduce: Reduce = ALONE.all_reduce) -> ClippedSum:
+    """The number of private units near unlabelled rows, shape (1, 1), without noise, to be released.
+
+    Args:
+        rows: unit rows, not centred, without a bias column.
+    """
+    total, contributions = np.zeros(1), np.zeros(rows.n_local)
+    for block in rows.blocks():
+        shares = _shares_of_units(block, around)
+        here = slice(block.start, block.start + len(shares))
+        contributions[here] = relative_contributions(shares, 1.0, SMALLEST_MARGIN)
+        total += shares.sum()
+    return ClippedSum(all_reduce(total)[:, None], 1.0, contributions)
+
+
+def _shares_of_units(block: Block, around: Surroundings) -> NDArray[np.float64]:
+    near = around.near(block.x).astype(np.float64)
+    if block.bounds is None:
+        return np.asarray(near * (block.norms < FAR))
+    return np.floor(unit_means(block, near[:, None])[:, 0] / SHARE_STEP) * SHARE_STEP
+
+
+def released_similar(
+    rows: Rows,
+    around: Surroundings,
+    mechanism: GaussianMechanism,
+    noise_multiplier: float,
+    group: Group,
+    backend: Backend,
+) -> SimilarRows:
+    """Line 4 for all units of all processes."""
+    total = similar_count(rows, around, all_reduce=group.all_reduce)
+    placed = replace(total, value=backend.put(total.value), contributions=backend.put(total.contributions))
+    released = mechanism.release(placed, noise_multiplier, purpose=SIMILAR_ROWS)
+    return SimilarRows(float(on_host(released.value)[0, 0]), noise_multiplier)

@@ -299,8 +299,8 @@ def test_epsilon_of(
         raise UsageError(f"option --test-epsilon does nothing for {method.name}, which adds no noise; leave it out")
     if unit == OWNER and not features.has_owners("test"):
         raise UsageError(
-            f"test epsilon is {given:g} with unit owner, and {features.path} does not name the owners of its test rows; "
-            "allowed: a file with owner_test, or no --test-epsilon"
+            f"test epsilon is {given:g} with unit owner, and {features.path} does not name the owners of its test "
+            "rows; allowed: a file with owner_test, or no --test-epsilon"
         )
     check_delta(delta, test_units(features, unit))
     return given

@@ -29,7 +29,7 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
 
     Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, relation (the neighbours that
         the figures compare), epsilon (None if it has no bound), delta, gdp_mu, zcdp_rho, accountant, epsilon_by_unit
-        (epsilon for each unit that any run protects), epsilon_by_rows (epsilon for a person with at most 2, 5 and 10 rows),
+        (epsilon for each unit that any run protects), epsilon_by_rows (for a person with at most 2, 5 and 10 rows),
         cap, cap_delta (None without a cap), cap_runs (number of runs that were recorded before it was set),
         cap_raised_from (epsilon of the first cap, if it was raised after a run; else None), entries (one object for
         each run: run, name, method, created (None for a private selection), unit, private, epsilon, delta, cap,

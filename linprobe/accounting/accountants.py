@@ -191,9 +191,9 @@ class Accountant(ABC):
         spent = self.epsilon(releases_at(sigma), delta)
         if spent < LEAST_SHARE * epsilon:
             raise PrivacyError(
-                f"epsilon is {rounded_up(epsilon)}, which accountant {self.name} cannot approach: its figure falls from more "
-                f"to {rounded_up(spent)} at noise multiplier {sigma:.4g}; allowed: a larger epsilon or delta, or "
-                "another accountant"
+                f"epsilon is {rounded_up(epsilon)}, which accountant {self.name} cannot approach: its figure falls "
+                f"from more to {rounded_up(spent)} at noise multiplier {sigma:.4g}; allowed: a larger epsilon or "
+                "delta, or another accountant"
             )
         return sigma
 

@@ -1,4 +1,4 @@
-"""Which budget books count together: those of files that have a protected row, image or person in common.
+"""Which budget books count together: books of files that share a protected row, image or person.
 
 Beside a default book lies a file with 8 keyed bytes for each row, image and person that its runs protect. Two files of
 such keys are compared before a run is charged. The total of a file composes its own runs and the runs of every book
@@ -33,7 +33,7 @@ from linprobe.accounting.events import OWNER
 from linprobe.accounting.figures import cost_in_words, rounded_up
 from linprobe.accounting.spending import spending
 from linprobe.atomic_files import alone, open_regular, replace_when_complete, sync_folder
-from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
+from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, read_fault
 
 Keys = NDArray[np.uint64]
 KINDS = ("rows", "images", "owners")
@@ -122,7 +122,7 @@ def read_keys(path: Path) -> RowKeys:
     """The keys in a file.
 
     Raises:
-        DataError: a damaged file, or one that cannot be read.
+        DataError: a damaged file. LinprobeError: one that cannot be read for a reason outside it.
     """
     try:
         with open_regular(path) as stream:
@@ -134,6 +134,8 @@ def read_keys(path: Path) -> RowKeys:
         if len(content) != STORED.itemsize * sum(sizes) or _digest(content) != header["digest"]:
             raise ValueError("its content is not what its first line states")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if (fault := read_fault(f"row keys {path}", error)) is not None:
+            raise fault from None
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise _unusable(path, f"cannot be read ({reason[:120]})") from None
     parts = np.split(np.frombuffer(content, dtype=STORED).astype(np.uint64), np.cumsum(sizes)[:-1])
@@ -202,12 +204,12 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
         if max(map(len, hidden), default=0) > spare:
             raise PrivacyError(
                 f"{max(map(len, hidden))} of the {whose} are private rows, images or people of the runs in budget book "
-                f"{path}; no epsilon covers a row that is public once; give other rows, or {moved}"
+                f"{path}; a row that one run uses as public has no guarantee; give other rows, or {moved}"
             )
         if len(shown):
             raise PrivacyError(
-                f"{len(shown)} of the private rows, images or people were public in the runs of budget book {path}; no "
-                f"epsilon covers a row that is public once; remove them, or {moved}"
+                f"{len(shown)} of the private rows, images or people were public in the runs of budget book {path}; a "
+                f"row that one run uses as public has no guarantee; remove them, or {moved}"
             )
 
 

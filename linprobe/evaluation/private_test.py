@@ -1,10 +1,10 @@
 """`linprobe evaluate`, and with `--epsilon` a noisy accuracy and AUROC on private test rows, or of private test people.
 
-The sums and their sensitivities are those of `linprobe.mechanisms.correct_predictions` and of
-`linprobe.mechanisms.score_histogram`, and the weights are released already. So the two releases are private by
-themselves, together at the epsilon that was asked for, under zero-out of one test row or person. They are charged,
-before noise is drawn, to the budget book of the test rows. That book counts together with every book that has a row, an
-image or an owner in common, so a person who has training rows too is charged for both.
+`linprobe.mechanisms.correct_predictions` and `linprobe.mechanisms.score_histogram` have the sums and their
+sensitivities, and the weights are released already. So the two releases are private by themselves, together at the
+epsilon that was asked for, under zero-out of one test row or person. They are charged, before noise is drawn, to the
+budget book of the test rows. That book counts together with every book that has a row, an image or an owner in common,
+so a person who has training rows too is charged for both.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _unit_of(features: FeatureReader, unit: str | None) -> str:
     owned = features.has_owners("test")
     if owned == (unit is not None) or (unit == RECORD):
         return unit or RECORD
-    problem = "names the owner of each test row" if owned else "does not say whose its test rows are"
+    problem = "names the owner of each test row" if owned else "does not name the owners of its test rows"
     raise UsageError(
         f"unit is {unit}, and {features.path} {problem}; allowed: {f'{OWNER} or {RECORD}' if owned else RECORD}; "
         f"give --unit {OWNER if owned else RECORD}"

@@ -176,9 +176,12 @@ def _refine(request: RefineRequest) -> None:
 def _evaluate(request: EvaluateRequest) -> None:
     """Print the accuracy or macro AUROC; tables go to stderr."""
     from linprobe.cli import _terminal
-    from linprobe.evaluation.private_test import evaluate_test_rows
+    from linprobe.evaluation.private_test import dry_run_of_evaluation, evaluate_test_rows
     from linprobe.reporting.metric_tables import tables_of
 
+    if request.dry_run and request.epsilon is not None:
+        print_dry_run(dry_run_of_evaluation(request, _terminal.TerminalProgress()), as_json=request.as_json)
+        return
     result = evaluate_test_rows(request, _terminal.TerminalProgress())
     if request.as_json:
         print_json(result)

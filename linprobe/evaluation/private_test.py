@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import calibrate, check_delta, check_epsilon
 from linprobe.accounting.events import OWNER, RECORD, Releases
+from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features
 from linprobe.data.feature_reader import FeatureReader, extraction_of, test_people
@@ -32,7 +35,8 @@ from linprobe.runs.metrics_file import noisy_accuracy, test_units
 from linprobe.runs.release_rules import TEST_ACCURACY
 from linprobe.runs.run_folder import RunFolder, read_run
 from linprobe.runs.scores import right_and_wrong, score_cells
-from linprobe.training.charge import book_of, charge_evaluation
+from linprobe.training.charge import book_of, charge_evaluation, existing_book, preview
+from linprobe.training.words import DryRun, Lines, together_facts, together_line, written
 
 EVALUATION = "evaluation"  # in place of a method, in budget books
 TEST_AUROC = "test AUROC"
@@ -43,7 +47,12 @@ def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str
     """`evaluate_private` with an epsilon, else `evaluate_run`. UsageError for an option that needs an epsilon."""
     if request.epsilon is not None:
         return evaluate_private(request, progress)
-    only = {"--delta": request.delta, "--unit": request.unit, "--book": request.book}
+    only = {
+        "--delta": request.delta,
+        "--unit": request.unit,
+        "--book": request.book,
+        "--dry-run": request.dry_run or None,
+    }
     unused = [flag for flag, value in only.items() if value is not None]
     if unused:
         raise UsageError(f"{unused[0]} does nothing without --epsilon; give --epsilon E, or leave it out")
@@ -67,55 +76,92 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has no
             owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
     """
-    if request.epsilon is None or request.calibrate is not None:
-        raise UsageError(
-            "--calibrate changes no prediction, and the noisy AUROC takes scores as they are; leave it out with "
-            "--epsilon"
-        )
-    epsilon, run = check_epsilon(request.epsilon), read_run(request.run)
-    bias = bias_for(run, request.prior)
-    with open_features(features_of(run, request.features), progress=progress) as features:
-        _check(run, features, request, progress)
-        unit = _unit_of(features, request.unit)
-        delta, n_test = _delta(run, request.delta), test_units(features, unit)
-        planned = _planned(epsilon, check_delta(delta, n_test), n_test)
-        entry = Entry(
-            run=secrets.token_hex(16),
-            name=str(run.folder.absolute()),
-            method=EVALUATION,
-            unit=unit,
-            private=True,
-            delta=delta,
-            releases=planned,
-        )
-        people = test_people(features, unit)
+    with _prepared(request, progress) as (run, features, entry):
+        n_test = test_units(features, entry.unit)
+        bias, people = bias_for(run, request.prior), test_people(features, entry.unit)
         sums = (
             held_out_counts(right_and_wrong(features.blocks("test"), run.weights, bias, people)),
             score_sums(score_cells(features.blocks("test"), run.weights, bias, people)),
         )
-        account = book_of(features, request.book, group="test", unit=unit)
+        account = book_of(features, request.book, group="test", unit=entry.unit)
         charge_evaluation(account, entry, progress)
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append)
     counts, scores = (
         mechanism.release(one, release.noise_multiplier, purpose=release.purpose)
-        for one, release in zip(sums, planned, strict=True)
+        for one, release in zip(sums, entry.releases, strict=True)
     )
-    sigma, auroc_sigma = (release.noise_multiplier for release in planned)
+    sigma, auroc_sigma = (release.noise_multiplier for release in entry.releases)
     tested = NoisyTest.of(counts.value[:, 0], sigma)
     area, error = noisy_auroc(scores.value, auroc_sigma * sums[1].sensitivity, tested) or (None, None)
     accuracy = vars(noisy_accuracy(tested, n_test, run.class_names))
     accuracy |= {"test_macro_auroc": area, "test_macro_auroc_std": error}
     return {
         "run": str(request.run),
-        "unit": unit,
-        "epsilon": epsilon,
-        "delta": delta,
+        "unit": entry.unit,
+        "epsilon": request.epsilon,
+        "delta": entry.delta,
         "noise_multiplier": sigma,
         "auroc_noise_multiplier": auroc_sigma,
         "book": str(account.path),
         **{key: value for key, value in accuracy.items() if value is not None},
         "test_counts": {"right": tested.right, "by_class": tested.by_class.tolist()},
     }
+
+
+def dry_run_of_evaluation(request: EvaluateRequest, progress: Progress) -> DryRun:
+    """What `evaluate_private` would read and spend. Nothing is drawn, charged or written; raises as it does."""
+    with _prepared(request, progress) as (run, features, entry):
+        account = existing_book(features, request.book, group="test", unit=entry.unit)
+        n_test, spent = test_units(features, entry.unit), preview(account, [entry])
+        path = features.path
+    book = None if account is None else account.path
+    facts = {
+        "run": str(request.run),
+        "unit": entry.unit,
+        "n_test": n_test,
+        "epsilon": request.epsilon,
+        "delta": entry.delta,
+        "noise_multipliers": {one.purpose: one.noise_multiplier for one in entry.releases},
+        "together": together_facts(spent),
+        "book": None if book is None else str(book),
+    }
+    noise = ", ".join(f"{one.purpose} with noise multiplier {one.noise_multiplier:.4g}" for one in entry.releases)
+    lines: Lines = [
+        ("reads", f"{run.folder}, and {path}: {n_test:,} private test {'people' if entry.unit == OWNER else 'rows'}"),
+        ("spends", f"epsilon {request.epsilon:g} at delta {rounded_up(entry.delta or 0.0)}"),
+        ("", noise),
+        *together_line(spent),
+    ]
+    return DryRun(facts, [*lines, *written(book=book)])
+
+
+@contextmanager
+def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[RunFolder, FeatureReader, Entry]]:
+    """The run, the open features, and what the book is to count, after all checks. Raises as `evaluate_private`."""
+    if request.epsilon is None or request.calibrate is not None:
+        raise UsageError(
+            "--calibrate changes no prediction, and the noisy AUROC takes scores as they are; leave it out with "
+            "--epsilon"
+        )
+    epsilon, run = check_epsilon(request.epsilon), read_run(request.run)
+    bias_for(run, request.prior)
+    with open_features(features_of(run, request.features), progress=progress) as features:
+        _check(run, features, request, progress)
+        unit = _unit_of(features, request.unit)
+        delta, n_test = _delta(run, request.delta), test_units(features, unit)
+        yield (
+            run,
+            features,
+            Entry(
+                run=secrets.token_hex(16),
+                name=str(run.folder.absolute()),
+                method=EVALUATION,
+                unit=unit,
+                private=True,
+                delta=delta,
+                releases=_planned(epsilon, check_delta(delta, n_test), n_test),
+            ),
+        )
 
 
 def _planned(epsilon: float, delta: float, n_test: int) -> tuple[Releases, Releases]:

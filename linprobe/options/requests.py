@@ -418,6 +418,7 @@ class TuneRequest(
 
 @dataclass(frozen=True)
 class EvaluateRequest(
+    DryRunOption,
     JsonOption,
     ForPrior,
     Calibrate,

@@ -136,6 +136,26 @@ def test_the_noise_released_is_the_noise_stated(cli, later, monkeypatch: pytest.
     assert stds == pytest.approx([found["noise_multiplier"] * 2**0.5, found["auroc_noise_multiplier"] * 2])
 
 
+def test_a_dry_run_states_what_the_release_then_does(cli, refused, later) -> None:
+    later()
+    words = [*EVALUATE, "--unit", "owner", "--book", "own.jsonl"]
+    refused(cli("evaluate", "run", "later.h5", "--dry-run"), 2, ["--dry-run", "--epsilon"])
+    refused(cli(*EVALUATE, "--dry-run"), 2, ["unit", "owner", "record"])
+    before = set(Path().rglob("*"))
+    planned = result_of(cli(*words, "--dry-run", "--json"))
+    assert "100 private test people" in cli(*words, "--dry-run").stdout
+    assert set(Path().rglob("*")) == before
+    found = result_of(cli(*words, "--json"))
+    assert {key: planned[key] for key in ("run", "unit", "n_test", "epsilon", "delta", "book")} == {
+        key: found[key] for key in ("run", "unit", "n_test", "epsilon", "delta", "book")
+    }
+    assert list(planned["noise_multipliers"].values()) == [found["noise_multiplier"], found["auroc_noise_multiplier"]]
+    assert planned["together"]["epsilon"] == result_of(cli("budget", "own.jsonl", "--json"))["epsilon"]
+    assert result_of(cli(*words, "--dry-run", "--json"))["together"]["runs"] == 2
+    assert cli("budget", "own.jsonl", "--set-cap", 1.1, "--delta", "1e-4").status == 0
+    refused(cli(*words, "--dry-run"), 4, ["cap"])
+
+
 def test_python_does_what_the_command_does(later) -> None:
     later()
     asked = {"epsilon": 1, "unit": "owner", "delta": 2e-4, "book": "own.jsonl"}

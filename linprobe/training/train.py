@@ -131,8 +131,8 @@ class Ready:
         said = [*_random_weights(self.features, self.other)]
         if self.features.description.shares_owners:
             said.append(
-                f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people that the model "
-                "knows, and may be lower on others"
+                f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people seen in "
+                "training, and may be lower on new people"
             )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}. --method names another")

@@ -29,7 +29,7 @@ from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.relations import REMOVED, Relation
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PRIVATE_MODE, alone
-from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
+from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, read_fault
 
 OLD_FORMAT, BOOK_FORMAT = 1, 2
 FIRST_LINE = json.dumps({"book": BOOK_FORMAT}).encode() + b"\n"
@@ -134,7 +134,7 @@ def read_book(path: Path) -> Contents:
     """The contents of a book; empty if there is no file.
 
     Raises:
-        DataError: the file is no budget book, or is damaged.
+        DataError: the file is no budget book, or is damaged. LinprobeError: it cannot be read for a reason outside it.
     """
     try:
         if not path.exists():
@@ -142,7 +142,9 @@ def read_book(path: Path) -> Contents:
         _refuse_special(path)
         written = path.read_bytes()  # without a lock: a line that is being written has no end yet
     except OSError as error:
-        raise DataError(f"budget book {path} cannot be read ({error.strerror}); restore it from a copy") from None
+        raise read_fault(f"budget book {path}", error) or DataError(
+            f"budget book {path} cannot be read ({error.strerror}); restore it from a copy"
+        ) from None
     return _parsed(path, written)
 
 

@@ -33,7 +33,7 @@ from linprobe.accounting.events import OWNER
 from linprobe.accounting.figures import cost_in_words, rounded_up
 from linprobe.accounting.spending import spending
 from linprobe.atomic_files import alone, open_regular, replace_when_complete, sync_folder
-from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
+from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, read_fault
 
 Keys = NDArray[np.uint64]
 KINDS = ("rows", "images", "owners")
@@ -122,7 +122,7 @@ def read_keys(path: Path) -> RowKeys:
     """The keys in a file.
 
     Raises:
-        DataError: a damaged file, or one that cannot be read.
+        DataError: a damaged file. LinprobeError: one that cannot be read for a reason outside it.
     """
     try:
         with open_regular(path) as stream:
@@ -134,6 +134,8 @@ def read_keys(path: Path) -> RowKeys:
         if len(content) != STORED.itemsize * sum(sizes) or _digest(content) != header["digest"]:
             raise ValueError("its content is not what its first line states")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if (fault := read_fault(f"row keys {path}", error)) is not None:
+            raise fault from None
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise _unusable(path, f"cannot be read ({reason[:120]})") from None
     parts = np.split(np.frombuffer(content, dtype=STORED).astype(np.uint64), np.cumsum(sizes)[:-1])
@@ -191,7 +193,7 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
 
     Args:
         new: keys of what a run protects and of what it uses as public. whose: the public rows, for the message.
-        unit: of the run; None if it promises nothing for its rows. spare: number of public rows that may be private, by chance.
+        unit: of the run; None if it promises nothing for its rows. spare: public rows that may be private by chance.
     """
     for path, contents, theirs in keyed_books(folder) if unit is not None or len(new.public) else ():
         units = {entry.unit for entry in contents.counted if entry.private} if len(new.public) else set()

@@ -188,8 +188,8 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
     if isinstance(loaded, list | tuple) and len(loaded) == len(PAIRS[0]) and getattr(loaded[0], "ndim", 0) > 1:
         keys = _pair(PAIRS[0], _group_or_train(source), owner).values()
         return {key: _to_numpy(part, source) for key, part in zip(keys, loaded, strict=True)}
-    key = _key_of_file(source, owner, pair, progress)
-    return {key: _to_numpy(loaded, source) if source.suffix == ".pt" else loaded}
+    array = _to_numpy(loaded, source) if source.suffix == ".pt" else loaded
+    return {_key_of_file(source, owner, pair, progress): array}
 
 
 def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Progress) -> str:

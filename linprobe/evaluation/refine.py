@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from linprobe.atomic_files import json_text
-from linprobe.data.dataset import check_test_rows, open_features
+from linprobe.data.dataset import check_test_rows, open_features, unlabelled_group
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, extraction_of
-from linprobe.data.row_checks import GroupRows
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.evaluation.pdp_report import signing_key, write_derived
 from linprobe.options.requests import RefineRequest
@@ -46,11 +45,6 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     verified(run)
     key = signing_key(run, request.sign)
     refuse_unrefinable(run)
-    if run.manifest.centre == "none" and run.manifest.n_private:
-        raise UsageError(
-            f"run {run.folder} was not centred, so rows of another kind would go unnoticed and make it worse; train "
-            "with --unlabelled, which counts the private rows near them"
-        )
     if run.manifest.test_rows == "private" and run.manifest.test_accuracy is not None:
         raise PrivacyError(
             f"run {run.folder} states a noisy accuracy of its weights on private test rows, and other weights need "
@@ -60,9 +54,15 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
         with open_features(request.unlabelled, labelled=False) as rows:
             check_made_alike(run, rows.path, extraction_of(rows.description), progress)
             check_width(run, rows.n_features, rows.path)
-            refined = refined_by(run, run.weights, run.bias, rows)
+            given = unlabelled_group(rows)
             refuse_private_as_public(run, rows, "a refinement", progress, group=UNLABELLED)
-            refuse_private_in_books([GroupRows(rows, UNLABELLED)])
+            refuse_private_in_books([given])
+            if run.manifest.centre == "none" and run.manifest.n_private:
+                raise UsageError(
+                    f"run {run.folder} was not centred, so rows of another kind would go unnoticed and make it worse; "
+                    "train with --unlabelled, which counts the private rows near them"
+                )
+            refined = refined_by(run, run.weights, run.bias, rows)
             stated = refinement(rows, refined, run)
         accuracy, figures = _measured(run, refined, progress)
         made = {MODEL: _archive(refined), UNREFINED: run[MODEL]}

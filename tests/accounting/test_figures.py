@@ -12,6 +12,7 @@ from linprobe.accounting.accountants import GAUSSIAN, gaussian_figures
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_down, rounded_up
 from linprobe.cli import run
+from linprobe.cli._stderr import as_asked
 from linprobe.cli._terminal import guarantee_rows
 from linprobe.reporting.comparison import comparison_table, footer
 from linprobe.runs.guarantee import guarantee_text
@@ -70,9 +71,12 @@ def test_headline_states_mu_and_rho_or_says_that_samples_have_none():
     full, sampled = gaussian_figures([Releases("gradient", 2.0, 1.0, 4)]), gaussian_figures([Releases("", 2.0, 0.1, 4)])
     assert gaussian_words(**full) == "GDP mu 1, zCDP rho 0.5"
     assert gaussian_words(**sampled) == "no GDP mu or zCDP rho: Poisson samples or private selection"
-    rows = dict(guarantee_rows({"epsilon": 3.0, "delta": 1e-5, **sampled}))
-    assert rows["GDP mu"] == rows["zCDP rho"] == "none: Poisson samples or private selection"
-    assert "GDP mu" not in dict(guarantee_rows({"epsilon": None, "delta": 1e-5, **full}))
+    claim = {"epsilon": 3.0, "delta": 1e-5, **sampled}
+    assert list(dict(guarantee_rows(claim))) == ["epsilon", "delta"]
+    with as_asked(quiet=False, verbose=True):
+        rows = dict(guarantee_rows(claim))
+        assert rows["GDP mu"] == rows["zCDP rho"] == "none: Poisson samples or private selection"
+        assert "GDP mu" not in dict(guarantee_rows({**claim, "epsilon": None, **full}))
 
 
 def test_json_keeps_the_float_that_the_line_rounds_up(capsys):

@@ -93,10 +93,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "alone.npz", X=g.normal(size=(40, 6)))
     np.savez(folder / "owned.npz", **arrays, owner_train=np.arange(240) // 2)
     np.savez(folder / "twice.npz", **{**arrays, "X_train": np.repeat(arrays["X_train"][::2], 2, axis=0)})
-    made = {"features": "arrays", "later": "arrays", "new": "arrays", "patients": "owned", "twice": "twice"}
-    made["unlabelled"] = "alone"
+    made = {"features": "arrays", "new": "arrays", "patients": "owned", "twice": "twice"}
+    made |= {"unlabelled": "alone", "later": "later"}
+    np.savez(folder / "later.npz", **{**arrays, "X_test": g.normal(size=(60, 6)).astype(np.float32)})
     for name, source in made.items():
-        assert run(["import", str(folder / f"{source}.npz"), "--out", str(folder / f"{name}.h5")]) == 0
+        private = ["--private-test"] if name == "later" else []
+        assert run(["import", str(folder / f"{source}.npz"), *private, "--out", str(folder / f"{name}.h5")]) == 0
     words = ["--method", "noisy-gd", "--eps", "3", "--steps", "3", "--book", str(folder / "book.jsonl")]
     assert run(["train", str(folder / "features.h5"), *words, "--out", str(folder / "runs" / "first")]) == 0
     attacked = ["--resamples", "0", "--out", str(folder / "attack.json")]

@@ -151,7 +151,9 @@ def labelled_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     np.savez(folder / "rows.npz", **rows, **{f"y_{group}": labels[part] for group, part in parts.items()})
     assert run(["import", str(folder / "rows.npz"), "--out", str(folder / "rows.h5")]) == 0
     words = ["--method", "noisy-gd", "--eps", "3", "--steps", "5", "--out", str(folder / "run")]
-    assert run(["train", str(folder / "rows.h5"), *words]) == 0
+    with pytest.MonkeyPatch.context() as patch:  # the test rows are private rows of `digits_run`
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        assert run(["train", str(folder / "rows.h5"), *words]) == 0
     return folder / "run", request.param
 
 

@@ -81,7 +81,7 @@ def test_other_rows_of_a_private_person_are_private(
         file_of(tmp_path / name, {"train": strangers, "public": owner}, train=B, public=C[:40])
     for name, owner in (("rows.h5", people("p", 40)), ("stranger rows.h5", people("new", 40))):
         file_of(tmp_path / name, {"rows": owner}, rows=C[40:80])
-    trained("private.h5", "run", "--unit", "owner")
+    trained("private.h5", "run", "--unit", "owner", "--centre", "auto", "--condition", "mean", "--eps", 20)
     words = [*USES[use], *(["--unit", "owner"] if USES[use][0] == "train" else [])]
     refused(cli(*words), 4, ["people"])
     assert not list(tmp_path.glob("out*"))

@@ -60,7 +60,7 @@ def test_arrays_without_labels_become_rows(cli: Cli, tmp_path: Path) -> None:
 def test_arrays_with_some_labels_are_refused(cli: Cli, refused: Callable[..., None], tmp_path: Path) -> None:
     x, y = gaussian_rows("unlabelled", 30)
     np.savez(tmp_path / "both.npz", X=x, y=y)
-    refused(cli("import", "both.npz", "--out", "u.h5"), 3, ["X_train", "X without y"], notes=1)
+    refused(cli("import", "both.npz", "--out", "u.h5"), 3, ["training labels are private", "--classes"])
     np.save(tmp_path / "X.npy", x)
     np.save(tmp_path / "X_train.npy", x)
     refused(cli("import", "X.npy", "X_train.npy", "--out", "u.h5"), 2, ["X alone"])

@@ -297,7 +297,7 @@ def _written(
             stream.write(f"\nBalanced accuracy, %, {spread}:\n\n{table}")
     about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
     picture = out / "accuracy_against_epsilon.png"
-    figure = accuracy_against_epsilon(picture, summaries, *levels, about, guessing=commonest[1])
+    figure = accuracy_against_epsilon(picture, summaries, *levels, about, guessing=guessing["commonest_share"])
     attacked = {}
     if request.attack:
         attacks = [

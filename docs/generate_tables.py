@@ -104,22 +104,44 @@ def measured() -> str:
 
 
 def evidence() -> str:
-    """A table for each data set and number of public shots: methods by epsilon."""
-    parts = []
-    for (data, shots), rows in _studies().items():
-        epsilons = _epsilons(rows)
-        lines = []
-        for name in dict.fromkeys(row["row"] for row in rows if row["epsilon"] is not None):
-            found = {row["epsilon"]: row for row in rows if row["row"] == name}
-            lines.append([name, *(_cell(found.get(epsilon), rows) for epsilon in epsilons)])
-        for row in rows:
-            if row["epsilon"] is None:
-                lines.append([f"{row['row']}, {_shown(row)}", *[""] * len(epsilons)])
-        seeds = len(rows[0]["figures"])
-        public = f"{shots} public rows per class" if shots else "no public rows"
-        table = _table(("method", *(f"eps {epsilon:g}" for epsilon in epsilons)), lines)
-        parts.append(f"### {data}, {public}, {seeds} seeds\n\n{table}")
+    """For each data set its figure and, folded, a table for each number of public shots: methods by epsilon."""
+    studies, parts = _studies(), []
+    for data in dict.fromkeys(data for data, _ in studies):
+        parts.append(f"### {data}\n\n![{_seen(data, studies)}](images/evidence-{data}.png)")
+        parts += [_folded(data, shots, rows) for (other, shots), rows in studies.items() if other == data]
     return "\n\n".join(parts)
+
+
+def _seen(data: str, studies: Mapping[tuple[str, int], list[dict[str, Any]]]) -> str:
+    """What the figure of a data set shows, for readers who do not see it: the default method and its levels."""
+    words = []
+    for shots in (shots for other, shots in studies if other == data):
+        rows = studies[data, shots]
+        chosen = choose(Facts(public=shots > 0, text=False)).method
+        first, *_, last = sorted((row for row in rows if row["row"] == chosen), key=lambda row: row["epsilon"])
+        ends = " to ".join(f"{100 * mean(row['figures']):.1f} at epsilon {row['epsilon']:g}" for row in (first, last))
+        free = [f"{row['row']} {100 * mean(row['figures']):.1f}" for row in rows if row["epsilon"] is None]
+        words.append(f"{_with_public(shots)}, {', '.join([f'{chosen} {ends}', *free])}")
+    kind = "Balanced accuracy" if data == "rare" else "Accuracy"
+    return f"{kind} in percent against epsilon: {'; '.join(words)}."
+
+
+def _with_public(shots: int) -> str:
+    return f"with {shots} public rows per class" if shots else "without public rows"
+
+
+def _folded(data: str, shots: int, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table of a data set and number of public shots, in a block that opens."""
+    epsilons, lines = _epsilons(rows), []
+    for name in dict.fromkeys(row["row"] for row in rows if row["epsilon"] is not None):
+        found = {row["epsilon"]: row for row in rows if row["row"] == name}
+        lines.append([name, *(_cell(found.get(epsilon), rows) for epsilon in epsilons)])
+    for row in rows:
+        if row["epsilon"] is None:
+            lines.append([f"{row['row']}, {_shown(row)}", *[""] * len(epsilons)])
+    table = _table(("method", *(f"eps {epsilon:g}" for epsilon in epsilons)), lines)
+    summary = f"Table: {data} {_with_public(shots)}, {len(rows[0]['figures'])} seeds"
+    return f'<details markdown="1">\n<summary>{summary}</summary>\n\n{table}\n\n</details>'
 
 
 def reached() -> str:
@@ -136,7 +158,8 @@ def reached() -> str:
     ratios = [f"{step['noisy_gd_float32'] / step['opacus_ghost']:.2f}" for step in steps.values()]
     return (
         f"{table}\n\nTest accuracy in percent, 2 public rows per class, delta 1e-5: mean ± SD over {seeds} "
-        f"seeds.\nA noisy step on 50,000 rows of 2,048 features with {_listed(list(steps))} classes takes\n"
+        f"seeds\n(the chart: `docs/draw_figures.py`). A noisy step "
+        f"on 50,000 rows of 2,048 features with {_listed(list(steps))} classes takes\n"
         f"{_listed(ratios)} of the time of Opacus with ghost clipping "
         "([benchmarks](benchmarks/README.md#time-of-a-step))."
     )

@@ -301,10 +301,11 @@ def path_from(argument: str) -> Path:
     if argument != "-":
         return Path(argument)
     try:
-        lines = [line.strip() for line in sys.stdin if line.strip()]
+        text = sys.stdin.read()
     except UnicodeDecodeError:
-        lines = ["\0"]
-    if lines and (len(lines[-1]) > LONGEST_PATH or "\0" in lines[-1]):
+        text = "\0"
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    if "\0" in text or (lines and len(lines[-1]) > LONGEST_PATH):
         raise UsageError(
             "argument - reads a path from standard input, which holds no text, or a line that is too long for a path; "
             "give the file in place of -"

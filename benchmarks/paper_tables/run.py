@@ -5,9 +5,9 @@
     python benchmarks/paper_tables/run.py domain-shift private.h5 --public same.h5 --public other.h5
     python benchmarks/paper_tables/run.py accounting
 
-Writes TABLE.json into this folder. `draw.py` then draws the figures into docs/images, and `render.py` writes
-docs/reproduction.md, with paper and measurement side by side. Runs stay in DIR, so an interrupted table can resume.
-Benchmarks treat all rows as public.
+Writes TABLE.json into this folder. `docs/draw_figures.py` then draws the figures into docs/images, and `render.py`
+writes docs/reproduction.md, with paper and measurement side by side. Runs stay in DIR, so an interrupted table can
+resume. Benchmarks treat all rows as public.
 """
 
 from __future__ import annotations

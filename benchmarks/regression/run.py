@@ -1,6 +1,6 @@
 """The synthetic linear regression of Amid et al. 2022, section 3: cold and warm DP-SGD and exact mirror descent.
 
-    python benchmarks/regression/run.py [--quick] [--json FILE] [--plot FILE]
+    python benchmarks/regression/run.py [--quick] [--json FILE]
 
 For p features, 10,000 private and 1.5 p public records: 40 of the first p/5 features and 80 of the others are 0.05, the
 rest 0; theta ~ N(0, I), y ~ N(theta . x, 0.01). Each step uses all rows; (epsilon, delta) = (1, 1e-5). As in the paper,
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from linprobe.gradients.loss import loss_and_gradient
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.reporting.plots import PALETTE, new_figure
 
 N_PRIVATE, EPSILON, DELTA, STEPS = 10_000, 1.0, 1e-5, 60
 DIMENSIONS = (500, 1000, 2000, 4000, 6000)
@@ -91,39 +89,17 @@ def measure(dimensions: tuple[int, ...], trials: int) -> list[dict[str, Any]]:
     return results
 
 
-def plot(results: list[dict[str, Any]], trials: int, path: Path) -> None:
-    """Mean squared error against p with two standard errors, and the noise floor of y."""
-    title = f"Regression on synthetic data at epsilon {EPSILON:g}\n{N_PRIVATE:,} private and 1.5 p public records"
-    note = f"Points: mean over {trials} trials; bars: two standard errors."
-    with new_figure(path, (6.8, 4.8), title=title, note=note) as (axes,):
-        for place, (name, marker) in enumerate(zip(ALGORITHMS, "os^", strict=True)):
-            own = [one for one in results if one["algorithm"] == name]
-            sizes, means = [one["p"] for one in own], [one["mean"] for one in own]
-            bars = [2 * one["std"] / math.sqrt(trials) for one in own]
-            axes.errorbar(sizes, means, yerr=bars, marker=marker, color=PALETTE[place], capsize=3)
-            words = {"textcoords": "offset points", "color": PALETTE[place], "weight": "bold", "va": "center"}
-            axes.annotate(name, (sizes[-1], means[-1]), (8, (0, 5, -6)[place]), **words)
-        axes.axhline(0.01, color="black", linestyle=":")
-        axes.annotate("noise of y: no method can do better", (2000, 0.01), (4, 4), textcoords="offset points")
-        axes.set(xlabel="features p", ylabel="mean squared error of predictions", yscale="log")
-        axes.set_xlim(0, 1.3 * max(one["p"] for one in results))
-        axes.grid(alpha=0.3, which="both")
-
-
 def main() -> None:
-    """Measure, print, and write JSON and figure if --json and --plot are given."""
+    """Measure, print, and write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two dimensions, three trials")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     trials = 3 if arguments.quick else 20
     results = measure(DIMENSIONS[:2] if arguments.quick else DIMENSIONS, trials)
     if arguments.json:
         document = {"trials": trials, "steps": STEPS, "epsilon": EPSILON, "delta": DELTA, "results": results}
         arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    if arguments.plot:
-        plot(results, trials, arguments.plot)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Weak scaling: seconds of a noisy step with equal shards in 1 to K processes, and the share of the all-reduce.
 
-    python benchmarks/scaling/run.py [--processes 1 2] [--json FILE] [--plot FILE.png]
+    python benchmarks/scaling/run.py [--processes 1 2] [--json FILE]
 
 Starts K processes over gloo on this machine, each with one thread, and times steps of `noisy-gd` on random rows in
 memory: clipped sum, all-reduce, noise, broadcast of the weights. Efficiency is the time of one process over that of K.
@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,6 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.parallel.torch_group import group
-from linprobe.reporting.plots import BLUE, VERMILION, new_figure
 
 ROUNDS, STEPS, WARM_UP = 3, 8, 2
 SIGMA, CLIP_NORM = 10.0, 0.5
@@ -94,36 +92,8 @@ def launch(n_processes: int, sizes: list[str]) -> dict[str, float]:
     return times
 
 
-def draw(path: Path, results: dict[str, Any]) -> None:
-    """Seconds of a step and of its all-reduce as bars, labelled with the efficiency."""
-    measured = results["measured"]
-    places = [entry["processes"] for entry in measured]
-    exchanged = [entry["seconds_of_all_reduce"] for entry in measured]
-    computed = [entry["seconds_a_step"] - entry["seconds_of_all_reduce"] for entry in measured]
-    title = (
-        f"Weak scaling: a noisy step on {results['rows_each']:,} rows for each process\n"
-        f"{results['features']:,} features, {results['classes']} classes, float32, {results['cores']} cores"
-    )
-    note = f"Efficiency: time of one process, divided by this time. Least median of {ROUNDS} rounds; one thread each."
-    with new_figure(path, (6.4, 4.4), title=title, note=note) as (axes,):
-        axes.bar(places, computed, 0.5, color=BLUE, label="computing")
-        axes.bar(places, exchanged, 0.5, computed, color=VERMILION, hatch="////", edgecolor="white", label="all-reduce")
-        for entry in measured:
-            words = f"{entry['seconds_a_step']:.2f} s, efficiency {entry['efficiency']:.0%}"
-            top = (entry["processes"], entry["seconds_a_step"])
-            axes.annotate(words, top, (0, 3), textcoords="offset points", ha="center")
-        axes.set(
-            xlabel="processes",
-            ylabel="time of a step, seconds",
-            xticks=places,
-            xlim=(min(places) - 0.6, max(places) + 0.6),
-            ylim=(0, 1.2 * max(entry["seconds_a_step"] for entry in measured)),
-        )
-        axes.legend(loc="upper left")
-
-
 def main() -> None:
-    """Measure, print, and write JSON and figure if --json and --plot are given."""
+    """Measure, print, and write JSON if --json is given."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, nargs="+", default=list(range(1, min(4, cores) + 1)))
@@ -133,7 +103,6 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=2048)
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path)
     parser.add_argument("--child", nargs=3, type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
@@ -168,8 +137,6 @@ def main() -> None:
     print(text)
     if given.json:
         given.json.write_text(text + "\n")
-    if given.plot:
-        draw(given.plot, results)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Seconds of one noisy full-batch step on N = 50,000 rows of 2,048 features, against peers and the machine's limits.
 
-    python benchmarks/speed/run.py [--quick] [--json FILE] [--plots FOLDER]
+    python benchmarks/speed/run.py [--quick] [--json FILE]
 
 All contenders read the same rows in the same process; fast ones take several consecutive steps. Each round times all
 contenders, further rounds time the fast ones, and the shortest time of each counts. `limit_*` is the larger of one read
@@ -238,11 +238,10 @@ def show(n_classes: int, figures: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measure, print the ratios, and write JSON and figure if --json and --plots are given."""
+    """Measure, print the ratios, and write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds instead of {ROUNDS}")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--plots", type=Path, help="draw growth.png in this folder")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
     wide = normalise_rows(np.random.default_rng(0).standard_normal((N, D), dtype=np.float32))
@@ -260,10 +259,6 @@ def main() -> None:
         print(f"{name} is left out: {reason}; pip install 'linprobe[bench]'")
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    if arguments.plots:
-        from plots import draw_growth
-
-        draw_growth(results, arguments.plots / "growth.png")
 
 
 if __name__ == "__main__":

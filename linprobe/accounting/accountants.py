@@ -191,9 +191,9 @@ class Accountant(ABC):
         spent = self.epsilon(releases_at(sigma), delta)
         if spent < LEAST_SHARE * epsilon:
             raise PrivacyError(
-                f"epsilon is {rounded_up(epsilon)}, and accountant {self.name} falls from more than that to "
-                f"{rounded_up(spent)} at noise multiplier {sigma:.4g}: it resolves nothing between; allowed: a larger "
-                "epsilon or delta, or another accountant"
+                f"epsilon is {rounded_up(epsilon)}, which accountant {self.name} cannot approach: its figure falls "
+                f"from more to {rounded_up(spent)} at noise multiplier {sigma:.4g}; allowed: a larger epsilon or "
+                "delta, or another accountant"
             )
         return sigma
 
@@ -579,8 +579,8 @@ def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) ->
     while excess(high) > 0:
         if high > math.log(MAX_SIGMA):
             raise PrivacyError(
-                f"epsilon is {rounded_up(epsilon)}, and the accountant finds more at every noise multiplier up to "
-                f"{MAX_SIGMA:g}; allowed: a larger epsilon; raise --eps or --delta, or choose another accountant"
+                f"epsilon is {rounded_up(epsilon)}, and the accountant gives a larger one at every noise multiplier "
+                f"up to {MAX_SIGMA:g}; allowed: a larger epsilon; raise --eps or --delta, or choose another accountant"
             )
         low, high, reach = high, high + reach, 2 * reach
     while low == high or excess(low) <= 0:

@@ -108,7 +108,7 @@ class Ledger:
             if event != before:
                 raise PrivacyError(
                     f"event {self.position} of the unfinished run was {before} and would now be {event}; the "
-                    "same noise must not meet other data; train anew under another name"
+                    "noise must not be reused on other data; train anew under another name"
                 )
         else:
             if self._lines is not None:

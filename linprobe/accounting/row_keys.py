@@ -1,4 +1,4 @@
-"""Which budget books count together: those of files that have a protected row, image or person in common.
+"""Which budget books count together: books of files that share a protected row, image or person.
 
 Beside a default book lies a file with 8 keyed bytes for each row, image and person that its runs protect. Two files of
 such keys are compared before a run is charged. The total of a file composes its own runs and the runs of every book
@@ -204,12 +204,12 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
         if max(map(len, hidden), default=0) > spare:
             raise PrivacyError(
                 f"{max(map(len, hidden))} of the {whose} are private rows, images or people of the runs in budget book "
-                f"{path}; no epsilon covers a row that is public once; give other rows, or {moved}"
+                f"{path}; a row that one run uses as public has no guarantee; give other rows, or {moved}"
             )
         if len(shown):
             raise PrivacyError(
-                f"{len(shown)} of the private rows, images or people were public in the runs of budget book {path}; no "
-                f"epsilon covers a row that is public once; remove them, or {moved}"
+                f"{len(shown)} of the private rows, images or people were public in the runs of budget book {path}; a "
+                f"row that one run uses as public has no guarantee; remove them, or {moved}"
             )
 
 

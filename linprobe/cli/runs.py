@@ -22,10 +22,10 @@ from linprobe.options.requests import (
 )
 
 NOISY_FIGURES = {
-    "right": "test_accuracy",
-    "std of its noise": "test_accuracy_std",
+    "accuracy": "test_accuracy",
+    "std of accuracy": "test_accuracy_std",
     "balanced accuracy": "test_balanced_accuracy",
-    "std of its noise, about": "test_balanced_accuracy_std",
+    "std of balanced accuracy, about": "test_balanced_accuracy_std",
 }
 
 
@@ -215,9 +215,8 @@ def _evaluate_private(request: EvaluateRequest) -> None:
     figures = [(name, result.get(key)) for name, key in NOISY_FIGURES.items()]
     recalls = [(f"recall of {name}", value) for name, value in result.get("test_accuracy_per_class", {}).items()]
     _terminal.table(
-        f"{result['n_test']} private test {'people' if people else 'rows'}: share of "
-        f"{'people’s ' if people else ''}predictions that are right, epsilon {result['epsilon']:g} at delta "
-        f"{result['delta']:g}",
+        f"{result['n_test']} private test {'people' if people else 'rows'}: noisy accuracy"
+        f"{', averaged over people' if people else ''}, epsilon {result['epsilon']:g} at delta {result['delta']:g}",
         [(name, _terminal.figure(value, ".4f")) for name, value in (*figures, *recalls) if value is not None],
     )
     typer.echo(f"{result['test_accuracy']:.4f}")

@@ -15,7 +15,7 @@ from linprobe.options.requests import CompareRequest, DryRunOption, JsonOption, 
 NOT_TUNED = ("unlabelled", "noise_seed", "insecure_seed", "checkpoint_every", "resume")
 FIGURES = {
     "balanced accuracy": "test_balanced_accuracy",
-    "std of that noise": "test_balanced_accuracy_std",
+    "std of balanced accuracy": "test_balanced_accuracy_std",
     "macro AUROC": "test_macro_auroc",
     "accuracy of labels": "test_label_accuracy",
 }
@@ -73,7 +73,7 @@ def _train(given: dict[str, Any]) -> None:
         rows_in_words(outcome),
         [
             *([] if accuracy is None else [(_accuracy_in_words(outcome), _terminal.figure(accuracy, ".4f"))]),
-            *([] if std is None else [("std of its noise", _terminal.figure(std, ".4f"))]),
+            *([] if std is None else [("std of test accuracy", _terminal.figure(std, ".4f"))]),
             *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),
             *guarantee_rows(outcome),
             ("steps", _terminal.figure(outcome["steps"], "d")),
@@ -87,7 +87,7 @@ def _train(given: dict[str, Any]) -> None:
 def _accuracy_in_words(outcome: dict[str, Any]) -> str:
     """What the accuracy of a run is of: rows, or, with noise, people."""
     people = outcome["unit"] == "owner" and outcome["test_accuracy_std"] is not None
-    return "right of a test person" if people else "test accuracy"
+    return "test accuracy by person" if people else "test accuracy"
 
 
 def _tune(given: dict[str, Any]) -> None:

@@ -394,7 +394,7 @@ def _lines(reader: Any, source: Path, width: int) -> list[tuple[int, list[str]]]
 def _numbers(
     rows: Sequence[tuple[int, list[str]]], places: Sequence[int], names: Sequence[str], source: Path
 ) -> NDArray[np.float32]:
-    """The columns `places` of some lines, (rows, columns); `names` are those of all columns."""
+    """The columns `places` of some lines, (rows, columns); `names` has the names of all columns."""
     kept = np.isin(np.arange(len(names)), places).tolist()
     cells = chain.from_iterable(compress(row, kept) for _, row in rows)
     try:
@@ -502,7 +502,7 @@ def _text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.st
 
 
 def _column(column: Any, name: str, where: Path) -> NDArray[np.floating]:
-    """The numbers of a column, (rows, 1), or those of its lists, (rows, length)."""
+    """The numbers of a column, (rows, 1), or of lists in it, (rows, length)."""
     from pyarrow import compute, types
 
     _refuse_nulls(column, name, where)

@@ -455,8 +455,8 @@ def private_units(
         return GroupRows(features, "train", keep), None, []
     if not features.has_owners("train"):
         raise UsageError(
-            f"unit is 'owner', and {features.path} does not say whose rows they are; allowed: record, or a file with "
-            "owners; import it with an array owner_train, or with --owner-column NAME"
+            f"unit is 'owner', and {features.path} does not name the owners of its rows; allowed: record, or a file "
+            "with owners; import it with an array owner_train, or with --owner-column NAME"
         )
     bounds, people = owner_bounds(features.owner_batches("train", keep), f"group train of {features.path}")
     if most is not None:

@@ -120,7 +120,7 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
         raise DataError(
             f"{where}: people with rows on both sides, in test and in train or public: {len(both)}; allowed: 0; remove "
             "their rows from one side and make the file again; extract --test-fraction splits by person; for an "
-            "accuracy on people that the model knows, import or extract with --owners-on-both-sides"
+            "accuracy on people seen in training, import or extract with --owners-on-both-sides"
         )
 
 

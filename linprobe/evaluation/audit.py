@@ -262,7 +262,7 @@ def subject_of(request: AuditRequest, method: Method) -> Subject:
         epsilon = selection_epsilon(choice.event, choice.delta, choice.accountant)
         return Subject(choice.plans[0], planted, alone, partial(_chosen, choice), epsilon)
     if request.part == COUNTS:
-        tested = None if people is not None else TEST_SHARE * request.epsilon  # a person may have many test rows
+        tested = None if people is not None else TEST_SHARE * request.epsilon  # no canary has several test rows
         settings = replace(settings, class_counts=True, test_epsilon=tested)
     plan = plan_run(settings, planted.dataset)
     return _of_histogram(request, plan, planted, paths) if request.part == HISTOGRAM else _of_run(plan, planted, paths)

@@ -83,7 +83,7 @@ class Planted:
 
     Attributes:
         dataset: all of them, in an order that puts canaries into every shard. places: of the canaries among its units.
-        first: column of the first canary; after those of the canaries come the `SPARE` columns.
+        first: column of the first canary; the `SPARE` columns follow the columns of the canaries.
         labels: of the canaries, shape (canaries,).
         own_classes: whether each canary has a class that no other row has; there is then a test row like it.
     """

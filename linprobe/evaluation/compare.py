@@ -296,7 +296,8 @@ def _written(
             table = markdown(*comparison_table(summary, "**{}**", balanced=True))
             stream.write(f"\nBalanced accuracy, %, {spread}:\n\n{table}")
     about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
-    figure = accuracy_against_epsilon(out / "accuracy_against_epsilon.png", summaries, *levels, about)
+    picture = out / "accuracy_against_epsilon.png"
+    figure = accuracy_against_epsilon(picture, summaries, *levels, about, guessing=guessing["commonest_share"])
     attacked = {}
     if request.attack:
         attacks = [

@@ -165,8 +165,9 @@ def refuse_moving(manifest: Manifest) -> None:
         return
     if manifest.unit == OWNER:
         raise PrivacyError(
-            f"the losses of people in this run were computed {moves}, where the loss of one may move with the rows of "
-            "another, so a histogram has no proven sensitivity; allowed: runs on the CPU with this version; train again"
+            f"the losses of people in this run were computed {moves}, where the loss of a person may move with the "
+            "rows of another, so a histogram has no proven sensitivity; allowed: runs on the CPU with this version; "
+            "train again"
         )
 
 

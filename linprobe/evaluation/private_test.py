@@ -1,6 +1,6 @@
 """`linprobe evaluate --epsilon`: a noisy accuracy of a finished run on private test rows, or of private test people.
 
-The sums and their sensitivity are those of `linprobe.mechanisms.correct_predictions`, and the weights are released
+`linprobe.mechanisms.correct_predictions` has the sums and their sensitivity, and the weights are released
 already. So the release is private by itself, at the epsilon that was asked for, under zero-out of one test row or
 person. It is charged, before its noise is drawn, to the budget book of the test rows. That book counts together with
 every book that has a row, an image or an owner in common, so a person who has training rows too is charged for both.
@@ -104,7 +104,7 @@ def _unit_of(features: FeatureReader, unit: str | None) -> str:
     owned = features.has_owners("test")
     if owned == (unit is not None) or (unit == RECORD):
         return unit or RECORD
-    problem = "names the owner of each test row" if owned else "does not say whose its test rows are"
+    problem = "names the owner of each test row" if owned else "does not name the owners of its test rows"
     raise UsageError(
         f"unit is {unit}, and {features.path} {problem}; allowed: {f'{OWNER} or {RECORD}' if owned else RECORD}; "
         f"give --unit {OWNER if owned else RECORD}"

@@ -90,7 +90,7 @@ def _archive(refined: Refined) -> bytes:
 
 
 def _measured(run: RunFolder, refined: Refined, progress: Progress) -> tuple[Accuracy, dict[str, Any] | None]:
-    """What the manifest states on public test rows, and their figures; nothing if the rows are not those of the run."""
+    """What the manifest states on public test rows, and their figures; nothing if the run has other test rows."""
     manifest = run.manifest
     nothing = measured_accuracy(None, "none", 0)
     if manifest.test_accuracy is None:

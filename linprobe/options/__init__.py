@@ -81,8 +81,8 @@ class RunOptions:
     )
     unlabelled: Path | None = option(
         None,
-        "Feature file of public rows without labels, from the same backbone; they centre rows where nothing else "
-        "does, and refine the weights after training, as far as a noisy count shows them to be like the private rows.",
+        "Feature file of public rows without labels, from the same backbone. They centre rows that nothing else "
+        "centres, and refine the weights after training; a noisy count of similar private rows decides how strongly.",
         metavar="FILE",
         group="Data",
     )

@@ -39,8 +39,8 @@ SPLIT = "Group of the row: train, test (or val, validation, valid) or public."
 CLASSES = "Class names in label order, or a file with one per line."
 PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 BOTH_SIDES = (
-    "People may have test rows and other rows, and --test-fraction splits rows, not people: accuracy is on people that "
-    "the model knows."
+    "Allow people with both test rows and other rows; --test-fraction then splits rows, not people. Accuracy is on "
+    "people seen in training."
 )
 PROCESSES = "one per processor, at most 8"
 DIGITS = "digits"  # the built-in data
@@ -113,7 +113,7 @@ class ForPrior:
     prior: str | None = option(
         None,
         "Class shares to predict for: train, uniform, LABEL=SHARE,..., or a JSON file; from the run's class counts.",
-        unset="those of the run: train, or uniform with class weight balanced",
+        unset="train, or uniform for a run with class weight balanced",
         metavar="PRIOR",
     )
 
@@ -448,7 +448,7 @@ class EvaluateRequest(
         after="; owner: a person, with all test rows of that person",
         unset="record; required if test rows have owners",
     )
-    book: Path | None = option(None, "With --epsilon: the budget book.", unset="that of the test rows")
+    book: Path | None = option(None, "With --epsilon: the budget book.", unset="the book of the test rows")
 
 
 @dataclass(frozen=True)
@@ -486,8 +486,8 @@ class RefineRequest(
 ):
     """Refine the weights of a run with public rows without labels, and print the new run.
 
-    The guarantee is that of the run, and nothing is spent. The rows must be public: the
-    refined weights would reveal private ones.
+    The new run has the guarantee of RUN and spends no budget. The rows must be public: the
+    refined weights would reveal private rows.
     """
 
     unlabelled: Path = option(help="Feature file of rows without labels, from the same backbone.", argument="ROWS")

@@ -1,7 +1,7 @@
 """A comparison in tables, sentences and plots.
 
-A table has one row for each method and setting and one column for each epsilon. In a plot, rows differ in colour,
-marker and line, so that a plot can be read without colours.
+A table has one row for each method and setting and one column for each epsilon. A plot has one panel for each row of
+the table, so that lines that coincide stay apart.
 
 Figures of merit: Golatkar et al. 2022 (AdaMix), section 4: test error against epsilon, and the performance boost.
 """
@@ -9,15 +9,15 @@ Figures of merit: Golatkar et al. 2022 (AdaMix), section 4: test error against e
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.figures import ONE, gaussian_words, rounded_up
-from linprobe.reporting.plots import GREY, PALETTE, new_figure
+from linprobe.reporting.plots import COLUMN, accuracy_curves, name_ends, new_figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +154,7 @@ def boosts(summaries: Sequence[Summary], public: str, paragon: str) -> dict[tupl
 
 Header = tuple[str, ...]
 Rows = list[tuple[str, ...]]
-MARKERS = "osD^vP*X"
-DASHES = ("-", "--", "-.", ":")
 MOST_PANELS_A_ROW = 3
-APART = 0.02  # distance of the rows at one epsilon, in decades, so that error bars stay apart
 
 
 def comparison_table(summary: Sequence[Mapping[str, Any]], best: str, *, balanced: bool = False) -> tuple[Header, Rows]:
@@ -232,34 +229,61 @@ def footer(composed: dict[str, Any]) -> str:
     return text
 
 
-@contextmanager
-def _panels(path: Path, panels: int, title: str, note: str) -> Iterator[list[Any]]:
-    """`new_figure` with a grid of `panels` panels and one legend."""
-    columns = min(panels, MOST_PANELS_A_ROW)
-    rows = -(-panels // columns)
-    size = (3 + 4.2 * columns, 1 + 3.8 * rows)
-    with new_figure(path, size, rows, columns, title=title, note=note, sharey=True) as axes:
-        for unused in axes[panels:]:
+def accuracy_against_epsilon(
+    path: Path, summaries: Sequence[Summary], public: str, paragon: str, about: str, *, guessing: float
+) -> Path | None:
+    """Test accuracy against epsilon (the AdaMix paper's figure 1), a panel for each row and setting that spends.
+
+    A panel shows its row with one standard deviation, the other rows of the setting in grey, and the rows `public` and
+    `paragon`, which spend nothing, as lines. `about` names the data and their number. The axis of accuracy begins at
+    `guessing`, the accuracy of always predicting the commonest class.
+
+    Returns: `path`, or None if no row spends.
+    """
+    spending = [one for one in summaries if one.epsilon is not None]
+    if not spending:
+        return None
+    curves, levels = _curves(summaries, (public, paragon))
+    panels = [(setting, row) for setting, found in curves.items() for row in found]
+    columns = min(MOST_PANELS_A_ROW, len(panels))
+    lines = -(-len(panels) // columns)
+    size = (COLUMN, 1 + (2.1 if columns > 1 else 2.8) * lines)
+    title, note = f"Test accuracy against epsilon\n{about}", _spread(spending, several=len(panels) > len(curves))
+    note += f"\nThe axis begins at {100 * guessing:.3g} %, the accuracy of always predicting the commonest class."
+    with new_figure(path, size, lines, columns, title=title, note=note, sharey=True) as axes:
+        for unused in axes[len(panels) :]:
             unused.set_visible(False)
-        yield axes[:panels]
-        named = {label: line for one in axes for line, label in zip(*one.get_legend_handles_labels(), strict=True)}
-        if axes[panels:]:
-            empty = axes[panels]
-            empty.set_visible(True)
-            empty.axis("off")
-            empty.legend(named.values(), named.keys(), loc="center")
+        drawn = list(zip(axes, panels, strict=False))
+        ends = [
+            accuracy_curves(one, curves[setting], [row], levels[setting], least=100 * guessing)[1:]
+            for one, (setting, row) in drawn
+        ]
+        axes[0].set_ylim(min(one.get_ylim()[0] for one, _ in drawn), 102)
+        for place, (one, (setting, row)) in enumerate(drawn):
+            source = f"\n{_title(setting)}" if len(curves) > 1 else ""
+            one.set_title(textwrap.fill(row, 34) + source)
+            one.set_xlabel("epsilon, logarithmic" if place + columns >= len(panels) else "")
+        for left in axes[::columns]:
+            left.set_ylabel("test accuracy, %")
+        for right, names in zip(axes[columns - 1 : len(panels) : columns], ends[columns - 1 :: columns], strict=True):
+            name_ends(right, names)
+    return path
+
+
+def _curves(
+    summaries: Sequence[Summary], free: Sequence[str]
+) -> tuple[dict[Setting, dict[str, list[tuple[float, float, float]]]], dict[Setting, dict[str, float]]]:
+    """By setting, in percent: points of the rows that spend, and levels of the rows `free`, which do not."""
+    curves: dict[Setting, dict[str, list[tuple[float, float, float]]]] = {}
+    found = {}
+    for one in summaries:
+        if one.epsilon is None:
+            found[one.row, one.setting] = 100 * one.mean
         else:
-            axes[0].figure.legend(named.values(), named.keys(), loc="outside center right", fontsize="small")
-        for left in axes[:panels:columns]:
-            left.tick_params(labelleft=True)
-
-
-def _settings(summaries: Sequence[Summary]) -> list[Setting]:
-    return list(dict.fromkeys(summary.setting for summary in summaries))
-
-
-def _epsilons(summaries: Sequence[Summary]) -> list[float]:
-    return sorted({summary.epsilon for summary in summaries if summary.epsilon is not None})
+            point = (one.epsilon, 100 * one.mean, 100 * (one.std or 0.0))
+            curves.setdefault(one.setting, {}).setdefault(one.row, []).append(point)
+    levels = {at: {name: found[name, at] for name in free if (name, at) in found} for at in curves}
+    return curves, levels
 
 
 def _title(setting: Setting) -> str:
@@ -269,77 +293,9 @@ def _title(setting: Setting) -> str:
     return ", ".join(part for part in (f"public rows: {setting.public}" if setting.public else "", shots) if part)
 
 
-def _ticks(axis: Any, values: Sequence[float]) -> None:
-    """Ticks at these values only."""
-    axis.set_ticks(values, [f"{value:g}" for value in values])
-    axis.set_ticks([], minor=True)
-
-
-def _style(rows: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """A colour, a marker and a line for each row, the same in every panel."""
-    return {
-        row: {
-            "color": PALETTE[place % len(PALETTE)],
-            "marker": MARKERS[place % len(MARKERS)],
-            "linestyle": DASHES[place // 2 % len(DASHES)],
-            "markersize": 6,
-            "label": row,
-        }
-        for place, row in enumerate(rows)
-    }
-
-
-def _aside(place: int, rows: int) -> float:
-    """A factor that moves the points of a row aside, so that error bars of several rows do not hide each other."""
-    return float(10 ** (APART * (place - (rows - 1) / 2)))
-
-
-def _apart(rows: Sized) -> str:
-    """A note that points at the same epsilon are drawn side by side, if they are."""
-    return "" if len(rows) == 1 else "\nPoints of several methods stand side by side."
-
-
-def _spread(summaries: Sequence[Summary], what: str = "mean") -> str:
-    """What the error bars are, and over how many runs."""
+def _spread(summaries: Sequence[Summary], *, several: bool) -> str:
+    """What points, shade and grey lines are, and over how many runs."""
     runs = sorted({summary.runs for summary in summaries})
     seeds = f"{runs[0]} seed{'s' * (runs[0] != 1)}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} seeds"
-    return f"Points: {what} over {seeds}" + (", no spread." if runs[-1] == 1 else "; bars: one standard deviation.")
-
-
-def accuracy_against_epsilon(
-    path: Path, summaries: Sequence[Summary], public: str, paragon: str, about: str
-) -> Path | None:
-    """Test accuracy of every row against epsilon, one panel per setting (the AdaMix paper's figure 1).
-
-    Rows that spend nothing are horizontal lines, dashed for the row `public` and dotted for the row `paragon`.
-    `about` names the data and their number.
-
-    Returns: `path`, or None if no row spends.
-    """
-    spending = [summary for summary in summaries if summary.epsilon is not None]
-    if not spending:
-        return None
-    settings = _settings(spending)
-    styles = _style(list(dict.fromkeys(summary.row for summary in spending)))
-    level = {public: (GREY, "--"), paragon: ("black", ":")}
-    title, note = f"Test accuracy against epsilon\n{about}", _spread(spending) + _apart(styles)
-    with _panels(path, len(settings), title=title, note=note) as panels:
-        for axes, setting in zip(panels, settings, strict=True):
-            for place, (row, style) in enumerate(styles.items()):
-                aside = _aside(place, len(styles))
-                line = [one for one in spending if one.row == row and one.setting == setting]
-                at = [aside * (one.epsilon or 0.0) for one in line]
-                spread = [100 * (one.std or 0.0) for one in line]
-                axes.errorbar(at, [100 * one.mean for one in line], yerr=spread, capsize=3, **style)
-            for one in summaries:
-                if one.epsilon is None and one.setting == setting:
-                    color, dashes = level.get(one.row, (GREY, "-."))
-                    axes.axhline(100 * one.mean, color=color, linestyle=dashes, label=one.row)
-            axes.set_xscale("log")
-            _ticks(axes.xaxis, _epsilons(spending))
-            axes.set(xlabel="epsilon, on a logarithmic scale", title=_title(setting))
-            axes.grid(alpha=0.3)
-        for left in panels[::MOST_PANELS_A_ROW]:
-            left.set_ylabel("test accuracy, %")
-        panels[0].set_ylim(top=100)
-    return path
+    spread = ", no spread." if runs[-1] == 1 else "; shaded: one standard deviation."
+    return f"Points: mean over {seeds}{spread}" + " Grey: the other methods." * several

@@ -1,8 +1,13 @@
-"""Plots with matplotlib, which is imported when the first one is drawn."""
+"""One style of plots with matplotlib, which is imported when the first one is drawn.
+
+Plots are as wide as a column of text, and their text has at least 8 points there. Lines are named at their ends, spread
+is shaded, and marker or dashes tell lines apart as well as colour does. Colours have a contrast of 4.5:1 or more on
+white, so that the names of lines can have them too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +21,34 @@ from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import UsageError
 
 FORMATS = (".png", ".svg")
-# Okabe and Ito's colours, which people with any colour vision tell apart; the yellow is too light for lines
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
-PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
-GREY, ALARM = "#595959", "#A00000"
-NOTE = {"fontsize": "small", "color": GREY}
+COLUMN = 7.2  # inches: the width of a column of text
+SMALL = 8  # points, the least
+# the hues of Okabe and Ito, which people with any colour vision tell apart, darkened
+BLUE, VERMILION, GREEN, PURPLE, OCHRE = "#0072B2", "#B84A00", "#007A5A", "#9C4A7C", "#8A6100"
+PALETTE = (BLUE, VERMILION, GREEN, PURPLE, OCHRE)
+MARKERS = "osD^v"
+DASHES = ("--", ":")  # of levels: a floor, and a ceiling or the only one
+INK, GREY, PALE, ALARM = "#1C2733", "#595959", "#B5BCC4", "#A00000"
+NOTE = {"fontsize": SMALL, "color": GREY}
+STYLE: dict[Any, Any] = {
+    "font.size": SMALL + 1,
+    "figure.titlesize": SMALL + 2,
+    "axes.titlesize": SMALL + 1,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+}
+End = tuple[float, float, str, str]  # of a line: x, y, name, colour
+Curve = Sequence[tuple[float, float, float]]  # epsilon, mean and standard deviation in percent
 
 
 def check_format(path: Path) -> str:
@@ -52,22 +80,103 @@ def new_figure(
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    drawn, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **grid)
-    if title or private:
-        drawn.suptitle(f"\n{title}" if private else title, fontsize="large")
-    if note:
-        drawn.supxlabel(note, **NOTE)
-    if private:
-        words = {"ha": "center", "va": "center", "color": "white", "weight": "bold", "fontsize": "small"}
-        box = {"facecolor": ALARM, "edgecolor": ALARM, "boxstyle": "square,pad=0.2"}
-        place = 1 - 0.13 / size[1]  # in the first line of the title, which is empty
-        drawn.text(0.5, place, "PRIVATE: computed from private records; do not publish", bbox=box, **words)
-    try:
-        yield list(axes.flat)
-        with replace_when_complete(path, private=private) as stream:
-            drawn.savefig(stream, format=form, dpi=150)
-    finally:
-        plt.close(drawn)
+    with matplotlib.rc_context(STYLE):
+        drawn, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **grid)
+        if title or private:
+            drawn.suptitle(f"\n{title}" if private else title)
+        if note:
+            drawn.supxlabel(note, **NOTE)
+        if private:
+            words = {"ha": "center", "va": "center", "color": "white", "weight": "bold", "fontsize": SMALL}
+            box = {"facecolor": ALARM, "edgecolor": ALARM, "boxstyle": "square,pad=0.2"}
+            place = 1 - 0.13 / size[1]  # in the first line of the title, which is empty
+            drawn.text(0.5, place, "PRIVATE: computed from private records; do not publish", bbox=box, **words)
+        try:
+            yield list(axes.flat)
+            with replace_when_complete(path, private=private) as stream:
+                drawn.savefig(stream, format=form, dpi=150)
+        finally:
+            plt.close(drawn)
+
+
+def ticks_at(axis: Any, values: Sequence[float]) -> None:
+    """Ticks at these values only."""
+    axis.set_ticks(values, [f"{value:,g}" for value in values])
+    axis.set_ticks([], minor=True)
+
+
+def name_ends(axes: Any, ends: Sequence[End]) -> None:
+    """Write names right of the axes, each beside the end of its line, moved as little as they need to stay apart.
+
+    Call it after the limits of the axes are set.
+    """
+    from scipy.optimize import isotonic_regression
+
+    if not ends:
+        return
+    axes.figure.draw_without_rendering()  # so that the height of the axes is known
+    apart = 1.3 * SMALL * axes.figure.dpi / 72 / axes.get_window_extent().height
+    ends = sorted(ends, key=lambda end: end[1])
+    heights = [axes.transAxes.inverted().transform(axes.transData.transform(end[:2]))[1] for end in ends]
+    steps = apart * np.arange(len(ends))
+    places = np.maximum(isotonic_regression(heights - steps).x, 0) + steps
+    for (x, y, name, colour), height, place in zip(ends, heights, places, strict=True):
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.7, "relpos": (0, 0.5), "shrinkB": 2}
+        axes.annotate(
+            name,
+            (x, y),
+            (1.04, place),
+            textcoords="axes fraction",
+            va="center",
+            color=colour,
+            fontsize=SMALL,
+            arrowprops=line if abs(place - height) > apart / 4 else None,
+            annotation_clip=False,
+        )
+
+
+def name_level(axes: Any, y: float, name: str, *, right: bool, above: bool) -> None:
+    """A horizontal line with its name, inside the axes."""
+    axes.axhline(y, color=INK, linestyle="--", linewidth=1)
+    axes.annotate(
+        name,
+        (0.98 if right else 0.02, y),
+        (0, 2 if above else -2),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="bottom" if above else "top",
+        fontsize=SMALL,
+    )
+
+
+def accuracy_curves(
+    axes: Any, curves: Mapping[str, Curve], shown: Sequence[str], levels: Mapping[str, float], *, least: float
+) -> list[End]:
+    """Accuracy against epsilon: the `shown` curves with shaded spread before all others in grey, and levels as lines.
+
+    The axis of accuracy begins at `least`, the accuracy of guessing, or at the lowest point below it.
+
+    Returns: ends of the shown curves and of the levels, for `name_ends`.
+    """
+    epsilons = sorted({point[0] for curve in curves.values() for point in curve})
+    for name in curves.keys() - set(shown):
+        points = sorted(curves[name])
+        axes.plot([point[0] for point in points], [point[1] for point in points], color=PALE, linewidth=0.9, zorder=1)
+    ends = []
+    for place, name in enumerate(shown):
+        at, means, spread = (np.array(values) for values in zip(*sorted(curves[name]), strict=True))
+        colour = PALETTE[place % len(PALETTE)]
+        axes.fill_between(at, means - spread, means + spread, color=colour, alpha=0.25, linewidth=0, zorder=2)
+        axes.plot(at, means, color=colour, marker=MARKERS[place % len(MARKERS)], zorder=3)
+        ends.append((at[-1], means[-1], name, colour))
+    lowest = min((point[1] for curve in curves.values() for point in curve), default=least)
+    axes.set(xscale="log", ylim=(min(least, lowest), 102))
+    ticks_at(axes.xaxis, epsilons)
+    for place, (name, level) in enumerate(levels.items()):
+        axes.axhline(level, color=INK, linestyle=DASHES[place - len(levels)], linewidth=1)
+        ends.append((axes.get_xlim()[1], level, name, INK))
+    return ends
 
 
 def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, about: str, units: str = "rows") -> None:
@@ -76,53 +185,49 @@ def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, a
     `about` names the run and its data, `units` what the run protects; the title adds their number.
     """
     title = f"Privacy loss of each of {epsilons.size:,} private {units}\n{about}"
-    with new_figure(path, (6.4, 4.6), private=True, title=title) as (axes,):
-        axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color=BLUE, linewidth=2)
-        axes.axhline(epsilon, color=VERMILION, linestyle="--")
-        middle, half = max(1, epsilons.size // 2), float(np.median(epsilons))
-        axes.plot(middle, half, "o", color=BLUE)
-        label = {"textcoords": "offset points", "color": BLUE}
-        right = half < 0.8 * epsilon
-        place = {"xytext": (8, -12), "ha": "left"} if right else {"xytext": (0, -18), "ha": "center"}
-        axes.annotate(f"half lose at most {rounded_up(half, 3)}", (middle, half), **label, **place)
-        words = f"worst case: epsilon {rounded_up(epsilon)}"
-        axes.annotate(words, (1, epsilon), (4, 4), textcoords="offset points", color=VERMILION)
-        axes.set(xlabel=f"private {units}, sorted by their loss", ylabel="epsilon of each")
+    with new_figure(path, (COLUMN, 4.4), private=True, title=title) as (axes,):
+        axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color=BLUE)
         axes.set_ylim(0, 1.15 * epsilon)
         axes.set_xlim(1, max(2, epsilons.size))
-        axes.grid(alpha=0.3)
+        name_level(axes, epsilon, f"worst case: epsilon {rounded_up(epsilon)}", right=False, above=True)
+        middle, half = max(1, epsilons.size // 2), float(np.median(epsilons))
+        axes.plot(middle, half, "o", color=BLUE)
+        right = half < 0.8 * epsilon
+        place = {"xytext": (8, -12), "ha": "left"} if right else {"xytext": (0, -18), "ha": "center"}
+        words = f"half lose at most {rounded_up(half, 3)}"
+        axes.annotate(words, (middle, half), textcoords="offset points", color=BLUE, **place)
+        axes.set(xlabel=f"private {units}, sorted by their loss", ylabel="epsilon of each")
 
 
 def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow, title: str) -> None:
-    """The noise each sampling rate needs, per step (Dörmann et al. 2021, figure 2) and per epoch. Not private.
+    """The noise of an epoch at each sampling rate, sigma / sqrt(q), and sigma in words. Not private.
 
-    Left: sigma and the square-root law through the largest rate, on logarithmic axes. Right: sigma / sqrt(q).
+    Dörmann et al. 2021, figure 2, draw sigma. The axis begins at 0, so that heights compare as the noise does.
     """
-    rates = np.array([row.sampling_rate for row in rows])
-    multipliers = np.array([row.noise_multiplier for row in rows])
-    per_epoch = np.array([row.noise_per_epoch for row in rows])
-    with new_figure(path, (9.6, 4), 1, 2) as (left, right):
-        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-        law = f"{per_epoch[-1]:.3g} √q"
-        left.loglog(rates, per_epoch[-1] * np.sqrt(rates), color=GREY, linestyle="--", label=law)
-        left.loglog(rates, multipliers, color=BLUE, marker="o", label="needed")
-        left.set(ylabel="noise multiplier σ", title="noise per step")
-        right.semilogx(rates, per_epoch, color=BLUE, marker="o")
-        right.set(ylabel="σ / √q, in clip norms", title="noise per epoch")
-        limit = GOOD_ENOUGH * per_epoch.min()
-        right.axhline(limit, color=GREY, linestyle="--", label=f"{100 * (GOOD_ENOUGH - 1):.0f} % above the least")
-        right.set_ylim(0.9 * per_epoch.min(), 1.1 * max(limit, per_epoch.max()))
-        chosen = {"color": VERMILION, "linestyle": "none", "marker": "D", "markersize": 9}
-        label = f"recommended: q = {recommended.sampling_rate:g}, σ = {recommended.noise_multiplier:.4g}"
-        left.plot(recommended.sampling_rate, recommended.noise_multiplier, **chosen)
-        right.plot(recommended.sampling_rate, recommended.noise_per_epoch, label=label, **chosen)
-        for axes, place in ((left, "upper left"), (right, "upper right")):
-            axes.set_xlabel("sampling rate q")
-            axes.grid(alpha=0.3)
-            axes.legend(loc=place)
-            for axis in (axes.xaxis, axes.yaxis):
-                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-                axis.set_minor_formatter(NullFormatter())
-        left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        left.figure.suptitle(title)
+    with new_figure(path, (COLUMN, 3.6), title=title) as (axes,):
+        rates, noise = zip(*((row.sampling_rate, row.noise_per_epoch) for row in rows), strict=True)
+        axes.plot(rates, noise, color=BLUE, marker="o")
+        axes.set(
+            xscale="log", ylim=(0, 1.25 * max(noise)), xlabel="sampling rate q, and the noise multiplier σ it needs"
+        )
+        axes.set_ylabel("noise per epoch σ / √q, in clip norms")
+        span, named = np.log(max(rates) / min(rates)) or 1.0, [rows[0]]
+        for row in rows[1:]:
+            if np.log(row.sampling_rate / named[-1].sampling_rate) > span / 14:  # room for a label
+                named.append(row)
+        labels = [f"{row.sampling_rate:g}\nσ {row.noise_multiplier:.4g}" for row in named]
+        axes.xaxis.set_ticks([row.sampling_rate for row in named], labels)
+        axes.xaxis.set_ticks([], minor=True)
+        limit = f"{100 * (GOOD_ENOUGH - 1):.0f} % above the least"
+        name_level(axes, GOOD_ENOUGH * min(noise), limit, right=False, above=False)
+        place = (recommended.sampling_rate, recommended.noise_per_epoch)
+        axes.plot(*place, color=VERMILION, marker="D", markersize=8)
+        axes.annotate(
+            f"recommended:\nq {recommended.sampling_rate:g}",
+            place,
+            (0, -10),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            color=VERMILION,
+        )

@@ -154,7 +154,7 @@ def check_run(run: RunFolder) -> Recomputed:
     try:
         _check_digests(run)
         if manifest.selection != selection:
-            raise PrivacyError("the manifest's selection is not the ledger's; do not trust it")
+            raise PrivacyError("selection differs between manifest and ledger; do not trust it")
         nothing = _nothing_released(run, events) if manifest.accountant is None else None
         history = read_history(run[HISTORY], manifest.steps)
         if selection is None:
@@ -384,7 +384,7 @@ def _check_releases(manifest: Manifest, events: list[GaussianEvent], releases: S
 def _check_selection(manifest: Manifest, selection: SelectionEvent) -> None:
     """Compare what a manifest states of the selected run with the ledger of the selection."""
     if not manifest.private:
-        raise PrivacyError("the manifest says that a selected run is not private, which none is; do not trust it")
+        raise PrivacyError("the manifest says that a run of tune --grid is not private; such runs are; do not trust it")
     unexpected = {name: value for name in ("releases", "published") if (value := getattr(manifest, name))}
     steps = Releases(*_steps_of(manifest))  # type: ignore[arg-type]
     if unexpected or not any(steps in run for run in selection.runs):
@@ -529,7 +529,7 @@ def _check_names(run: RunFolder) -> None:
     if VERIFY_PAGE in run.names and not is_officer_page(run[VERIFY_PAGE]):
         raise PrivacyError(
             f"{run.folder / VERIFY_PAGE} is a foreign file: it is not the page of this linprobe ({__version__}) or of "
-            "an earlier one, and may say what it likes; move it away, and take the page from linprobe"
+            "an earlier one, so its verdict is worth nothing; move it away, and take the page from linprobe"
         )
 
 

@@ -207,7 +207,7 @@ def selected(
     """
     made = sorted(map(astuple, manifest.releases or ()))
     if made not in [sorted(map(astuple, planned)) for planned in event.runs]:
-        raise PrivacyError("a run made other releases than planned; nothing was written; please report this")
+        raise PrivacyError("the releases of the run differ from its plan; nothing was written; please report this")
     epsilon = selection_epsilon(event, delta, accountant)
     if not epsilon <= epsilon_target:
         raise PrivacyError(

@@ -214,7 +214,7 @@ def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] |
     people = manifest.unit == OWNER
     if people and not features.has_owners("train"):
         raise PrivacyError(
-            f"{features.path} does not say whose rows they are, and the run protects people; find the right file"
+            f"{features.path} does not name the owners of its rows, and the run protects people; find the right file"
         )
     keep = np.array([name in known for name in (features.owners if people else features.ids)("train")])
     if find_method(manifest.method).joins_public:

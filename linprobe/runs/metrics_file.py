@@ -139,7 +139,7 @@ def read_test_metrics(content: bytes, path: Path, manifest: Manifest) -> dict[st
         raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from None
     if not fits(LABEL_METRICS if manifest.several_labels else CLASS_METRICS, metrics):
         raise DataError(
-            f"{path} cannot be read: it has a key too many or too few, or a wrong value; restore it from a copy"
+            f"{path} cannot be read: a key is unknown or missing, or a value is wrong; restore it from a copy"
         )
     wrong = next(_contradictions(metrics, manifest), None)
     if wrong is not None:
@@ -299,8 +299,8 @@ def test_epsilon_of(
         raise UsageError(f"option --test-epsilon does nothing for {method.name}, which adds no noise; leave it out")
     if unit == OWNER and not features.has_owners("test"):
         raise UsageError(
-            f"test epsilon is {given:g} with unit owner, and {features.path} does not say whose its test rows are; "
-            "allowed: a file with owner_test, or no --test-epsilon"
+            f"test epsilon is {given:g} with unit owner, and {features.path} does not name the owners of its test "
+            "rows; allowed: a file with owner_test, or no --test-epsilon"
         )
     check_delta(delta, test_units(features, unit))
     return given

@@ -29,14 +29,14 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
 
     Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, relation (the neighbours that
         the figures compare), epsilon (None if it has no bound), delta, gdp_mu, zcdp_rho, accountant, epsilon_by_unit
-        (epsilon for each unit that any run protects), epsilon_by_rows (epsilon for a person with at most so many rows),
+        (epsilon for each unit that any run protects), epsilon_by_rows (for a person with at most 2, 5 and 10 rows),
         cap, cap_delta (None without a cap), cap_runs (number of runs that were recorded before it was set),
         cap_raised_from (epsilon of the first cap, if it was raised after a run; else None), entries (one object for
         each run: run, name, method, created (None for a private selection), unit, private, epsilon, delta, cap,
         ended_early (whether it counts what it had released, and not its plan), book),
         shared (one object for each other book that counts together with this one: book, runs, and the number of rows,
         images and owners in common), compared (by what other files are recognised; empty for a book given by hand),
-        not_compared (number of books without row keys), not_recorded (run folders beside those of the runs that no
+        not_compared (number of books without row keys), not_recorded (run folders beside the recorded folders that no
         book has: the book may be an old copy).
 
     Raises:
@@ -127,7 +127,7 @@ def _stated_entry(entry: Entry, book: Path | None) -> dict[str, Any]:
 
 
 def _not_recorded(path: Path, own: Contents) -> list[str]:
-    """The run folders beside those of a book's runs that spent something and are in no book, by path."""
+    """Run folders that spent something, lie beside folders of a book's runs, and are in no book, by path."""
     known = set(own.entries)
     for book in {*books_folder().glob(f"*{BOOK_SUFFIX}"), *path.parent.glob(f"*{BOOK_SUFFIX}")}:
         known |= read_book(book).entries.keys()

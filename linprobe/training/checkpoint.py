@@ -194,7 +194,7 @@ def check_same_run(
             )
     if str(state["private_commitment"]) != commitment(state["salt"].tobytes(), private_digest):
         raise PrivacyError(
-            "the unfinished run had other private rows; the same noise must not meet other data; give the rows it "
+            "the unfinished run had other private rows, and noise must not be reused on other rows; give the rows it "
             "was started with, or train anew under another name"
         )
 

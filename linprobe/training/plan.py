@@ -350,7 +350,7 @@ def _refuse_counts(settings: Settings, dataset: Dataset) -> None:
     if not gives_log_odds(method, vars(options)):
         allowed = ", ".join(name for name, other in METHODS.items() if other.weighs and other.spends)
         raise UsageError(
-            f"class weight is 'balanced', which needs scores that are log-odds, and those of {method.name} are not; "
+            f"class weight is 'balanced', which needs scores that are log-odds; the scores of {method.name} are not; "
             f"allowed: {allowed}, with loss softmax and without variant theory"
         )
 

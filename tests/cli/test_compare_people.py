@@ -49,6 +49,6 @@ def test_units_are_not_mixed_and_owners_are_needed(
     quick = ["--methods", "noisy-gd:steps=2", "--eps", "3", "--seeds", "1", "--jobs", "1", "--no-baselines"]
     assert cli("compare", owned, *quick, "--unit", "record", "--out", "cmp").status == 0
     refused(cli("compare", owned, *quick, "--unit", "owner", "--out", "cmp"), 2, ["unit record", "unit owner", "--out"])
-    refused(cli("compare", features_file, *quick, "--unit", "owner", "--out", "new"), 2, ["does not say whose rows"])
+    refused(cli("compare", features_file, *quick, "--unit", "owner", "--out", "new"), 2, ["does not name the owners"])
     refused(cli("compare", owned, *quick, "--unit", "family", "--out", "new"), 2, ["record, owner"])
     assert not Path("new").exists()

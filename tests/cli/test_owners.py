@@ -241,7 +241,7 @@ def test_other_owners_are_other_data(trained, cli, owned, tmp_path) -> None:
 
 def _refusals(owned: Path, plain: Path) -> Iterator[tuple[list[object], int, list[str]]]:
     gd = ["--method", "noisy-gd", "--eps", 3]
-    yield [plain, *gd, "--unit", "owner"], 2, ["does not say whose rows", "owner_train"]
+    yield [plain, *gd, "--unit", "owner"], 2, ["does not name the owners", "owner_train"]
     yield [owned, *gd, "--unit", "family"], 2, ["record, owner"]
     yield [owned, *gd, "--per-owner-rows", 2], 2, ["--unit owner"]
     yield [owned, *gd, "--unit", "owner", "--per-owner-rows", 0], 2, ["1 or more"]

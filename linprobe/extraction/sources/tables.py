@@ -25,7 +25,7 @@ from linprobe.extraction.sources.folders import members_of, refuse_linked
 def table_source(
     request: ExtractRequest, table: Path, classes: Sequence[str] | None, owners: Owners | None
 ) -> tuple[ImageSource, Owners | None]:
-    """The images that `table` lists, and their owners: those of its column, or `owners`.
+    """The images that `table` lists, with the owners of its column, or `owners`.
 
     Undeclared class names are the test labels, if these are public.
 

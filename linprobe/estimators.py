@@ -192,7 +192,7 @@ class LinearProbe(LinearClassifier):
                 epsilon covers weights that were computed from other private rows. Gradients are clipped after they are
                 weighted, so weights above 1 change little. They multiply the weights of `class_weight`.
             X_unlabelled: public rows without labels (n_unlabelled, n_features), which centre rows where nothing else
-                does, and refine the weights after training, as far as a noisy count shows them to be like `X`.
+                does, and refine the weights after training; a noisy count of similar rows of `X` decides how strongly.
             groups: the same as `owners`, by the name that scikit-learn passes to splitters such as `GroupKFold`.
 
         Raises:

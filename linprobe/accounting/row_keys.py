@@ -193,7 +193,7 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
 
     Args:
         new: keys of what a run protects and of what it uses as public. whose: the public rows, for the message.
-        unit: of the run; None if it promises nothing for its rows. spare: so many may be private, by chance.
+        unit: of the run; None if it promises nothing for its rows. spare: public rows that may be private by chance.
     """
     for path, contents, theirs in keyed_books(folder) if unit is not None or len(new.public) else ():
         units = {entry.unit for entry in contents.counted if entry.private} if len(new.public) else set()

@@ -342,7 +342,6 @@ def temperature_of(
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
         if seen:
             progress.note(
-                "the run was trained with these public rows, so the temperature may be too low; other public rows are "
-                "better"
+                "the run was trained with these public rows, so the temperature may be too low; give other public rows"
             )
     return temperature

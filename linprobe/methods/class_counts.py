@@ -115,7 +115,7 @@ def class_shares(counts: ClassCounts, n_units: int) -> Shares:
 
 
 def equal_shares(shares: Shares) -> Shares:
-    """Equal shares of as many classes, (n_classes,)."""
+    """Equal shares of `n_classes` classes, (n_classes,)."""
     return np.full_like(shares, 1 / len(shares))
 
 

@@ -168,7 +168,7 @@ def _noise_as_known(library: ctypes.CDLL) -> bool:
 
 @cache
 def arithmetic_name() -> str:
-    """What computes: NumPy, or the kernel of this SHA-256 with vectors of so many floats. Bits of sums depend on it."""
+    """What computes: NumPy, or the kernel with this SHA-256 and vector width. Bits of sums depend on it."""
     if LIBRARY is None:
         return "numpy"
     digest = hashlib.sha256(PATH.read_bytes()).hexdigest()

@@ -75,7 +75,7 @@ class Known:
         n_units: number of private rows or people. mu: signal over noise of all releases that the weights depend on; 0
             for a run without private rows.
         centred: whether the rows of training were centred on their mean.
-        similar: share of private units near unlabelled rows, as a noisy count says at least; None without a count.
+        similar: lower bound on the share of private units near unlabelled rows, from the noisy count; None without one.
     """
 
     n_units: int

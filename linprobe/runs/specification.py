@@ -73,7 +73,7 @@ KEYS: Mapping[str, Proof] = {
     "public": Proof(STATED, ""),
     "unit": Proof(STATED, "`guarantee`, `mechanism` and `adjacency` name the same unit"),
     "n_units": Proof(STATED, "equals `n_private`"),
-    "n_private": Proof(STATED, "`per_record.npz` names as many, if it is there; `--features` proves it"),
+    "n_private": Proof(STATED, "`per_record.npz`, if there, has the same number of ids; `--features` proves it"),
     "n_public": Proof(STATED, "`--features` proves it"),
     "noise_source": Proof(MATCHED, "`private`"),
     "seed_kind": Proof(MATCHED, "`private`"),
@@ -137,7 +137,7 @@ FILES: Mapping[str, Proof] = {
     LEDGER: Proof(
         RECOMPUTED,
         "digest; lines as linprobe writes them, with steps 0, 1, 2, ...; `releases` and epsilon follow from it; "
-        "sensitivities are those of `purpose`, and of `clip_norm` in `history.csv`",
+        "sensitivities follow from `purpose`, and from `clip_norm` in `history.csv`",
     ),
     MODEL: Proof(STATED, "digest; `weights` and `bias` of the stated shape, finite, and not one byte besides them"),
     UNREFINED: Proof(STATED, "digest; as `model.npz`; `--unlabelled` refines it to the model, `--run` proves it"),

@@ -431,7 +431,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
     if entry.cap is not None and others.cap is None and any(one.private and one.cap != entry.cap for one in together):
         progress.note(
             f"--cap {entry.cap:g} was not the cap of every earlier run, so it promises nothing for runs chosen after "
-            "results; a cap that is kept for all runs is set with linprobe budget --set-cap before the first"
+            "results; set a cap for all runs with linprobe budget --set-cap before the first run"
         )
 
 

@@ -131,8 +131,8 @@ class Ready:
         said = [*_random_weights(self.features, self.other)]
         if self.features.description.shares_owners:
             said.append(
-                f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people that the model "
-                "knows, and may be lower on others"
+                f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people seen in "
+                "training, and may be lower on new people"
             )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}. --method names another")
@@ -385,8 +385,8 @@ def _say_how_to_go_on(error: BaseException, keep: Keeping, plan: Plan, out: Path
         progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
     elif isinstance(error, KeyboardInterrupt) and plan.method.spends and keep.keeps:
         progress.note(
-            "no checkpoint was written, so --resume has nothing to go on from: the same command trains, and spends, "
-            "from the start"
+            "no checkpoint was written, so --resume cannot continue this run: the same command starts again "
+            "and spends again"
         )
 
 
@@ -394,16 +394,16 @@ def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progres
     """Notes on a mean that was too short, on a refinement, and on an accuracy no better than guessing."""
     if manifest.centre == "none" and any(release.purpose == MEAN for release in manifest.releases or ()):
         progress.note(
-            f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so rows were not centred; they got "
-            f"{manifest.steps} steps"
+            f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so rows were not centred; the run "
+            f"took {manifest.steps} steps"
         )
     if manifest.refined is not None:
         refined = manifest.refined
         progress.note(f"refined with {refined.rows} rows without labels, strength {refined.strength:.2f}")
         share = similar_share(manifest)
         if share is not None and share < ONE_KIND:
-            near = f"{max(share, 0):.0%}, as a noisy count says at least"
-            progress.note(f"few private rows are near rows without labels ({near}), so these changed little or nothing")
+            near = f"at least {max(share, 0):.0%} by a noisy count"
+            progress.note(f"few private rows are near rows without labels ({near}), so these had little or no effect")
     no_better = None if measured is None else no_better_than_guessing(measured)
     if no_better is not None:
         progress.note(no_better)

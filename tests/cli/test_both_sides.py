@@ -35,16 +35,16 @@ def test_the_choice_is_in_file_manifest_report_and_verify(cli: Callable[..., Any
     assert "people with rows on both sides: 10" in made.stderr
     info = result_of(cli("info", "both.h5", "--json"))
     assert (info["test_owners"], info["on_both_sides"]) == ("shared", 10)
-    assert "people that the model knows" in cli(*TRAIN, "run").stderr
+    assert "people seen in training" in cli(*TRAIN, "run").stderr
     manifest = json.loads(Path("run/manifest.json").read_text())
     assert manifest["test_owners"] == "shared"
     assert "on_both_sides" not in Path("run/manifest.json").read_text()  # their number is private
     assert cli("verify", "run", "--features", "both.h5").status == 0
     assert cli("evaluate", "run", "both.h5").status == 0
     assert cli("report", "run", "--html", "page.html").status == 0
-    assert "people that the model knows" in Path("page.html").read_text()
+    assert "people seen in training" in Path("page.html").read_text()
     assert cli("release", "run", "--out", "pub").status == 0
-    assert "people that the model knows" in Path("pub/README.md").read_text()
+    assert "people seen in training" in Path("pub/README.md").read_text()
     refused(cli("attack", "run"), 2, ["both sides", "--owners-on-both-sides"])
     del manifest["test_owners"]
     write_sealed(Path("run"), {**manifest, "test_owners": "apart"})

@@ -165,7 +165,7 @@ def test_interrupted_training_says_so_and_leaves_nothing(features_file: Path, tm
     assert re.match(
         r"the run ended early; what it had released costs epsilon [\d.e-]+ at delta 1e-05 for a record", spent
     )
-    assert resume.startswith("no checkpoint was written, so --resume has nothing to go on from")
+    assert resume.startswith("no checkpoint was written, so --resume cannot continue this run")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -102,7 +102,7 @@ def test_ctrl_c_says_what_was_spent_and_whether_the_run_can_resume(
     stated = float(re.search(r"costs epsilon ([\d.]+) at delta 1e-05 for a record", said)[1])  # type: ignore[index]
     assert spent <= stated <= spent * 1.00001
     assert any("with --resume" in text and "resumes it" in text for text in watch.notes) is resumes
-    assert any("--resume has nothing to go on from" in text for text in watch.notes) is not resumes
+    assert any("--resume cannot continue this run" in text for text in watch.notes) is not resumes
 
 
 def test_ctrl_c_before_the_first_release_says_that_nothing_was_spent(

@@ -61,7 +61,7 @@ def test_the_accuracy_of_people_is_a_release_within_epsilon(
     assert json.loads(cli("budget", "private.h5", "--json").stdout)["epsilon"] == pytest.approx(3, abs=0.01)
     assert cli("report", "run", "--html", "page.html").status == 0
     page = " ".join(Path("page.html").read_text().split())
-    assert "Share of people’s predictions that are right" in page
+    assert "Accuracy averaged over people" in page
     assert f"{PEOPLE} private test people" in page
     assert "300 " not in page
     assert cli("release", "run", "--out", "pub").status == 0

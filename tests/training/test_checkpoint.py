@@ -230,7 +230,7 @@ def test_ctrl_c_before_a_checkpoint_leaves_nothing_and_after_it_says_how_to_go_o
         train_run(asked(features_file, out, checkpoint_every=1e9), early)
     spent, resume = early.notes
     assert spent.startswith("the run ended early; what it had released costs epsilon ")
-    assert resume.startswith("no checkpoint was written, so --resume has nothing to go on from")
+    assert resume.startswith("no checkpoint was written, so --resume cannot continue this run")
     assert not out.parent.exists()
     with pytest.raises(KeyboardInterrupt):
         train_run(asked(features_file, out), late)

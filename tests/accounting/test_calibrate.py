@@ -306,7 +306,7 @@ def test_a_delta_above_a_tenth_of_1_over_n_is_warned_of(delta: float, n_private:
 
 def test_an_accountant_that_resolves_nothing_near_the_target_is_refused() -> None:
     # the Renyi bound has no orders for so small an epsilon: it falls from 0.011 to 0
-    with pytest.raises(PrivacyError, match="resolves nothing between"):
+    with pytest.raises(PrivacyError, match="cannot approach"):
         calibrate(epsilon=0.001, delta=1e-5, n_private=60_000, steps=60, accountant="rdp")
     with pytest.raises(ParameterError, match="allowed: at least 1e-13"):
         calibrate(epsilon=1.0, delta=1e-14, n_private=60_000, steps=60)

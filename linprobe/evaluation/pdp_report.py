@@ -103,7 +103,7 @@ def publish(
         epsilons = run.per_record.losses.epsilon(delta, training_epsilon)
         charge_histogram(run, grouped(events), planned, book)
         (folder / RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
-        (folder / LEDGER).write_bytes(run[LEDGER])
+        writing(folder / LEDGER, lambda: (folder / LEDGER).write_bytes(run[LEDGER]))
         ledger = Ledger(folder / LEDGER)
 
         def charge(event: GaussianEvent) -> None:

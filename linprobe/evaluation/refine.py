@@ -24,7 +24,7 @@ from linprobe.runs.matching import ROUNDING, check_made_alike, check_width, feat
 from linprobe.runs.metrics_file import figures_of, measured_accuracy
 from linprobe.runs.refined_weights import Refined
 from linprobe.runs.refinement import refined_by, refinement, refuse_unrefinable
-from linprobe.runs.run_folder import RUN_ID, RunFolder, new_run_folder
+from linprobe.runs.run_folder import RUN_ID, RunFolder, new_run_folder, writing
 from linprobe.training.charge import refuse_private_in_books
 
 
@@ -69,7 +69,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
         if figures is not None:
             made[TEST_FIGURES] = json_text(figures).encode()
         (folder / RUN_ID).write_text(run.manifest.book_id, encoding="utf-8")  # for a folder that is left behind
-        (folder / LEDGER).write_bytes(run[LEDGER])
+        writing(folder / LEDGER, lambda: (folder / LEDGER).write_bytes(run[LEDGER]))
         manifest = replace(run.manifest, **vars(accuracy), refined=stated)
         write_derived(folder, run, manifest, made, key, dropped=(TEST_FIGURES,))
     return {

@@ -38,7 +38,16 @@ from linprobe.atomic_files import (
     write_json,
 )
 from linprobe.data.array_files import checked_arrays, is_archive_of, read_archive
-from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice, printable
+from linprobe.errors import (
+    DataError,
+    DivergedError,
+    LinprobeError,
+    PrivacyError,
+    UsageError,
+    advice,
+    printable,
+    read_fault,
+)
 from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
 from linprobe.runs.claim import claimed, refuse_existing
@@ -143,7 +152,9 @@ class RunFolder:
                 f"{self.folder} is not a run folder: it has no {MANIFEST}; give what `linprobe train` printed"
             ) from None
         except OSError as error:
-            raise DamagedManifestError(f"{path} cannot be read ({error}); restore it from a copy") from None
+            raise read_fault(str(path), error) or DamagedManifestError(
+                f"{path} cannot be read ({error}); restore it from a copy"
+            ) from None
 
     def _arrays(self, name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         model, manifest = self.folder / name, self.manifest
@@ -518,7 +529,7 @@ def inputs_of(run: Path) -> tuple[Path, ...]:
     return *run.iterdir(), *(Path(name) for name in (manifest.features, manifest.public_file) if name)
 
 
-def writing(path: Path, write: Callable[[], None]) -> None:
+def writing(path: Path, write: Callable[[], object]) -> None:
     """Call `write`; an OSError becomes a LinprobeError of one line."""
     try:
         write()

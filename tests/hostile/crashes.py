@@ -151,8 +151,10 @@ def uncovered(folder: Path) -> Iterator[str]:
         whole = ledger.read_bytes()
         lines = [json.loads(line) for line in whole[: whole.rfind(b"\n") + 1].splitlines()]
         manifest = ledger.with_name("manifest.json")
-        stated = json.loads(manifest.read_text()) if manifest.exists() else {}
-        run = stated.get("run_id") or ledger.with_name("run_id").read_text()
+        stated, named = json.loads(manifest.read_text()) if manifest.exists() else {}, ledger.with_name("run_id")
+        if not stated and not named.exists():
+            continue  # a copy that `release` had begun
+        run = stated.get("run_id") or named.read_text()
         entry = entries.get(run)
         if not lines or (entry is not None and not entry.private):
             continue

@@ -17,6 +17,7 @@ FIGURES = {
     "balanced accuracy": "test_balanced_accuracy",
     "std of balanced accuracy": "test_balanced_accuracy_std",
     "macro AUROC": "test_macro_auroc",
+    "std of macro AUROC": "test_macro_auroc_std",
     "accuracy of labels": "test_label_accuracy",
 }
 

@@ -41,6 +41,7 @@ rows were drawn.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,8 @@ from numpy.typing import NDArray
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.correct_predictions import LEAST_SIGNAL, NoisyTest
 
+TEST_AUROC = "test AUROC"  # purpose of the release
+AUROC_SHARE = 1 / 4  # of mu^2 of the releases on private test rows
 BINS = 24
 EDGES = 0.2 * np.sinh(0.4 * np.arange(1 - BINS // 2, BINS // 2))  # of u, from -8.1 to 8.1, 0.08 apart around 0
 
@@ -70,6 +73,24 @@ def score_sums(cells: NDArray[np.float64]) -> ClippedSum:
     """v, shape (2 H BINS, 1), to be released, from the numbers or shares p and q, shape (H, 2, BINS)."""
     sensitivity = math.nextafter(math.sqrt(len(cells)), math.inf)
     return ClippedSum(cells.reshape(-1, 1), sensitivity, np.zeros(0))
+
+
+@dataclass(frozen=True)
+class NoisyScores:
+    """Released histograms of scores.
+
+    Attributes:
+        cells: p~ and q~, shape (H, 2, BINS). std: s.
+    """
+
+    cells: NDArray[np.float64]
+    std: float
+
+    @classmethod
+    def of(cls, released: NDArray[np.float64], noise_multiplier: float) -> NoisyScores:
+        """From v~, of 2 H BINS numbers in any shape, and sigma."""
+        cells = np.asarray(released, dtype=np.float64).reshape(-1, 2, BINS)
+        return cls(cells, noise_multiplier * score_sums(cells).sensitivity)
 
 
 def noisy_auroc(released: NDArray[np.float64], std: float, tested: NoisyTest) -> tuple[float, float] | None:

@@ -27,6 +27,8 @@ from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_u
 from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, UsageError, printable
+from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
+from linprobe.mechanisms.score_histogram import TEST_AUROC
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options.requests import ReportRequest
@@ -37,7 +39,7 @@ from linprobe.runs.figures import no_better_than_guessing, of_labels
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, Manifest, Published
 from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
-from linprobe.runs.release_rules import HISTOGRAM, TEST_ACCURACY
+from linprobe.runs.release_rules import HISTOGRAM
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 
 SUFFIXES = (".html", ".htm")
@@ -55,6 +57,7 @@ PURPOSES = {
     SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
     "covariance": "covariance of the features",
     TEST_ACCURACY: "number of correct predictions on private test rows",
+    TEST_AUROC: "histograms of the scores of private test rows",
     "selection": "noisy numbers of correct predictions on private rows, which chose a setting",
     HISTOGRAM: "published histogram of privacy losses",
     INHERITED: "released by the run it started from",

@@ -68,7 +68,7 @@ def _train(given: dict[str, Any]) -> None:
         return
     accuracy, std = outcome["test_accuracy"], outcome["test_accuracy_std"]
     further = {name: outcome.get(key) for name, key in FIGURES.items()}
-    if outcome["task"] != "multilabel":
+    if outcome["task"] != "multilabel" and outcome.get("test_macro_auroc_std") is None:
         del further["macro AUROC"]
     _terminal.table(
         rows_in_words(outcome),

@@ -53,7 +53,7 @@ def test_the_accuracy_of_people_is_a_release_within_epsilon(
     assert (event["purpose"], event["sensitivity"]) == ("test accuracy", SENSITIVITY)
     assert (auroc["purpose"], auroc["sensitivity"]) == ("test AUROC", np.nextafter(2, 3))
     assert auroc["noise_multiplier"] / event["noise_multiplier"] == pytest.approx(3**0.5, rel=1e-3)
-    assert printed["test_macro_auroc"] == manifest["test_macro_auroc"]  # None if the noise hides every class
+    assert printed["test_macro_auroc"] == manifest["test_macro_auroc"]  # None if the noise hides it
     assert np.shape(manifest["test_scores"]) == (4, 2, BINS)
     assert manifest["epsilon"] <= 3
     assert manifest["n_test"] == PEOPLE  # the number of rows of people is private

@@ -13,10 +13,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-from linprobe.errors import ArgumentError
+from linprobe.errors import ArgumentError, Progress, Silent
 from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import TrainRequest
-from linprobe.progress import Progress, Silent
 from linprobe.training.tuning import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]

@@ -18,7 +18,7 @@ from linprobe.data.owners import owner_bounds
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.sources import ArraySource, ChainedSource
-from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
+from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError
 from linprobe.evaluation.membership import (
     CONFIDENCE,
     FALSE_POSITIVE_RATES,
@@ -34,7 +34,6 @@ from linprobe.methods import find_method
 from linprobe.options import OWNER, RECORD
 from linprobe.options.requests import LEAST_RESAMPLES, LEAST_SHADOWS, SHADOWS, AttackRequest
 from linprobe.parallel.threads import unordered
-from linprobe.progress import Progress
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import NOUNS, limit_of
 from linprobe.runs.manifest import UNIFORM

@@ -28,7 +28,7 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
 from linprobe.data.row_checks import check_rows
-from linprobe.errors import LinprobeError, UsageError
+from linprobe.errors import LinprobeError, Progress, Silent, UsageError
 from linprobe.evaluation.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.evaluation.comparison_folder import ComparisonFolder, is_new_comparison, open_comparison
 from linprobe.evaluation.comparison_plan import (
@@ -45,7 +45,6 @@ from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import unordered
-from linprobe.progress import Progress, Silent
 from linprobe.reporting.comparison import (
     Result,
     accuracy_against_epsilon,

@@ -20,12 +20,12 @@ from linprobe.data.dataset import DIGITS, Dataset
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
 from linprobe.data.rows import prepare
 from linprobe.data.sources import ArraySource
+from linprobe.errors import Progress
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
-from linprobe.progress import Progress
 from linprobe.runs.guarantee import NOUNS
 from linprobe.training.charge import preview
 from linprobe.training.execute import Runtime

@@ -14,8 +14,8 @@ from linprobe.accounting import calibrate
 from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.errors import Progress
 from linprobe.options.requests import PlanRequest
-from linprobe.progress import Progress
 from linprobe.reporting import plots
 from linprobe.runs.run_folder import new_files, writing
 

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.cli import _stderr
 from linprobe.errors import printable
-from linprobe.runs.guarantee import NOUNS
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -35,8 +35,8 @@ from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.private_mean import MEAN
 from linprobe.parallel.array_api import on_host
+from linprobe.runs.release_rules import TEST_ACCURACY
 from linprobe.training.execute import Observer
-from linprobe.training.settings import TEST_ACCURACY
 
 GRADIENT = "gradient"
 CANARY_ROWS = 3  # of a person; clipped one by one, they would move a sum by 3 clip norms

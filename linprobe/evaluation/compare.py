@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.calibrate import large_delta
+from linprobe.accounting.figures import NOUNS
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.data.dataset import (
     DIGITS,
@@ -56,7 +57,6 @@ from linprobe.reporting.comparison import (
 )
 from linprobe.runs import run_folder
 from linprobe.runs.figures import CLEARLY
-from linprobe.runs.guarantee import NOUNS
 from linprobe.runs.manifest import Manifest
 from linprobe.training.charge import BookFinder, book_of, preview
 from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines

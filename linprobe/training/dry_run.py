@@ -14,6 +14,7 @@ import numpy as np
 
 from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.figures import NOUNS
 from linprobe.accounting.spending import Spending
 from linprobe.data.blocks import STORAGE, Precision
 from linprobe.data.dataset import DIGITS, Dataset
@@ -26,7 +27,6 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
-from linprobe.runs.guarantee import NOUNS
 from linprobe.training.charge import preview
 from linprobe.training.execute import Runtime
 from linprobe.training.plan import Plan, plan_facts, plan_run

@@ -16,8 +16,7 @@ from linprobe.methods import class_counts, dp_newton
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.options.requests import AuditRequest
-from linprobe.runs.release_rules import HISTOGRAM
-from linprobe.training.settings import SELECTION, TEST_ACCURACY
+from linprobe.runs.release_rules import HISTOGRAM, SELECTION, TEST_ACCURACY
 from tests.evaluation.test_audit import GaussianMechanism, Quiet, audited, caught
 
 PATHS = {str(path) for path in HOST_PATHS}

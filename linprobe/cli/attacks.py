@@ -6,8 +6,9 @@ from typing import Any
 
 import typer
 
+from linprobe.cli import _terminal
 from linprobe.cli._command import command
-from linprobe.cli._shared import print_json, print_private_json, printing
+from linprobe.cli._terminal import print_json, print_private_json, printing
 from linprobe.options.requests import AttackRequest, AuditRequest
 
 
@@ -15,7 +16,6 @@ from linprobe.options.requests import AttackRequest, AuditRequest
 def _attack(request: AttackRequest) -> None:
     """Print how well the attack does, and the limit that the guarantee sets."""
     from linprobe.accounting.figures import limit_percent
-    from linprobe.cli import _terminal
     from linprobe.evaluation.attack import attack
 
     with _terminal.TerminalProgress() as progress:
@@ -41,7 +41,6 @@ def _attack(request: AttackRequest) -> None:
 def _audit(request: AuditRequest) -> None:
     """Print the lower bound; PrivacyError if it is above the claim."""
     from linprobe.accounting.figures import rounded_down, rounded_up
-    from linprobe.cli import _terminal
     from linprobe.evaluation.audit import NAMES, audit, check_audit
 
     with _terminal.TerminalProgress() as progress:

@@ -7,8 +7,9 @@ from typing import Any
 
 import typer
 
+from linprobe.cli import _terminal
 from linprobe.cli._command import command
-from linprobe.cli._shared import print_json, printing
+from linprobe.cli._terminal import guarantee_rows, print_json, printing
 from linprobe.options import OWNER
 from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 
@@ -17,7 +18,6 @@ from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 def _plan(request: PlanRequest) -> None:
     """Print the plan: the recommended row on stdout, all rows on stderr."""
     from linprobe.accounting.figures import rounded_up
-    from linprobe.cli import _terminal
     from linprobe.training.rates import recommended_rate
 
     with _terminal.TerminalProgress() as progress:
@@ -57,7 +57,6 @@ def _account(request: AccountRequest) -> None:
     """Print the epsilon by each accountant."""
     from linprobe.accounting.calibrate import NAMES, releases_cost
     from linprobe.accounting.figures import OF_SAMPLES, gaussian_words, rounded_up
-    from linprobe.cli import _terminal
 
     cost = releases_cost(request.sampling_rate, request.noise_multiplier, request.steps, request.delta)
     if request.as_json:
@@ -74,8 +73,6 @@ def _account(request: AccountRequest) -> None:
 def _budget(request: BudgetRequest) -> None:
     """Print the epsilon of all runs; the entries of the book go to stderr."""
     from linprobe.accounting.figures import rounded_up
-    from linprobe.cli import _terminal
-    from linprobe.cli._terminal import guarantee_rows
     from linprobe.training import budget as commands
 
     found = commands.book_cost(request)

@@ -8,8 +8,9 @@ from typing import Any
 import typer
 
 from linprobe.atomic_files import replace_when_complete
+from linprobe.cli import _terminal
 from linprobe.cli._command import command
-from linprobe.cli._shared import print_dry_run, print_json, print_made, print_private_json, printing
+from linprobe.cli._terminal import print_dry_run, print_json, print_made, print_private_json, printing
 from linprobe.errors import PrivacyError
 from linprobe.options.requests import (
     EvaluateRequest,
@@ -36,7 +37,6 @@ NOISY_FIGURES = {
 def _verify(request: VerifyRequest) -> None:
     """Print `verified`; PrivacyError with the reason otherwise."""
     from linprobe.accounting.figures import gaussian_words, rounded_up
-    from linprobe.cli import _terminal
     from linprobe.runs.verify import verify_run
 
     result = verify_run(
@@ -73,7 +73,6 @@ def _verify(request: VerifyRequest) -> None:
 @command(ReportRequest)
 def _report(request: ReportRequest) -> None:
     """Write the page, and print its path."""
-    from linprobe.cli import _terminal
     from linprobe.reporting.page import report
 
     _terminal.note(report(request))
@@ -84,7 +83,6 @@ def _report(request: ReportRequest) -> None:
 def _release(request: ReleaseRequest) -> None:
     """Write the folder, and print it."""
     from linprobe.accounting.row_keys import recorded_totals
-    from linprobe.cli import _terminal
     from linprobe.evaluation import release as commands
 
     released = commands.release(request)
@@ -99,7 +97,6 @@ def _release(request: ReleaseRequest) -> None:
 @command(ExportRequest)
 def _export(request: ExportRequest) -> None:
     """Write the file, and print its path."""
-    from linprobe.cli import _terminal
     from linprobe.evaluation import export as commands
 
     note = commands.export(request, _terminal.TerminalProgress())
@@ -112,7 +109,6 @@ def _export(request: ExportRequest) -> None:
 def _pdp_report(request: PdpReportRequest) -> None:
     """Print the summary. Private."""
     from linprobe.accounting.figures import gaussian_words, rounded_up
-    from linprobe.cli import _terminal
     from linprobe.evaluation import pdp_report as commands
 
     if request.dry_run:
@@ -155,7 +151,6 @@ def _pdp_report(request: PdpReportRequest) -> None:
 def _refine(request: RefineRequest) -> None:
     """Write the run, and print its path."""
     from linprobe.accounting.figures import rounded_up
-    from linprobe.cli import _terminal
     from linprobe.evaluation import refine as commands
 
     with _terminal.TerminalProgress() as progress:
@@ -175,7 +170,6 @@ def _refine(request: RefineRequest) -> None:
 @command(EvaluateRequest)
 def _evaluate(request: EvaluateRequest) -> None:
     """Print the accuracy or macro AUROC; tables go to stderr."""
-    from linprobe.cli import _terminal
     from linprobe.evaluation.private_test import dry_run_of_evaluation, evaluate_test_rows
     from linprobe.reporting.metric_tables import tables_of
 
@@ -198,7 +192,6 @@ def _evaluate(request: EvaluateRequest) -> None:
 
 
 def _print_noisy(result: dict[str, Any]) -> None:
-    from linprobe.cli import _terminal
 
     people = result["unit"] == "owner"
     figures = [(name, result.get(key)) for name, key in NOISY_FIGURES.items()]
@@ -214,7 +207,6 @@ def _print_noisy(result: dict[str, Any]) -> None:
 @command(PredictRequest)
 def _predict(request: PredictRequest) -> None:
     """Print the predictions as CSV, or write them to a file and print its path."""
-    from linprobe.cli import _terminal
     from linprobe.evaluation.predict import predict_rows, write_predictions
     from linprobe.runs.run_folder import inputs_of, new_files
 

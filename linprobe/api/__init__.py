@@ -1,8 +1,8 @@
-"""The commands as functions: what `linprobe train`, `plan`, `tune`, `compare` and the others do, without a subprocess.
+"""The Python interface: the commands as functions, without a subprocess, and estimators, one per method.
 
-They take feature files and write run folders; estimators take arrays. Each function returns what its command prints
-with `--json`, raises `linprobe.errors.LinprobeError` where the command would end with a message, and is silent unless
-it gets a `progress`.
+The functions take feature files and write run folders; estimators take arrays. Each function returns what its command
+prints with `--json`, raises `linprobe.errors.LinprobeError` where the command would end with a message, and is silent
+unless it gets a `progress`.
 """
 
 from __future__ import annotations

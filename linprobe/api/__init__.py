@@ -311,7 +311,7 @@ def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
     1
     """
     from linprobe.options.requests import BudgetRequest
-    from linprobe.training.budget import book_cost as run_command
+    from linprobe.training.costs import book_cost as run_command
 
     _refuse_unknown(options, [field.name for field in fields(BudgetRequest)], "budget")
     return run_command(BudgetRequest(Path(source), **options))

@@ -42,8 +42,18 @@ from linprobe.data.labels import (
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.owners import APART, OWNER, SHARED, by_owner, divided, refuse_several
-from linprobe.data.record_ids import CONTENT, GIVEN, LONGEST_ID, ContentIds
+from linprobe.data.owners import (
+    APART,
+    CONTENT,
+    GIVEN,
+    LONGEST_ID,
+    OWNER,
+    SHARED,
+    ContentIds,
+    by_owner,
+    divided,
+    refuse_several,
+)
 from linprobe.errors import DataError, Progress, Silent, UsageError, reading
 
 KINDS = ("X", "y", "id")

@@ -1,4 +1,4 @@
-"""The memory that this process may still use, the minimum of several limits of the system, and what says that it ran out.
+"""The memory that this process may still use: the minimum of several limits of the system. Signs that it ran out.
 
 OpenBLAS hangs, or ends the process, if it cannot allocate its buffers, so `check_limit` takes them first.
 """

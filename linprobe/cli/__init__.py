@@ -18,7 +18,6 @@ import typer
 from linprobe.cli import (
     _terminal,
     about,
-    attacks,
     costs,
     features,
     runs,
@@ -33,7 +32,6 @@ from linprobe.parallel import available_memory
 DECLARING = (
     features,
     training,
-    attacks,
     runs,
     about,
     costs,

@@ -33,14 +33,13 @@ from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.loss import check_weights
-from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.correct_predictions import (
     NoisyTest,
     correct_counts,
     correct_counts_sensitivity,
     held_out_counts,
 )
-from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import Fitted, Problem, Run
 from linprobe.methods.class_counts import (

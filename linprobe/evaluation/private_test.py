@@ -21,7 +21,7 @@ from linprobe.accounting.events import OWNER, RECORD, Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features
-from linprobe.data.feature_reader import FeatureReader, extraction_of, test_people
+from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.errors import Progress, UsageError
 from linprobe.evaluation.predict import bias_for, evaluate_run
 from linprobe.mechanisms.correct_predictions import NoisyTest, held_out_counts
@@ -29,7 +29,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.score_histogram import noisy_auroc, score_sums
 from linprobe.options.requests import EvaluateRequest
-from linprobe.runs.matching import check_classes, check_made_alike, check_width, features_of, refuse_private_rows
+from linprobe.runs.matching import check_fits, features_of, refuse_private_rows
 from linprobe.runs.metrics_file import noisy_accuracy, test_units
 from linprobe.runs.release_rules import TEST_ACCURACY
 from linprobe.runs.run_folder import RunFolder, read_run
@@ -174,10 +174,7 @@ def _planned(epsilon: float, delta: float, n_test: int) -> tuple[Releases, Relea
 def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, progress: Progress) -> None:
     """Refuse rows that do not fit the run, or that cost nothing."""
     check_one_class(features, "evaluate --epsilon")
-    allow = request.allow_other_features
-    check_made_alike(run, features.path, extraction_of(features.description), progress, allow_other=allow)
-    check_width(run, features.n_features, features.path)
-    check_classes(run, features)
+    check_fits(run, features, progress, allow_other=request.allow_other_features)
     check_test_rows(features, "accuracy is measured on", private=True)
     if not features.description.private_test:
         raise UsageError(

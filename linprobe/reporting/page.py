@@ -25,7 +25,7 @@ from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
 from linprobe.accounting.row_keys import recorded_totals
-from linprobe.atomic_files import replace_when_complete
+from linprobe.atomic_files import write_whole
 from linprobe.errors import DataError, UsageError, printable
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
@@ -102,12 +102,7 @@ def report(request: ReportRequest) -> str:
             copy=copy_of(run[MANIFEST], {name: run[name] for name in manifest.files}),
         )
         text = page(evidence)
-
-        def write() -> None:
-            with replace_when_complete(html, "w") as stream:
-                stream.write(text)
-
-        writing(html, write)
+        writing(html, lambda: write_whole(html, text))
     return private_total
 
 

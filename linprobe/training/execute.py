@@ -30,8 +30,8 @@ from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import Rows, prepare, prepare_shard
 from linprobe.data.sources import Source
 from linprobe.errors import DivergedError, UsageError
-from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
+from linprobe.gradients.host import choose_backend
 from linprobe.gradients.loss import check_weights
 from linprobe.mechanisms.correct_predictions import (
     NoisyTest,

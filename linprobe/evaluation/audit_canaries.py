@@ -30,9 +30,8 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.sources import ArraySource, Source
 from linprobe.gradients.second_order import diagonal_places, parts_of
-from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
-from linprobe.mechanisms.gaussian import GaussianMechanism, Projection, Release
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, Projection, Release
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC
 from linprobe.methods._directions import COVARIANCE

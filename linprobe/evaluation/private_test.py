@@ -20,16 +20,15 @@ from linprobe.accounting.events import OWNER, RECORD
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features
-from linprobe.data.feature_reader import FeatureReader, extraction_of, test_people
-from linprobe.errors import UsageError
+from linprobe.data.feature_reader import FeatureReader, test_people
+from linprobe.errors import Progress, UsageError
 from linprobe.evaluation.predict import bias_for, evaluate_run
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.options.requests import EvaluateRequest
-from linprobe.progress import Progress
-from linprobe.runs.matching import check_classes, check_made_alike, check_width, features_of, refuse_private_rows
+from linprobe.runs.matching import check_fits, features_of, refuse_private_rows
 from linprobe.runs.metrics_file import noisy_accuracy, test_units
 from linprobe.runs.run_folder import RunFolder, read_run
 from linprobe.runs.scores import sums_of_test_rows
@@ -159,10 +158,7 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
 def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, progress: Progress) -> None:
     """Refuse rows that do not fit the run, or that cost nothing."""
     check_one_class(features, "evaluate --epsilon")
-    allow = request.allow_other_features
-    check_made_alike(run, features.path, extraction_of(features.description), progress, allow_other=allow)
-    check_width(run, features.n_features, features.path)
-    check_classes(run, features)
+    check_fits(run, features, progress, allow_other=request.allow_other_features)
     check_test_rows(features, "accuracy is measured on", private=True)
     if not features.description.private_test:
         raise UsageError(

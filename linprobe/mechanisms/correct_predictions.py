@@ -65,7 +65,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.mechanisms.gaussian import ClippedSum
 
 TEST_ACCURACY = "test accuracy"  # purpose of the release on private test rows
 SHARE_STEP = 2.0**-20

@@ -46,8 +46,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.correct_predictions import LEAST_SIGNAL, NoisyTest
+from linprobe.mechanisms.gaussian import ClippedSum
 
 TEST_AUROC = "test AUROC"  # purpose of the release
 AUROC_SHARE = 1 / 4  # of mu^2 of the releases on private test rows

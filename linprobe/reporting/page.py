@@ -25,12 +25,8 @@ from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
 from linprobe.accounting.row_keys import recorded_totals
-from linprobe.atomic_files import replace_when_complete
+from linprobe.atomic_files import write_whole
 from linprobe.errors import DataError, UsageError, printable
-from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
-from linprobe.mechanisms.score_histogram import TEST_AUROC
-from linprobe.methods.class_counts import CLASS_COUNTS
-from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
@@ -39,7 +35,7 @@ from linprobe.runs.figures import no_better_than_guessing, of_labels
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, Manifest, Published
 from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
-from linprobe.runs.release_rules import HISTOGRAM
+from linprobe.runs.release_rules import PURPOSES
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 
 SUFFIXES = (".html", ".htm")
@@ -51,18 +47,6 @@ WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12  # of the drawing
 LEAST_RATE = 0.001  # where both logarithmic axes begin
 NAMED_AT = 0.03  # rate at which the lines of the drawing have their names
 Point = tuple[float, float]
-PURPOSES = {
-    "gradient": "training steps",
-    "mean": "mean of the private rows",
-    CLASS_COUNTS: "noisy numbers of private rows by class",
-    SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
-    "covariance": "covariance of the features",
-    TEST_ACCURACY: "number of correct predictions on private test rows",
-    TEST_AUROC: "histograms of the scores of private test rows",
-    "selection": "noisy numbers of correct predictions on private rows, which chose a setting",
-    HISTOGRAM: "published histogram of privacy losses",
-    INHERITED: "released by the run it started from",
-}
 
 
 @dataclass(frozen=True)
@@ -119,12 +103,7 @@ def report(request: ReportRequest) -> str:
             copy=copy_of(run[MANIFEST], {name: run[name] for name in manifest.files}),
         )
         text = page(evidence)
-
-        def write() -> None:
-            with replace_when_complete(html, "w") as stream:
-                stream.write(text)
-
-        writing(html, write)
+        writing(html, lambda: write_whole(html, text))
     return private_total
 
 

@@ -18,12 +18,25 @@ from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY, correct_counts_sensitivity
 from linprobe.mechanisms.score_histogram import TEST_AUROC, n_histograms
+from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS, sensitivity_of_counts
 from linprobe.methods.private_mean import MEAN
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows
 from linprobe.runs.manifest import UNIFORM, UNLABELLED_CENTRE, Manifest
 
-HISTOGRAM, SELECTION, COVARIANCE = "histogram", "selection", "covariance"
+HISTOGRAM, SELECTION = "histogram", "selection"
+PURPOSES = {
+    GRADIENT: "training steps",
+    MEAN: "mean of the private rows",
+    CLASS_COUNTS: "noisy numbers of private rows by class",
+    SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
+    COVARIANCE: "covariance of the features",
+    TEST_ACCURACY: "number of correct predictions on private test rows",
+    TEST_AUROC: "histograms of the scores of private test rows",
+    SELECTION: "noisy numbers of correct predictions on private rows, which chose a setting",
+    HISTOGRAM: "published histogram of privacy losses",
+    INHERITED: "released by the run it started from",
+}
 QUANTILES = ("median", "radius", "quantile")  # of the theory variant of dpsgd-f
 STEP, CLIP_NORM = "step", "clip_norm"
 FACTS = frozenset(

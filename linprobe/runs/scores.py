@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from linprobe.data.owners import Bounds
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.sources import RawBlocks, Source, whole_blocks
-from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.correct_predictions import SHARE_STEP, TEST_ACCURACY, held_out_counts
+from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, bins_of, n_histograms, score_sums
 
 LEAST, MOST = 0.01, 100.0  # temperatures; rows that are all predicted correctly have no minimum above 0

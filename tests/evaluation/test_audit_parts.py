@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
-from linprobe.errors import PrivacyError
+from linprobe.errors import PrivacyError, Silent
 from linprobe.evaluation.audit import HOST_PATHS, PARTS, audit, check_audit
 from linprobe.gradients import second_order
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY
@@ -19,9 +19,7 @@ from linprobe.methods import class_counts, dp_newton
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.options.requests import AuditRequest
-from linprobe.progress import Silent
-from linprobe.runs.release_rules import HISTOGRAM
-from linprobe.training.settings import SELECTION
+from linprobe.runs.release_rules import HISTOGRAM, SELECTION
 from tests.evaluation.test_audit import GaussianMechanism, Quiet, audited, caught
 
 PATHS = {str(path) for path in HOST_PATHS}

@@ -53,11 +53,11 @@ def test_the_cells_print_what_the_page_shows_and_end_with_a_private_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(subprocess, "run", in_this_process)
     names: dict[str, object] = {"__name__": "cells"}
     printed = []
     for cell in _cells():
-        with contextlib.redirect_stdout(io.StringIO()) as output:
+        with contextlib.redirect_stdout(io.StringIO()) as output, monkeypatch.context() as patch:
+            patch.setattr(subprocess, "run", in_this_process)
             exec(compile(cell, "photographs.py", "exec"), names)
         printed.append(output.getvalue().strip())
     shown = _blocks("text")

@@ -21,6 +21,7 @@ from linprobe.data.array_files import (
     LARGEST,
     Arrays,
     array_names,
+    check_float32,
     load_torch,
     open_array,
     parquet_table,
@@ -184,7 +185,9 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
         found = read_archive(source, list(chosen.values()))
         return {name: found[key] for name, key in chosen.items()}
     if source.suffix in TABLES:
-        return _read_table(source, columns, progress, group or _group_of(source))
+        group = group or _group_of(source)
+        csv_file = source.suffix == ".csv"
+        return _read_csv(source, columns, progress, group) if csv_file else _read_parquet(source, columns, group)
     if source.suffix in HDF5:
         return _read_hdf5(source, owner)
     if source.suffix not in SUFFIXES:
@@ -332,11 +335,6 @@ def _group_of(source: Path) -> str:
             f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table of all rows"
         )
     return source.stem
-
-
-def _read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    csv_file = source.suffix == ".csv"
-    return _read_csv(source, columns, progress, group) if csv_file else _read_parquet(source, columns, group)
 
 
 def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
@@ -756,21 +754,8 @@ def _blocks(
     for start in range(0, len(x), at_once):
         rows = np.arange(start, min(start + at_once, len(x))) if order is None else order[start : start + at_once]
         given = np.asarray(x[start : start + at_once] if order is None else x[rows]).reshape(-1, width)
-        bad = np.flatnonzero(~np.isfinite(given).all(axis=1))
-        if bad.size:
-            raise DataError(
-                f"{where}: X_{group} has rows with NaN or infinity, first at row {rows[bad[0]]}; allowed: finite "
-                "features; remove or repair those rows"
-            )
-        with np.errstate(over="ignore"):
-            block = given.astype(np.float32)
-        large = np.argwhere(np.isinf(block))
-        if large.size:
-            raise DataError(
-                f"X_{group} row {rows[large[0, 0]]} holds {given[tuple(large[0])]:g}, beyond {LARGEST:.3g}, the "
-                "largest float32; scale the features"
-            )
-        yield start, block
+        check_float32(given, f"{where}: X_{group}", rows)
+        yield start, given.astype(np.float32)
 
 
 def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:

@@ -179,16 +179,12 @@ def _figure(value: float | None) -> str:
     return "none" if value is None else rounded_up(value)
 
 
-def _gaussian(manifest: Manifest) -> str:
-    return gaussian_words(manifest.gdp_mu, manifest.zcdp_rho)
-
-
 _pages = templates(finalize=lambda value: printable(value) if type(value) is str else value, html=True)
 _pages.filters |= {
     "percent": _percent,
     "percent_above": _percent_above,
     "figure": _figure,
-    "gaussian": _gaussian,
+    "gaussian": lambda manifest: gaussian_words(manifest.gdp_mu, manifest.zcdp_rho),
     "thousands": "{:,}".format,
 }
 
@@ -319,7 +315,9 @@ def attack_limit_drawing(limit: Callable[[float], float], description: str) -> s
     for rate, words in ((0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")):
         _text(svg, place(rate, 1)[0], bottom + 17, words, "end" if rate == 1 else "middle")
         _text(svg, LEFT - 6, place(LEAST_RATE, rate)[1] + 4, words, "end")
-    _axis_names(svg, bottom, "named by mistake (false positives)", "members found")
+    middle = (TOP + bottom) / 2
+    _text(svg, (LEFT + RIGHT) / 2, bottom + 36, "named by mistake (false positives)", "middle")
+    _text(svg, 12, middle, "members found", "middle", transform=f"rotate(-90 12 {middle})")
     for height, kind, words in ((212, "curve", "guarantee’s limit"), (230, "guess", "guessing")):
         _path(svg, [(215, height), (240, height)], kind)
         _text(svg, 247, height + 4, words)
@@ -340,9 +338,3 @@ def _text(svg: Element, x: float, y: float, words: str, anchor: str = "start", *
 
 def _path(svg: Element, points: Iterable[Point], kind: str) -> None:
     SubElement(svg, "path", {"d": "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points), "class": kind})
-
-
-def _axis_names(svg: Element, bottom: float, across: str, up: str) -> None:
-    _text(svg, (LEFT + RIGHT) / 2, bottom + 36, across, "middle")
-    middle = (TOP + bottom) / 2
-    _text(svg, 12, middle, up, "middle", transform=f"rotate(-90 12 {middle})")

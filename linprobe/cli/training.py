@@ -19,6 +19,7 @@ FIGURES = {
     "balanced accuracy": "test_balanced_accuracy",
     "std of balanced accuracy": "test_balanced_accuracy_std",
     "macro AUROC": "test_macro_auroc",
+    "std of macro AUROC": "test_macro_auroc_std",
     "accuracy of labels": "test_label_accuracy",
 }
 
@@ -66,7 +67,7 @@ def _train(given: dict[str, Any]) -> None:
         print_made("run", outcome["run"], outcome)
         return
     further = {name: outcome.get(key) for name, key in FIGURES.items()}
-    if outcome["task"] != "multilabel":
+    if outcome["task"] != "multilabel" and outcome.get("test_macro_auroc_std") is None:
         del further["macro AUROC"]
     _terminal.table(
         rows_in_words(outcome),

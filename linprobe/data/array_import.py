@@ -185,9 +185,7 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
         found = read_archive(source, list(chosen.values()))
         return {name: found[key] for name, key in chosen.items()}
     if source.suffix in TABLES:
-        group = group or _group_of(source)
-        csv_file = source.suffix == ".csv"
-        return _read_csv(source, columns, progress, group) if csv_file else _read_parquet(source, columns, group)
+        return _read_table(source, columns, progress, group or _group_of(source))
     if source.suffix in HDF5:
         return _read_hdf5(source, owner)
     if source.suffix not in SUFFIXES:
@@ -335,6 +333,11 @@ def _group_of(source: Path) -> str:
             f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table of all rows"
         )
     return source.stem
+
+
+def _read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
+    csv_file = source.suffix == ".csv"
+    return _read_csv(source, columns, progress, group) if csv_file else _read_parquet(source, columns, group)
 
 
 def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:

@@ -172,8 +172,7 @@ def _check_training_rows(
                 add(rows, labels)
             if test is not None or sets:
                 samples = sampled(x, norms)
-                if not shared and len(rows):
-                    shared = [part for part, known in sets if known.find(rows, samples[kept])]
+                shared = shared or _sharing(sets, rows, samples[kept])
                 if test is not None:
                     test.find(x, samples)
             start += len(x)
@@ -186,6 +185,11 @@ def _check_training_rows(
 def _kept(keep: NDArray[np.bool_] | None, part: slice) -> NDArray[np.bool_] | slice:
     """An index of the rows of a block where `keep` is true: a slice, which copies no row, if it is true everywhere."""
     return slice(None) if keep is None or keep[part].all() else keep[part]
+
+
+def _sharing(sets: Iterable[tuple[GroupRows, RowSet]], rows: RawRows, samples: Numbers) -> list[GroupRows]:
+    """The public rows among which is one of the `rows`; `samples` are theirs."""
+    return [part for part, known in sets if len(rows) and known.find(rows, samples)]
 
 
 def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_others: int, what: str) -> EqualRows | None:

@@ -45,6 +45,7 @@ RATES = (0.001, 0.01, 0.1)
 MOST_IN_MATRIX = 10  # classes of a confusion matrix with names and numbers; more columns would not fit
 WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12  # of the drawing
 LEAST_RATE = 0.001  # where both logarithmic axes begin
+NAMED_AT = 0.03  # rate at which the lines of the drawing have their names
 Point = tuple[float, float]
 
 
@@ -315,12 +316,11 @@ def attack_limit_drawing(limit: Callable[[float], float], description: str) -> s
     for rate, words in ((0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")):
         _text(svg, place(rate, 1)[0], bottom + 17, words, "end" if rate == 1 else "middle")
         _text(svg, LEFT - 6, place(LEAST_RATE, rate)[1] + 4, words, "end")
-    middle = (TOP + bottom) / 2
-    _text(svg, (LEFT + RIGHT) / 2, bottom + 36, "named by mistake (false positives)", "middle")
-    _text(svg, 12, middle, "members found", "middle", transform=f"rotate(-90 12 {middle})")
-    for height, kind, words in ((212, "curve", "guarantee’s limit"), (230, "guess", "guessing")):
-        _path(svg, [(215, height), (240, height)], kind)
-        _text(svg, 247, height + 4, words)
+    _axis_names(svg, bottom, "named by mistake (false positives)", "members found")
+    (x, y), low = place(NAMED_AT, limit(NAMED_AT)), place(NAMED_AT, NAMED_AT)
+    above = y > TOP + 22
+    _text(svg, x - 8 if above else x + 8, y - 6 if above else y + 18, "guarantee’s limit", "end" if above else "start")
+    _text(svg, low[0] + 8, low[1] + 12, "guessing")
     return tostring(svg, encoding="unicode", short_empty_elements=False)
 
 
@@ -338,3 +338,9 @@ def _text(svg: Element, x: float, y: float, words: str, anchor: str = "start", *
 
 def _path(svg: Element, points: Iterable[Point], kind: str) -> None:
     SubElement(svg, "path", {"d": "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points), "class": kind})
+
+
+def _axis_names(svg: Element, bottom: float, across: str, up: str) -> None:
+    _text(svg, (LEFT + RIGHT) / 2, bottom + 36, across, "middle")
+    middle = (TOP + bottom) / 2
+    _text(svg, 12, middle, up, "middle", transform=f"rotate(-90 12 {middle})")

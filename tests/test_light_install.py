@@ -30,8 +30,8 @@ COMMAND_LINE = """
 import json, time
 from linprobe import cli
 for words in json.loads(sys.argv[1]):
-    start = time.monotonic()
-    print("status", cli.run(words.split()), time.monotonic() - start)
+    start = time.process_time()
+    print("status", cli.run(words.split()), time.process_time() - start)
 """
 ESTIMATOR = """
 import numpy as np
@@ -40,7 +40,7 @@ X = np.eye(4, dtype=np.float32).repeat(50, axis=0)
 y = np.arange(4).repeat(50)
 print(NoisyGD(epsilon=3, classes=[0, 1, 2, 3]).fit(X, y).score(X, y))
 """
-SECONDS = 2.0  # most for a refusal, which takes 0.1 on an idle machine
+SECONDS = 2.0  # of a processor, most for a refusal, which takes 0.1
 COMMANDS = (
     "import rows.npz --out rows.h5",
     "train rows.h5 --eps 3 --public-shots 2 --out run",

@@ -258,7 +258,7 @@ def test_more_noise_fewer_steps_or_a_smaller_rate_never_cost_more(
 
 @pytest.mark.nightly
 @given(**WORKLOADS | {"rate": st.floats(-4, 0).map(lambda power: 10**power)})
-@settings(max_examples=100)
+@settings(max_examples=25)
 def test_more_noise_fewer_steps_or_a_smaller_rate_never_cost_more_in_many_workloads(
     rate: float, sigma: float, count: int, delta: float
 ) -> None:

@@ -12,8 +12,7 @@ from typer.core import TyperCommand
 
 from linprobe.atomic_files import path_from
 from linprobe.cli._everywhere import EVERYWHERE
-from linprobe.cli._shared import numbers, words
-from linprobe.errors import require_for
+from linprobe.errors import ParameterError, require_for
 from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Choice, Confirmation, RunOptions, Target
 from linprobe.options.declaration import (
     REQUESTS,
@@ -201,13 +200,18 @@ def _listed(option: Option, value: Any) -> tuple[Any, ...] | None:
         return None
     if value is None or not option.commas:
         return tuple(value or ())
+    words = [word.strip() for word in value.split(",") if word.strip()]
     if option.kind not in (int, float):
-        return tuple(words(value))
+        return tuple(words)
     whole = "whole " if option.kind is int else ""
     example = as_word(option.default[:3]) or "0,1"
     name = option.spellings[0].removeprefix("--")
-    refusal = f"{name} is {value!r}; allowed: {whole}numbers with commas between, as {example}"
-    return tuple(dict.fromkeys(numbers(words(value), option.kind, refusal)))
+    try:
+        return tuple(dict.fromkeys(map(option.kind, words)))
+    except ValueError:
+        raise ParameterError(
+            f"{name} is {value!r}; allowed: {whole}numbers with commas between, as {example}"
+        ) from None
 
 
 class Command(TyperCommand):

@@ -28,15 +28,14 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.sources import ArraySource, Source
 from linprobe.gradients.second_order import diagonal_places, parts_of
-from linprobe.mechanisms.clipping import ClippedSum
-from linprobe.mechanisms.gaussian import GaussianMechanism, Projection, Release
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, Projection, Release
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.private_mean import MEAN
 from linprobe.parallel.array_api import on_host
+from linprobe.runs.release_rules import TEST_ACCURACY
 from linprobe.training.execute import Observer
-from linprobe.training.settings import TEST_ACCURACY
 
 GRADIENT = "gradient"
 CANARY_ROWS = 3  # of a person; clipped one by one, they would move a sum by 3 clip norms

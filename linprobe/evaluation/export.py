@@ -30,10 +30,9 @@ from numpy.typing import ArrayLike, NDArray
 from linprobe import __version__
 from linprobe.atomic_files import replace_when_complete
 from linprobe.data.labels import MULTILABEL
-from linprobe.errors import UsageError, require_for
+from linprobe.errors import Progress, UsageError, require_for
 from linprobe.evaluation.predict import temperature_of
 from linprobe.options.requests import ExportRequest
-from linprobe.progress import Progress
 from linprobe.runs.check import verified
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 

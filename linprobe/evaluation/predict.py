@@ -20,10 +20,9 @@ from linprobe.data.labels import MULTILABEL
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import shares_given
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
-from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.figures import class_figures, figures_by_task, no_better_than_guessing
 from linprobe.runs.manifest import TRAINED, UNIFORM

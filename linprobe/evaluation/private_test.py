@@ -22,14 +22,13 @@ from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features
 from linprobe.data.feature_reader import FeatureReader, extraction_of, test_people
-from linprobe.errors import UsageError
+from linprobe.errors import Progress, UsageError
 from linprobe.evaluation.predict import bias_for, evaluate_run
 from linprobe.mechanisms.correct_predictions import NoisyTest, held_out_counts
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.score_histogram import noisy_auroc, score_sums
 from linprobe.options.requests import EvaluateRequest
-from linprobe.progress import Progress
 from linprobe.runs.matching import check_classes, check_made_alike, check_width, features_of, refuse_private_rows
 from linprobe.runs.metrics_file import noisy_accuracy, test_units
 from linprobe.runs.release_rules import TEST_ACCURACY

@@ -121,13 +121,9 @@ class ImageTransform:
     views: int = 1
 
     def __post_init__(self) -> None:
-        sides = (self.resize,) if isinstance(self.resize, int) else (self.resize or ())
-        if any(side < 1 for side in (*sides, *(self.crop or ()))):
-            raise ParameterError(f"resize is {self.resize} and crop {self.crop}; allowed: whole numbers above 0")
-        if self.crop is not None and isinstance(self.resize, int) and max(self.crop) > self.resize:
-            raise ParameterError(
-                f"crop is {self.crop} and resize {self.resize}; allowed: a crop no larger than the resized image"
-            )
+        if self.views not in range(1, len(VIEWS) + 1):
+            raise ParameterError(f"views is {self.views}; allowed: whole numbers from 1 to {len(VIEWS)}")
+        self._check_sizes()
         if self.interpolation not in INTERPOLATIONS:
             raise ParameterError(f"interpolation is {self.interpolation!r}; allowed: {', '.join(INTERPOLATIONS)}")
         channels = len(self.mode)  # "RGB" or "L"
@@ -138,8 +134,15 @@ class ImageTransform:
             raise ParameterError(f"mean is {self.mean}; allowed: numbers from -1000 to 1000")
         if any(not 1e-6 <= value <= 1e6 for value in self.std):
             raise ParameterError(f"std is {self.std}; allowed: numbers from 1e-06 to 1e+06")
-        if self.views not in range(1, len(VIEWS) + 1):
-            raise ParameterError(f"views is {self.views}; allowed: whole numbers from 1 to {len(VIEWS)}")
+
+    def _check_sizes(self) -> None:
+        sides = (self.resize,) if isinstance(self.resize, int) else (self.resize or ())
+        if any(side < 1 for side in (*sides, *(self.crop or ()))):
+            raise ParameterError(f"resize is {self.resize} and crop {self.crop}; allowed: whole numbers above 0")
+        if self.crop is not None and isinstance(self.resize, int) and max(self.crop) > self.resize:
+            raise ParameterError(
+                f"crop is {self.crop} and resize {self.resize}; allowed: a crop no larger than the resized image"
+            )
 
     def overridden(
         self,

@@ -221,7 +221,7 @@ def make_plan(
         "weights_digest": backbone.weights_digest(),
         "arguments": backbone.arguments,
         "tensor": backbone.tensor,
-        **({"layer": backbone.layer} if backbone.layer else {}),
+        **backbone.stated_layer,
         "transform": json.loads(transform.text),
         "image_size": size,
         "source": source.name,

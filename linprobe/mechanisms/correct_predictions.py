@@ -65,7 +65,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.mechanisms.gaussian import ClippedSum
 
 SHARE_STEP = 2.0**-20
 SENSITIVITY = math.nextafter(math.sqrt(2), math.inf)  # of the numbers of test rows, or the shares of test people

@@ -45,8 +45,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.correct_predictions import LEAST_SIGNAL, NoisyTest
+from linprobe.mechanisms.gaussian import ClippedSum
 
 BINS = 24
 EDGES = 0.2 * np.sinh(0.4 * np.arange(1 - BINS // 2, BINS // 2))  # of u, from -8.1 to 8.1, 0.08 apart around 0

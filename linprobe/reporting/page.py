@@ -27,8 +27,6 @@ from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_u
 from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, UsageError, printable
-from linprobe.methods.class_counts import CLASS_COUNTS
-from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
@@ -37,7 +35,7 @@ from linprobe.runs.figures import no_better_than_guessing, of_labels
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, Manifest, Published
 from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
-from linprobe.runs.release_rules import HISTOGRAM, TEST_ACCURACY
+from linprobe.runs.release_rules import PURPOSES
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 
 SUFFIXES = (".html", ".htm")
@@ -48,17 +46,6 @@ MOST_IN_MATRIX = 10  # classes of a confusion matrix with names and numbers; mor
 WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12  # of the drawing
 LEAST_RATE = 0.001  # where both logarithmic axes begin
 Point = tuple[float, float]
-PURPOSES = {
-    "gradient": "training steps",
-    "mean": "mean of the private rows",
-    CLASS_COUNTS: "noisy numbers of private rows by class",
-    SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
-    "covariance": "covariance of the features",
-    TEST_ACCURACY: "number of correct predictions on private test rows",
-    "selection": "noisy numbers of correct predictions on private rows, which chose a setting",
-    HISTOGRAM: "published histogram of privacy losses",
-    INHERITED: "released by the run it started from",
-}
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, priv
 from linprobe.data.feature_reader import FeatureReader, first_difference, is_known
 from linprobe.data.owners import refuse_both_sides
 from linprobe.data.row_checks import GroupRows, compare_test_rows, share_people, share_rows
-from linprobe.errors import DataError, PrivacyError
+from linprobe.errors import DataError, PrivacyError, Progress
 from linprobe.methods import find_method
-from linprobe.progress import Progress
 from linprobe.runs.manifest import Manifest
 from linprobe.runs.metrics_file import figures_of, stated_metrics
 from linprobe.runs.per_record_file import commitment

@@ -17,12 +17,24 @@ from linprobe.accounting.events import INHERITED, GaussianEvent
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, correct_counts_sensitivity
+from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS, sensitivity_of_counts
 from linprobe.methods.private_mean import MEAN
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows
 from linprobe.runs.manifest import UNIFORM, UNLABELLED_CENTRE, Manifest
 
-HISTOGRAM, TEST_ACCURACY, SELECTION, COVARIANCE = "histogram", "test accuracy", "selection", "covariance"
+HISTOGRAM, TEST_ACCURACY, SELECTION = "histogram", "test accuracy", "selection"
+PURPOSES = {
+    GRADIENT: "training steps",
+    MEAN: "mean of the private rows",
+    CLASS_COUNTS: "noisy numbers of private rows by class",
+    SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
+    COVARIANCE: "covariance of the features",
+    TEST_ACCURACY: "number of correct predictions on private test rows",
+    SELECTION: "noisy numbers of correct predictions on private rows, which chose a setting",
+    HISTOGRAM: "published histogram of privacy losses",
+    INHERITED: "released by the run it started from",
+}
 QUANTILES = ("median", "radius", "quantile")  # of the theory variant of dpsgd-f
 STEP, CLIP_NORM = "step", "clip_norm"
 FACTS = frozenset(

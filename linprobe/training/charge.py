@@ -31,9 +31,8 @@ from linprobe.atomic_files import alone, replace_when_complete
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_digests import Commitment
-from linprobe.errors import DataError, LinprobeError
+from linprobe.errors import DataError, LinprobeError, Progress
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.training.plan import Plan
 

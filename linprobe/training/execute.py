@@ -11,6 +11,7 @@ Nothing here decides a release. A mean that is too short to subtract leads to th
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe import __version__
+from linprobe.accounting.accountants import installed_version
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
@@ -30,14 +33,13 @@ from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.loss import check_weights
-from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.correct_predictions import (
     NoisyTest,
     correct_counts,
     correct_counts_sensitivity,
     held_out_counts,
 )
-from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import Fitted, Problem, Run
 from linprobe.methods.class_counts import (
@@ -50,6 +52,7 @@ from linprobe.methods.class_counts import (
 )
 from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
+from linprobe.native import arithmetic_name
 from linprobe.options.declaration import Options, refuse_on_gpu
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
@@ -57,12 +60,11 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
 from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights
-from linprobe.runs.release_rules import HISTOGRAM
+from linprobe.runs.release_rules import HISTOGRAM, SELECTION, TEST_ACCURACY
 from linprobe.runs.scores import count_private, right_and_wrong
 from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.plan import Plan
-from linprobe.training.settings import SELECTION, TEST_ACCURACY
 
 
 @dataclass(frozen=True)
@@ -440,6 +442,17 @@ def _losses(plan: Plan, run: Run) -> RecordLosses | None:
     )
 
 
+def _software_versions() -> dict[str, str]:
+    """Versions of linprobe, Python, and the libraries whose arithmetic decides the result, and the kernel's digest."""
+    names = ("numpy", "scipy", "scikit-learn", "cryptography")
+    return {
+        "linprobe": __version__,
+        "python": platform.python_version(),
+        **{name: installed_version(name) for name in names},
+        "arithmetic": arithmetic_name(),
+    }
+
+
 def _statement(plan: Plan, ledger: Ledger, source: NoiseSource) -> PrivacyStatement:
     return privacy_statement(
         plan.method,
@@ -450,6 +463,7 @@ def _statement(plan: Plan, ledger: Ledger, source: NoiseSource) -> PrivacyStatem
         n_public=plan.n_public,
         noise_kind=source.kind if plan.method.spends else "none drawn",
         insecure=plan.settings.insecure_seed is not None,
+        software=_software_versions(),
     )
 
 

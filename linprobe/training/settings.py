@@ -21,9 +21,8 @@ from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Init, 
 from linprobe.options.declaration import arguments_of, declared, hint
 from linprobe.options.requests import TrainRequest
 from linprobe.runs.check import FirstRun
+from linprobe.runs.release_rules import SELECTION, TEST_ACCURACY
 
-TEST_ACCURACY = "test accuracy"
-SELECTION = "selection"
 SELECTION_SHARE = 0.2
 COUNTS_SHARE = 0.05  # of mu^2, for noisy class counts
 SIMILAR_SHARE = 0.02  # of mu^2, at most, for the number of private rows near unlabelled ones

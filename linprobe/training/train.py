@@ -31,14 +31,13 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, extraction_of
 from linprobe.data.row_checks import GroupRows
-from linprobe.errors import LinprobeError, UsageError, advice
+from linprobe.errors import LinprobeError, Progress, Silent, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import TRAIN, VOTE, RunOptions
 from linprobe.options.declaration import Option, by_parameter, check_declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.figures import no_better_than_guessing

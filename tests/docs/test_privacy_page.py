@@ -17,7 +17,7 @@ from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DPSGDFOptions
 from linprobe.runs.check import HISTOGRAM
-from linprobe.training.settings import SELECTION, TEST_ACCURACY
+from linprobe.runs.release_rules import SELECTION, TEST_ACCURACY
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "features" / "README.md"]

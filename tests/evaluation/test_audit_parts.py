@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.errors import PrivacyError
+from linprobe.errors import PrivacyError, Silent
 from linprobe.evaluation.audit import HOST_PATHS, PARTS, audit, check_audit
 from linprobe.gradients import second_order
 from linprobe.mechanisms.correct_predictions import SENSITIVITY
@@ -16,9 +16,7 @@ from linprobe.methods import class_counts, dp_newton
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.options.requests import AuditRequest
-from linprobe.progress import Silent
-from linprobe.runs.release_rules import HISTOGRAM
-from linprobe.training.settings import SELECTION, TEST_ACCURACY
+from linprobe.runs.release_rules import HISTOGRAM, SELECTION, TEST_ACCURACY
 from tests.evaluation.test_audit import GaussianMechanism, Quiet, audited, caught
 
 PATHS = {str(path) for path in HOST_PATHS}

@@ -23,13 +23,12 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import prepare_shard
 from linprobe.data.sources import SHARD_ROWS, ArraySource
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, Silent, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.torch_group import TorchGroup
-from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.train import train_run

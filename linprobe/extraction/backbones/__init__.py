@@ -188,6 +188,11 @@ class Backbone:
     layer: str | None = None
     layers: dict[str, tuple[nn.Module, str]] = field(default_factory=dict)
 
+    @property
+    def stated_layer(self) -> dict[str, str]:
+        """The setting `layer`, if it is not the network's own output."""
+        return {} if self.layer is None else {"layer": self.layer}
+
     def at(self, layer: str | None) -> Backbone:
         """The same network, whose rows are features of `layer`. There are no text weights for other features.
 

@@ -51,14 +51,18 @@ class ImageTower(nn.Module):
         return features
 
 
-def _has_projection(tower: Any) -> bool:
-    """Whether the image tower ends with a projection that can be left out: a matrix or network after the pooling.
+def _layers(model: Any, activation: str) -> dict[str, tuple[nn.Module, str]]:
+    """The layer `pre-projection`, if the image tower ends with a matrix or network that projects what is pooled.
 
     The attention pooling of CLIP's ResNets has its projection inside.
     """
+    tower = model.visual
     if isinstance(tower, TimmModel):
-        return "pool" not in dict(tower.head.named_children()) and (len(tower.head) > 0 or tower.trunk.num_classes > 0)
-    return isinstance(tower, VisionTransformer) and tower.proj is not None and not tower.output_tokens
+        ends = "pool" not in dict(tower.head.named_children()) and (len(tower.head) > 0 or tower.trunk.num_classes > 0)
+    else:
+        ends = isinstance(tower, VisionTransformer) and tower.proj is not None and not tower.output_tokens
+    tensor = f"image features before the visual projection, not normalised; {activation}"
+    return {LAYER: (ImageTower(model, projected=False).eval(), tensor)} if ends else {}
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
@@ -93,11 +97,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     full = f"clip:{model_name}" + (f"/{tag}" if tag else "")
     encode_text = _text_encoder(name, model_name, model)
     tower = ImageTower(model).eval()
-    layers: dict[str, tuple[nn.Module, str]] = {}
-    if _has_projection(model.visual):
-        before = ImageTower(model, projected=False).eval()
-        layers[LAYER] = before, f"image features before the visual projection, not normalised; {activation}"
-    transform = _transform(full, model)
+    transform, layers = _transform(full, model), _layers(model, activation)
     return Backbone(full, tower, transform, tensor, shown, arguments, encode_text, notes, layers=layers)
 
 

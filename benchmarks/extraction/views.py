@@ -1,7 +1,8 @@
 """Test accuracy and processor time of `linprobe extract --views K`, with private training and without.
 
     python benchmarks/extraction/views.py SOURCE --backbone timm:mobilenetv2_100 --weights FILE [--like-flowers]
-        [--views 1 2 4 8] [--seeds 3] [--json benchmarks/extraction/views.json]
+        [--views 1 2 4 8] [--seeds 3] [--methods METHOD ...] [--precision P] [--timed 64]
+        [--json benchmarks/extraction/views.json]
 
 SOURCE is extracted once in one thread, and every method of `METHODS` is trained on the rows of each number of views. A
 seed chooses the public shots of adamix; noise is fresh in every run, so the one figure without noise, that of
@@ -42,7 +43,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "noisy-gd": {"method": "noisy-gd", "per_record": False},
 }
 EPSILONS = (0.5, 1.0, 3.0)
-IMAGES = 64
 # of the weights `mobilenetv2_100_same.safetensors`, which were trained with other constants than timm's
 FLOWERS: dict[str, Any] = {
     "arguments": {"pad_type": "same"},
@@ -105,7 +105,7 @@ def files_by_views(request: ExtractRequest, counts: list[int]) -> dict[int, Path
 
 
 def seconds(request: ExtractRequest, count: int, jpegs: Path) -> float:
-    """Processor seconds of `extract --views count` for each of `IMAGES` JPEG files of the size of photographs."""
+    """Processor seconds of `extract --views count` for each JPEG file of the size of a photograph."""
     asked = replace(request, source=str(jpegs), views=count, out=jpegs.with_suffix(".h5"), overwrite=True)
     started = time.process_time()
     outcome = extracted(asked)
@@ -121,10 +121,13 @@ def main() -> None:
     parser.add_argument("--like-flowers", action="store_true", help="preprocess as the weights of the flowers need it")
     parser.add_argument("--views", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), help="beginnings of names of `METHODS`")
+    parser.add_argument("--precision", default="auto", help="of the network")
+    parser.add_argument("--timed", type=int, default=64, help="number of JPEG files that are timed")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    measured: dict[str, Any] = {"torch": torch.__version__, "machine": platform.machine(), "views": {}}
+    measured: dict[str, Any] = {"torch": torch.__version__, "precision": given.precision, "machine": platform.machine()}
     with tempfile.TemporaryDirectory() as folder:
         shared = FLOWERS if given.like_flowers else {}
         request = ExtractRequest(
@@ -135,16 +138,23 @@ def main() -> None:
             out=Path(folder) / "whole.h5",
             device="cpu",
             workers=0,
+            precision=given.precision,
             **shared,
         )
-        jpegs = write_jpegs(Path(folder) / "jpegs", IMAGES)
-        seconds(request, 1, jpegs)  # the first call takes longer
-        for count in given.views:
-            measured["views"][count] = {"processor_seconds_per_image": round(seconds(request, count, jpegs), 5)}
-            print(f"views {count}: {measured['views'][count]}", flush=True)
+        measured["views"] = {count: {} for count in given.views}
+        if given.timed:
+            jpegs = write_jpegs(Path(folder) / "jpegs", given.timed)
+            seconds(request, 1, jpegs)  # the first call takes longer
+            for count, found in measured["views"].items():
+                found["processor_seconds_per_image"] = round(seconds(request, count, jpegs), 5)
+                print(
+                    f"views {count}: {found['processor_seconds_per_image']:.4f} processor seconds an image", flush=True
+                )
         for count, features in files_by_views(request, given.views).items():
             accuracy = measured["views"][count]["accuracy"] = {}
             for method, extra in METHODS.items():
+                if not method.startswith(tuple(given.methods)):
+                    continue
                 for epsilon in (None,) if method == "non-private" else EPSILONS:
                     name = method if epsilon is None else f"{method}, epsilon {epsilon:g}"
                     accuracy[name] = values = accuracies(features, extra, epsilon, given.seeds)

@@ -15,27 +15,21 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli import (
-    _terminal,
-    about,
-    costs,
-    features,
-    runs,
-    training,
+from linprobe.cli import _terminal, about, costs, features, runs, training
+from linprobe.cli._command import (
+    EVERYWHERE,
+    Command,
+    Everywhere,
+    defaults_from,
+    flag_of_argument,
+    taken_out,
+    typer_function,
 )
-from linprobe.cli._command import Command, flag_of_argument, typer_function
-from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
 from linprobe.errors import ADVICE, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 from linprobe.parallel import available_memory
 
-DECLARING = (
-    features,
-    training,
-    runs,
-    about,
-    costs,
-)  # modules whose import declares their commands
+DECLARING = (features, training, runs, about, costs)  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 

@@ -29,7 +29,7 @@ from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
 from linprobe.accounting.spending import Spending
-from linprobe.atomic_files import json_text, replace_when_complete
+from linprobe.atomic_files import json_text, write_whole
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
@@ -242,8 +242,7 @@ def write_derived(
     """
     kept = {name: run[name] for name in run.manifest.files if name not in (LEDGER, *PAGES, *dropped)}
     for name, content in {**kept, **made}.items():
-        with replace_when_complete(folder / name) as stream:
-            stream.write(content)
+        write_whole(folder / name, content)
     if PER_RECORD in run.names:  # a release has none
         write_per_record(folder, run.per_record)
     pages = None

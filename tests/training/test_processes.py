@@ -251,6 +251,50 @@ def test_torchrun_trains_and_prints_one_path(group_runs: GroupRuns, tmp_path: Pa
     check_equal(group_runs.folder / "seeded", tmp_path / "one")
 
 
+ELASTIC = """
+import os, signal, sys
+from linprobe.cli import run
+from linprobe.mechanisms import noise
+from linprobe.progress import Silent
+
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+noise.os.urandom = lambda n: bytes([1 + attempt]) * n
+left = [{dies_at}]
+
+def dies(self, count=1):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if os.environ["RANK"] == "1" and attempt == 0:
+    Silent.step = dies
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_an_elastic_restart_goes_on_from_the_checkpoint_with_the_same_noise(
+    group_runs: GroupRuns, tmp_path: Path
+) -> None:
+    from torch.distributed import run as torchrun
+
+    script = tmp_path / "elastic.py"
+    script.write_text(ELASTIC.format(dies_at=DIES_AT))
+    sampled = ["--method", "dp-sgd", "--q", 0.3, "--accountant", "rdp", "--resume"]
+    words = command(group_runs.folder, "elastic", *sampled)
+    given = ["--nproc-per-node", "2", "--max-restarts", "1", "--master-port", free_port(), str(script), *words]
+
+    def launch() -> int:
+        os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+        os.dup2(os.open(tmp_path / "stdout", os.O_WRONLY | os.O_CREAT), 1)
+        torchrun.main(given)
+        return 0
+
+    assert ended(start_copy(launch)) == 0
+    assert (tmp_path / "stdout").read_text() == f"{group_runs.folder / 'elastic'}\n"
+    # other bytes of the operating system after the restart: a run from the start would have other noise
+    check_equal(group_runs.folder / "elastic", group_runs.folder / "whole")
+
+
 class Second(Group):
     """The second process of a group whose other processes do not exist."""
 

@@ -200,6 +200,12 @@ def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False
         raise
 
 
+def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
+    """Write a file by `replace_when_complete`; text in UTF-8."""
+    with replace_when_complete(path, private=private) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
+
+
 def sync_folder(folder: Path) -> None:
     """Force the names in a folder to the disk, so that a rename outlives a power cut. Not on Windows."""
     if os.name == "nt":
@@ -280,8 +286,7 @@ def json_text(value: object) -> str:
 
 def write_json(path: Path, value: object, *, private: bool = False) -> None:
     """Write one JSON object atomically; `private` as in `replace_when_complete`."""
-    with replace_when_complete(path, "w", private=private) as stream:
-        stream.write(json_text(value))
+    write_whole(path, json_text(value), private=private)
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, object]], *, private: bool = False) -> None:

@@ -10,7 +10,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 import linprobe
-from linprobe import api, estimators
+from linprobe import api
+from linprobe.api import estimators
 from linprobe.errors import ArgumentError, LinprobeError
 
 EXAMPLES = [test for home in (api, estimators) for test in doctest.DocTestFinder().find(home) if test.examples]

@@ -24,6 +24,7 @@ import linprobe
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
+from linprobe.api.estimators import ESTIMATORS, LinearProbe, NoisyGD, NonPrivate
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.sources import ArraySource
 from linprobe.errors import (
@@ -35,7 +36,6 @@ from linprobe.errors import (
     PrivacyWarning,
     UsageError,
 )
-from linprobe.estimators import ESTIMATORS, LinearProbe, NoisyGD, NonPrivate
 from linprobe.methods import METHODS
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from linprobe.cli._command import command
-from linprobe.cli._shared import print_json
+from linprobe.cli._terminal import print_json
 from linprobe.errors import printable
 from linprobe.options.requests import DoctorRequest, InfoRequest, MethodsRequest
 

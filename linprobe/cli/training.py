@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from linprobe.cli import _terminal
 from linprobe.cli._command import Flag, add_command, command, flags_of, request_of, train_flags
-from linprobe.cli._shared import print_dry_run, print_made
+from linprobe.cli._terminal import guarantee_rows, print_dry_run, print_made, rows_in_words
 from linprobe.options.requests import CompareRequest, DryRunOption, JsonOption, TrainRequest, TuneRequest
 
 # a seed voids the guarantee, a checkpoint would keep what the selection must forget, and linprobe refine comes after
@@ -17,6 +18,7 @@ FIGURES = {
     "balanced accuracy": "test_balanced_accuracy",
     "std of balanced accuracy": "test_balanced_accuracy_std",
     "macro AUROC": "test_macro_auroc",
+    "std of macro AUROC": "test_macro_auroc_std",
     "accuracy of labels": "test_label_accuracy",
 }
 
@@ -42,8 +44,6 @@ TUNE_FLAGS = [flag for flag in TRAIN_FLAGS if flag.option.parameter not in NOT_T
 
 def _train(given: dict[str, Any]) -> None:
     """Train, and print the run folder."""
-    from linprobe.cli import _terminal
-    from linprobe.cli._terminal import guarantee_rows, rows_in_words
     from linprobe.parallel import torch_group
     from linprobe.training.train import train_run as run
 
@@ -67,7 +67,7 @@ def _train(given: dict[str, Any]) -> None:
         return
     accuracy, std = outcome["test_accuracy"], outcome["test_accuracy_std"]
     further = {name: outcome.get(key) for name, key in FIGURES.items()}
-    if outcome["task"] != "multilabel":
+    if outcome["task"] != "multilabel" and outcome.get("test_macro_auroc_std") is None:
         del further["macro AUROC"]
     _terminal.table(
         rows_in_words(outcome),
@@ -92,8 +92,6 @@ def _accuracy_in_words(outcome: dict[str, Any]) -> str:
 
 def _tune(given: dict[str, Any]) -> None:
     """Train with chosen settings, and print the run folder."""
-    from linprobe.cli import _terminal
-    from linprobe.cli._terminal import guarantee_rows, rows_in_words
     from linprobe.training.tune import tune_run as run
     from linprobe.training.tuning import Tuning
 
@@ -136,7 +134,6 @@ add_command(TuneRequest, _with_output(TUNE_FLAGS, (TuneRequest,)), _tune)
 @command(CompareRequest)
 def _compare(request: CompareRequest) -> None:
     """Print the tables, and the folder of the comparison."""
-    from linprobe.cli import _terminal
     from linprobe.evaluation.compare import compare_methods
     from linprobe.evaluation.comparison_plan import NO_FILE
     from linprobe.reporting.comparison import balance_matters, comparison_table, footer, no_better

@@ -42,10 +42,19 @@ from linprobe.data.labels import (
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.owners import APART, OWNER, SHARED, by_owner, divided, refuse_several
-from linprobe.data.record_ids import CONTENT, GIVEN, LONGEST_ID, ContentIds
-from linprobe.errors import DataError, UsageError, reading
-from linprobe.progress import Progress, Silent
+from linprobe.data.owners import (
+    APART,
+    CONTENT,
+    GIVEN,
+    LONGEST_ID,
+    OWNER,
+    SHARED,
+    ContentIds,
+    by_owner,
+    divided,
+    refuse_several,
+)
+from linprobe.errors import DataError, Progress, Silent, UsageError, reading
 
 KINDS = ("X", "y", "id")
 ALONE = {"X": f"X_{UNLABELLED}", "id": f"id_{UNLABELLED}"}  # arrays of a file of rows without labels, and their keys

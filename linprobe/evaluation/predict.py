@@ -20,15 +20,14 @@ from linprobe.data.labels import MULTILABEL
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import shares_given
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
-from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.figures import class_figures, figures_by_task, no_better_than_guessing
 from linprobe.runs.manifest import TRAINED, UNIFORM
 from linprobe.runs.matching import (
-    check_classes,
+    check_fits,
     check_made_alike,
     check_width,
     features_of,
@@ -238,9 +237,7 @@ def evaluate_run(
     bias = bias_for(run, prior)
     temperature = temperature_of(run, calibrate, progress, bias, allow_other=allow_other)
     with open_features(features_of(run, features), progress=progress) as opened:
-        check_made_alike(run, opened.path, extraction_of(opened.description), progress, allow_other=allow_other)
-        check_width(run, opened.n_features, opened.path)
-        check_classes(run, opened)
+        check_fits(run, opened, progress, allow_other=allow_other)
         check_test_rows(opened, "accuracy is measured on")
         if features is not None:
             refuse_private_rows(run, opened, progress)
@@ -331,9 +328,7 @@ def temperature_of(
                 f"{public} has no public rows, and a temperature from other rows would leak; give a feature file with "
                 "the group public"
             )
-        check_made_alike(run, public, extraction_of(opened.description), progress, allow_other=allow_other)
-        check_width(run, opened.n_features, public)
-        check_classes(run, opened)
+        check_fits(run, opened, progress, allow_other=allow_other)
         seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
             refuse_private_as_public(run, opened, "a temperature", progress)

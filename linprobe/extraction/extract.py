@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 
 from linprobe.atomic_files import check_place
-from linprobe.errors import DataError, LinprobeError, UsageError, advice, reading, require
+from linprobe.errors import DataError, LinprobeError, Progress, UsageError, advice, reading, require
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, family_of
 from linprobe.options.declaration import declared
-from linprobe.progress import Progress
 
 # arguments that do not change how an image becomes a row
 FREE = {

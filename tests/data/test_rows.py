@@ -11,14 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from linprobe.data import rows as rows_module
-from linprobe.data import sources
-from linprobe.data.blocks import narrowed, widened
-from linprobe.data.preprocessing import Preprocessing, normalise_rows, row_norms
-from linprobe.data.rows import FAR, ArrayRows, Rows, StreamedRows, join, prepare
-from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS, ArraySource, ChainedSource, RawBlocks, block_sizes
-from linprobe.errors import UsageError
-from linprobe.estimators import (
+from linprobe.api.estimators import (
     DPSGD,
     DPSGDF,
     AdaMix,
@@ -28,6 +21,13 @@ from linprobe.estimators import (
     NoisyGD,
     NonPrivate,
 )
+from linprobe.data import rows as rows_module
+from linprobe.data import sources
+from linprobe.data.blocks import narrowed, widened
+from linprobe.data.preprocessing import Preprocessing, normalise_rows, row_norms
+from linprobe.data.rows import FAR, ArrayRows, Rows, StreamedRows, join, prepare
+from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS, ArraySource, ChainedSource, RawBlocks, block_sizes
+from linprobe.errors import UsageError
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.options import Precision

@@ -16,9 +16,8 @@ from linprobe.data.dataset import Split, dataset_of, open_features
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.shards import ShardedFeatures
-from linprobe.errors import DataError
+from linprobe.errors import DataError, Silent
 from linprobe.options.requests import TrainRequest
-from linprobe.progress import Silent
 from linprobe.training.charge import book_of
 from linprobe.training.train import train_run
 from tests.conftest import gaussian_rows

@@ -19,7 +19,7 @@ from linprobe.accounting.calibrate import Budget
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.data.sources import ArraySource
-from linprobe.errors import ParameterError, PrivacyError, UsageError
+from linprobe.errors import ParameterError, PrivacyError, Silent, UsageError
 from linprobe.evaluation.audit import HOST_PATHS, audit, check_audit, play
 from linprobe.evaluation.audit_bounds import ALL, Trials, lower_bounds
 from linprobe.evaluation.audit_canaries import plant
@@ -29,7 +29,6 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options.requests import AuditRequest
-from linprobe.progress import Silent
 from linprobe.training.plan import plan_run
 from linprobe.training.settings import Settings
 

@@ -10,12 +10,11 @@ import pytest
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import Rows
 from linprobe.data.sources import ArraySource
-from linprobe.errors import ParameterError
+from linprobe.errors import ParameterError, Silent
 from linprobe.evaluation.audit import HOST_PATHS, Path, audit, check_audit
 from linprobe.methods import METHODS
 from linprobe.options.requests import AuditRequest
 from linprobe.parallel.process_group import Group, in_group
-from linprobe.progress import Silent
 from tests.evaluation.test_audit import audited_samples, caught, claim_on_samples
 from tests.evaluation.test_audit_paths import rows_on
 from tests.planted import clip_by_row

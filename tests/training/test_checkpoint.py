@@ -24,13 +24,12 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.cli import run
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
+from linprobe.errors import DataError, LinprobeError, PrivacyError, Silent, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest
-from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.runs.verify import verify_run
 from linprobe.training import checkpoint

@@ -23,18 +23,17 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import prepare_shard
 from linprobe.data.sources import SHARD_ROWS, ArraySource
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, Silent, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.torch_group import TorchGroup
-from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.train import train_run
 from tests.conftest import gaussian_rows, write_unlabelled
-from tests.processes import ended, free_port, start_copy
+from tests.processes import PATIENCE, ended, free_port, start_copy
 from tests.training.test_checkpoint import SAMPLED, check_equal, unfinished
 
 N_PRIVATE = 3 * SHARD_ROWS + 700
@@ -255,7 +254,7 @@ ELASTIC = """
 import os, signal, sys
 from linprobe.cli import run
 from linprobe.mechanisms import noise
-from linprobe.progress import Silent
+from linprobe.errors import Silent
 
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 noise.os.urandom = lambda n: bytes([1 + attempt]) * n
@@ -281,7 +280,8 @@ def test_an_elastic_restart_goes_on_from_the_checkpoint_with_the_same_noise(
     script.write_text(ELASTIC.format(dies_at=DIES_AT))
     sampled = ["--method", "dp-sgd", "--q", 0.3, "--accountant", "rdp", "--resume"]
     words = command(group_runs.folder, "elastic", *sampled)
-    given = ["--nproc-per-node", "2", "--max-restarts", "1", "--master-port", free_port(), str(script), *words]
+    # standalone: the static rendezvous keeps its store, with addresses of dead processes in it
+    given = ["--nproc-per-node", "2", "--max-restarts", "1", "--standalone", str(script), *words]
 
     def launch() -> int:
         os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
@@ -289,7 +289,7 @@ def test_an_elastic_restart_goes_on_from_the_checkpoint_with_the_same_noise(
         torchrun.main(given)
         return 0
 
-    assert ended(start_copy(launch)) == 0
+    assert ended(start_copy(launch), 3 * PATIENCE) == 0  # five processes import torch, one after another
     assert (tmp_path / "stdout").read_text() == f"{group_runs.folder / 'elastic'}\n"
     # other bytes of the operating system after the restart: a run from the start would have other noise
     check_equal(group_runs.folder / "elastic", group_runs.folder / "whole")

@@ -450,7 +450,7 @@ def _documentation(method: Method) -> str:
 
 
 def _estimator(method: Method) -> type[LinearProbe]:
-    body = {"__module__": __name__, "__doc__": _documentation(method), "_method": method.name}
+    body = {"__module__": "linprobe", "__doc__": _documentation(method), "_method": method.name}
     return type(estimator_name(method.options), (LinearProbe,), body)
 
 

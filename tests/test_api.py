@@ -10,12 +10,16 @@ import pytest
 from sklearn.datasets import load_digits
 
 import linprobe
-from linprobe import api
-from linprobe.api import estimators
 from linprobe.errors import ArgumentError, LinprobeError
 
-EXAMPLES = [test for home in (api, estimators) for test in doctest.DocTestFinder().find(home) if test.examples]
 NOT_CALLED = {"PrivacyWarning", "__version__"}
+EXAMPLES = [
+    test
+    for name in linprobe.__all__
+    if name not in NOT_CALLED
+    for test in doctest.DocTestFinder().find(getattr(linprobe, name), name, module=False)
+    if test.examples
+]
 
 
 @pytest.fixture(autouse=True)

@@ -180,16 +180,12 @@ def _figure(value: float | None) -> str:
     return "none" if value is None else rounded_up(value)
 
 
-def _gaussian(manifest: Manifest) -> str:
-    return gaussian_words(manifest.gdp_mu, manifest.zcdp_rho)
-
-
 _pages = templates(finalize=lambda value: printable(value) if type(value) is str else value, html=True)
 _pages.filters |= {
     "percent": _percent,
     "percent_above": _percent_above,
     "figure": _figure,
-    "gaussian": _gaussian,
+    "gaussian": lambda manifest: gaussian_words(manifest.gdp_mu, manifest.zcdp_rho),
     "thousands": "{:,}".format,
 }
 

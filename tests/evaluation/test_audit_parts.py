@@ -50,7 +50,7 @@ def refused(result: dict[str, Any], words: str) -> None:
 
 
 def small(method: str, **given: Any) -> dict[str, Any]:
-    steps = {"steps": 2} if method != "dp-ls" else {}
+    steps = {} if method == "dp-ls" else {"steps": 2}
     return audited(method, 3.0, **{"runs": 12, "canaries": 40, **steps, **given})
 
 

@@ -4,6 +4,7 @@ To add a command, declare its request here, and give the function that carries i
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,14 @@ class ForPrior:
 
 
 # Values of options of `extract` from their words on the command line; `name` is for errors.
+
+
+def name_of(features: Path | None) -> str:
+    """The name of a feature file in titles, tables and folders; of shards `photos/*.h5`, `photos`; empty for none."""
+    if features is None:
+        return ""
+    stem = re.sub(r"[*?\[\]]", "", features.stem).strip("-_.")
+    return stem if stem or not features.parent.name else features.parent.name
 
 
 def pairs(name: str, words: Sequence[str]) -> dict[str, Any] | None:
@@ -875,7 +884,7 @@ class CompareRequest(
     @property
     def folder(self) -> Path:
         """The folder of the comparison."""
-        return self.out or Path("comparisons") / (DIGITS if self.features is None else self.features.stem)
+        return self.out or Path("comparisons") / (name_of(self.features) or DIGITS)
 
 
 @dataclass(frozen=True)

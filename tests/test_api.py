@@ -58,3 +58,9 @@ def test_what_is_not_allowed_is_refused(call, text: str) -> None:
         call()
     assert issubclass(ArgumentError, LinprobeError)
     assert list(Path().iterdir()) == []
+
+
+def test_a_constructor_is_named_in_the_public_module() -> None:  # or the reference of the site cannot be built
+    made = [getattr(linprobe, name).__init__ for name in linprobe.__all__ if hasattr(getattr(linprobe, name), "fit")]
+    assert len(made) > 10
+    assert all(init.__module__ == "linprobe" for init in made if init.__qualname__ != "LinearProbe.__init__")

@@ -263,6 +263,11 @@ def unchanged(options: Any, has_public: bool) -> Any:
     return options
 
 
+def no_shares(options: Any) -> tuple[Share, ...]:
+    """No releases besides the steps."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Method:
     """A registered method.
@@ -297,7 +302,7 @@ class Method:
     sampling: Sampling | None = None
     n_steps: int | None = None
     resolve: Callable[[Any, bool], Any] = unchanged
-    shares: Callable[[Any], tuple[Share, ...]] = lambda options: ()
+    shares: Callable[[Any], tuple[Share, ...]] = no_shares
     weighs: bool = False
     several_labels: bool = False
     has_momentum: Callable[[Any], bool] = never

@@ -50,8 +50,8 @@ COMMANDS = {
     "verify": ("verify", "../run", "--features", "../f.h5"),
     "predict": ("predict", "../run", "../f.h5"),
     "budget": ("budget", "../f.h5"),
-    "export": ("export", "../run", "--to", "npz", "--out", "o.npz"),
-    "publish": ("pdp-report", "../run", "--publish-epsilon", "0.5", "--out", "o"),
+    "export": ("export", "../run", "--out", "o.safetensors"),
+    "publish": ("pdp-report", "../run", "--publish-epsilon", "0.5"),
     "refine": ("refine", "../run", "../u.h5", "--out", "o"),
 }
 PRIVATE = ("per_record", ".h5", "checkpoint", "jsonl.rows", "key")
@@ -140,7 +140,8 @@ def wrong(kind: str, fault: int, status: int, said: str, top: Path) -> Iterator[
 
 def again(words: tuple[str, ...], folder: Path) -> Iterator[str]:
     """What is wrong when the command is run once more, unless it has made its output."""
-    if any(path.name[0] == "o" and not path.name.endswith(".partial") for path in folder.iterdir()):
+    made = [path for path in folder.iterdir() if path.name[0] == "o" and not path.name.endswith(".partial")]
+    if made or (folder.parent / "run.published-1").exists():
         return
     status, said = attempt(words, folder)
     if status:

@@ -54,6 +54,12 @@ COMMANDS = {
     "publish": ("pdp-report", "../run", "--publish-epsilon", "0.5"),
     "refine": ("refine", "../run", "../u.h5", "--out", "o"),
 }
+IN_A_WORKER = "in a process of compare"
+COMPARE = (
+    *("compare", "../f.h5", "--methods", "noisy-gd,prototypes", "--eps", "1", "--seeds", "2"),
+    *("--jobs", "2", "--out", "o"),
+)
+PLACES = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)  # of the calls of a worker
 PRIVATE = ("per_record", ".h5", "checkpoint", "jsonl.rows", "key")
 BLAME = ("make it again", "make the file again", "is not an HDF5", "restore it")
 UNNAMED = "--debug to see"
@@ -75,8 +81,13 @@ def compiled(folder: Path) -> Path:
     return library
 
 
-def attempt(words: tuple[str, ...], folder: Path, kind: int = -1, place: int = 0, fault: int = 0) -> tuple[int, str]:
+def attempt(
+    words: tuple[str, ...], folder: Path, kind: int = -1, place: int = 0, fault: int = 0, *, worker: bool = False
+) -> tuple[int, str]:
     """Exit status and stderr of a command in `folder` with one fault; none for `kind` -1.
+
+    With `worker` the first process that the command starts and that comes to the call has the fault; it makes the file
+    `fired` beside the folder.
 
     The counts of calls are in the file `calls` beside the folder if the command ended.
     """
@@ -92,7 +103,11 @@ def attempt(words: tuple[str, ...], folder: Path, kind: int = -1, place: int = 0
 
         keep_private()
         library = ctypes.CDLL(os.environ["LD_PRELOAD"])
-        library.arm(str(top).encode(), kind, ctypes.c_long(place), fault)
+        if worker:
+            os.environ["LINPROBE_FAULT"] = f"{kind} {place} {fault} {top} {top.parent / 'fired'}"
+            os.environ["PYTHONWARNINGS"] = "ignore"  # of the pool of processes: this copy ends without its clean-up
+        else:
+            library.arm(str(top).encode(), kind, ctypes.c_long(place), fault)
         status = run(list(words))
         counts = [library.calls(each) for each in range(len(KINDS))]
         library.arm(b"", -1, ctypes.c_long(0), 0)
@@ -103,12 +118,12 @@ def attempt(words: tuple[str, ...], folder: Path, kind: int = -1, place: int = 0
     return status, (top.parent / "log").read_text()
 
 
-def wrong(kind: str, fault: int, status: int, said: str, top: Path) -> Iterator[str]:
-    """What is wrong after a fault."""
+def wrong(kind: str, fault: int, status: int, said: str, top: Path, *, worker: bool = False) -> Iterator[str]:
+    """What is wrong after a fault, in the process of the command or in one that it started (`worker`)."""
     lines = [line for line in said.splitlines() if line.strip()]
     if "Traceback" in said:
         yield "a traceback"
-    if fault == KILL:
+    if fault == KILL and not worker:
         if status not in (-signal.SIGKILL, 0):
             yield f"status {status} of a killed process"
     elif status < 0:
@@ -141,7 +156,7 @@ def wrong(kind: str, fault: int, status: int, said: str, top: Path) -> Iterator[
 def again(words: tuple[str, ...], folder: Path) -> Iterator[str]:
     """What is wrong when the command is run once more, unless it has made its output."""
     made = [path for path in folder.iterdir() if path.name[0] == "o" and not path.name.endswith(".partial")]
-    if made or (folder.parent / "run.published-1").exists():
+    if (made and words is not COMPARE) or (folder.parent / "run.published-1").exists():
         return
     status, said = attempt(words, folder)
     if status:
@@ -153,6 +168,15 @@ def cases(counts: list[int], every: int, draw: random.Random) -> Iterator[tuple[
     for kind, count in enumerate(counts):
         for place in range(count):
             for fault in FAULTS[KINDS[kind]]:
+                if draw.random() * every < 1:
+                    yield kind, place, fault
+
+
+def cases_of_workers(every: int, draw: random.Random) -> Iterator[tuple[int, int, int]]:
+    """As `cases`, at `PLACES` of each kind."""
+    for kind, name in enumerate(KINDS):
+        for place in PLACES:
+            for fault in FAULTS[name]:
                 if draw.random() * every < 1:
                     yield kind, place, fault
 
@@ -174,11 +198,13 @@ def play(name: str, words: tuple[str, ...], inputs: Path, every: int, draw: rand
     if status:
         raise RuntimeError(f"{name} fails without a fault: {said[-400:]}")
     counts = [int(word) for word in (trials / "calls").read_text().split()]
-    total["calls"] = sum(counts)
-    for kind, place, fault in cases(counts, every, draw):
+    total["calls"], worker = sum(counts), name == IN_A_WORKER
+    for kind, place, fault in cases_of_workers(every, draw) if worker else cases(counts, every, draw):
         folder = fresh()
-        status, said = attempt(words, folder, kind, place, fault)
-        failures = [*wrong(KINDS[kind], fault, status, said, top)]
+        status, said = attempt(words, folder, kind, place, fault, worker=worker)
+        if worker and not (trials / "fired").exists():
+            continue  # no worker makes so many of these calls
+        failures = [*wrong(KINDS[kind], fault, status, said, top, worker=worker)]
         failures += [*again(words, folder), *uncovered(top)]
         total["tried"] += 1
         total["refused"] += status > 0
@@ -215,7 +241,7 @@ def main() -> int:
         if ended(start_copy(lambda: make_inputs(inputs))):
             return 1
         total, draw = Counter[str](), random.Random(given.seed)
-        for title, words in COMMANDS.items():
+        for title, words in {**COMMANDS, IN_A_WORKER: COMPARE}.items():
             if given.only in title:
                 total += play(title, words, inputs, given.every, draw)
     print(

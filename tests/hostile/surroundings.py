@@ -206,7 +206,7 @@ def stopped(top: Path) -> Iterator[str]:
         raise RuntimeError("no inputs")
     tried = 0
     for words in (FULL, EXTRACT, COMPARE, TUNE):
-        for _ in range(5):
+        for _ in range(3):
             folder = top / "work"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()

@@ -82,21 +82,30 @@ def compiled(folder: Path) -> Path:
 
 
 def attempt(
-    words: tuple[str, ...], folder: Path, kind: int = -1, place: int = 0, fault: int = 0, *, worker: bool = False
+    words: tuple[str, ...],
+    folder: Path,
+    kind: int = -1,
+    place: int = 0,
+    fault: int = 0,
+    *,
+    worker: bool = False,
+    beside: str = "",
 ) -> tuple[int, str]:
     """Exit status and stderr of a command in `folder` with one fault; none for `kind` -1.
 
     With `worker` the first process that the command starts and that comes to the call has the fault; it makes the file
     `fired` beside the folder.
 
-    The counts of calls are in the file `calls` beside the folder if the command ended.
+    The counts of calls are in the file `calls` beside the folder if the command ended. `beside`: a word in the names of
+    such files, for commands at the same time.
     """
     top = folder.parent
+    log, calls = top.parent / f"log{beside}", top.parent / f"calls{beside}"
 
     def work() -> int:
         os.chdir(folder)
         os.environ["XDG_STATE_HOME"] = str(top / "state")
-        os.dup2(os.open(top.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         from linprobe.__main__ import keep_private
         from linprobe.cli import run
@@ -111,11 +120,11 @@ def attempt(
         status = run(list(words))
         counts = [library.calls(each) for each in range(len(KINDS))]
         library.arm(b"", -1, ctypes.c_long(0), 0)
-        (top.parent / "calls").write_text(" ".join(map(str, counts)))
+        calls.write_text(" ".join(map(str, counts)))
         return status
 
     status = ended(start_copy(work))
-    return status, (top.parent / "log").read_text()
+    return status, log.read_text()
 
 
 def wrong(kind: str, fault: int, status: int, said: str, top: Path, *, worker: bool = False) -> Iterator[str]:
@@ -142,6 +151,12 @@ def wrong(kind: str, fault: int, status: int, said: str, top: Path, *, worker: b
             yield "the error blames a good file"
         if fault == SHORT:
             yield "a short call is no error"
+    yield from open_to_others(top)
+    yield from uncovered(top)
+
+
+def open_to_others(top: Path) -> Iterator[str]:
+    """Private files that others can read."""
     for path in top.rglob("*"):
         if path.is_file() and any(word in path.name for word in PRIVATE):
             readable = stat.S_IMODE(path.stat().st_mode) & 0o077
@@ -150,7 +165,6 @@ def wrong(kind: str, fault: int, status: int, said: str, top: Path, *, worker: b
             )
             if readable and not closed:
                 yield f"others can read {path.relative_to(top)}"
-    yield from uncovered(top)
 
 
 def again(words: tuple[str, ...], folder: Path) -> Iterator[str]:

@@ -46,10 +46,12 @@ def _member(words: tuple[str, ...], folder: Path, rank: int, port: str, dies: in
         os.dup2(log, 1)
         os.dup2(log, 2)
         from linprobe.cli import run
+        from linprobe.extraction import run as extraction
         from linprobe.parallel import torch_group
 
         meet, calls = torch_group._guarded, [0]
         torch_group.group.__wrapped__.__defaults__ = (CONNECTION, torch_group.RESUME)
+        extraction.TIMEOUT = CONNECTION
 
         def counted(call: Callable[[], object]) -> object:
             if calls[0] == dies:

@@ -10,7 +10,7 @@ from typing import Any
 
 import linprobe.cli
 from linprobe import errors
-from linprobe.cli._everywhere import EVERYWHERE
+from linprobe.cli._command import EVERYWHERE
 from linprobe.options.declaration import REQUESTS
 
 TARGET = Path(__file__).with_name("cli.md")

@@ -18,7 +18,11 @@ from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import estimator_name
 
 _COMMANDS = ("account", "budget", "compare", "evaluate", "plan", "predict", "refine", "train", "tune", "verify")
-_HOMES = {"PrivacyWarning": "linprobe.errors", **dict.fromkeys(_COMMANDS, "linprobe.api")}  # else linprobe.estimators
+_ESTIMATORS = "linprobe.api.estimators"  # home of the other names
+_HOMES = {
+    "PrivacyWarning": "linprobe.errors",
+    **dict.fromkeys(_COMMANDS, "linprobe.api"),
+}
 
 __all__ = ["PrivacyWarning", "__version__", "load_run", *_COMMANDS]
 __all__ += sorted(estimator_name(options) for options in METHOD_OPTIONS.values())
@@ -27,7 +31,7 @@ __all__ += sorted(estimator_name(options) for options in METHOD_OPTIONS.values()
 def __getattr__(name: str) -> Any:
     if name not in (*__all__, *map(estimator_name, METHOD_OPTIONS.values())):  # a method may be registered later
         raise AttributeError(f"module 'linprobe' has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "linprobe.estimators")), name)
+    return getattr(import_module(_HOMES.get(name, _ESTIMATORS)), name)
 
 
 def __dir__() -> list[str]:

@@ -145,7 +145,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release_in_child)
 
 
-def open_private(path: Path, flags: int) -> int:
+def open_private(path: str | Path, flags: int) -> int:
     """Open a file with the flags of `os.open`; a new file has mode 0600."""
     return os.open(path, flags, PRIVATE_MODE)
 
@@ -198,6 +198,12 @@ def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
+    """Write a file by `replace_when_complete`; text in UTF-8."""
+    with replace_when_complete(path, private=private) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
 
 
 def sync_folder(folder: Path) -> None:
@@ -280,8 +286,7 @@ def json_text(value: object) -> str:
 
 def write_json(path: Path, value: object, *, private: bool = False) -> None:
     """Write one JSON object atomically; `private` as in `replace_when_complete`."""
-    with replace_when_complete(path, "w", private=private) as stream:
-        stream.write(json_text(value))
+    write_whole(path, json_text(value), private=private)
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, object]], *, private: bool = False) -> None:

@@ -1,6 +1,7 @@
-"""Errors a user can act on: the value got, the values allowed, the next step.
+"""What linprobe tells its user: errors to act on, warnings, and the progress of a long command.
 
-Every error carries the exit status the command line returns for it; see `docs/cli.md`.
+An error states the value got, the values allowed and the next step. It carries the exit status that the command line
+returns for it; see `docs/cli.md`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Protocol
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -54,6 +56,32 @@ class ArgumentError(UsageError, TypeError):
 class PrivacyWarning(UserWarning):
     """The guarantee of this fit holds as stated, but delta is large, earlier fits spent more, or an earlier step of the
     pipeline learnt from private rows; the text is one line."""
+
+
+class Progress(Protocol):
+    """Receives notes and step counts while a command runs."""
+
+    def note(self, text: str) -> None:
+        """Show one line of text."""
+
+    def start(self, total: int, what: str = "training") -> None:
+        """Begin counting `total` steps; 0 if their number is not known."""
+
+    def step(self, count: int = 1) -> None:
+        """Count `count` more steps as done."""
+
+
+class Silent:
+    """Progress that shows nothing."""
+
+    def note(self, text: str) -> None:
+        """Do nothing."""
+
+    def start(self, total: int, what: str = "training") -> None:
+        """Do nothing."""
+
+    def step(self, count: int = 1) -> None:
+        """Do nothing."""
 
 
 def first_line(error: BaseException) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.api.estimators import ESTIMATORS
 from linprobe.cli._command import train_flags
 from linprobe.errors import ParameterError, UsageError
-from linprobe.estimators import ESTIMATORS
 from linprobe.methods import METHODS
 from linprobe.options import METHOD_OPTIONS, TRAIN, AdaMixOptions, DPSGDFOptions, DPSGDOptions, NoisyGDOptions
 from linprobe.options.declaration import (

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.data.dataset import open_features
+from linprobe.errors import Silent
 from linprobe.options.requests import TrainRequest
-from linprobe.progress import Silent
 from linprobe.training.train import train_run
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, 8.0)

@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from linprobe.errors import Silent
 from linprobe.options.requests import TrainRequest
-from linprobe.progress import Silent
 from linprobe.training.train import train_run
 from linprobe.training.tune import Tuning, tune_run
 

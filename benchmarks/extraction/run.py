@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from PIL import Image, ImageFilter
 
+from linprobe.errors import Silent
 from linprobe.extraction.backbones import load_backbone
 from linprobe.extraction.extract import extract
 from linprobe.extraction.images import decode
 from linprobe.extraction.plan import BATCH_ON_CPU, BATCH_ON_GPU, PRECISIONS
 from linprobe.extraction.request import ExtractRequest
-from linprobe.progress import Silent
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
 

@@ -31,12 +31,12 @@ import numpy as np
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
 from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.errors import Silent
 from linprobe.evaluation.audit import played, subject_of
 from linprobe.evaluation.audit_bounds import guess, mu_lower_bound, one_run_bound, one_run_mu, summed
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS
 from linprobe.options.requests import AuditRequest
-from linprobe.progress import Silent
 from linprobe.training.execute import Observer, execute
 
 SIGMAS, STEPS, DELTAS = (0.7, 1.0, 3.0, 10.0, 50.0), (1, 10, 100, 1000), (1e-3, 1e-5, 1e-8, 1e-12)

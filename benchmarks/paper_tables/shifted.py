@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
+from linprobe.errors import Silent
 from linprobe.extraction.extract import extract
 from linprobe.extraction.feature_files import import_
 from linprobe.extraction.request import ExtractRequest
 from linprobe.options.requests import ImportRequest
-from linprobe.progress import Silent
 
 SHOTS = 2
 FORMS: dict[str, Callable[[Image.Image], Image.Image]] = {

@@ -36,11 +36,11 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.owners import by_owner
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows, Rows
+from linprobe.errors import Silent
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.threads import blas_held_to_one_thread
-from linprobe.progress import Silent
 from linprobe.training.train import train_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))

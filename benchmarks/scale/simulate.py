@@ -295,7 +295,7 @@ def tables() -> Iterator[str]:
         [
             "epsilon",
             *(f"sigma at delta {d:g}" for d in DELTAS),
-            f"epsilon of the first at delta {DELTAS[1]:g}",
+            f"epsilon of the first sigma at delta {DELTAS[1]:g}",
             "noise of the run, in records",
         ],
         [
@@ -310,7 +310,7 @@ def tables() -> Iterator[str]:
         ],
     )
     yield table(
-        ["besides its features, a row has", "bytes", "at a billion rows", "where"],
+        ["what a row has besides features", "bytes", "at a billion rows", "where"],
         [
             [what, f"{size:g}", f"{size * N / 1e9:.0f} GB", "all at rank 0" if gathered else "spread over ranks"]
             for what, (size, gathered) in per_row().items()

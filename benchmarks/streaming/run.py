@@ -34,8 +34,8 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import StreamedRows
 from linprobe.data.sources import BLOCK_ROWS
+from linprobe.errors import Silent
 from linprobe.options.requests import TrainRequest
-from linprobe.progress import Silent
 from linprobe.training.train import train_run
 
 CLASSES, STEPS, TEST_ROWS = 10, 3, 2000

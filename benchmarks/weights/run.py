@@ -18,8 +18,8 @@ import numpy as np
 
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.errors import Silent
 from linprobe.options.requests import TrainRequest
-from linprobe.progress import Silent
 from linprobe.runs import run_folder
 from linprobe.training.train import train_run
 

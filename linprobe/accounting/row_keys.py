@@ -32,7 +32,7 @@ from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, read_book, s
 from linprobe.accounting.events import OWNER
 from linprobe.accounting.figures import cost_in_words, rounded_up
 from linprobe.accounting.spending import spending
-from linprobe.atomic_files import alone, open_regular, replace_when_complete, sync_folder
+from linprobe.atomic_files import alone, open_regular, sync_folder, write_whole
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, read_fault
 
 Keys = NDArray[np.uint64]
@@ -175,8 +175,7 @@ def _write_keys(path: Path, keys: RowKeys) -> None:
     header = {"keys": FILE_FORMAT, **sizes, "digest": _digest(keys.content)}
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with replace_when_complete(path, private=True) as stream:
-            stream.write(json.dumps(header).encode() + b"\n" + keys.content)
+        write_whole(path, json.dumps(header).encode() + b"\n" + keys.content, private=True)
         sync_folder(path.parent)
     except OSError as error:
         raise LinprobeError(

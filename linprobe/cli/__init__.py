@@ -15,29 +15,21 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli import (
-    _memory,
-    _stderr,
-    about,
-    attacks,
-    costs,
-    features,
-    runs,
-    training,
+from linprobe.cli import _terminal, about, costs, features, runs, training
+from linprobe.cli._command import (
+    EVERYWHERE,
+    Command,
+    Everywhere,
+    defaults_from,
+    flag_of_argument,
+    taken_out,
+    typer_function,
 )
-from linprobe.cli._command import Command, flag_of_argument, typer_function
-from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
 from linprobe.errors import ADVICE, READ_FAULTS, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
+from linprobe.parallel import available_memory
 
-DECLARING = (
-    features,
-    training,
-    attacks,
-    runs,
-    about,
-    costs,
-)  # modules whose import declares their commands
+DECLARING = (features, training, runs, about, costs)  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 
@@ -79,7 +71,7 @@ def _options(
 
 
 def _fail(message: str, status: int) -> int:
-    _stderr.line(f"linprobe: error: {' '.join(message.split())}", always=True)
+    _terminal.note(f"linprobe: error: {' '.join(message.split())}", always=True)
     return status
 
 
@@ -104,17 +96,17 @@ def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
 
 def _reader_left() -> int:
     """The exit status after the reader closed stdout, as `| head` does."""
-    _stderr.drop_unwritten(getattr(sys.stdout, "wrapped", sys.stdout))  # typer hides this error of stdout
+    _terminal.drop_unwritten(getattr(sys.stdout, "wrapped", sys.stdout))  # typer hides this error of stdout
     return 0
 
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit status. An error is one line on stderr, with a traceback only for --debug."""
     with ExitStack() as stack:
-        stdout = stack.enter_context(_stderr.watched())
+        stdout = stack.enter_context(_terminal.watched())
         try:
             everywhere, words = taken_out(arguments)
-            stack.enter_context(_stderr.as_asked(quiet=everywhere.quiet, verbose=everywhere.verbose))
+            stack.enter_context(_terminal.as_asked(quiet=everywhere.quiet, verbose=everywhere.verbose))
         except LinprobeError as error:
             return _fail(str(error), error.exit_status)
         return _run(words, everywhere, stdout)
@@ -142,14 +134,14 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
     """The line that explains an error, and the exit status."""
     if isinstance(error, LinprobeError):
         return str(error), error.exit_status
-    if _memory.is_lack(error):
-        return _memory.RAN_OUT, 1
+    if available_memory.is_lack(error):
+        return available_memory.RAN_OUT, 1
     if hasattr(error, "format_message"):  # typer's own usage errors
         command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
         text = f"{error.format_message().removesuffix('.')}{_got(error, words, defaults)}"
         stop = "" if text.endswith("?") else "."
         return f"{text}{stop}{_hint(error)} See {command} --help.", 2
-    _stderr.drop_unwritten(sys.stdout)
+    _terminal.drop_unwritten(sys.stdout)
     if isinstance(error, OSError) and of_stdout:
         return f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1
     if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
@@ -159,11 +151,11 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
     return f"{type(error).__name__}: {error}; run again with --debug to see where", 1
 
 
-def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> int:
+def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) -> int:
     """`run` without the options of every command."""
     defaults: dict[str, Any] = {}
     try:
-        _memory.check_limit()
+        available_memory.check_limit()
         defaults = _defaults(words, everywhere)
         command_line = program(_command_of(words))
         status = command_line(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)

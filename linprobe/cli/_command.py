@@ -1,19 +1,20 @@
-"""Commands made from the declarations in `linprobe.options`: flags, help texts and examples."""
+"""Commands made from the declarations in `linprobe.options`: flags, help texts and examples; and the options that every
+command takes, anywhere on the line: --config, --quiet, --verbose and --debug."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from linprobe.atomic_files import path_from
-from linprobe.cli._everywhere import EVERYWHERE
-from linprobe.cli._shared import numbers, words
-from linprobe.errors import require_for
+from linprobe.atomic_files import given_text, path_from
+from linprobe.errors import ParameterError, UsageError, require_for
 from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Choice, Confirmation, RunOptions, Target
 from linprobe.options.declaration import (
     REQUESTS,
@@ -24,6 +25,7 @@ from linprobe.options.declaration import (
     by_parameter,
     declared,
     methods_on_gpu,
+    nearest,
 )
 
 FEW = 2  # largest number of methods that a help text lists
@@ -33,6 +35,13 @@ LAST = {"overwrite": 1, "as_json": 2, "dry_run": 3}
 METHOD_WORDS = ("--method", "-m")
 COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {}  # what takes the values of the flags by parameter
 FLAGS: dict[str, Sequence[Flag]] = {}
+EVERYWHERE = (
+    ("--config FILE.toml", "Take options from a TOML file; flags on the command line win."),
+    ("--quiet", "Print no notes, tables or progress on stderr, errors only."),
+    ("-v, --verbose", "Show mu of Gaussian DP and rho of zero-concentrated DP in tables."),
+    ("--debug", "Show a traceback when something goes wrong."),
+)
+SWITCHES = ("debug", "quiet", "verbose")
 HELP_ALL = "--help-all"
 Asked = TypeVar("Asked", bound=Request)
 
@@ -201,13 +210,18 @@ def _listed(option: Option, value: Any) -> tuple[Any, ...] | None:
         return None
     if value is None or not option.commas:
         return tuple(value or ())
+    words = [word.strip() for word in value.split(",") if word.strip()]
     if option.kind not in (int, float):
-        return tuple(words(value))
+        return tuple(words)
     whole = "whole " if option.kind is int else ""
     example = as_word(option.default[:3]) or "0,1"
     name = option.spellings[0].removeprefix("--")
-    refusal = f"{name} is {value!r}; allowed: {whole}numbers with commas between, as {example}"
-    return tuple(dict.fromkeys(numbers(words(value), option.kind, refusal)))
+    try:
+        return tuple(dict.fromkeys(map(option.kind, words)))
+    except ValueError:
+        raise ParameterError(
+            f"{name} is {value!r}; allowed: {whole}numbers with commas between, as {example}"
+        ) from None
 
 
 class Command(TyperCommand):
@@ -283,3 +297,103 @@ def _not_taken(method: str) -> set[str]:
     """Names of the parameters of training that other methods declare, and this one does not."""
     declared_by = {name: by_parameter(*options.takes, options).keys() for name, options in METHOD_OPTIONS.items()}
     return set().union(*declared_by.values()) - declared_by[method]
+
+
+@dataclass(frozen=True)
+class Everywhere:
+    """The options of `EVERYWHERE` as given."""
+
+    debug: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    config: Path | None = None
+
+
+def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
+    """The options of `EVERYWHERE` among some arguments, and the other arguments.
+
+    Raises:
+        UsageError: an option without its file, or twice.
+    """
+    found: dict[str, Any] = {}
+    others: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        word = "--verbose" if word == "-v" else word
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and name in SWITCHES and not equals:
+            found[name] = True
+        elif word.startswith("--") and name == "config":
+            file = value if equals else next(words, "")
+            if not file:
+                raise UsageError("--config was given without a file; allowed: --config FILE")
+            if name in found:
+                raise UsageError(f"--config was given twice, {found[name]} and {file}; give it once")
+            found[name] = Path(file)
+        else:
+            others.append(word)
+    return Everywhere(**found), others
+
+
+def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands: Iterable[str]) -> dict[str, Any]:
+    """Values for the parameters of a command from a TOML file, by parameter name.
+
+    A key is a flag without its dashes, or the name of an argument. Keys outside any table are for the command that is
+    run; those in a table named after a command are for that command.
+
+    Args:
+        parameters: of the command, as typer made them. commands: names of all commands.
+
+    Raises:
+        UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
+    """
+    content = _content(path)
+    tables = {name: value for name, value in content.items() if isinstance(value, dict)}
+    known = list(commands)
+    for table in tables:
+        if table not in known:
+            raise UsageError(f"{path} has the table [{table}]; allowed: a table for a command: {', '.join(known)}")
+    by_key = {key: parameter for parameter in parameters for key in _keys(parameter)}
+    given = {name: value for name, value in content.items() if name not in tables} | tables.get(command, {})
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        parameter = by_key.get(key.replace("_", "-"))
+        if parameter is None:
+            near = nearest(key, {name: name for name in by_key})
+            hint = f"did you mean {near}?" if near else f"see linprobe {command} --help"
+            raise UsageError(f"{path} sets {key}, which linprobe {command} does not have; {hint}")
+        values[parameter.name] = _configured(path, key, value, parameter)
+    return values
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(given_text(path))
+    except OSError as error:
+        raise UsageError(f"config file {path} cannot be read ({error.strerror}); give a TOML file") from None
+    except (ValueError, RecursionError) as error:  # TOML or its encoding
+        raise UsageError(f"config file {path} is not TOML ({error}); write lines such as eps = 3") from None
+
+
+def _keys(parameter: Any) -> set[str]:
+    """The keys of a parameter: its long flags without dashes, or its name."""
+    flags = {flag.removeprefix("--") for flag in parameter.opts if flag.startswith("--")}
+    return flags or {parameter.name.replace("_", "-")}
+
+
+def _configured(path: Path, key: str, value: Any, parameter: Any) -> Any:
+    """A value as the command line would have it."""
+    if getattr(parameter, "is_flag", False):
+        if not isinstance(value, bool):
+            raise UsageError(f"{path} sets {key} to {value!r}; allowed: true, false")
+        return value
+    several = getattr(parameter, "multiple", False) or parameter.nargs != 1
+    if several and isinstance(value, list) and all(_is_scalar(each) for each in value):
+        return [str(each) for each in value]
+    if several or not _is_scalar(value):
+        raise UsageError(f"{path} sets {key} to {value!r}; allowed: {'a list' if several else 'one number or text'}")
+    return str(value)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)

@@ -1,37 +1,178 @@
-"""Notes, tables and progress for people, on stderr. The only file that imports rich, where it is needed."""
+"""What commands print: results on stdout; notes, tables and progress on stderr. The only file that imports rich."""
 
 from __future__ import annotations
 
+import json
+import os
+import stat
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
-from linprobe.accounting.figures import rounded_up
-from linprobe.cli import _stderr
-from linprobe.errors import printable
-from linprobe.runs.guarantee import NOUNS
+import typer
+
+from linprobe.accounting.figures import NOUNS, rounded_up
+from linprobe.atomic_files import PRIVATE_MODE
+from linprobe.errors import LinprobeError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from linprobe.training.words import DryRun
+
 LONG = 2.0  # seconds
 SAMPLED = "none: Poisson samples or private selection"
 BESIDE = 3  # border and padding of a column
 LEAST_NAME = 16  # of a column of names: longer ones are folded where the terminal is narrow
+_quiet = _verbose = False
+
+
+class Watched:
+    """A text stream that remembers the last error of a write.
+
+    Args:
+        lossy: lose what cannot be written in place of raising: a full disk or a reader that left must not end a paid
+            run.
+
+    Attributes:
+        error: of the last write that failed; None without one.
+    """
+
+    def __init__(self, stream: TextIO, *, lossy: bool) -> None:
+        self._stream, self._lossy = stream, lossy
+        self.error: OSError | None = None
+
+    def write(self, text: str) -> int:
+        """Write `text`; returns its length."""
+        self._attempt(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._attempt(self._stream.flush)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _attempt(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except OSError as error:
+            self.error = error
+            if not self._lossy:
+                raise
+
+
+@contextmanager
+def watched() -> Iterator[Watched]:
+    """Inside the block, a stderr that cannot be written ends nothing. Yields stdout, watched."""
+    stdout, stderr = sys.stdout, sys.stderr
+    out = Watched(stdout, lossy=False)
+    sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, Watched(stderr, lossy=True))
+    try:
+        yield out
+    finally:
+        sys.stdout, sys.stderr = stdout, stderr
+        drop_unwritten(stderr)
+
+
+def drop_unwritten(stream: TextIO) -> None:
+    """Drop what `stream` holds, if it cannot be written. Python would try again at exit, and fail."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):  # ValueError: it is closed
+        with suppress(OSError, ValueError):  # it may be no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def note(text: str, *, always: bool = False) -> None:
+    """Print one line on stderr, unless the command is quiet; `always` prints it in any case."""
+    if always or not _quiet:
+        print(printable(text), file=sys.stderr)
+
+
+@contextmanager
+def as_asked(*, quiet: bool, verbose: bool) -> Iterator[None]:
+    """Print errors only inside the block, if `quiet`; longer tables if `verbose`."""
+    global _quiet, _verbose
+    before, _quiet, _verbose = (_quiet, _verbose), quiet, verbose
+    try:
+        yield
+    finally:
+        _quiet, _verbose = before
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON on stdout."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if not text.replace("\n", "").isprintable():  # a terminal would obey what JSON leaves as it is
+        text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    typer.echo(text)
+
+
+@contextmanager
+def printing(made: str, what: str = "its name") -> Iterator[None]:
+    """Print the result of a command inside the block, after the command has written its output.
+
+    Args:
+        made: what is complete and where, for the error; empty if the command writes nothing. what: goes to stdout.
+
+    Raises:
+        LinprobeError: stdout cannot be written; the text says that nothing else is missing. BrokenPipeError: its reader
+            has left, which is no error; the text is a line on stderr.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:  # ValueError: an encoding without some letter
+        if not made:
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        text = f"{made}; only {what} could not be printed ({reason}); use it as it is"
+        if isinstance(error, BrokenPipeError):
+            note(f"linprobe: {text}", always=True)
+            raise
+        drop_unwritten(sys.stdout)
+        raise LinprobeError(text) from None
+
+
+def print_made(what: str, place: object, facts: Any = None) -> None:
+    """Print the place of a complete output of the kind `what`, or with `facts` these as JSON.
+
+    Raises: as `printing`.
+    """
+    with printing(f"the {what} is complete in {place}", "its name" if facts is None else "its JSON object"):
+        if facts is None:
+            typer.echo(str(place))
+        else:
+            print_json(facts)
+
+
+def print_dry_run(found: DryRun, *, as_json: bool) -> None:
+    """Print a dry run: its facts as JSON, or its lines."""
+    if as_json:
+        print_json(found.facts)
+        return
+    for about, text in found.lines:
+        typer.echo(printable(f"{about:<10} {text}"))
+
+
+def print_private_json(value: Any) -> None:
+    """`print_json` of private figures: a file that stdout was redirected to gets mode 0600."""
+    with suppress(OSError, ValueError):
+        if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
+            os.fchmod(sys.stdout.fileno(), PRIVATE_MODE)
+    print_json(value)
 
 
 def _console() -> Console:
     from rich.console import Console
 
     return Console(file=sys.stderr, highlight=False, soft_wrap=True, markup=False)
-
-
-def note(text: str) -> None:
-    """Print one line on stderr."""
-    _stderr.line(text)
 
 
 class TerminalProgress:
@@ -50,7 +191,7 @@ class TerminalProgress:
     def start(self, total: int, what: str = "training") -> None:
         """Show the bar, of unknown length if `total` is 0."""
         self._what, self._total, self._done, self._started = what, total, 0, time.monotonic()
-        if _stderr.is_quiet() or not sys.stderr.isatty():
+        if _quiet or not sys.stderr.isatty():
             return
         if self._bar is not None:
             self._bar.stop()
@@ -105,7 +246,7 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
         )
     for row in shown:
         grid.add_row(*row)
-    if not _stderr.is_quiet():
+    if not _quiet:
         console.print(grid)
 
 
@@ -119,7 +260,7 @@ def guarantee_rows(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
     if claim["epsilon"] is None:
         return [("epsilon", "-"), ("delta", rounded_up(claim["delta"]))]
     rows = [(name, rounded_up(claim[name])) for name in ("epsilon", "delta")]
-    if not _stderr.is_verbose():
+    if not _verbose:
         return rows
     return [
         *rows,

@@ -7,8 +7,10 @@ from typing import Any
 
 import typer
 
+from linprobe.accounting.figures import NO_PERSON, OF_SAMPLES, gaussian_words, rounded_up
+from linprobe.cli import _terminal
 from linprobe.cli._command import command
-from linprobe.cli._shared import print_json, printing
+from linprobe.cli._terminal import guarantee_rows, print_json, printing
 from linprobe.options import OWNER
 from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 
@@ -16,9 +18,7 @@ from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 @command(PlanRequest)
 def _plan(request: PlanRequest) -> None:
     """Print the plan: the recommended row on stdout, all rows on stderr."""
-    from linprobe.accounting.figures import rounded_up
-    from linprobe.cli import _terminal
-    from linprobe.training.rates import recommended_rate
+    from linprobe.training.costs import recommended_rate
 
     with _terminal.TerminalProgress() as progress:
         planned = recommended_rate(request, progress)
@@ -56,8 +56,6 @@ def _plan(request: PlanRequest) -> None:
 def _account(request: AccountRequest) -> None:
     """Print the epsilon by each accountant."""
     from linprobe.accounting.calibrate import NAMES, releases_cost
-    from linprobe.accounting.figures import OF_SAMPLES, gaussian_words, rounded_up
-    from linprobe.cli import _terminal
 
     cost = releases_cost(request.sampling_rate, request.noise_multiplier, request.steps, request.delta)
     if request.as_json:
@@ -73,12 +71,9 @@ def _account(request: AccountRequest) -> None:
 @command(BudgetRequest)
 def _budget(request: BudgetRequest) -> None:
     """Print the epsilon of all runs; the entries of the book go to stderr."""
-    from linprobe.accounting.figures import rounded_up
-    from linprobe.cli import _terminal
-    from linprobe.cli._terminal import guarantee_rows
-    from linprobe.training import budget as commands
+    from linprobe.training.costs import book_cost
 
-    found = commands.book_cost(request)
+    found = book_cost(request)
     made = "" if request.cap is None else f"the cap is in budget book {found['book']}"
     if request.as_json:
         with printing(made, "the JSON object"):
@@ -88,7 +83,7 @@ def _budget(request: BudgetRequest) -> None:
         _terminal.note(line)
     by_unit = found["epsilon_by_unit"]
     if len(by_unit) > 1:
-        _terminal.note(commands.NO_PERSON)
+        _terminal.note(NO_PERSON)
     by_rows = found["epsilon_by_rows"] if OWNER not in by_unit or len(by_unit) > 1 else {}
     cap = "-" if found["cap"] is None else f"{rounded_up(found['cap'])} at delta {rounded_up(found['cap_delta'])}"
     _terminal.table(
@@ -109,7 +104,6 @@ def _budget(request: BudgetRequest) -> None:
 
 
 def _run_line(entry: dict[str, Any]) -> str:
-    from linprobe.accounting.figures import rounded_up
 
     epsilon = "none: not private" if not entry["private"] else rounded_up(entry["epsilon"])
     at = "" if entry["delta"] is None else f" at delta {rounded_up(entry['delta'])}"
@@ -120,15 +114,17 @@ def _run_line(entry: dict[str, Any]) -> str:
 
 def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     """What else is in the figures, what cannot be, and what the cap promises, a line each."""
-    from linprobe.accounting.figures import rounded_up
     from linprobe.training.words import counted, lacking
 
     for other in found["shared"]:
-        nouns = {"rows": "row", "images": "image", "owners": "owner"}
+        nouns = {"rows": "row", "images": "image fingerprint", "owners": "owner"}
         common = ", ".join(counted(other[kind], noun) for kind, noun in nouns.items() if other[kind])
         yield f"counted together with {other['book']}: {counted(other['runs'], 'run')}; {common} in common"
     if len(found["shared"]) > 1:
-        yield "the total adds up the runs of all these books, also where no row is in all of them: an upper bound"
+        yield (
+            "the total adds up the runs of all these books, also where no row is in all of them: it is an upper bound, "
+            "as row, image and owner keys are kept apart and do not tell which records several books share"
+        )
     if found["book"] is None:
         return
     if found["not_recorded"]:

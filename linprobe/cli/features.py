@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from linprobe.cli import _terminal
 from linprobe.cli._command import command
-from linprobe.cli._shared import print_made
+from linprobe.cli._terminal import print_made
 from linprobe.extraction.request import ExtractOutcome
 from linprobe.options.requests import ExtractRequest, ImportRequest
 
@@ -15,7 +16,6 @@ NAMED = 10  # skipped images
 @command(ExtractRequest)
 def _extract(request: ExtractRequest) -> None:
     """Print the feature file; what was extracted goes to stderr."""
-    from linprobe.cli import _terminal
     from linprobe.extraction import extract as made_by
 
     with _terminal.TerminalProgress() as progress:
@@ -31,7 +31,6 @@ def _row_counts(rows: Mapping[str, int]) -> str:
 
 
 def _show_extraction(outcome: ExtractOutcome) -> None:
-    from linprobe.cli import _terminal
 
     rows = _row_counts(outcome.rows)
     _terminal.note(f"{rows} rows, {outcome.n_features} features, {outcome.n_classes} classes")
@@ -49,7 +48,6 @@ def _show_extraction(outcome: ExtractOutcome) -> None:
 @command(ImportRequest)
 def _import(request: ImportRequest) -> None:
     """Print the feature file; what it holds goes to stderr."""
-    from linprobe.cli import _terminal
     from linprobe.extraction import feature_files as made_by
 
     with _terminal.TerminalProgress() as progress:

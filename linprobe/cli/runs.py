@@ -1,4 +1,4 @@
-"""Commands that read a run folder: verify, report, release, export, pdp-report, evaluate and predict."""
+"""Commands that use runs: verify, report, release, export, pdp-report, refine, evaluate, predict, attack and audit."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any
 
 import typer
 
+from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_down, rounded_up
 from linprobe.atomic_files import replace_when_complete
+from linprobe.cli import _terminal
 from linprobe.cli._command import command
-from linprobe.cli._shared import print_dry_run, print_json, print_made, print_private_json, printing
+from linprobe.cli._terminal import print_dry_run, print_json, print_made, print_private_json, printing
 from linprobe.errors import PrivacyError
 from linprobe.options.requests import (
+    AttackRequest,
+    AuditRequest,
     EvaluateRequest,
     ExportRequest,
     PdpReportRequest,
@@ -35,8 +39,6 @@ NOISY_FIGURES = {
 @command(VerifyRequest)
 def _verify(request: VerifyRequest) -> None:
     """Print `verified`; PrivacyError with the reason otherwise."""
-    from linprobe.accounting.figures import gaussian_words, rounded_up
-    from linprobe.cli import _terminal
     from linprobe.runs.verify import verify_run
 
     result = verify_run(
@@ -73,7 +75,6 @@ def _verify(request: VerifyRequest) -> None:
 @command(ReportRequest)
 def _report(request: ReportRequest) -> None:
     """Write the page, and print its path."""
-    from linprobe.cli import _terminal
     from linprobe.reporting.page import report
 
     _terminal.note(report(request))
@@ -84,7 +85,6 @@ def _report(request: ReportRequest) -> None:
 def _release(request: ReleaseRequest) -> None:
     """Write the folder, and print it."""
     from linprobe.accounting.row_keys import recorded_totals
-    from linprobe.cli import _terminal
     from linprobe.evaluation import release as commands
 
     released = commands.release(request)
@@ -99,7 +99,6 @@ def _release(request: ReleaseRequest) -> None:
 @command(ExportRequest)
 def _export(request: ExportRequest) -> None:
     """Write the file, and print its path."""
-    from linprobe.cli import _terminal
     from linprobe.evaluation import export as commands
 
     note = commands.export(request, _terminal.TerminalProgress())
@@ -111,8 +110,6 @@ def _export(request: ExportRequest) -> None:
 @command(PdpReportRequest)
 def _pdp_report(request: PdpReportRequest) -> None:
     """Print the summary. Private."""
-    from linprobe.accounting.figures import gaussian_words, rounded_up
-    from linprobe.cli import _terminal
     from linprobe.evaluation import pdp_report as commands
 
     if request.dry_run:
@@ -154,8 +151,6 @@ def _pdp_report(request: PdpReportRequest) -> None:
 @command(RefineRequest)
 def _refine(request: RefineRequest) -> None:
     """Write the run, and print its path."""
-    from linprobe.accounting.figures import rounded_up
-    from linprobe.cli import _terminal
     from linprobe.evaluation import refine as commands
 
     with _terminal.TerminalProgress() as progress:
@@ -175,7 +170,6 @@ def _refine(request: RefineRequest) -> None:
 @command(EvaluateRequest)
 def _evaluate(request: EvaluateRequest) -> None:
     """Print the accuracy or macro AUROC; tables go to stderr."""
-    from linprobe.cli import _terminal
     from linprobe.evaluation.private_test import dry_run_of_evaluation, evaluate_test_rows
     from linprobe.reporting.metric_tables import tables_of
 
@@ -198,8 +192,6 @@ def _evaluate(request: EvaluateRequest) -> None:
 
 
 def _print_noisy(result: dict[str, Any]) -> None:
-    from linprobe.cli import _terminal
-
     people = result["unit"] == "owner"
     figures = [(name, result.get(key)) for name, key in NOISY_FIGURES.items()]
     recalls = [(f"recall of {name}", value) for name, value in result.get("test_accuracy_per_class", {}).items()]
@@ -214,7 +206,6 @@ def _print_noisy(result: dict[str, Any]) -> None:
 @command(PredictRequest)
 def _predict(request: PredictRequest) -> None:
     """Print the predictions as CSV, or write them to a file and print its path."""
-    from linprobe.cli import _terminal
     from linprobe.evaluation.predict import predict_rows, write_predictions
     from linprobe.runs.run_folder import inputs_of, new_files
 
@@ -239,3 +230,73 @@ def _predict(request: PredictRequest) -> None:
     ):
         write_predictions(rows, stream)
     print_made("file", request.out)
+
+
+@command(AttackRequest)
+def _attack(request: AttackRequest) -> None:
+    """Print how well the attack does, and the limit that the guarantee sets."""
+    from linprobe.evaluation.attack import attack
+
+    with _terminal.TerminalProgress() as progress:
+        result = attack(request, progress)
+    _terminal.note(result["private_output"])
+    of = f", {result['shadows']} shadow probes" if request.lira else ""
+    interval = "" if result["auc_low"] is None else f" ({result['auc_low']:.4f} to {result['auc_high']:.4f}, 95 %)"
+    limits = result["tpr_limit_at_fpr"] or {}
+    made = "" if request.out is None else f"{request.out} is complete"
+    with printing(made, "the figures"):
+        if request.as_json:
+            print_private_json(result)
+            return
+        typer.echo(f"attack            {result['attack']}{of}")
+        typer.echo(f"{result['compared']:<18}{result['members']} members, {result['non_members']} non-members")
+        typer.echo(f"AUC               {result['auc']:.4f}{interval}")
+        for rate, found in result["tpr_at_fpr"].items():
+            limit = f", at most {limit_percent(limits[rate])} % by the guarantee" if limits else ""
+            typer.echo(f"TPR at FPR {f'{100 * float(rate):g} %':<6} {100 * found:.2f} %{limit}")
+
+
+@command(AuditRequest)
+def _audit(request: AuditRequest) -> None:
+    """Print the lower bound; PrivacyError if it is above the claim."""
+    from linprobe.evaluation.audit import NAMES, audit, check_audit
+
+    with _terminal.TerminalProgress() as progress:
+        audited = audit(request, progress)
+    if request.as_json:
+        print_json(audited)
+    else:
+        people = ", each a person" if request.unit == "owner" else ""
+        _terminal.table(
+            f"{request.method} at epsilon {rounded_up(audited['epsilon'])}, delta {rounded_up(request.delta)}; "
+            f"{request.runs} runs of {request.canaries} canaries{people}, confidence {request.confidence:g}",
+            [_row(test) for test in audited["tests"] if test["path"] == "all"]
+            + [_row(_largest(audited, path)) for path in audited["paths"] if len(audited["paths"]) > 1],
+            header=("test", "runs on", "epsilon at least", "mu at least", "correct guesses"),
+        )
+        for name, claim in audited["others"].items():
+            _terminal.note(
+                f"the {NAMES.get(name, name)} alone: epsilon at least {rounded_down(claim['epsilon_lower_bound'])}, "
+                f"claimed {rounded_up(claim['epsilon'])}"
+            )
+        _terminal.note(f"products by {audited['products']}; not covered: {', '.join(audited['not_covered'])}")
+        typer.echo(rounded_down(audited["epsilon_lower_bound"]))
+    check_audit(audited)
+
+
+def _largest(audited: dict[str, Any], path: str) -> dict[str, Any]:
+    """The test of the steps on a path with the largest bound."""
+    steps = (test for test in audited["tests"] if test["path"] == path and test["name"] not in audited["others"])
+    return max(steps, key=lambda test: float(test["epsilon_lower_bound"]))
+
+
+def _row(test: dict[str, Any]) -> tuple[str, ...]:
+    """A line of the table."""
+
+    return (
+        test["name"],
+        test["path"],
+        rounded_down(test["epsilon_lower_bound"]),
+        rounded_down(test.get("mu_lower_bound")),
+        f"{test['correct']} of {test['guesses']}" if "guesses" in test else "-",
+    )

@@ -22,10 +22,9 @@ from linprobe.data.row_checks import GroupRows, check_rows, compare_test_rows, s
 from linprobe.data.row_digests import Commitment
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.data.sources import ChainedSource, Source
-from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.errors import DataError, PrivacyError, Progress, UsageError
 from linprobe.options import OWNER, RECORD
 from linprobe.options.requests import DIGITS as DIGITS
-from linprobe.progress import Progress
 
 LEAST_UNLABELLED = 2
 ONE_CLASS = "the rows of {} have several labels each"

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from linprobe import __version__
 from linprobe.data.labels import MULTICLASS, MULTILABEL
-from linprobe.data.owners import APART, OWNER, SHARED, Bounds, owner_bounds
-from linprobe.data.record_ids import GIVEN
+from linprobe.data.owners import APART, GIVEN, OWNER, SHARED, Bounds, owner_bounds
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError
 

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from linprobe.data.array_files import MOST_COMPRESSED, too_large
-from linprobe.data.record_ids import LONGEST_ID
+from linprobe.data.owners import LONGEST_ID
 from linprobe.errors import DataError, printable, read_fault
 
 LONGEST_TEXT = 1 << 20  # characters of a text of a description

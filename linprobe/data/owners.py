@@ -1,4 +1,7 @@
-"""Owners: the person each row belongs to. Adjacent rows of one owner are one unit of privacy.
+"""Record ids, the names of rows, and owners, the person each row belongs to.
+
+An id made from content never depends on the place of a row: deleting a row leaves the ids of all others as they are.
+Public shots, which are chosen by id, then stay the same too. Adjacent rows of one owner are one unit of privacy.
 
 An owner's rows must be adjacent, so that a person has a place among the people as a row has one among the rows.
 `by_owner` is the order that makes them so.
@@ -9,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -17,6 +21,9 @@ from numpy.typing import NDArray
 
 from linprobe.errors import DataError, UsageError
 
+GIVEN, FILE_NAMES, CONTENT = "given", "file names", "content"
+LONGEST_ID = 4_096  # bytes of a record id: a path has at most these on Linux
+DIGEST_BYTES = 16
 OWNER = "owner"  # column of a table, and first part of an array's key
 APART, SHARED = "apart", "shared"  # people with test rows: apart from the others, or declared not to be
 TEST_NAMES = ("test", "val", "validation", "valid")  # of a folder, or in a column, of test rows
@@ -24,6 +31,36 @@ OwnerOf = Callable[[str], str | None]  # the owner of the record with an id; Non
 LISTED, PERHAPS_LISTED = re.compile(r"[;|\n\t]"), re.compile(r"[,/+&]")  # between the people of a row
 BRACKETS = {"[": "]", "(": ")", "{": "}"}
 Bounds = NDArray[np.int64]  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
+
+
+class ContentIds:
+    """Ids `PREFIX/DIGEST` of the rows of one group, in row order.
+
+    The digest is BLAKE2b of a row's shape, type, bytes and label. Rows that are equal in all of them are numbered from
+    the second on: `PREFIX/DIGEST-2`, `PREFIX/DIGEST-3`. Deleting one of them removes the last number. The digest has no
+    key, so whoever knows a row can find its id: the ids of private rows are private.
+
+    Attributes:
+        names: the ids of all rows added so far.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.names: list[str] = []
+        self._seen: Counter[str] = Counter()
+
+    def add(self, rows: NDArray[Any], labels: NDArray[np.integer]) -> None:
+        """Append the ids of a block of rows, shape (b, ...), with labels (b,) or (b, n_labels)."""
+        contiguous = np.ascontiguousarray(rows)
+        kind = f"{contiguous.shape[1:]} {contiguous.dtype.str}".encode()
+        for row, label in zip(contiguous, labels.tolist(), strict=True):
+            sha = hashlib.blake2b(kind, digest_size=DIGEST_BYTES)
+            sha.update(row.data)
+            sha.update(str(label).encode())
+            name = f"{self.prefix}/{sha.hexdigest()}"
+            self._seen[name] += 1
+            count = self._seen[name]
+            self.names.append(name if count == 1 else f"{name}-{count}")
 
 
 def id_hashes(names: Iterable[str], split_seed: int) -> NDArray[np.uint64]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.figures import NOUNS
 from linprobe.accounting.figures import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
 from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features
@@ -18,7 +19,7 @@ from linprobe.data.owners import owner_bounds
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.sources import ArraySource, ChainedSource
-from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
+from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError
 from linprobe.evaluation.membership import (
     CONFIDENCE,
     FALSE_POSITIVE_RATES,
@@ -34,9 +35,8 @@ from linprobe.methods import find_method
 from linprobe.options import OWNER, RECORD
 from linprobe.options.requests import LEAST_RESAMPLES, LEAST_SHADOWS, SHADOWS, AttackRequest
 from linprobe.parallel.threads import unordered
-from linprobe.progress import Progress
 from linprobe.runs.check import verified
-from linprobe.runs.guarantee import NOUNS, limit_of
+from linprobe.runs.guarantee import limit_of
 from linprobe.runs.manifest import UNIFORM
 from linprobe.runs.matching import features_of, private_mask, split_of
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing

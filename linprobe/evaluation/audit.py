@@ -54,7 +54,7 @@ from linprobe.accounting.selection import selection_epsilon
 from linprobe.data.dataset import Dataset, Split, dataset_of, open_features
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.sources import ArraySource
-from linprobe.errors import DivergedError, ParameterError, PrivacyError, UsageError
+from linprobe.errors import DivergedError, ParameterError, PrivacyError, Progress, UsageError
 from linprobe.evaluation.audit_bounds import Trials, lower_bounds
 from linprobe.evaluation.audit_canaries import (
     BACKGROUND_PEOPLE,
@@ -76,11 +76,11 @@ from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_STEPS, OWNER
 from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS, AuditRequest, TrainRequest
 from linprobe.parallel.process_group import Group, in_group
-from linprobe.progress import Progress
+from linprobe.runs.release_rules import SELECTION
 from linprobe.runs.scores import count_private
 from linprobe.training.execute import Runtime, Trained, execute, released_histogram
 from linprobe.training.plan import Plan, plan_run
-from linprobe.training.settings import SELECTION, make_settings
+from linprobe.training.settings import make_settings
 from linprobe.training.tune import chosen_run
 from linprobe.training.tuning import Selection, Tuning, selection_of
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.calibrate import large_delta
+from linprobe.accounting.figures import NOUNS
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.data.dataset import (
     DIGITS,
@@ -28,7 +29,7 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
 from linprobe.data.row_checks import check_rows
-from linprobe.errors import LinprobeError, UsageError
+from linprobe.errors import LinprobeError, Progress, Silent, UsageError
 from linprobe.evaluation.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.evaluation.comparison_folder import ComparisonFolder, is_new_comparison, open_comparison
 from linprobe.evaluation.comparison_plan import (
@@ -45,7 +46,6 @@ from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import unordered
-from linprobe.progress import Progress, Silent
 from linprobe.reporting.comparison import (
     Result,
     accuracy_against_epsilon,
@@ -57,7 +57,6 @@ from linprobe.reporting.comparison import (
 )
 from linprobe.runs import run_folder
 from linprobe.runs.figures import CLEARLY
-from linprobe.runs.guarantee import NOUNS
 from linprobe.runs.manifest import Manifest
 from linprobe.training.charge import BookFinder, book_of, preview
 from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines

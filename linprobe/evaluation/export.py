@@ -21,19 +21,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from linprobe import __version__
-from linprobe.atomic_files import replace_when_complete
+from linprobe.atomic_files import write_whole
 from linprobe.data.labels import MULTILABEL
-from linprobe.errors import UsageError, require_for
+from linprobe.errors import Progress, UsageError, require_for
 from linprobe.evaluation.predict import temperature_of
 from linprobe.options.requests import ExportRequest
-from linprobe.progress import Progress
 from linprobe.runs.check import verified
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 
@@ -193,7 +191,7 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
                 "less than 2; give --to safetensors"
             )
         content = FORMATS[to](probe)
-        writing(request.out, lambda: _write(request.out, content, private=not manifest.private))
+        writing(request.out, lambda: write_whole(request.out, content, private=not manifest.private))
     if not manifest.private:
         progress.note(f"NOT PRIVATE: run {request.run} is {manifest.guarantee}; do not publish {request.out}")
     return probe.note
@@ -207,11 +205,6 @@ def _format_of(request: ExportRequest) -> str:
         got = f"--to is {to!r}" if request.to is not None else f"--out is {request.out}, without --to"
         raise UsageError(f"{got}; allowed: {allowed}; give --to FORMAT, or a name that ends in .{next(iter(FORMATS))}")
     return to
-
-
-def _write(path: Path, content: bytes, *, private: bool) -> None:
-    with replace_when_complete(path, private=private) as stream:
-        stream.write(content)
 
 
 def _note(run: RunFolder, temperature: float) -> dict[str, str]:

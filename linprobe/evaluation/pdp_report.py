@@ -25,11 +25,11 @@ from linprobe import atomic_files
 from linprobe.accounting.accountants import gaussian_figures
 from linprobe.accounting.calibrate import calibrate, check_epsilon
 from linprobe.accounting.events import OWNER, GaussianEvent, Releases, grouped
-from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
 from linprobe.accounting.spending import Spending
-from linprobe.atomic_files import json_text, replace_when_complete
+from linprobe.atomic_files import json_text, write_whole
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
@@ -38,7 +38,7 @@ from linprobe.reporting import plots
 from linprobe.runs import signature
 from linprobe.runs.check import check_run, check_signature, refuse_interrupted
 from linprobe.runs.claim import claimed, refuse_existing
-from linprobe.runs.guarantee import NOUNS, accountant_of, guarantee_text
+from linprobe.runs.guarantee import accountant_of, guarantee_text
 from linprobe.runs.manifest import CARD, LEDGER, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
 from linprobe.runs.per_record_file import write_per_record
 from linprobe.runs.release_rules import HISTOGRAM
@@ -242,8 +242,7 @@ def write_derived(
     """
     kept = {name: run[name] for name in run.manifest.files if name not in (LEDGER, *PAGES, *dropped)}
     for name, content in {**kept, **made}.items():
-        with replace_when_complete(folder / name) as stream:
-            stream.write(content)
+        write_whole(folder / name, content)
     if PER_RECORD in run.names:  # a release has none
         write_per_record(folder, run.per_record)
     pages = None

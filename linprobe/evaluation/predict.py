@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.atomic_files import plain_cell
-from linprobe.data.array_files import LARGEST, open_array
+from linprobe.data.array_files import check_float32, open_array
 from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import extraction_of
@@ -20,15 +20,14 @@ from linprobe.data.labels import MULTILABEL
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import shares_given
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
-from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.figures import class_figures, figures_by_task, no_better_than_guessing
 from linprobe.runs.manifest import TRAINED, UNIFORM
 from linprobe.runs.matching import (
-    check_classes,
+    check_fits,
     check_made_alike,
     check_width,
     features_of,
@@ -171,18 +170,7 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
     """The same blocks; DataError at the first NaN, infinity, or number that float32 cannot hold."""
     start = 0
     for x in blocks:
-        bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
-        if bad.size:
-            raise DataError(
-                f"{where} has rows with NaN or infinity, first at row {start + bad[0]}; "
-                "allowed: finite features; remove or repair those rows"
-            )
-        large = np.argwhere(np.abs(x) > LARGEST) if x.dtype == np.float64 else np.empty((0, 2), dtype=np.int64)
-        for row, column in large[:1].tolist():
-            raise DataError(
-                f"{where} row {start + row} holds {x[row, column]:.3g}, beyond {LARGEST:.3g}, the largest "
-                "float32; scale the features as for the run"
-            )
+        check_float32(x, str(where), range(start, start + len(x)))
         start += len(x)
         yield x
 
@@ -238,9 +226,7 @@ def evaluate_run(
     bias = bias_for(run, prior)
     temperature = temperature_of(run, calibrate, progress, bias, allow_other=allow_other)
     with open_features(features_of(run, features), progress=progress) as opened:
-        check_made_alike(run, opened.path, extraction_of(opened.description), progress, allow_other=allow_other)
-        check_width(run, opened.n_features, opened.path)
-        check_classes(run, opened)
+        check_fits(run, opened, progress, allow_other=allow_other)
         check_test_rows(opened, "accuracy is measured on")
         if features is not None:
             refuse_private_rows(run, opened, progress)
@@ -331,9 +317,7 @@ def temperature_of(
                 f"{public} has no public rows, and a temperature from other rows would leak; give a feature file with "
                 "the group public"
             )
-        check_made_alike(run, public, extraction_of(opened.description), progress, allow_other=allow_other)
-        check_width(run, opened.n_features, public)
-        check_classes(run, opened)
+        check_fits(run, opened, progress, allow_other=allow_other)
         seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
             refuse_private_as_public(run, opened, "a temperature", progress)

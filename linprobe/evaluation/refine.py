@@ -13,10 +13,9 @@ from linprobe.atomic_files import json_text
 from linprobe.data.dataset import check_test_rows, open_features, unlabelled_group
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, extraction_of
-from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
+from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError
 from linprobe.evaluation.pdp_report import signing_key, write_derived
 from linprobe.options.requests import RefineRequest
-from linprobe.progress import Progress
 from linprobe.runs.check import verified
 from linprobe.runs.claim import claimed
 from linprobe.runs.manifest import LEDGER, MODEL, TEST_FIGURES, UNREFINED, Accuracy

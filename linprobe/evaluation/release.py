@@ -15,7 +15,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.accounting.row_keys import recorded_totals
-from linprobe.atomic_files import replace_when_complete
+from linprobe.atomic_files import write_whole
 from linprobe.data.array_files import array_names
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
 from linprobe.options.requests import ReleaseRequest
@@ -158,10 +158,8 @@ def _refuse_private_files(run: RunFolder) -> None:
 
 def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:
     for name, content in parts.copied.items():
-        with replace_when_complete(folder / name) as stream:
-            stream.write(content)
-    with replace_when_complete(folder / VERIFY_PAGE) as stream:
-        stream.write(officer_page())
+        write_whole(folder / name, content)
+    write_whole(folder / VERIFY_PAGE, officer_page())
     if not parts.made:
         return
     words = {"name": request.out.resolve().name, **_words_of(request)}

@@ -10,10 +10,9 @@ from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
-from linprobe.errors import LinprobeError, UsageError, advice
+from linprobe.errors import LinprobeError, Progress, UsageError, advice
 from linprobe.extraction.request import read_class_names
 from linprobe.options.requests import ImportRequest
-from linprobe.progress import Progress
 from linprobe.runs.run_folder import RunFolder, new_files
 
 

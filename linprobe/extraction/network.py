@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from linprobe.errors import DataError, LinprobeError
+from linprobe.errors import DataError, LinprobeError, Progress
 from linprobe.extraction.images import Batch, Batches
 from linprobe.extraction.partial import DONE, Partial
 from linprobe.extraction.plan import PRECISIONS, ExtractionPlan
 from linprobe.extraction.request import ExtractRequest
 from linprobe.parallel.threads import n_processors
-from linprobe.progress import Progress
 
 MOST_WORKERS = 16
 WRITES_AHEAD = 3

@@ -23,7 +23,7 @@ from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import Description, common_keys
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.owners import APART
-from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, advice, reading
+from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError, advice, reading
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batches
 from linprobe.extraction.network import Network, extract_group
@@ -36,7 +36,6 @@ from linprobe.extraction.sources.folders import unlabelled_source
 from linprobe.extraction.sources.tables import table_source
 from linprobe.parallel import torch_group
 from linprobe.parallel.process_group import Group
-from linprobe.progress import Progress
 
 PROMPTS_AT_ONCE = 256
 TEXT = "text.npy"

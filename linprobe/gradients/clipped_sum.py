@@ -35,8 +35,7 @@ from linprobe.gradients.rounding import (
     unit_arithmetic,
 )
 from linprobe.gradients.unit_sums import MOST_CANCELLATION, Clip, UnitClip, unit_means
-from linprobe.mechanisms.clipping import ClippedSum, clip_factors, relative_contributions
-from linprobe.mechanisms.gaussian import Projection
+from linprobe.mechanisms.gaussian import ClippedSum, Projection, clip_factors, relative_contributions
 from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, by_rows, double, single, transposed
 from linprobe.parallel.process_group import ALONE

@@ -1,4 +1,4 @@
-"""Products on the host: by BLAS, or by the C kernel if it was built."""
+"""Products on the host, by BLAS or by the C kernel if it was built, and the choice of a back end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.gradients.backend import NumpyProducts, Products
+from linprobe.errors import require
+from linprobe.gradients.backend import Backend, NumpyProducts, Products
 from linprobe.gradients.kernel import FusedProducts, KernelProducts, PackedWeights
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY
@@ -59,3 +60,19 @@ class HostBackend:
 
 
 HOST = HostBackend()
+
+
+def choose_backend(device: str) -> Backend:
+    """The backend of a run: the host for `cpu`, else a GPU.
+
+    `products` chooses between the kernel and BLAS on the host.
+
+    Raises:
+        ParameterError: an unknown device, or a GPU that torch does not find. UsageError: torch is not installed.
+    """
+    if device == "cpu":
+        return HOST
+    require("torch", f"device {device}")
+    from linprobe.gradients.gpu import GpuBackend, check_device  # imports torch
+
+    return GpuBackend(check_device(device))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import Block
 from linprobe.data.preprocessing import row_norms
 from linprobe.data.rows import Rows
+from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DivergedError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.host import HOST
@@ -111,7 +113,7 @@ def check_weights(weights: NDArray[np.floating]) -> None:
 
     The check reveals nothing private: weights are initial values or releases.
     """
-    if not norm(double(weights)) < LARGEST_WEIGHTS:
+    if not np.linalg.norm(weights.astype(np.float64, copy=False)) < LARGEST_WEIGHTS:
         raise DivergedError(
             f"training diverged: the weights grew beyond {LARGEST_WEIGHTS:g}; no model was made; "
             "lower --learning-rate or --score-noise"
@@ -133,28 +135,31 @@ def loss_and_gradient(
     rows: Rows, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
 ) -> tuple[Any, Weights]:
     """Summed loss and its gradient (n_features, n_classes). Not private."""
-    return loss_gradient_and_norms(rows, weights, loss, backend=backend, with_norms=False)[:2]
+    return loss_gradient_and_norms(rows, weights, loss, backend=backend)[:2]
 
 
 def loss_gradient_and_norms(
-    rows: Rows, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST, with_norms: bool = True
+    rows: Rows, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
 ) -> tuple[Any, Weights, Sequence[Array]]:
-    """`loss_and_gradient`, and the norms ||x_i|| ||r_i|| of per-example gradients, one array (b,) per block.
-
-    The norms are empty unless `with_norms`.
-    """
+    """`loss_and_gradient`, and the norms ||x_i|| ||r_i|| of per-example gradients, one array (b,) per block."""
     narrow = checked_weights(single(weights))
 
-    def of_block(block: Block) -> tuple[Any, Array, list[Array]]:
-        r, value = residuals_of(block.x @ narrow, block.y, loss, with_loss=True, weights=block.weights)
-        return value, r.T @ block.x, [block.norms * residual_norms(r)] if with_norms else []
+    def work(block: Block) -> tuple[Any, Array, Array]:
+        value, gradient, r = _of_block(block, narrow, loss)
+        return value, gradient, block.norms * residual_norms(r)
 
     total, summed_loss, norms = backend.zeros(*weights.shape[::-1]), 0.0, list[Array]()
-    for value, gradient, lengths in in_order(rows.lazy_blocks(), of_block, backend.n_threads(rows, weights)):
+    for value, gradient, lengths in in_order(rows.lazy_blocks(), work, backend.n_threads(rows, weights)):
         summed_loss = summed_loss + value
         total += gradient
-        norms += lengths
+        norms.append(lengths)
     return summed_loss, contiguous(total.T), norms
+
+
+def _of_block(block: Block, narrow: Array, loss: Loss) -> tuple[Any, Array, Array]:
+    """Summed loss, its gradient (n_classes, n_features), and residuals (b, n_classes)."""
+    r, value = residuals_of(block.x @ narrow, block.y, loss, with_loss=True, weights=block.weights)
+    return value, r.T @ block.x, r
 
 
 def mean_squared_gradient(rows: Rows, weights: Weights, loss: Loss = "softmax") -> Weights:
@@ -190,14 +195,20 @@ def minimise(
 
     Returns: weights (n_features, n_classes), float64, on the host.
     """
-    shape = start.shape
+    shape, threads = start.shape, backend.n_threads(rows, start)
+    few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
+    kept = list(rows.blocks()) if few else None
 
     def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         weights = flat.reshape(shape)
-        loss_there, gradient_there = loss_and_gradient(rows, backend.put(weights), loss, backend=backend)
-        value, gradient = float(loss_there), on_host(gradient_there)
+        check_weights(weights)
+        work = partial(_of_block, narrow=backend.put(weights.astype(np.float32)), loss=loss)
+        value, total = 0.0, np.zeros(shape[::-1])
+        for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if kept is None else map(work, kept):
+            value += float(part)
+            total += on_host(gradient)
         offset = weights - reference
-        return value + weight_decay / 2 * float((offset**2).sum()), (gradient + weight_decay * offset).ravel()
+        return value + weight_decay / 2 * float((offset**2).sum()), (total.T + weight_decay * offset).ravel()
 
     result = blas_module("scipy.optimize").minimize(
         objective,

@@ -44,7 +44,7 @@ from linprobe.gradients.clipped_sum import Reduce
 from linprobe.gradients.loss import Weights, check_weights, residuals_of
 from linprobe.gradients.rounding import ExactSum, SteadyProducts, arithmetic, unit_arithmetic
 from linprobe.gradients.unit_sums import MOST_CANCELLATION, outer_product_norms, sums_over_pairs
-from linprobe.mechanisms.clipping import ClippedSum, clip_factors, relative_contributions
+from linprobe.mechanisms.gaussian import ClippedSum, clip_factors, relative_contributions
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import n_threads, share
 

@@ -32,7 +32,7 @@ from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.kernel import KernelProducts
 from linprobe.gradients.loss import residuals_of
 from linprobe.gradients.rounding import ExactSum, Sample
-from linprobe.mechanisms.clipping import clip_factors, longest_left
+from linprobe.mechanisms.gaussian import clip_factors, longest_left
 from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, double, namespace, segment_sums
 

@@ -23,7 +23,7 @@ METHODS: dict[str, Method] = {}
 
 
 def register(method: Method) -> None:
-    """Register a method. Call this before `linprobe.estimators` is imported."""
+    """Register a method. Call this before `linprobe.api.estimators` is imported."""
     found = {**METHODS, method.name: method}
     METHODS.clear()
     METHODS.update({name: found[name] for name in METHOD_OPTIONS if name in found})

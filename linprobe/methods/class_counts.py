@@ -37,9 +37,8 @@ from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import Reduce
 from linprobe.gradients.rounding import SMALLEST_MARGIN
 from linprobe.gradients.unit_sums import unit_means
-from linprobe.mechanisms.clipping import ClippedSum, relative_contributions
 from linprobe.mechanisms.correct_predictions import SHARE_STEP
-from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, relative_contributions
 from linprobe.methods._base import Method
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group

@@ -50,7 +50,7 @@ from linprobe.data.preprocessing import SHORTEST_ROW, row_norms
 from linprobe.data.rows import Rows
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import Weights
-from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.methods._base import (
     Fitted,
     Method,

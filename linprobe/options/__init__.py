@@ -132,8 +132,8 @@ class RunOptions:
     )
     test_epsilon: float | None = option(
         None,
-        "Part of --eps that pays for a noisy accuracy on private test rows.",
-        unset="no accuracy",
+        "Part of --eps that pays for a noisy accuracy and AUROC on private test rows.",
+        unset="neither",
         above=0,
         most=MAX_EPSILON,
         group="Privacy",
@@ -208,10 +208,7 @@ class Noise:
     n_steps: int | None = option(
         None,
         "Number of steps; the noise follows.",
-        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} with a private mean ({DEFAULT_STEPS} if rows x features x classes are "
-        f"above {LARGE_STEP:.0e} and a class has fewer than {MANY_ROWS} rows), with a public mean and {MANY_ROWS} rows "
-        f"per class ({DEFAULT_STEPS} for noisy-gd and adamix if rows x features x classes are above "
-        f"{LARGE_STEP_WITH_MOMENTUM:.0e}), or with text weights and {MANY_ROWS_FROM_TEXT} rows per class; "
+        unset=f"{DEFAULT_STEPS}, or {CENTRED_STEPS} for centred rows or text weights where classes have many rows; "
         f"{SAMPLED_STEPS} with Poisson sampling; {NEWTON_STEPS} dp-newton",
         asked="steps",
         group="Privacy",
@@ -266,7 +263,7 @@ class Intercept:
     intercept: float | None = option(
         None,
         "Value of a constant bias column; 0 for none.",
-        unset="0 for centred rows with one class each, else 2 / sqrt(features) as a power of 2",
+        unset="0 for centred rows with one class each, else 2 / sqrt(features), rounded to a power of 2",
         least=0,
         most=1e3,
         group="Data",
@@ -345,7 +342,7 @@ class Steps(WeightDecay):
     )
     output: Output = option("average", "Released weights")
     ensemble: int | None = option(
-        None, "Number of last iterates that are averaged or vote.", unset="a tenth of the steps", above=0, most=1e6
+        None, "Number of last iterates to average, or to let vote.", unset="a tenth of the steps", above=0, most=1e6
     )
 
     def check_together(self) -> None:
@@ -368,7 +365,7 @@ class Radius:
     radius: float | None = option(
         None,
         "Largest distance from the reference weights; for adamix, variant theory only.",
-        unset="any",
+        unset="no limit",
         above=0,
         most=1e9,
     )
@@ -491,7 +488,7 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
     """Options of `dope-sgd`, whose `clip_norm` bounds the distance of a gradient from the public one."""
 
     origin_norm: float | None = option(
-        None, "Norm bound of the public gradient used as origin.", unset="any", above=0, most=1e9
+        None, "Norm bound of the public gradient used as origin.", unset="no bound", above=0, most=1e9
     )
     public_batch: int | None = option(None, "Public rows per step.", unset="all", above=0, most=1e9)
     augment_public: int = option(0, "Number of public rows to draw from fitted Gaussians.", least=0)

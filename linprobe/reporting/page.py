@@ -25,10 +25,8 @@ from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
 from linprobe.accounting.row_keys import recorded_totals
-from linprobe.atomic_files import replace_when_complete
+from linprobe.atomic_files import write_whole
 from linprobe.errors import DataError, UsageError, printable
-from linprobe.methods.class_counts import CLASS_COUNTS
-from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
@@ -37,7 +35,7 @@ from linprobe.runs.figures import no_better_than_guessing, of_labels
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, Manifest, Published
 from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
-from linprobe.runs.release_rules import HISTOGRAM, TEST_ACCURACY
+from linprobe.runs.release_rules import PURPOSES
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 
 SUFFIXES = (".html", ".htm")
@@ -47,18 +45,8 @@ RATES = (0.001, 0.01, 0.1)
 MOST_IN_MATRIX = 10  # classes of a confusion matrix with names and numbers; more columns would not fit
 WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12  # of the drawing
 LEAST_RATE = 0.001  # where both logarithmic axes begin
+NAMED_AT = 0.03  # rate at which the lines of the drawing have their names
 Point = tuple[float, float]
-PURPOSES = {
-    "gradient": "training steps",
-    "mean": "mean of the private rows",
-    CLASS_COUNTS: "noisy numbers of private rows by class",
-    SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
-    "covariance": "covariance of the features",
-    TEST_ACCURACY: "number of correct predictions on private test rows",
-    "selection": "noisy numbers of correct predictions on private rows, which chose a setting",
-    HISTOGRAM: "published histogram of privacy losses",
-    INHERITED: "released by the run it started from",
-}
 
 
 @dataclass(frozen=True)
@@ -115,12 +103,7 @@ def report(request: ReportRequest) -> str:
             copy=copy_of(run[MANIFEST], {name: run[name] for name in manifest.files}),
         )
         text = page(evidence)
-
-        def write() -> None:
-            with replace_when_complete(html, "w") as stream:
-                stream.write(text)
-
-        writing(html, write)
+        writing(html, lambda: write_whole(html, text))
     return private_total
 
 
@@ -197,16 +180,12 @@ def _figure(value: float | None) -> str:
     return "none" if value is None else rounded_up(value)
 
 
-def _gaussian(manifest: Manifest) -> str:
-    return gaussian_words(manifest.gdp_mu, manifest.zcdp_rho)
-
-
 _pages = templates(finalize=lambda value: printable(value) if type(value) is str else value, html=True)
 _pages.filters |= {
     "percent": _percent,
     "percent_above": _percent_above,
     "figure": _figure,
-    "gaussian": _gaussian,
+    "gaussian": lambda manifest: gaussian_words(manifest.gdp_mu, manifest.zcdp_rho),
     "thousands": "{:,}".format,
 }
 
@@ -338,9 +317,10 @@ def attack_limit_drawing(limit: Callable[[float], float], description: str) -> s
         _text(svg, place(rate, 1)[0], bottom + 17, words, "end" if rate == 1 else "middle")
         _text(svg, LEFT - 6, place(LEAST_RATE, rate)[1] + 4, words, "end")
     _axis_names(svg, bottom, "named by mistake (false positives)", "members found")
-    for height, kind, words in ((212, "curve", "guarantee’s limit"), (230, "guess", "guessing")):
-        _path(svg, [(215, height), (240, height)], kind)
-        _text(svg, 247, height + 4, words)
+    (x, y), low = place(NAMED_AT, limit(NAMED_AT)), place(NAMED_AT, NAMED_AT)
+    above = y > TOP + 22
+    _text(svg, x - 8 if above else x + 8, y - 6 if above else y + 18, "guarantee’s limit", "end" if above else "start")
+    _text(svg, low[0] + 8, low[1] + 12, "guessing")
     return tostring(svg, encoding="unicode", short_empty_elements=False)
 
 

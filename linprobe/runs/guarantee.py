@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
-from linprobe import __version__
 from linprobe.accounting.accountants import (
     ACCOUNTANTS,
     GAUSSIAN,
@@ -17,16 +15,14 @@ from linprobe.accounting.accountants import (
     accountant_versions,
     choose_accountant,
     gaussian_figures,
-    installed_version,
 )
 from linprobe.accounting.calibrate import GRADIENT, Budget
 from linprobe.accounting.events import OWNER, RECORD, GaussianEvent, Releases, grouped
-from linprobe.accounting.figures import gaussian_words, rounded_up
+from linprobe.accounting.figures import NOUNS, gaussian_words, rounded_up
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon, selection_limit
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import Method
-from linprobe.native import arithmetic_name
 from linprobe.runs.manifest import NO_NOISE, Manifest, PrivacyStatement
 
 ADJACENCIES = {
@@ -42,7 +38,6 @@ PLAINLY = {
 }
 PROTECTED = {RECORD: "the private rows", OWNER: "people, each with all of their private rows"}
 COUNTED = {RECORD: "number of private records", OWNER: "number of people with private rows"}
-NOUNS = {RECORD: "rows", OWNER: "people"}
 SCORE = {
     RECORD: "a noisy count of right private rows",
     OWNER: "a noisy sum over people of the share of their rows that are right",
@@ -67,12 +62,14 @@ def privacy_statement(
     n_public: int,
     noise_kind: str,
     insecure: bool,
+    software: dict[str, str],
     unit: str = RECORD,
 ) -> PrivacyStatement:
     """The guarantee of one training run, recomputed from the recorded events, not from the plan.
 
     Args:
         n_private: number of private units. unit: `record` or `owner`.
+        software: versions of what computed the result.
 
     Raises:
         PrivacyError: the events cost more than the target. This would be a bug; no result is written.
@@ -88,7 +85,7 @@ def privacy_statement(
         "n_public": n_public,
         "noise_source": noise_kind,
         "seed_kind": SEED_KINDS[noise_kind],
-        "software": _software_versions(),
+        "software": software,
     }
     if budget is None or not method.private:
         return PrivacyStatement(**without_noise(method.private), **facts, absent=NO_NOISE)
@@ -143,17 +140,6 @@ def _sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
     for release in releases:
         counts[release.purpose, release.noise_multiplier, release.sampling_rate] += release.count
     return sorted((Releases(*kind, count) for kind, count in counts.items()), key=astuple)
-
-
-def _software_versions() -> dict[str, str]:
-    """Versions of linprobe, Python, and the libraries whose arithmetic decides the result, and the kernel's digest."""
-    names = ("numpy", "scipy", "scikit-learn", "cryptography")
-    return {
-        "linprobe": __version__,
-        "python": platform.python_version(),
-        **{name: installed_version(name) for name in names},
-        "arithmetic": arithmetic_name(),
-    }
 
 
 def guarantee_text(epsilon: float, delta: float, releases: Sequence[Releases], *, insecure: bool, unit: str) -> str:

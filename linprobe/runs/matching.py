@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.events import OWNER
 from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_units
-from linprobe.data.feature_reader import FeatureReader, first_difference, is_known
+from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference, is_known
 from linprobe.data.owners import refuse_both_sides
 from linprobe.data.row_checks import GroupRows, compare_test_rows, share_people, share_rows
-from linprobe.errors import DataError, PrivacyError
+from linprobe.errors import DataError, PrivacyError, Progress
 from linprobe.methods import find_method
-from linprobe.progress import Progress
 from linprobe.runs.manifest import Manifest
 from linprobe.runs.metrics_file import figures_of, stated_metrics
 from linprobe.runs.per_record_file import commitment
@@ -120,6 +119,13 @@ def check_width(run: RunFolder, n_features: int, where: Path) -> None:
             f"{where} has {n_features} features; allowed for this run: {run.weights.shape[-2]}; give rows of the "
             "network that the run was trained on"
         )
+
+
+def check_fits(run: RunFolder, features: FeatureReader, progress: Progress, *, allow_other: bool = False) -> None:
+    """Check how the rows of a feature file were made, their width and their classes. Raises as these checks do."""
+    check_made_alike(run, features.path, extraction_of(features.description), progress, allow_other=allow_other)
+    check_width(run, features.n_features, features.path)
+    check_classes(run, features)
 
 
 def check_classes(run: RunFolder, features: FeatureReader) -> None:

@@ -36,6 +36,7 @@ from linprobe.atomic_files import (
     replace_when_complete,
     write_csv,
     write_json,
+    write_whole,
 )
 from linprobe.data.array_files import checked_arrays, is_archive_of, read_archive
 from linprobe.errors import (
@@ -425,14 +426,12 @@ def write_manifest(
     """
     made = {} if pages is None else pages(manifest.sealed(contents))
     for name, text in made.items():
-        with replace_when_complete(folder / name) as stream:
-            stream.write(text.encode())
+        write_whole(folder / name, text)
     sealed = manifest.sealed({**contents, **{name: text.encode() for name, text in made.items()}})
     text = json_text(sealed.to_json())
     if signing_key is not None:
         sign(folder, text.encode(), signing_key)
-    with replace_when_complete(folder / MANIFEST, "w") as stream:
-        stream.write(text)
+    write_whole(folder / MANIFEST, text)
     return sealed
 
 
@@ -467,8 +466,7 @@ def write_run(
             np.savez(stream, weights=matrix, bias=offset)
     write_csv(folder / HISTORY, history)
     if config is not None:
-        with replace_when_complete(folder / CONFIG, "w") as stream:
-            stream.write(config)
+        write_whole(folder / CONFIG, config)
     if test_metrics is not None:
         write_json(folder / TEST_FIGURES, test_metrics)
     if private is not None:

@@ -14,7 +14,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from linprobe.atomic_files import replace_when_complete
+from linprobe.atomic_files import write_whole
 from linprobe.errors import DataError
 from linprobe.runs.manifest import SIGNATURE
 
@@ -65,5 +65,4 @@ def _read(path: Path, load: Any) -> Any:
 
 def sign(folder: Path, manifest: bytes, key: Ed25519PrivateKey) -> None:
     """Sign `manifest`, the future content of `manifest.json`, and write the signature."""
-    with replace_when_complete(folder / SIGNATURE) as stream:
-        stream.write(key.sign(manifest))
+    write_whole(folder / SIGNATURE, key.sign(manifest))

@@ -28,13 +28,12 @@ from linprobe.accounting.row_keys import (
     with_shared,
 )
 from linprobe.accounting.spending import Spending, refuse_above, spending
-from linprobe.atomic_files import alone, replace_when_complete
+from linprobe.atomic_files import alone, write_whole
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_digests import Commitment
-from linprobe.errors import DataError, LinprobeError
+from linprobe.errors import DataError, LinprobeError, Progress
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import MANIFEST
 from linprobe.training.plan import Plan
@@ -225,8 +224,7 @@ def _make_key(path: Path) -> None:
             f"{path.parent} holds budget books without their key; restore {path} from a copy, or give --book FILE with "
             "the book of these rows"
         )
-    with replace_when_complete(path, "w", private=True) as stream:
-        stream.write(secrets.token_hex(KEY_BYTES))
+    write_whole(path, secrets.token_hex(KEY_BYTES), private=True)
 
 
 def _unusable(folder: Path, error: OSError) -> LinprobeError:

@@ -14,19 +14,19 @@ import numpy as np
 
 from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.figures import NOUNS
 from linprobe.accounting.spending import Spending
 from linprobe.data.blocks import STORAGE, Precision
 from linprobe.data.dataset import DIGITS, Dataset
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
 from linprobe.data.rows import prepare
 from linprobe.data.sources import ArraySource
+from linprobe.errors import Progress
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
-from linprobe.progress import Progress
-from linprobe.runs.guarantee import NOUNS
 from linprobe.training.charge import preview
 from linprobe.training.execute import Runtime
 from linprobe.training.plan import Plan, plan_facts, plan_run

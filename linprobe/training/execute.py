@@ -11,6 +11,7 @@ Nothing here decides a release. A mean that is too short to subtract leads to th
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe import __version__
+from linprobe.accounting.accountants import installed_version
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
@@ -27,18 +30,18 @@ from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import Rows, prepare, prepare_shard
 from linprobe.data.sources import Source
 from linprobe.errors import DivergedError, UsageError
-from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
+from linprobe.gradients.host import choose_backend
 from linprobe.gradients.loss import check_weights
-from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.correct_predictions import (
+    TEST_ACCURACY,
     NoisyTest,
     correct_counts,
     correct_counts_sensitivity,
-    held_out_counts,
 )
-from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
+from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.methods import Fitted, Problem, Run
 from linprobe.methods.class_counts import (
     CLASS_COUNTS,
@@ -50,6 +53,7 @@ from linprobe.methods.class_counts import (
 )
 from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
+from linprobe.native import arithmetic_name
 from linprobe.options.declaration import Options, refuse_on_gpu
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
@@ -57,12 +61,11 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
 from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights
-from linprobe.runs.release_rules import HISTOGRAM
-from linprobe.runs.scores import count_private, right_and_wrong
+from linprobe.runs.release_rules import HISTOGRAM, SELECTION
+from linprobe.runs.scores import count_private, sums_of_test_rows
 from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.plan import Plan
-from linprobe.training.settings import SELECTION, TEST_ACCURACY
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,8 @@ class Trained:
         privacy: the guarantee and how it was reached.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
         unrefined: weights and bias before refinement, and refined: its result; None without unlabelled rows.
-        tested: noisy numbers of correct and wrong predictions on private test rows; None if not released.
+        tested: noisy numbers of correct and wrong predictions on private test rows, and noisy histograms of their
+            scores; None if not released.
         selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
         class_counts: noisy numbers of private rows by class; None if not released.
         similar: noisy number of private rows near unlabelled ones; None without unlabelled rows.
@@ -183,7 +187,7 @@ class Trained:
     centre: str
     privacy: PrivacyStatement
     losses: RecordLosses | None
-    tested: NoisyTest | None = None
+    tested: tuple[NoisyTest, NoisyScores] | None = None
     selected: Selected | None = None
     class_counts: ClassCounts | None = None
     unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
@@ -440,6 +444,17 @@ def _losses(plan: Plan, run: Run) -> RecordLosses | None:
     )
 
 
+def _software_versions() -> dict[str, str]:
+    """Versions of linprobe, Python, and the libraries whose arithmetic decides the result, and the kernel's digest."""
+    names = ("numpy", "scipy", "scikit-learn", "cryptography")
+    return {
+        "linprobe": __version__,
+        "python": platform.python_version(),
+        **{name: installed_version(name) for name in names},
+        "arithmetic": arithmetic_name(),
+    }
+
+
 def _statement(plan: Plan, ledger: Ledger, source: NoiseSource) -> PrivacyStatement:
     return privacy_statement(
         plan.method,
@@ -450,6 +465,7 @@ def _statement(plan: Plan, ledger: Ledger, source: NoiseSource) -> PrivacyStatem
         n_public=plan.n_public,
         noise_kind=source.kind if plan.method.spends else "none drawn",
         insecure=plan.settings.insecure_seed is not None,
+        software=_software_versions(),
     )
 
 
@@ -466,16 +482,22 @@ def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     return best_of(factors, on_host(released.value)[:, 0], noise, plan.n_units)
 
 
-def _test(prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> NoisyTest:
-    """Noisy numbers, or people's shares, of correct and wrong predictions on the private test rows, by class."""
-    dataset, run, noise = prepared.dataset, prepared.run, prepared.plan.schedule.others[TEST_ACCURACY]
-    cells = np.zeros((dataset.n_classes, 2))
-    if run.group.rank == 0 and dataset.features is not None:
-        cells = right_and_wrong(dataset.features.blocks("test"), weights, bias, dataset.test_bounds)
-    counted = held_out_counts(cells)
-    placed = replace(counted, value=run.backend.put(counted.value))
-    released = run.mechanism.release(placed, noise, purpose=TEST_ACCURACY)
-    return NoisyTest.of(on_host(released.value)[:, 0], noise)
+def _test(
+    prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]
+) -> tuple[NoisyTest, NoisyScores]:
+    """Noisy numbers, or people's shares, of correct and wrong predictions on private test rows, and of scores."""
+    dataset, run, noise = prepared.dataset, prepared.run, prepared.plan.schedule.others
+    features = dataset.features if run.group.rank == 0 else None
+    bounds = None if features is None else dataset.test_bounds
+    sums = sums_of_test_rows(lambda: iter(()) if features is None else features.blocks("test"), weights, bias, bounds)
+    released = {}
+    for purpose, counted in sums.items():
+        placed = replace(counted, value=run.backend.put(counted.value))
+        released[purpose] = on_host(run.mechanism.release(placed, noise[purpose], purpose=purpose).value)
+    return (
+        NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY]),
+        NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC]),
+    )
 
 
 def released_histogram(

@@ -31,19 +31,18 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, extraction_of
 from linprobe.data.row_checks import GroupRows
-from linprobe.errors import LinprobeError, UsageError, advice
+from linprobe.errors import LinprobeError, Progress, Silent, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import TRAIN, VOTE, RunOptions
 from linprobe.options.declaration import Option, by_parameter, check_declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.figures import no_better_than_guessing
 from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
-from linprobe.runs.metrics_file import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
+from linprobe.runs.metrics_file import PRINTED, PRINTED_OF_SOME, accuracy_of, figures_of, test_epsilon_of
 from linprobe.runs.per_record_file import PrivateRecords
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
@@ -372,7 +371,7 @@ def train_on(
     _tell(manifest, measured, progress)
     return {
         "run": str(out),
-        **manifest.stated((*OUTCOME_KEYS, *PRINTED_OF_LABELS)),
+        **manifest.stated((*OUTCOME_KEYS, *PRINTED_OF_SOME)),
         **{key: None for key in ("gdp_mu", "zcdp_rho") if not manifest.private},
         "seconds": time.perf_counter() - started,
         "unpublished": ["seconds"],  # no theorem covers how long private rows took

@@ -24,11 +24,10 @@ import numpy as np
 from linprobe.accounting.calibrate import check_epsilon
 from linprobe.accounting.ledger import record_selection
 from linprobe.data.dataset import Dataset, check_one_class
-from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
+from linprobe.errors import DivergedError, LinprobeError, Progress, UsageError, advice
 from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import ChosenMethod, find_method
 from linprobe.options.requests import TrainRequest
-from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.guarantee import selected
 from linprobe.runs.manifest import LEDGER

@@ -12,8 +12,7 @@ from linprobe.accounting.accountants import GAUSSIAN, gaussian_figures
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_down, rounded_up
 from linprobe.cli import run
-from linprobe.cli._stderr import as_asked
-from linprobe.cli._terminal import guarantee_rows
+from linprobe.cli._terminal import as_asked, guarantee_rows
 from linprobe.reporting.comparison import comparison_table, footer
 from linprobe.runs.guarantee import guarantee_text
 

@@ -13,7 +13,7 @@ import pytest
 
 from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.cli import _terminal
-from linprobe.training.rates import BANDS
+from linprobe.training.costs import BANDS
 from tests.cli.outcomes import Cli, result_of
 
 PLAN = ["plan", "--eps", "3", "--delta", "1e-5", "--n", "60000"]

@@ -13,8 +13,7 @@ import pytest
 from linprobe.data.array_import import import_arrays, read_arrays
 from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
-from linprobe.errors import DataError, LinprobeError, UsageError
-from linprobe.progress import Silent
+from linprobe.errors import DataError, LinprobeError, Silent, UsageError
 
 RNG = np.random.default_rng(3)
 TRAIN, TEST = (RNG.standard_normal((rows, 5)).astype(np.float32) for rows in (9, 6))

@@ -14,8 +14,7 @@ from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import LoadedFeatures
 from linprobe.data.owners import capped, owner_bounds
-from linprobe.errors import DataError, UsageError
-from linprobe.progress import Silent
+from linprobe.errors import DataError, Silent, UsageError
 
 OWNERS = np.array(["eve", "bob", "eve", "ann", "bob", "eve"])
 

@@ -16,8 +16,7 @@ from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.row_checks import check_rows
-from linprobe.errors import DataError
-from linprobe.progress import Silent
+from linprobe.errors import DataError, Silent
 
 RNG = np.random.default_rng(3)
 N_TRAIN, N_TEST = 300, 40

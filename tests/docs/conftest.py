@@ -14,7 +14,7 @@ import pytest
 
 SERVER = """
 import gc, os, socket, sys
-import linprobe.estimators, linprobe.training.train, linprobe.evaluation.compare, linprobe.reporting.plots
+import linprobe.api.estimators, linprobe.training.train, linprobe.evaluation.compare, linprobe.reporting.plots
 import dp_accounting.pld
 from linprobe.cli import run
 gc.freeze()

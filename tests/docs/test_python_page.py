@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import linprobe
-from linprobe.estimators import ESTIMATORS
+from linprobe.api.estimators import ESTIMATORS
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 

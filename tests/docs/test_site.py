@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_reference_has_every_public_name() -> None:
     page = (DOCS / "api.md").read_text(encoding="utf-8")
-    named = re.findall(r"^::: linprobe\.(?:estimators\.)?(\w+)$", page, flags=re.MULTILINE)
+    named = re.findall(r"^::: linprobe\.(?:api\.estimators\.)?(\w+)$", page, flags=re.MULTILINE)
     assert {*named} - {"LinearProbe", "LinearClassifier"} == {*linprobe.__all__} - {"__version__"}
     assert len(named) == len({*named})
 

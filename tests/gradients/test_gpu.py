@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from linprobe.api.estimators import DPSGD, NGD, AdaMix, FullyPrivate, NoisyGD
 from linprobe.data.blocks import narrowed
 from linprobe.data.rows import ArrayRows
 from linprobe.data.sources import ArraySource
 from linprobe.errors import UsageError
-from linprobe.estimators import DPSGD, NGD, AdaMix, FullyPrivate, NoisyGD
 from linprobe.gradients import gpu as device_module
 from linprobe.gradients.gpu import DeviceProducts, DeviceRows, GpuBackend
 from linprobe.gradients.host import products

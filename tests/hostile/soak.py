@@ -53,7 +53,7 @@ def _used() -> tuple[int, int]:
 
 def fits(times: int) -> int:
     """Exit status 1 if fits leak."""
-    from linprobe.estimators import NoisyGD
+    from linprobe.api.estimators import NoisyGD
 
     x, y = gaussian_rows("train", 400)
     warnings.simplefilter("ignore")

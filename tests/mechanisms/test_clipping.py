@@ -13,7 +13,7 @@ from linprobe.gradients.geometry import Scale
 from linprobe.gradients.host import products
 from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms
 from linprobe.gradients.rounding import FLOAT32_ROUNDING, LEAST_ROWS, SUM_ROWS, ExactSum, arithmetic
-from linprobe.mechanisms.clipping import clip_factors
+from linprobe.mechanisms.gaussian import clip_factors
 from linprobe.methods._directions import top_left_subspace
 from tests.methods.test_subspace import projected
 

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from linprobe.mechanisms import noise as noise_module
-from linprobe.mechanisms.clipping import ClippedSum
-from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.grid import GRID_BITS
 from linprobe.mechanisms.noise import PART, NoiseSource
 

@@ -7,12 +7,12 @@ import pytest
 from scipy import stats
 
 from linprobe.accounting.ledger import Ledger
+from linprobe.api.estimators import DPSGD, DPSGDF
 from linprobe.data import rows as rows_module
 from linprobe.data import sources
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows
 from linprobe.data.sources import ArraySource
-from linprobe.estimators import DPSGD, DPSGDF
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Origin, Scale
 from linprobe.mechanisms import noise

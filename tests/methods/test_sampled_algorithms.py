@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linprobe.accounting.events import grouped
+from linprobe.api.estimators import DPSGDF
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import UsageError
-from linprobe.estimators import DPSGDF
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import loss_and_gradient, mean_squared_gradient, residuals
 from linprobe.mechanisms.gaussian import GaussianMechanism

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from linprobe.api.estimators import ESTIMATORS, NoisyGD
 from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
 from linprobe.data.sources import ArraySource
 from linprobe.errors import ParameterError, UsageError
-from linprobe.estimators import ESTIMATORS, NoisyGD
 from linprobe.methods.private_mean import MEAN, shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS
 from linprobe.training import plan as plan_module

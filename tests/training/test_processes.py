@@ -23,13 +23,12 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import prepare_shard
 from linprobe.data.sources import SHARD_ROWS, ArraySource
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, Silent, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.torch_group import TorchGroup
-from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.train import train_run
@@ -231,6 +230,7 @@ def test_another_number_of_processes_goes_on_with_the_run(group_runs: GroupRuns,
     check_equal(tmp_path / "alone", group_runs.folder / "whole")
 
 
+@pytest.mark.nightly  # `run_as` sets what torchrun sets; here is its start
 def test_torchrun_trains_and_prints_one_path(group_runs: GroupRuns, tmp_path: Path) -> None:
     # the one start of torchrun itself: two new processes that import torch take some seconds
     from torch.distributed import run as torchrun

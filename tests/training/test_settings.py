@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from linprobe.api.estimators import ESTIMATORS
 from linprobe.errors import ArgumentError, UsageError
-from linprobe.estimators import ESTIMATORS
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest
 from linprobe.training.settings import Settings

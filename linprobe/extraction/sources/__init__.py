@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.array_import import SUFFIXES, read_arrays
 from linprobe.data.labels import class_list, label_indices, settle_labels
-from linprobe.data.owners import OwnerOf
-from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
+from linprobe.data.owners import CONTENT, GIVEN, ContentIds, OwnerOf
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.sources.base import (
     ImageSource,

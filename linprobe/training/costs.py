@@ -1,4 +1,9 @@
-"""`linprobe budget`: what all runs on a set of rows cost together."""
+"""`linprobe plan`, what a budget buys before there is data, and `linprobe budget`, what all runs on a set of rows cost.
+
+Plan: the N / C rows of a class move a score by at most g = mu N / C standard deviations of the noise of a whole run.
+Measured on six data sets (`benchmarks/accuracy/results.json`), g alone says how far a run gets, whatever the features:
+`BANDS`.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,97 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from linprobe.accounting import calibrate
 from linprobe.accounting.book import Cap, Contents, Entry, read_book, set_cap
-from linprobe.accounting.figures import NO_PERSON as NO_PERSON
-from linprobe.accounting.figures import rounded_up as rounded_up
+from linprobe.accounting.calibrate import check_delta, check_epsilon
+from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.accounting.row_keys import Account, with_shared
 from linprobe.accounting.spending import rows_of_a_person, spending, together
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5
-from linprobe.errors import DataError, ParameterError, UsageError
+from linprobe.errors import DataError, ParameterError, Progress, UsageError
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
-from linprobe.options.requests import BudgetRequest
+from linprobe.options.requests import BudgetRequest, PlanRequest
+from linprobe.reporting import plots
+from linprobe.runs.run_folder import new_files, writing
 from linprobe.training.charge import book_of, existing_book, not_recorded
+
+BANDS = (  # g below; percent of the gap from only-public, or without public rows from guessing, to no privacy
+    (5, (0, 12), (2, 25)),
+    (10, (8, 20), (16, 36)),
+    (20, (38, 66), (53, 90)),
+    (50, (72, 79), (87, 95)),
+    (100, (85, 100), (97, 100)),
+    (math.inf, (87, 100), (90, 100)),
+)
+
+
+def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[str, Any]:
+    """What accuracy to expect of a run on `n_rows` private rows of `n_classes` classes of about the same size.
+
+    Returns: signal_to_noise (g of the module), percent_with_public and percent_without (least and largest measured
+        percent of the gap from only-public, or from guessing, to no privacy), expect (in words).
+    """
+    g = largest_mu(check_epsilon(epsilon), check_delta(delta, n_rows)) * n_rows / n_classes
+    _, known, cold = next(band for band in BANDS if g < band[0])
+    where = "near the public rows alone" if g < 10 else "near no privacy" if g >= 50 else "in between"
+    return {
+        "signal_to_noise": g,
+        "percent_with_public": list(known),
+        "percent_without": list(cold),
+        "expect": f"{where}: signal over noise of a class is {g:.3g}; such runs closed {known[0]} to {known[1]} % of "
+        f"the gap from two public rows per class to no privacy, and without public rows {cold[0]} to {cold[1]} % of "
+        "the gap from guessing",
+    }
+
+
+def recommended_rate(request: PlanRequest, progress: Progress) -> dict[str, Any]:
+    """The noise each sampling rate needs for one budget; with `plot`, also as a figure.
+
+    Returns: epsilon, delta, n, epochs, accountant, rows (one object for each rate, keys as in `calibrate.PlanRow`),
+        recommended (one of the rows), why; with a number of classes, the keys of `expected`.
+    """
+    if request.plot is not None:
+        plots.check_format(request.plot)
+    with new_files({"--plot": request.plot}, overwrite=request.overwrite):
+        return _compared_rates(request, progress)
+
+
+def _compared_rates(request: PlanRequest, progress: Progress) -> dict[str, Any]:
+    expectation = {}
+    if request.n_classes is not None:
+        expectation = expected(request.epsilon, request.delta, request.n_rows, request.n_classes)
+    progress.start(len(set(request.sampling_rates)), "planning")
+    rows = calibrate.plan_rates(
+        epsilon=request.epsilon,
+        delta=request.delta,
+        n_rows=request.n_rows,
+        epochs=request.epochs,
+        sampling_rates=request.sampling_rates,
+        accountant=request.accountant,
+        on_row=progress.step,
+    )
+    recommended, why = calibrate.recommend(rows)
+    if request.plot is not None:
+        place = request.plot
+        title = (
+            f"Noise for ε = {rounded_up(request.epsilon)} at δ = {rounded_up(request.delta)}\n"
+            f"after {request.epochs:g} epochs over {request.n_rows:,} rows"
+        )
+        writing(place, lambda: plots.noise_against_rate(place, rows, recommended, title))
+    return {
+        "epsilon": request.epsilon,
+        "delta": request.delta,
+        "n": request.n_rows,
+        "epochs": request.epochs,
+        "accountant": request.accountant,
+        "rows": [asdict(row) for row in rows],
+        "recommended": asdict(recommended),
+        "why": why,
+        **expectation,
+    }
 
 
 def book_cost(request: BudgetRequest) -> dict[str, Any]:
@@ -32,9 +116,9 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
         each run: run, name, method, created (None for a private selection), unit, private, epsilon, delta, cap,
         ended_early (whether it counts what it had released, and not its plan), book),
         shared (one object for each other book that counts together with this one: book, runs, and the number of rows,
-        images and owners in common), compared (by what other files are recognised; empty for a book given by hand),
-        not_compared (number of books without row keys), not_recorded (run folders beside the recorded folders that no
-        book has: the book may be an old copy).
+        fingerprints of images and owners in common), compared (by what other files are recognised; empty for a book
+        given by hand), not_compared (number of books without row keys), not_recorded (run folders beside the recorded
+        folders that no book has: the book may be an old copy).
 
     Raises:
         DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.

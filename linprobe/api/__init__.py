@@ -1,8 +1,8 @@
-"""The commands as functions: what `linprobe train`, `plan`, `tune`, `compare` and the others do, without a subprocess.
+"""The Python interface: the commands as functions, without a subprocess, and estimators, one per method.
 
-They take feature files and write run folders; estimators take arrays. Each function returns what its command prints
-with `--json`, raises `linprobe.errors.LinprobeError` where the command would end with a message, and is silent unless
-it gets a `progress`.
+The functions take feature files and write run folders; estimators take arrays. Each function returns what its command
+prints with `--json`, raises `linprobe.errors.LinprobeError` where the command would end with a message, and is silent
+unless it gets a `progress`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-from linprobe.errors import ArgumentError
+from linprobe.errors import ArgumentError, Progress, Silent
 from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import TrainRequest
-from linprobe.progress import Progress, Silent
 from linprobe.training.tuning import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]
@@ -312,7 +311,7 @@ def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
     1
     """
     from linprobe.options.requests import BudgetRequest
-    from linprobe.training.budget import book_cost as run_command
+    from linprobe.training.costs import book_cost as run_command
 
     _refuse_unknown(options, [field.name for field in fields(BudgetRequest)], "budget")
     return run_command(BudgetRequest(Path(source), **options))

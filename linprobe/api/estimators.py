@@ -160,6 +160,7 @@ class LinearProbe(LinearClassifier):
                 setattr(self, name, bound.arguments[name])
 
         __init__.__signature__ = signature  # type: ignore[attr-defined]
+        __init__.__module__, __init__.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
         cls.__init__ = __init__  # type: ignore[method-assign]
 
     @property
@@ -450,7 +451,7 @@ def _documentation(method: Method) -> str:
 
 
 def _estimator(method: Method) -> type[LinearProbe]:
-    body = {"__module__": __name__, "__doc__": _documentation(method), "_method": method.name}
+    body = {"__module__": "linprobe", "__doc__": _documentation(method), "_method": method.name}
     return type(estimator_name(method.options), (LinearProbe,), body)
 
 

@@ -76,7 +76,9 @@ def _fail(message: str, status: int) -> int:
 
 
 def _hint(error: Any) -> str:
-    """Suggest the flag for an unknown option that has the name of an estimator's argument."""
+    """Suggest the flag for an unknown option that has the name of an estimator's argument, or quotes for shards."""
+    if "unexpected extra argument" in error.format_message() and ".h5" in error.format_message():
+        return " To read several feature files as one, quote the pattern: 'shards/*.h5'."
     name = getattr(error, "option_name", None)
     if name is None:
         return ""

@@ -21,6 +21,7 @@ from linprobe.accounting.row_keys import Account, with_shared
 from linprobe.accounting.spending import rows_of_a_person, spending, together
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5
+from linprobe.data.shards import is_pattern
 from linprobe.errors import DataError, ParameterError, Progress, UsageError
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
@@ -142,7 +143,7 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
 def _account(request: BudgetRequest) -> Account | None:
     """The book of the request; to set a cap, a new one if need be."""
     source = request.source
-    if is_hdf5(source) or (str(source) == DIGITS and not source.exists()):
+    if is_hdf5(source) or is_pattern(source) or (str(source) == DIGITS and not source.exists()):
         if request.book is not None:
             return Account.at(request.book)
         with open_features(source, whole=False) as features:

@@ -60,6 +60,8 @@ from linprobe.errors import DataError, Progress, Silent, UsageError, reading
 KINDS = ("X", "y", "id")
 ALONE = {"X": f"X_{UNLABELLED}", "id": f"id_{UNLABELLED}"}  # arrays of a file of rows without labels, and their keys
 PAIRS = (("X", "y"), ("features", "labels"))  # rows and labels of one group, under names without a group
+SYNONYMS = {"features": "X", "targets": "y"}  # before a group, in files of CLIP_benchmark
+UNREAD = "val"  # a group of CLIP_benchmark that chooses its weight decay
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
 TABLES, HDF5 = (".csv", ".parquet"), (".h5", ".hdf5")
 SUFFIXES = (".npz", ".npy", ".pt", *TABLES)
@@ -131,6 +133,7 @@ def read_arrays(
     A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
     stem of the file name (`X_train.npy`). A folder means all array files in it. X and y, or features and labels, are
     the training rows, or the rows of the group that their file is named after; so is a `.pt` with a pair (X, y).
+    features_train and targets_train, as CLIP_benchmark writes them, are X_train and y_train.
 
     Args:
         columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
@@ -146,6 +149,13 @@ def read_arrays(
     for source in sources:
         if source.is_dir():
             inside = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
+            unread = [path for path in inside if path.stem.rpartition("_")[2] == UNREAD]
+            inside = [path for path in inside if path not in unread]
+            if unread:
+                listed = ", ".join(path.name for path in unread)
+                progress.note(
+                    f"{source} holds {listed}, which are not read; rename them to _test or _public to use them"
+                )
             if not inside:
                 raise DataError(f"folder {source} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
             arrays |= read_arrays(inside, columns, progress)
@@ -158,7 +168,10 @@ def read_arrays(
             raise DataError(f"{source} is no regular file; give a {', '.join(SUFFIXES)} file or folder")
         with reading(f"array file {source}", "write it again"):
             named = columns.x is not None
-            arrays |= _read_named(source, columns) if named else _read_one(source, columns, progress, group, pair)
+            found = _read_named(source, columns) if named else _read_one(source, columns, progress, group, pair)
+        if twice := sorted(arrays.keys() & found.keys() - {"class_names"}):
+            raise DataError(f"{source} holds {twice[0]}, and so does a file before it; allowed: one; leave out a file")
+        arrays |= found
     for key, values in arrays.items():
         _check_array(key, values)
     return arrays
@@ -290,6 +303,8 @@ def _known_key(key: str, owner: str) -> str | None:
     kind, _, group = key.rpartition("_")
     if group in GROUPS and kind == owner:
         return f"{OWNER}_{group}"
+    if group in GROUPS and kind in SYNONYMS:
+        return f"{SYNONYMS[kind]}_{group}"
     return key if key == "class_names" or (group in GROUPS and kind in KINDS) else None
 
 
@@ -300,6 +315,7 @@ def _selected(source: Path, keys: Iterable[str], owner: str, progress: Progress)
         known = {key: ALONE[key] for key in known}
     if not any(name and name.startswith("X_") for name in known.values()):
         known |= _pair(known, _group_or_train(source), owner)
+    known = {key: None if name != key and name in known else name for key, name in known.items()}
     others = [key for key, name in known.items() if name is None]
     if others:
         named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")

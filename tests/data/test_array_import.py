@@ -110,6 +110,15 @@ def as_tuples(folder: Path) -> list[Path]:
     return groups_of(folder, ".pt", lambda path, x, y: torch.save((torch.as_tensor(x), torch.as_tensor(y)), path))
 
 
+def as_clip_benchmark(folder: Path) -> list[Path]:
+    import torch
+
+    for group, rows, labels in (("train", TRAIN, Y_TRAIN), ("val", TEST[:1], Y_TEST[:1]), ("test", TEST, Y_TEST)):
+        torch.save(torch.as_tensor(rows), folder / f"features_{group}.pt")
+        torch.save(torch.as_tensor(labels), folder / f"targets_{group}.pt")
+    return [folder]
+
+
 def as_hdf5(folder: Path) -> list[Path]:
     def write(path: Path, x: Any, y: Any) -> None:
         with h5py.File(path, "w") as file:
@@ -120,7 +129,18 @@ def as_hdf5(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize(
     "kind",
-    [as_npz, as_npy, as_folder, as_tensors, as_tensor_dictionary, as_csv, as_archives_of_pairs, as_tuples, as_hdf5],
+    [
+        as_npz,
+        as_npy,
+        as_folder,
+        as_tensors,
+        as_tensor_dictionary,
+        as_csv,
+        as_archives_of_pairs,
+        as_tuples,
+        as_clip_benchmark,
+        as_hdf5,
+    ],
 )
 def test_every_kind_of_source_keeps_rows_and_labels(tmp_path: Path, kind: Callable[[Path], list[Path]]) -> None:
     source = tmp_path / "source"
@@ -461,6 +481,25 @@ def test_rows_alone_stay_rows_without_labels_and_a_note_names_the_labels_beside(
     rows, labels = two_arrays(tmp_path)
     assert read_arrays([rows], progress=Notes()).keys() == {"X_rows"}
     assert notes == [f"{rows} holds rows without labels; {labels} beside it is not read: give both to read both"]
+
+
+def test_validation_rows_of_a_folder_are_named_and_not_read(tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    read_arrays(as_clip_benchmark(tmp_path), progress=Notes())
+    assert len(notes) == 1
+    assert "features_val.pt, targets_val.pt, which are not read" in notes[0]
+
+
+def test_an_array_of_two_files_is_refused(tmp_path: Path) -> None:
+    for name in ("X_train", "features_train"):
+        np.save(tmp_path / f"{name}.npy", TRAIN)
+    with pytest.raises(DataError, match=r"features_train\.npy holds X_train, and so does a file before it"):
+        read_arrays(sorted(tmp_path.iterdir()))
 
 
 def test_arrays_with_a_group_win_over_a_pair_without_one(tmp_path: Path) -> None:

@@ -145,8 +145,6 @@ def summaries(name: str) -> list[Summary]:
             runs=one["runs"],
             balanced_mean=one.get("balanced_mean", one["mean"]),
             balanced_std=one.get("balanced_std"),
-            auc=one.get("attack_auc"),
-            auc_std=one.get("attack_auc_std"),
         )
         for one in rows_of(TABLES / f"{name}.json")
     ]
@@ -242,6 +240,10 @@ def _say(axes: Any, words: str, point: tuple[float, float], colour: str, aside: 
 def adamix_table_1(path: Path) -> None:
     """Accuracy and attack AUC, a line for each method, with a point for each epsilon."""
     found = summaries("adamix-table1")
+    attacks = {
+        (one["method"], one["epsilon"]): (one["attack_auc"], one["attack_auc_std"])
+        for one in rows_of(TABLES / "adamix-table1.json")
+    }
     methods = sorted(dict.fromkeys(one.row for one in found), key=lambda row: (row == PARAGON, row != PUBLIC_BASELINE))
     title = f"Accuracy, and what an attack finds\n{FLOWERS}"
     note = "2 public rows per class. Mean over 5 seeds; bars: one standard deviation. "
@@ -251,7 +253,10 @@ def adamix_table_1(path: Path) -> None:
         for place, method in enumerate(methods):
             mine = [one for one in found if one.row == method]
             accuracies = [(one.epsilon, 100 * one.mean, 100 * (one.std or 0.0)) for one in mine]
-            for axes, figures in ((left, accuracies), (right, [(one.epsilon, one.auc, one.auc_std) for one in mine])):
+            for axes, figures in (
+                (left, accuracies),
+                (right, [(one.epsilon, *attacks[one.row, one.epsilon]) for one in mine]),
+            ):
                 if mine[0].epsilon is None:
                     ((_, figure, spread),) = figures
                     axes.errorbar(figure, place, xerr=spread, capsize=2.5, elinewidth=1, color=INK, marker="D")

@@ -145,7 +145,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release_in_child)
 
 
-def open_private(path: Path, flags: int) -> int:
+def open_private(path: str | Path, flags: int) -> int:
     """Open a file with the flags of `os.open`; a new file has mode 0600."""
     return os.open(path, flags, PRIVATE_MODE)
 

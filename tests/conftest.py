@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,8 @@ from linprobe.cli import _terminal, run
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.gradients import host
+from linprobe.methods import METHODS
+from linprobe.parallel import available_memory
 from linprobe.runs import guarantee
 from linprobe.runs.manifest import Manifest
 from linprobe.training import settings as plan_settings
@@ -44,7 +46,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()  # until all tests are collected: collecting makes nothing but what stays
 
 # no test measures time, so a busy machine must not fail one
-settings.register_profile("linprobe", deadline=None)
+settings.register_profile("linprobe", deadline=None, max_examples=25)
+settings.register_profile("nightly", deadline=None, max_examples=250)
 settings.load_profile("linprobe")
 
 # budget books of tests lie outside the user's folder; `own_books` gives each test its own
@@ -88,6 +91,7 @@ def remember_accounting() -> None:
 
 
 remember_accounting()
+available_memory.available = functools.cache(available_memory.available)
 SHARED_BOOKS = Path(os.environ["XDG_STATE_HOME"]) / "linprobe"
 atexit.register(shutil.rmtree, SHARED_BOOKS.parent, ignore_errors=True)
 
@@ -100,6 +104,7 @@ SIZES = {"train": 400, "test": 120, "public": 12}
 # files with fixtures or tests of over 2 seconds, the longest first
 LONG = (
     "test_real_photographs.py",
+    "test_bounds_sanitized.py",
     "test_processes.py",
     "test_tutorial.py",
     "test_hospital_page.py",
@@ -129,6 +134,28 @@ def sums_by(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.param == "numpy":
             patch.setattr(host, "LIBRARY", None)
         yield
+
+
+def mostly_nightly(cases: Iterable[Any], kept: Callable[[Any], Any]) -> list[Any]:
+    """`cases` for `parametrize`, of which those that are not kept run only in the nightly job."""
+    return [case if kept(case) else _nightly(case) for case in cases]
+
+
+def _nightly(case: Any) -> Any:
+    return pytest.param(*(case if type(case) is tuple else (case,)), marks=pytest.mark.nightly)
+
+
+def one_of_each_kind(names: Iterable[str]) -> list[Any]:
+    """Methods for `parametrize`; of methods whose declarations agree, the first runs by default.
+
+    For what is declared, and done by code that all methods share.
+    """
+    names, kinds = list(names), {}
+    for name in names:
+        method = METHODS[name]
+        declared = (method.spends, tuple(method.needs), method.one_step, method.joins_public)
+        kinds.setdefault((*declared, method.sampling is None), name)
+    return mostly_nightly(names, set(kinds.values()).__contains__)
 
 
 class Outcome(NamedTuple):

@@ -10,12 +10,16 @@ import pytest
 from sklearn.datasets import load_digits
 
 import linprobe
-from linprobe import api
-from linprobe.api import estimators
 from linprobe.errors import ArgumentError, LinprobeError
 
-EXAMPLES = [test for home in (api, estimators) for test in doctest.DocTestFinder().find(home) if test.examples]
 NOT_CALLED = {"PrivacyWarning", "__version__"}
+EXAMPLES = [
+    test
+    for name in linprobe.__all__
+    if name not in NOT_CALLED
+    for test in doctest.DocTestFinder().find(getattr(linprobe, name), name, module=False)
+    if test.examples
+]
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +58,9 @@ def test_what_is_not_allowed_is_refused(call, text: str) -> None:
         call()
     assert issubclass(ArgumentError, LinprobeError)
     assert list(Path().iterdir()) == []
+
+
+def test_a_constructor_is_named_in_the_public_module() -> None:  # or the reference of the site cannot be built
+    made = [getattr(linprobe, name).__init__ for name in linprobe.__all__ if hasattr(getattr(linprobe, name), "fit")]
+    assert len(made) > 10
+    assert all(init.__module__ == "linprobe" for init in made if init.__qualname__ != "LinearProbe.__init__")

@@ -18,7 +18,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
 import linprobe
 from linprobe.accounting.accountants import GAUSSIAN
@@ -37,6 +37,7 @@ from linprobe.errors import (
     UsageError,
 )
 from linprobe.methods import METHODS
+from tests.conftest import one_of_each_kind
 
 
 class _ReadsLabels:
@@ -88,8 +89,41 @@ def expected_failed_checks(estimator: LinearProbe) -> dict[str, str]:
     return found
 
 
-@parametrize_with_checks([cheap(name) for name in METHODS])
+# one method of each kind: on all rows, with public rows, on samples, in one step, without private rows
+WHOLE = ("noisy-gd", "adamix", "dp-sgd", "dp-ls", "zero-shot")
+OF_FITS = {  # what depends on the body of a method; all else is inherited from `LinearProbe`
+    "check_class_weight_classifiers",
+    "check_classifiers_train",
+    "check_estimators_pickle",
+    "check_fit_idempotent",
+    "check_methods_sample_order_invariance",
+    "check_sample_weight_equivalence_on_dense_data",
+}
+
+
+@parametrize_with_checks([cheap(name) for name in METHODS if name in WHOLE])
 def test_scikit_learns_own_checks(estimator, check) -> None:
+    check_convention(estimator, check)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in WHOLE])
+def test_scikit_learns_own_checks_of_fits(name) -> None:
+    done = set()
+    for estimator, check in estimator_checks_generator(cheap(name)):
+        if check.func.__name__ in OF_FITS:
+            check_convention(estimator, check)
+            done.add(check.func.__name__)
+    assert done == OF_FITS
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in WHOLE])
+def test_all_of_scikit_learns_own_checks(name) -> None:
+    for estimator, check in estimator_checks_generator(cheap(name)):
+        check_convention(estimator, check)
+
+
+def check_convention(estimator, check) -> None:
     if check.func.__name__ not in expected_failed_checks(estimator):
         check(estimator)
         return
@@ -131,7 +165,7 @@ def test_every_method_has_an_estimator_that_fits_predicts_and_clones(name, rows)
     assert type(probe).__name__ in linprobe.__all__
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.spends])
+@pytest.mark.parametrize("name", one_of_each_kind(name for name, method in METHODS.items() if method.spends))
 def test_the_guarantee_never_exceeds_what_was_asked(name, rows) -> None:
     for epsilon in (0.3, 2.0):
         privacy = fitted(name, rows, epsilon=epsilon, **faster(name)).privacy_

@@ -108,8 +108,8 @@ def test_the_manifest_names_the_kernel_and_its_vectors(trained_run: Path) -> Non
 
 @needs_compiler
 @pytest.mark.parametrize("widest", [4, 8])
-def test_a_narrow_kernel_says_how_wide_its_vectors_are(widest: int, tmp_path: Path) -> None:
-    library = narrow_kernel(widest, tmp_path)
+def test_a_narrow_kernel_says_how_wide_its_vectors_are(widest: int) -> None:
+    library = narrow_kernel(widest)
     assert library is not None
     assert library.linprobe_lanes() in {4, widest}
 

@@ -89,3 +89,10 @@ def test_release_wheels_hold_the_kernel_for_every_python_that_the_package_takes(
 def test_workflows_run_what_a_contributor_runs(workflow: str) -> None:
     text = (ROOT / ".github" / "workflows" / workflow).read_text(encoding="utf-8")
     assert "- run: .ci/run" in text
+
+
+@pytest.mark.parametrize("workflow", ["nightly.yml", "release.yml"])
+def test_workflows_run_what_pytest_alone_leaves_out(workflow: str) -> None:
+    text = (ROOT / ".github" / "workflows" / workflow).read_text(encoding="utf-8")
+    assert 'pytest -m "nightly or hypothesis" --hypothesis-profile nightly\n' in text
+    assert "apt-get install --yes cbmc gappa" in text

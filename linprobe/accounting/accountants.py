@@ -431,11 +431,6 @@ def _kinds(releases: Sequence[Releases]) -> Kinds:
     return tuple((release.noise_multiplier, release.sampling_rate, release.count) for release in releases)
 
 
-def resolved_rate(noise_multiplier: float, sampling_rate: float) -> float:
-    """`sampling_rate`, or the upper bound 1 if float64 cannot resolve the divergence of the sampled release."""
-    return sampling_rate if sampling_rate**2 > SMALLEST_DIVERGENCE * noise_multiplier**2 else 1.0
-
-
 def _unresolved(kinds: Kinds) -> bool:
     return any(multiplier < NEGLIGIBLE_NOISE for multiplier, _, _ in kinds)
 
@@ -511,9 +506,9 @@ def _event(multiplier: float, given_rate: float, count: int) -> Any:
     from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
     event: DpEvent = GaussianDpEvent(multiplier)
-    rate = resolved_rate(multiplier, given_rate)
-    if rate < 1:
-        event = PoissonSampledDpEvent(rate, event)
+    # where float64 cannot resolve the divergence of the sampled release, the rate is its upper bound 1
+    if given_rate < 1 and given_rate**2 > SMALLEST_DIVERGENCE * multiplier**2:
+        event = PoissonSampledDpEvent(given_rate, event)
     return SelfComposedDpEvent(event, count)
 
 

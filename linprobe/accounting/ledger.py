@@ -112,7 +112,7 @@ class Ledger:
                 )
         else:
             if self._lines is not None:
-                self._lines.append(line_of(event), sync=False)
+                self._lines.append(json.dumps(event.as_dict()) + "\n", sync=False)
             self.events.append(event)
         self.position += 1
 
@@ -151,11 +151,6 @@ class Ledger:
             self._lines.sync()
             self._lines.close()
             self._lines = None
-
-
-def line_of(event: GaussianEvent) -> str:
-    """The line of an event in a ledger file."""
-    return json.dumps(event.as_dict()) + "\n"
 
 
 def whole_lines(content: bytes) -> bytes:

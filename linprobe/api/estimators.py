@@ -160,6 +160,7 @@ class LinearProbe(LinearClassifier):
                 setattr(self, name, bound.arguments[name])
 
         __init__.__signature__ = signature  # type: ignore[attr-defined]
+        __init__.__module__, __init__.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
         cls.__init__ = __init__  # type: ignore[method-assign]
 
     @property

@@ -42,18 +42,9 @@ def _shown(value: Any) -> str:
 @command(MethodsRequest)
 def _methods(request: MethodsRequest) -> None:
     """Print the methods."""
-    from linprobe.methods import METHODS
+    from linprobe.training.doctor import methods
 
-    listed: list[dict[str, Any]] = [
-        {
-            "method": method.name,
-            "summary": method.summary,
-            "needs": list(method.needs),
-            "spends": method.spends,
-            "paper": method.paper,
-        }
-        for method in METHODS.values()
-    ]
+    listed = methods()
     if request.as_json:
         print_json(listed)
         return

@@ -117,11 +117,14 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     from linprobe.training.words import counted
 
     for other in found["shared"]:
-        nouns = {"rows": "row", "images": "image", "owners": "owner"}
+        nouns = {"rows": "row", "images": "image fingerprint", "owners": "owner"}
         common = ", ".join(counted(other[kind], noun) for kind, noun in nouns.items() if other[kind])
         yield f"counted together with {other['book']}: {counted(other['runs'], 'run')}; {common} in common"
     if len(found["shared"]) > 1:
-        yield "the total adds up the runs of all these books, also where no row is in all of them: an upper bound"
+        yield (
+            "the total adds up the runs of all these books, also where no row is in all of them: it is an upper bound, "
+            "as row, image and owner keys are kept apart and do not tell which records several books share"
+        )
     if found["book"] is None:
         return
     if found["not_recorded"]:

@@ -15,9 +15,11 @@ from linprobe.options.requests import CompareRequest, DryRunOption, JsonOption, 
 # a seed voids the guarantee, a checkpoint would keep what the selection must forget, and linprobe refine comes after
 NOT_TUNED = ("unlabelled", "noise_seed", "insecure_seed", "checkpoint_every", "resume")
 FIGURES = {
+    "std of test accuracy": "test_accuracy_std",
     "balanced accuracy": "test_balanced_accuracy",
     "std of balanced accuracy": "test_balanced_accuracy_std",
     "macro AUROC": "test_macro_auroc",
+    "std of macro AUROC": "test_macro_auroc_std",
     "accuracy of labels": "test_label_accuracy",
 }
 
@@ -64,15 +66,13 @@ def _train(given: dict[str, Any]) -> None:
     if as_json:
         print_made("run", outcome["run"], outcome)
         return
-    accuracy, std = outcome["test_accuracy"], outcome["test_accuracy_std"]
     further = {name: outcome.get(key) for name, key in FIGURES.items()}
-    if outcome["task"] != "multilabel":
+    if outcome["task"] != "multilabel" and outcome.get("test_macro_auroc_std") is None:
         del further["macro AUROC"]
     _terminal.table(
         rows_in_words(outcome),
         [
-            *([] if accuracy is None else [(_accuracy_in_words(outcome), _terminal.figure(accuracy, ".4f"))]),
-            *([] if std is None else [("std of test accuracy", _terminal.figure(std, ".4f"))]),
+            *_accuracy_row(outcome),
             *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),
             *guarantee_rows(outcome),
             ("steps", _terminal.figure(outcome["steps"], "d")),
@@ -83,10 +83,12 @@ def _train(given: dict[str, Any]) -> None:
     print_made("run", outcome["run"])
 
 
-def _accuracy_in_words(outcome: dict[str, Any]) -> str:
-    """What the accuracy of a run is of: rows, or, with noise, people."""
+def _accuracy_row(outcome: dict[str, Any]) -> list[tuple[str, str]]:
+    """The accuracy of a run, if it has one: over rows, or, with noise, over people."""
+    if outcome["test_accuracy"] is None:
+        return []
     people = outcome["unit"] == "owner" and outcome["test_accuracy_std"] is not None
-    return "test accuracy by person" if people else "test accuracy"
+    return [("test accuracy by person" if people else "test accuracy", f"{outcome['test_accuracy']:.4f}")]
 
 
 def _tune(given: dict[str, Any]) -> None:
@@ -112,14 +114,13 @@ def _tune(given: dict[str, Any]) -> None:
         print_made("run", outcome["run"], outcome)
         return
     chosen = outcome["tuning"]
-    accuracy = outcome["test_accuracy"]
     setting = chosen["settings"][chosen["chosen"]] if "chosen" in chosen else {}
     _terminal.table(
         rows_in_words(outcome),
         [
             *((f"chosen {name}", str(value)) for name, value in setting.items()),
             *([("chosen shrink", _terminal.figure(chosen["shrink"]))] if len(chosen["factors"]) > 1 else []),
-            *([] if accuracy is None else [(_accuracy_in_words(outcome), _terminal.figure(accuracy, ".4f"))]),
+            *_accuracy_row(outcome),
             *guarantee_rows(outcome),
         ],
     )

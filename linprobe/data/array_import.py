@@ -21,6 +21,7 @@ from linprobe.data.array_files import (
     LARGEST,
     Arrays,
     array_names,
+    check_float32,
     load_torch,
     open_array,
     parquet_table,
@@ -756,21 +757,8 @@ def _blocks(
     for start in range(0, len(x), at_once):
         rows = np.arange(start, min(start + at_once, len(x))) if order is None else order[start : start + at_once]
         given = np.asarray(x[start : start + at_once] if order is None else x[rows]).reshape(-1, width)
-        bad = np.flatnonzero(~np.isfinite(given).all(axis=1))
-        if bad.size:
-            raise DataError(
-                f"{where}: X_{group} has rows with NaN or infinity, first at row {rows[bad[0]]}; allowed: finite "
-                "features; remove or repair those rows"
-            )
-        with np.errstate(over="ignore"):
-            block = given.astype(np.float32)
-        large = np.argwhere(np.isinf(block))
-        if large.size:
-            raise DataError(
-                f"X_{group} row {rows[large[0, 0]]} holds {given[tuple(large[0])]:g}, beyond {LARGEST:.3g}, the "
-                "largest float32; scale the features"
-            )
-        yield start, block
+        check_float32(given, f"{where}: X_{group}", rows)
+        yield start, given.astype(np.float32)
 
 
 def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:

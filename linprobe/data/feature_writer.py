@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.atomic_files import PRIVATE_MODE
+from linprobe.atomic_files import open_private
 from linprobe.data.feature_file import PRIVATE_LOG, SCHEMA_VERSION, TEXT_ATTRIBUTES, FeatureFile
 from linprobe.data.feature_reader import Description
 from linprobe.data.labels import as_labels
@@ -50,10 +50,6 @@ class _FailureKeepingFile(io.FileIO):
             return size or 0
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, PRIVATE_MODE)
-
-
 class FeatureWriter:
     """A feature file being written, mode 0600; use as a context manager. On an error, `path` is unchanged.
 
@@ -75,7 +71,7 @@ class FeatureWriter:
         self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         if not path.parent.is_dir():
             raise DataError(f"folder {path.parent} does not exist; make it, or give --out another place")
-        self._stream = _FailureKeepingFile(self._temporary, "w+", opener=_open_private)
+        self._stream = _FailureKeepingFile(self._temporary, "w+", opener=open_private)
         self._file = h5py.File(self._stream, "w")
         try:
             self._file.attrs["schema_version"] = SCHEMA_VERSION

@@ -124,7 +124,8 @@ def check_rows(
     if "train" in features.sizes:
         private = GroupRows(features, "train", keep)
         for part in compared:
-            _refuse_shared_images(private, part)
+            if _share_an_image(private, part):  # public images may repeat each other, as augmented ones do
+                raise PrivacyError(_shared("images", features, part))
         sha = features.begin_digest("train", keep) if digest and not features.has_digest("train", keep) else None
         if not features.checked or compared or commitments or sha is not None:
             _check_training_rows(private, test, compared, commitments, sha)
@@ -207,12 +208,6 @@ def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_othe
     if equal is not None:
         equal.refuse_many()
     return equal
-
-
-def _refuse_shared_images(private: GroupRows, part: GroupRows) -> None:
-    """PrivacyError if an image is private and public. Public images may repeat each other, as augmented ones do."""
-    if _share_an_image(private, part):
-        raise PrivacyError(_shared("images", private.features, part))
 
 
 def share_rows(private: GroupRows, public: GroupRows) -> bool:
@@ -313,7 +308,10 @@ def _check_ids(features: FeatureReader) -> None:
     if "public" not in hashes:
         return
     common = np.intersect1d(hashes["public"], hashes["train"])
-    if common.size and (shared := _shared_ids(features, common)):
+    if not common.size:
+        return
+    private, public = (set(_ids_with_hash(features, group, common)) for group in ("train", "public"))
+    if shared := private & public:
         raise DataError(
             f"{features.path}: {len(shared)} ids are both in train and in public, such as {min(shared)!r}; "
             "allowed: in one of the two; remove those rows from one group"
@@ -339,8 +337,3 @@ def _repeated(features: FeatureReader, group: str, hashes: NDArray[np.int64]) ->
     equal = hashes[1:][hashes[1:] == hashes[:-1]]
     names = _ids_with_hash(features, group, equal) if equal.size else []
     return list((Counter(names) - Counter(set(names))).elements())
-
-
-def _shared_ids(features: FeatureReader, common: NDArray[np.int64]) -> set[str]:
-    """The ids that train and public have in common, given the hashes that both contain."""
-    return set(_ids_with_hash(features, "public", common)) & set(_ids_with_hash(features, "train", common))

@@ -7,11 +7,13 @@
     covariance              diagonal entry of its column / s                            1 / sigma
     class counts            count of its class / s                                      1 / sigma
     test accuracy           (right + wrong predictions of its class) / (sqrt(2) s)      1 / (2 sigma)
+    test AUROC              rows of its class in the bin of its score / s               1 / (sqrt(n_classes) sigma)
 
 s is the sensitivity times the noise multiplier sigma, so a score is in units of the noise that the ledger claims. u_i
 and v_i are the direction of its contribution at zero weights, of length 1. The counts need canaries that have a class
 each. A test row moves two counts of the release, and the adversary looks at one, whose share is 1 / sqrt(2); the other
-1 / sqrt(2) is for not knowing whether the prediction is right.
+1 / sqrt(2) is for not knowing whether the prediction is right. Of the histograms it moves one cell each, and the
+adversary, who knows the model and so the bin, looks at that of its class: the others hold other canaries too.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.sources import ArraySource, Source
 from linprobe.gradients.second_order import diagonal_places, parts_of
+from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, Projection, Release
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
+from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.private_mean import MEAN
 from linprobe.parallel.array_api import on_host
-from linprobe.runs.release_rules import TEST_ACCURACY
 from linprobe.training.execute import Observer
 
 GRADIENT = "gradient"
@@ -195,6 +198,12 @@ class Adversary(GaussianMechanism):
         elif purpose == TEST_ACCURACY:
             cells = value[1:, 0].reshape(-1, 2)[self._planted.labels]
             self.others[TEST_ACCURACY] = cells.sum(axis=1) / (math.sqrt(2) * std)
+        elif purpose == TEST_AUROC:
+            exact, noisy = (
+                on_host(one).reshape(-1, 2, BINS)[self._planted.labels, 0] for one in (clipped.value, value)
+            )
+            bins = exact.argmax(axis=1)[:, None]  # of a canary that is out, any: all cells of its class hold noise
+            self.others[TEST_AUROC] = np.take_along_axis(noisy, bins, axis=1)[:, 0] / std
         return released
 
     def _of_gradient(self, value: Scores, std: float) -> Scores:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.atomic_files import plain_cell
-from linprobe.data.array_files import LARGEST, open_array
+from linprobe.data.array_files import check_float32, open_array
 from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import extraction_of
@@ -171,18 +171,7 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
     """The same blocks; DataError at the first NaN, infinity, or number that float32 cannot hold."""
     start = 0
     for x in blocks:
-        bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
-        if bad.size:
-            raise DataError(
-                f"{where} has rows with NaN or infinity, first at row {start + bad[0]}; "
-                "allowed: finite features; remove or repair those rows"
-            )
-        large = np.argwhere(np.abs(x) > LARGEST) if x.dtype == np.float64 else np.empty((0, 2), dtype=np.int64)
-        for row, column in large[:1].tolist():
-            raise DataError(
-                f"{where} row {start + row} holds {x[row, column]:.3g}, beyond {LARGEST:.3g}, the largest "
-                "float32; scale the features as for the run"
-            )
+        check_float32(x, str(where), range(start, start + len(x)))
         start += len(x)
         yield x
 

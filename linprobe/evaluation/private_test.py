@@ -9,37 +9,34 @@ so a person who has training rows too is charged for both.
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from linprobe.accounting.book import Entry
-from linprobe.accounting.calibrate import calibrate, check_delta, check_epsilon
-from linprobe.accounting.events import OWNER, RECORD, Releases
+from linprobe.accounting.calibrate import check_delta, check_epsilon
+from linprobe.accounting.events import OWNER, RECORD
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.errors import Progress, UsageError
 from linprobe.evaluation.predict import bias_for, evaluate_run
-from linprobe.mechanisms.correct_predictions import NoisyTest, held_out_counts
+from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.score_histogram import noisy_auroc, score_sums
+from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.options.requests import EvaluateRequest
 from linprobe.runs.matching import check_fits, features_of, refuse_private_rows
 from linprobe.runs.metrics_file import noisy_accuracy, test_units
-from linprobe.runs.release_rules import TEST_ACCURACY
 from linprobe.runs.run_folder import RunFolder, read_run
-from linprobe.runs.scores import right_and_wrong, score_cells
+from linprobe.runs.scores import sums_of_test_rows
 from linprobe.training.charge import book_of, charge_evaluation, existing_book, preview
+from linprobe.training.settings import test_releases
 from linprobe.training.words import DryRun, Lines, together_facts, together_line, written
 
 EVALUATION = "evaluation"  # in place of a method, in budget books
-TEST_AUROC = "test AUROC"
-AUROC_SHARE = 1 / 4  # of mu^2
 
 
 def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
@@ -78,29 +75,24 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     with _prepared(request, progress) as (run, features, entry):
         n_test = test_units(features, entry.unit)
         bias, people = bias_for(run, request.prior), test_people(features, entry.unit)
-        sums = (
-            held_out_counts(right_and_wrong(features.blocks("test"), run.weights, bias, people)),
-            score_sums(score_cells(features.blocks("test"), run.weights, bias, people)),
-        )
+        sums = sums_of_test_rows(lambda: features.blocks("test"), run.weights, bias, people)
         account = book_of(features, request.book, group="test", unit=entry.unit)
         charge_evaluation(account, entry, progress)
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append)
-    counts, scores = (
-        mechanism.release(one, release.noise_multiplier, purpose=release.purpose)
-        for one, release in zip(sums, entry.releases, strict=True)
-    )
-    sigma, auroc_sigma = (release.noise_multiplier for release in entry.releases)
-    tested = NoisyTest.of(counts.value[:, 0], sigma)
-    area, error = noisy_auroc(scores.value, auroc_sigma * sums[1].sensitivity, tested) or (None, None)
-    accuracy = vars(noisy_accuracy(tested, n_test, run.class_names))
-    accuracy |= {"test_macro_auroc": area, "test_macro_auroc_std": error}
+    noise = {release.purpose: release.noise_multiplier for release in entry.releases}
+    released = {
+        purpose: mechanism.release(sums[purpose], sigma, purpose=purpose).value for purpose, sigma in noise.items()
+    }
+    tested = NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY])
+    scores = NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC])
+    accuracy = vars(noisy_accuracy(tested, scores, n_test, run.class_names)) | {"test_scores": None}
     return {
         "run": str(request.run),
         "unit": entry.unit,
         "epsilon": request.epsilon,
         "delta": entry.delta,
-        "noise_multiplier": sigma,
-        "auroc_noise_multiplier": auroc_sigma,
+        "noise_multiplier": noise[TEST_ACCURACY],
+        "auroc_noise_multiplier": noise[TEST_AUROC],
         "book": str(account.path),
         **{key: value for key, value in accuracy.items() if value is not None},
         "test_counts": {"right": tested.right, "by_class": tested.by_class.tolist()},
@@ -158,17 +150,9 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
                 unit=unit,
                 private=True,
                 delta=delta,
-                releases=_planned(epsilon, check_delta(delta, n_test), n_test),
+                releases=test_releases(epsilon, check_delta(delta, n_test), n_test),
             ),
         )
-
-
-def _planned(epsilon: float, delta: float, n_test: int) -> tuple[Releases, Releases]:
-    """The release of correct predictions and that of scores, which cost `epsilon` together."""
-    whole = calibrate(epsilon=epsilon, delta=delta, n_private=n_test, steps=1).noise_multiplier
-    auroc = Releases(TEST_AUROC, whole / math.sqrt(AUROC_SHARE), 1.0, 1)
-    rest = calibrate(epsilon=epsilon, delta=delta, n_private=n_test, steps=1, others=(auroc,)).noise_multiplier
-    return Releases(TEST_ACCURACY, rest, 1.0, 1), auroc
 
 
 def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, progress: Progress) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from linprobe.atomic_files import check_place
@@ -67,9 +68,10 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
         recipe = _recipe(request.like)
     _check_out(request)
     if recipe is not None:
-        _check_alone(request, recipe)
+        settled = [name for name in declared(ExtractRequest) if name not in FREE]
+        _refuse_idle(request, settled, f"--like {recipe.name}, which settles network, preprocessing and classes")
     elif request.unlabelled:
-        _check_unlabelled(request)
+        _refuse_idle(request, OF_LABELLED, "--unlabelled, which makes rows without labels")
     # torch and torchvision take seconds to import
     if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
         progress.note(f"{request.images}: loading PyTorch and the network")
@@ -99,24 +101,12 @@ def _check_out(request: ExtractRequest) -> None:
             raise UsageError(f"feature file {out} would replace an input of the command; give --out another name")
 
 
-def _check_alone(request: ExtractRequest, recipe: Recipe) -> None:
-    """UsageError for an option that `like` settles."""
-    for name, one in declared(ExtractRequest).items():
-        if name not in FREE and getattr(request, name) != one.default:
-            raise UsageError(
-                f"option {one.spellings[0]} does nothing with --like {recipe.name}, which settles "
-                "network, preprocessing and classes; leave one of the two out"
-            )
-
-
-def _check_unlabelled(request: ExtractRequest) -> None:
-    """UsageError for an option about labels, or about other images."""
-    for name, one in declared(ExtractRequest).items():
-        if name in OF_LABELLED and getattr(request, name) != one.default:
-            raise UsageError(
-                f"option {one.spellings[0]} does nothing with --unlabelled, which makes rows without labels; leave "
-                "one of the two out"
-            )
+def _refuse_idle(request: ExtractRequest, idle: Iterable[str], beside: str) -> None:
+    """UsageError for an option among `idle` that was given, and does nothing beside another."""
+    for name in idle:
+        one = declared(ExtractRequest)[name]
+        if getattr(request, name) != one.default:
+            raise UsageError(f"option {one.spellings[0]} does nothing with {beside}; leave one of the two out")
 
 
 def _recipe(path: Path) -> Recipe:

@@ -67,6 +67,7 @@ from numpy.typing import NDArray
 
 from linprobe.mechanisms.gaussian import ClippedSum
 
+TEST_ACCURACY = "test accuracy"  # purpose of the release on private test rows
 SHARE_STEP = 2.0**-20
 SENSITIVITY = math.nextafter(math.sqrt(2), math.inf)  # of the numbers of test rows, or the shares of test people
 LEAST_SIGNAL = 4.0

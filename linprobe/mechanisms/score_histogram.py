@@ -41,6 +41,7 @@ rows were drawn.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,10 @@ from numpy.typing import NDArray
 from linprobe.mechanisms.correct_predictions import LEAST_SIGNAL, NoisyTest
 from linprobe.mechanisms.gaussian import ClippedSum
 
+TEST_AUROC = "test AUROC"  # purpose of the release
+AUROC_SHARE = 1 / 4  # of mu^2 of the releases on private test rows
 BINS = 24
+MOST_ERROR = 0.5  # standard error of a released AUROC
 EDGES = 0.2 * np.sinh(0.4 * np.arange(1 - BINS // 2, BINS // 2))  # of u, from -8.1 to 8.1, 0.08 apart around 0
 
 
@@ -72,8 +76,28 @@ def score_sums(cells: NDArray[np.float64]) -> ClippedSum:
     return ClippedSum(cells.reshape(-1, 1), sensitivity, np.zeros(0))
 
 
+@dataclass(frozen=True)
+class NoisyScores:
+    """Released histograms of scores.
+
+    Attributes:
+        cells: p~ and q~, shape (H, 2, BINS). std: s.
+    """
+
+    cells: NDArray[np.float64]
+    std: float
+
+    @classmethod
+    def of(cls, released: NDArray[np.float64], noise_multiplier: float) -> NoisyScores:
+        """From v~, of 2 H BINS numbers in any shape, and sigma."""
+        cells = np.asarray(released, dtype=np.float64).reshape(-1, 2, BINS)
+        return cls(cells, noise_multiplier * score_sums(cells).sensitivity)
+
+
 def noisy_auroc(released: NDArray[np.float64], std: float, tested: NoisyTest) -> tuple[float, float] | None:
-    """Mean AUROC of the classes whose totals stand out from their noise, and its standard error; None without any.
+    """Mean AUROC of the classes whose totals stand out from their noise, and its standard error.
+
+    None without such a class, and for an error above `MOST_ERROR`, which leaves open all from guessing to certainty.
 
     Args:
         released: v~, shape (2 H BINS, 1). std: s. tested: the released counts of the same rows.
@@ -91,7 +115,7 @@ def noisy_auroc(released: NDArray[np.float64], std: float, tested: NoisyTest) ->
     area, from_bins, from_totals, ties = np.array(found).T
     n = len(found)  # histograms have noise of their own, totals share theirs, so their errors may add up
     error = math.sqrt(from_bins.sum() / n**2 + np.sqrt(from_totals).mean() ** 2 + ties.mean() ** 2 / 3)
-    return min(max(float(area.mean()), 0.0), 1.0), error
+    return None if error > MOST_ERROR else (min(max(float(area.mean()), 0.0), 1.0), error)
 
 
 def _one_auroc(

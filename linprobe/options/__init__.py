@@ -133,8 +133,8 @@ class RunOptions:
     )
     test_epsilon: float | None = option(
         None,
-        "Part of --eps that pays for a noisy accuracy on private test rows.",
-        unset="no accuracy",
+        "Part of --eps that pays for a noisy accuracy and AUROC on private test rows.",
+        unset="neither",
         above=0,
         most=MAX_EPSILON,
         group="Privacy",

@@ -34,6 +34,7 @@ SHADOWS, LEAST_SHADOWS, RESAMPLES, LEAST_RESAMPLES = 64, 4, 1000, 100
 HOST_ROWS, DEVICE_ROWS = ("memory", "streamed", "two ranks"), ("device",)  # where an audit has its rows
 RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses, and 2 without
 IMAGES, TABLE, NETWORK = "Images", "Columns of the table", "Network"  # headings of the help of extract
+OF_BACKBONE = "the default of the backbone"
 SPEED = "Speed and reliability"
 SPLIT = "Group of the row: train, test (or val, validation, valid) or public."
 CLASSES = "Class names in label order, or a file with one per line."
@@ -215,8 +216,10 @@ class ExtractRequest(
         group=TABLE,
     )
     path_column: str = option("file", "Image file: absolute, or relative to the table's folder.", group=TABLE)
-    label_column: str = option("label", "Class.", group=TABLE)
-    id_column: str | None = option(None, "Record id.", unset="id, if there is one, else the path", group=TABLE)
+    label_column: str = option("label", "Class of the image.", group=TABLE)
+    id_column: str | None = option(
+        None, "Record id of the image.", unset="id, if there is one, else the path", group=TABLE
+    )
     owner_column: str | None = option(None, "Person the image belongs to.", unset="owner, if there is one", group=TABLE)
     split_column: str | None = option(None, SPLIT, group=TABLE)
     on_error: Literal["fail", "skip"] = option("fail", "What to do about unreadable images", group=IMAGES)
@@ -240,19 +243,25 @@ class ExtractRequest(
         unset="a photo of a {}.",
         group=NETWORK,
     )
-    resize: int | None = option(None, "Resize the short side to this length; 0 keeps the size.", group=NETWORK)
-    crop: int | None = option(None, "Side of the centre crop; 0 crops nothing.", group=NETWORK)
+    resize: int | None = option(
+        None, "Resize the short side to this length; 0 keeps the size.", unset=OF_BACKBONE, group=NETWORK
+    )
+    crop: int | None = option(None, "Side of the centre crop; 0 crops nothing.", unset=OF_BACKBONE, group=NETWORK)
     mean: tuple[float, ...] | None = option(
-        None, "Mean to subtract from values in [0, 1]: M or R,G,B.", from_text=channels, group=NETWORK
+        None,
+        "Mean to subtract from values in [0, 1]: M or R,G,B.",
+        unset=OF_BACKBONE,
+        from_text=channels,
+        group=NETWORK,
     )
     std: tuple[float, ...] | None = option(
-        None, "Standard deviation to divide by: S or R,G,B.", from_text=channels, group=NETWORK
+        None, "Standard deviation to divide by: S or R,G,B.", unset=OF_BACKBONE, from_text=channels, group=NETWORK
     )
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] | None = option(
-        None, "Interpolation", group=NETWORK
+        None, "Interpolation", unset=OF_BACKBONE, group=NETWORK
     )
 
-    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.", group=SPEED)
+    device: str = option("auto", "Where the network runs: auto, cpu, cuda, cuda:1, mps.", group=SPEED)
     precision: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
         "Precision of the network",
@@ -438,7 +447,8 @@ class EvaluateRequest(
     features: Path | None = option(None, "Feature file.", unset="the feature file of the run", argument="[FEATURES]")
     epsilon: float | None = option(
         None,
-        "Release a noisy accuracy and AUROC on private test rows for this epsilon, charged to their budget book.",
+        "Release a noisy accuracy and AUROC on private test rows for this epsilon.",
+        after="; their budget book is charged",
         above=0,
         most=MAX_EPSILON,
     )
@@ -671,7 +681,7 @@ class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples
     epsilon: float = option(help="Target epsilon.", above=0, most=MAX_EPSILON, flags=("--eps", "--epsilon"))
     n_rows: int = option(help="Number of private rows.", least=1, flags=("--n",))
     n_classes: int | None = option(
-        None, "Number of classes: also say what accuracy to expect.", least=2, flags=("--classes",)
+        None, "Number of classes.", after="; adds the accuracy to expect", least=2, flags=("--classes",)
     )
     delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N.")
     epochs: float = option(DEFAULT_EPOCHS, "Average number of times a row is sampled.", above=0)
@@ -703,7 +713,7 @@ class AccountRequest(
 ):
     """Compute the epsilon of a given noise, sampling rate and steps.
 
-    Every accountant that applies computes it, and for sums over all rows autodp gives a third opinion. The command
+    Prints the figure of each accountant that applies; for sums over all rows, autodp adds a third opinion. The command
     reads no data.
 
     stdout carries one line per accountant: its name, a tab, its epsilon, rounded up. The first is the epsilon that
@@ -764,7 +774,7 @@ class AuditRequest(
         "training",
         "What is audited",
         after="; counts: training with noisy class counts and noisy accuracy on test rows; tune: the private choice "
-        "of one run; histogram: of the privacy losses of records",
+        "of one run; histogram: the published histogram of privacy losses",
     )
     unit: Literal["record", "owner"] = option("record", "What a canary is", after="; owner: a person with 3 rows")
     device: str = option("cpu", "cuda or cuda:N: audit training on that GPU too.")

@@ -64,7 +64,6 @@ class Summary:
 
     Attributes:
         mean, std, best: of accuracy. balanced_mean, balanced_std, balanced_best: the same of balanced accuracy.
-        auc, auc_std: of the threshold membership attack, private.
     """
 
     row: str
@@ -77,8 +76,6 @@ class Summary:
     balanced_std: float | None
     best: bool = False
     balanced_best: bool = False
-    auc: float | None = None
-    auc_std: float | None = None
 
 
 def beats(mean: float, std: float | None, rivals: Iterable[tuple[float, float | None]]) -> bool:
@@ -107,7 +104,6 @@ def summarise(results: Iterable[Result]) -> list[Summary]:
     for key, group in groups.items():
         row, setting, epsilon = key
         rivals = [other for other in spending if other[1:] == key[1:] and other != key] if group[0].spends else []
-        aucs = [result.auc for result in group if result.auc is not None]
         summaries.append(
             Summary(
                 row=row,
@@ -120,8 +116,6 @@ def summarise(results: Iterable[Result]) -> list[Summary]:
                 balanced_std=balanced[key][1],
                 best=beats(*means[key], (means[other] for other in rivals)),
                 balanced_best=beats(*balanced[key], (balanced[other] for other in rivals)),
-                auc=statistics.fmean(aucs) if aucs else None,
-                auc_std=_figures(aucs)[1] if aucs else None,
             )
         )
     return summaries

@@ -45,6 +45,7 @@ RATES = (0.001, 0.01, 0.1)
 MOST_IN_MATRIX = 10  # classes of a confusion matrix with names and numbers; more columns would not fit
 WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12  # of the drawing
 LEAST_RATE = 0.001  # where both logarithmic axes begin
+NAMED_AT = 0.03  # rate at which the lines of the drawing have their names
 Point = tuple[float, float]
 
 
@@ -179,16 +180,12 @@ def _figure(value: float | None) -> str:
     return "none" if value is None else rounded_up(value)
 
 
-def _gaussian(manifest: Manifest) -> str:
-    return gaussian_words(manifest.gdp_mu, manifest.zcdp_rho)
-
-
 _pages = templates(finalize=lambda value: printable(value) if type(value) is str else value, html=True)
 _pages.filters |= {
     "percent": _percent,
     "percent_above": _percent_above,
     "figure": _figure,
-    "gaussian": _gaussian,
+    "gaussian": lambda manifest: gaussian_words(manifest.gdp_mu, manifest.zcdp_rho),
     "thousands": "{:,}".format,
 }
 
@@ -320,9 +317,10 @@ def attack_limit_drawing(limit: Callable[[float], float], description: str) -> s
         _text(svg, place(rate, 1)[0], bottom + 17, words, "end" if rate == 1 else "middle")
         _text(svg, LEFT - 6, place(LEAST_RATE, rate)[1] + 4, words, "end")
     _axis_names(svg, bottom, "named by mistake (false positives)", "members found")
-    for height, kind, words in ((212, "curve", "guarantee’s limit"), (230, "guess", "guessing")):
-        _path(svg, [(215, height), (240, height)], kind)
-        _text(svg, 247, height + 4, words)
+    (x, y), low = place(NAMED_AT, limit(NAMED_AT)), place(NAMED_AT, NAMED_AT)
+    above = y > TOP + 22
+    _text(svg, x - 8 if above else x + 8, y - 6 if above else y + 18, "guarantee’s limit", "end" if above else "start")
+    _text(svg, low[0] + 8, low[1] + 12, "guessing")
     return tostring(svg, encoding="unicode", short_empty_elements=False)
 
 

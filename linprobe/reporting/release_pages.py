@@ -55,7 +55,9 @@ def pages(manifest: Manifest, publisher: Publisher, *, signed: bool) -> dict[str
     """
     if not manifest.private:
         return {}
-    return {CARD: model_card(manifest, publisher, signed=signed), CLAIM: registry_claim(manifest, publisher)}
+    slug = re.sub("[^a-z0-9]+", "-", publisher.name.lower()).strip("-") or "model"
+    claim = _entries.get_template("claim.yaml.jinja").render(**_facts(manifest, publisher), slug=slug)
+    return {CARD: model_card(manifest, publisher, signed=signed), CLAIM: claim}
 
 
 def pages_of_run(name: str, signed: bool, manifest: Manifest) -> dict[str, str]:
@@ -79,12 +81,6 @@ def model_card(manifest: Manifest, publisher: Publisher, *, signed: bool) -> str
         per_class=accuracies[:MOST_CLASSES],
         several_labels=manifest.several_labels,
     )
-
-
-def registry_claim(manifest: Manifest, publisher: Publisher) -> str:
-    """The entry as YAML text, for a run that is private."""
-    slug = re.sub("[^a-z0-9]+", "-", publisher.name.lower()).strip("-") or "model"
-    return _entries.get_template("claim.yaml.jinja").render(**_facts(manifest, publisher), slug=slug)
 
 
 def _facts(manifest: Manifest, publisher: Publisher) -> dict[str, Any]:

@@ -37,8 +37,9 @@ from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import event_of, read_ledger, read_selection, unreadable
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
 from linprobe.errors import DataError, PrivacyError
-from linprobe.mechanisms.correct_predictions import NoisyTest
+from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
 from linprobe.mechanisms.noise import INSECURE, SECURE
+from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, NoisyScores, n_histograms
 from linprobe.methods import METHODS, Method
 from linprobe.runs.guarantee import (
     ADJACENCIES,
@@ -72,7 +73,6 @@ from linprobe.runs.officer_page import is_officer_page
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.release_rules import (
     HISTOGRAM,
-    TEST_ACCURACY,
     check_lines,
     check_purposes,
     check_selection_line,
@@ -487,18 +487,40 @@ def _check_noisy_test(manifest: Manifest) -> None:
     if release is None or manifest.test_rows != "private" or sizes != [2] * manifest.n_classes:
         raise PrivacyError("test_counts belong to no release on private test rows by class; do not trust it")
     tested = NoisyTest.of(np.append(counts.right, counts.by_class), release.noise_multiplier)
-    for key, value in vars(noisy_accuracy(tested, manifest.n_test, manifest.class_names)).items():
-        if getattr(manifest, key) != value:
+    for key, value in vars(
+        noisy_accuracy(tested, _noisy_scores(manifest), manifest.n_test, manifest.class_names)
+    ).items():
+        if not _agree(key, getattr(manifest, key), value):
             raise PrivacyError(
                 f"{key} follows from test_counts as {value}, the manifest says {getattr(manifest, key)}; do not trust "
                 "it"
             )
 
 
+def _noisy_scores(manifest: Manifest) -> NoisyScores | None:
+    """The released histograms that a manifest states; PrivacyError if they have another shape or no release."""
+    if manifest.test_scores is None:
+        return None
+    release = next((one for one in manifest.releases or () if one.purpose == TEST_AUROC), None)
+    sizes = [[len(cells) for cells in histogram] for histogram in manifest.test_scores]
+    if release is None or sizes != [[BINS] * 2] * n_histograms(manifest.n_classes):
+        raise PrivacyError("test_scores belong to no release of scores on private test rows; do not trust it")
+    return NoisyScores.of(np.array(manifest.test_scores), release.noise_multiplier)
+
+
+def _agree(key: str, stated: Any, found: Any) -> bool:
+    """Equal; an AUROC is a sum, which another machine may add in another order."""
+    sums = key in ("test_macro_auroc", "test_macro_auroc_std") and None not in (stated, found)
+    return math.isclose(stated, found, abs_tol=1e-9) if sums else bool(stated == found)
+
+
+NOISE_OF_FIGURES = ("test_accuracy_std", "test_balanced_accuracy_std", "test_macro_auroc_std")
+
+
 def _check_no_figures(manifest: Manifest) -> None:
     """PrivacyError if a run without noisy counts states figures that only they, or public test rows, can give."""
     released = any(one.purpose == TEST_ACCURACY for one in manifest.releases or ())
-    forbidden: tuple[str, ...] = () if released else ("test_accuracy_std", "test_balanced_accuracy_std")
+    forbidden: tuple[str, ...] = () if released else NOISE_OF_FIGURES
     if manifest.test_rows != "public" and not released:
         forbidden = tuple(key for key in Accuracy.__dataclass_fields__ if key not in ("test_rows", "n_test"))
     for key in forbidden:

@@ -368,15 +368,18 @@ class Accuracy:
     test_balanced_accuracy: Annotated[float | None, none_or(SHARE)]
     test_balanced_accuracy_std: Annotated[float | None, none_or(AMOUNT)] = None
     test_macro_auroc: Annotated[float | None, none_or(SHARE)] = None
+    test_macro_auroc_std: Annotated[float | None, none_or(AMOUNT)] = None
     test_calibration_error: Annotated[float | None, none_or(SHARE)] = None
     test_accuracy_per_class: Annotated[dict[str, float | None] | None, none_or(by_name(none_or(SHARE)))]
     n_test: Annotated[int, WHOLE]
     test_macro_average_precision: Annotated[float | None, none_or(SHARE)] = None
     test_label_accuracy: Annotated[float | None, none_or(SHARE)] = None
     test_counts: Annotated[NoisyCounts | None, none_or(record(right=NUMBER, by_class=list_of(list_of(NUMBER))))] = None
+    test_scores: Annotated[list[list[list[float]]] | None, none_or(list_of(list_of(list_of(NUMBER))))] = None
 
 
 OF_LABELS = ("test_label_accuracy", "test_macro_average_precision")  # keys of rows with several labels only
+NOISY_TEST = ("test_macro_auroc_std", "test_counts", "test_scores")  # keys of runs with noisy test figures only
 WITH_COUNTS = ("class_counts", "class_prior")  # keys of runs with class counts only
 OF_CLASSES = ("test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class")
 NO_NOISE = frozenset({"epsilon_if_seed_were_secret", "cross_check", "accountant_versions"})
@@ -401,7 +404,7 @@ class Manifest(Accuracy, RunStatement):
     def of(cls, privacy: PrivacyStatement, accuracy: Accuracy, **stated: Any) -> Self:
         """The manifest of a new run, not yet sealed; `stated` are the keys of `RunStatement` and `tuning`."""
         others = () if stated["task"] == MULTILABEL else OF_LABELS
-        absent = privacy.absent | {"refined", "selection", "test_counts", "test_owners", *WITH_COUNTS, *others}
+        absent = privacy.absent | {"refined", "selection", "test_owners", *NOISY_TEST, *WITH_COUNTS, *others}
         parts = {**vars(privacy), **vars(accuracy), **stated, "published": (), "absent": absent}
         return cls(**parts, private_commitment=None, per_record_commitment=None, files={}, manifest_digest="")
 

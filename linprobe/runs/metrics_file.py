@@ -16,6 +16,7 @@ from linprobe.accounting.events import OWNER
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms.correct_predictions import NoisyTest
+from linprobe.mechanisms.score_histogram import NoisyScores, noisy_auroc
 from linprobe.methods import Method
 from linprobe.runs.figures import figures_by_task
 from linprobe.runs.manifest import (
@@ -105,9 +106,10 @@ def measured_accuracy(metrics: Mapping[str, Any] | None, test_rows: str, n_test:
     return Accuracy(**stated)
 
 
-def noisy_accuracy(tested: NoisyTest, n_test: int, names: Sequence[str]) -> Accuracy:
-    """What a manifest states of noisy counts on private test rows."""
+def noisy_accuracy(tested: NoisyTest, scores: NoisyScores | None, n_test: int, names: Sequence[str]) -> Accuracy:
+    """What a manifest states of noisy counts on private test rows; without `scores`, as earlier versions, no AUROC."""
     accuracy, std = tested.accuracy(n_test)
+    auroc, auroc_std = (scores and noisy_auroc(scores.cells, scores.std, tested)) or (None, None)
     balanced, balanced_std = tested.balanced or (None, None)
     return Accuracy(
         test_rows="private",
@@ -116,8 +118,11 @@ def noisy_accuracy(tested: NoisyTest, n_test: int, names: Sequence[str]) -> Accu
         test_balanced_accuracy=balanced,
         test_balanced_accuracy_std=balanced_std,
         test_accuracy_per_class=None if balanced is None else dict(zip(names, tested.recalls, strict=True)),
+        test_macro_auroc=auroc,
+        test_macro_auroc_std=auroc_std,
         n_test=n_test,
         test_counts=NoisyCounts(tested.right, tested.by_class.tolist()),
+        test_scores=None if scores is None else scores.cells.tolist(),
     )
 
 
@@ -235,7 +240,8 @@ PRINTED = (  # keys of every manifest
     "test_macro_auroc",
     "test_calibration_error",
 )
-PRINTED_OF_LABELS = ("test_label_accuracy", "test_macro_average_precision")  # of rows with several labels only
+# of rows with several labels, and of private test rows
+PRINTED_OF_SOME = ("test_label_accuracy", "test_macro_average_precision", "test_macro_auroc_std")
 
 
 class Model(Protocol):
@@ -264,12 +270,15 @@ def figures_of(features: FeatureReader, trained: Model) -> dict[str, Any] | None
 
 
 def accuracy_of(
-    features: FeatureReader, tested: NoisyTest | None, measured: dict[str, Any] | None, unit: str
+    features: FeatureReader,
+    tested: tuple[NoisyTest, NoisyScores] | None,
+    measured: dict[str, Any] | None,
+    unit: str,
 ) -> Accuracy:
     """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
     n_test = test_units(features, unit)
     if tested is not None:
-        return noisy_accuracy(tested, n_test, features.description.class_names)
+        return noisy_accuracy(*tested, n_test, features.description.class_names)
     return measured_accuracy(measured, features.description.test_rows if n_test else "none", n_test)
 
 

@@ -54,11 +54,13 @@ from numpy.typing import NDArray
 from linprobe.accounting.events import Releases
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.errors import UsageError
+from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
+from linprobe.mechanisms.score_histogram import TEST_AUROC
 from linprobe.methods import Method
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
-from linprobe.runs.release_rules import HISTOGRAM, TEST_ACCURACY
+from linprobe.runs.release_rules import HISTOGRAM
 from linprobe.runs.scores import class_scores, softmax
 
 NEIGHBOURS, POWER = 10, 3
@@ -76,7 +78,7 @@ MOST_ROWS, MOST_SCORES, BLOCK_SCORES = 20_000, 20_000_000, 1 << 23
 ITERATIONS = 60
 LEAST_ROWS = 2
 SHORTEST, TINY = 1e-6, 1e-12
-NOT_OF_WEIGHTS = (TEST_ACCURACY, HISTOGRAM, CLASS_COUNTS, SIMILAR_ROWS)
+NOT_OF_WEIGHTS = (TEST_ACCURACY, TEST_AUROC, HISTOGRAM, CLASS_COUNTS, SIMILAR_ROWS)
 
 Matrix = NDArray[np.float64]
 

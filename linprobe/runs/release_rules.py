@@ -16,14 +16,15 @@ from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import INHERITED, GaussianEvent
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
-from linprobe.mechanisms.correct_predictions import SENSITIVITY, correct_counts_sensitivity
+from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY, correct_counts_sensitivity
+from linprobe.mechanisms.score_histogram import TEST_AUROC, n_histograms
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS, sensitivity_of_counts
 from linprobe.methods.private_mean import MEAN
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows
 from linprobe.runs.manifest import UNIFORM, UNLABELLED_CENTRE, Manifest
 
-HISTOGRAM, TEST_ACCURACY, SELECTION = "histogram", "test accuracy", "selection"
+HISTOGRAM, SELECTION = "histogram", "selection"
 PURPOSES = {
     GRADIENT: "training steps",
     MEAN: "mean of the private rows",
@@ -31,6 +32,7 @@ PURPOSES = {
     SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
     COVARIANCE: "covariance of the features",
     TEST_ACCURACY: "number of correct predictions on private test rows",
+    TEST_AUROC: "histograms of the scores of private test rows",
     SELECTION: "noisy numbers of correct predictions on private rows, which chose a setting",
     HISTOGRAM: "published histogram of privacy losses",
     INHERITED: "released by the run it started from",
@@ -135,6 +137,7 @@ def _sensitivities(manifest: Manifest) -> dict[str, tuple[float, ...]]:
         HISTOGRAM: (1.0,),
         INHERITED: (1.0,),
         TEST_ACCURACY: (SENSITIVITY, math.sqrt(2)),
+        TEST_AUROC: (math.nextafter(math.sqrt(n_histograms(manifest.n_classes)), math.inf),),
         SELECTION: (correct_counts_sensitivity(factors),) if factors else (),
     }
     if clips_by_release(manifest):
@@ -161,6 +164,11 @@ def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None
             (TEST_ACCURACY in made) and manifest.test_rows != "private",
             f"test_rows is {manifest.test_rows}, and noisy counts on private ones were released",
         ),
+        (
+            (TEST_AUROC in made) != (manifest.test_scores is not None),
+            "test_scores and a release for an AUROC on test rows need each other",
+        ),
+        (manifest.test_scores is not None and manifest.test_counts is None, "test_scores has no test_counts"),
     )
     for broken, words in rules:
         if broken:

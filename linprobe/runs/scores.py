@@ -13,7 +13,7 @@ The loss is convex in 1/T, so its minimum over an interval is found by a line se
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from linprobe.data.owners import Bounds
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.sources import RawBlocks, Source, whole_blocks
-from linprobe.mechanisms.correct_predictions import SHARE_STEP
-from linprobe.mechanisms.score_histogram import BINS, bins_of, n_histograms
+from linprobe.mechanisms.correct_predictions import SHARE_STEP, TEST_ACCURACY, held_out_counts
+from linprobe.mechanisms.gaussian import ClippedSum
+from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, bins_of, n_histograms, score_sums
 
 LEAST, MOST = 0.01, 100.0  # temperatures; rows that are all predicted correctly have no minimum above 0
 
@@ -100,6 +101,19 @@ def score_cells(
         np.add.at(own, (histograms, other.astype(np.int64), bins_of(probabilities(scores, weights))), 1)
         cells += own if bounds is None else _shares(own, len(y))
     return cells
+
+
+def sums_of_test_rows(
+    blocks: Callable[[], RawBlocks],
+    weights: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    bounds: Bounds | None = None,
+) -> dict[str, ClippedSum]:
+    """What is released of private test rows for their accuracy and AUROC, by purpose; of people with `bounds`."""
+    return {
+        TEST_ACCURACY: held_out_counts(right_and_wrong(blocks(), weights, bias, bounds)),
+        TEST_AUROC: score_sums(score_cells(blocks(), weights, bias, bounds)),
+    }
 
 
 def _scored(

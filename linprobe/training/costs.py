@@ -119,9 +119,9 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
         each run: run, name, method, created (None for a private selection), unit, private, epsilon, delta, cap,
         ended_early (whether it counts what it had released, and not its plan), book),
         shared (one object for each other book that counts together with this one: book, runs, and the number of rows,
-        images and owners in common), compared (by what other files are recognised; empty for a book given by hand),
-        not_compared (number of books without row keys), not_recorded (run folders beside the recorded folders that no
-        book has: the book may be an old copy).
+        fingerprints of images and owners in common), compared (by what other files are recognised; empty for a book
+        given by hand), not_compared (number of books without row keys), not_recorded (run folders beside the recorded
+        folders that no book has: the book may be an old copy).
 
     Raises:
         DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.

@@ -1,4 +1,4 @@
-"""`linprobe doctor`: what this installation has, and what is missing for which command."""
+"""`linprobe methods` and `doctor`: the methods, what this installation has, and what is missing for which command."""
 
 from __future__ import annotations
 
@@ -35,6 +35,22 @@ class Finding:
     found: str
     state: State = "ok"
     remedy: str = ""
+
+
+def methods() -> list[dict[str, Any]]:
+    """The registered methods, one object each: method, summary, needs, spends (whether it has a budget), paper."""
+    from linprobe.methods import METHODS  # not where the installation is looked at: it may lack what they import
+
+    return [
+        {
+            "method": method.name,
+            "summary": method.summary,
+            "needs": list(method.needs),
+            "spends": method.spends,
+            "paper": method.paper,
+        }
+        for method in METHODS.values()
+    ]
 
 
 def doctor() -> dict[str, Any]:

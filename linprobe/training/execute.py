@@ -34,13 +34,14 @@ from linprobe.gradients.backend import Backend
 from linprobe.gradients.host import choose_backend
 from linprobe.gradients.loss import check_weights
 from linprobe.mechanisms.correct_predictions import (
+    TEST_ACCURACY,
     NoisyTest,
     correct_counts,
     correct_counts_sensitivity,
-    held_out_counts,
 )
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
+from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.methods import Fitted, Problem, Run
 from linprobe.methods.class_counts import (
     CLASS_COUNTS,
@@ -60,8 +61,8 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
 from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights
-from linprobe.runs.release_rules import HISTOGRAM, SELECTION, TEST_ACCURACY
-from linprobe.runs.scores import count_private, right_and_wrong
+from linprobe.runs.release_rules import HISTOGRAM, SELECTION
+from linprobe.runs.scores import count_private, sums_of_test_rows
 from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.plan import Plan
@@ -172,7 +173,8 @@ class Trained:
         privacy: the guarantee and how it was reached.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
         unrefined: weights and bias before refinement, and refined: its result; None without unlabelled rows.
-        tested: noisy numbers of correct and wrong predictions on private test rows; None if not released.
+        tested: noisy numbers of correct and wrong predictions on private test rows, and noisy histograms of their
+            scores; None if not released.
         selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
         class_counts: noisy numbers of private rows by class; None if not released.
         similar: noisy number of private rows near unlabelled ones; None without unlabelled rows.
@@ -185,7 +187,7 @@ class Trained:
     centre: str
     privacy: PrivacyStatement
     losses: RecordLosses | None
-    tested: NoisyTest | None = None
+    tested: tuple[NoisyTest, NoisyScores] | None = None
     selected: Selected | None = None
     class_counts: ClassCounts | None = None
     unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
@@ -480,16 +482,22 @@ def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     return best_of(factors, on_host(released.value)[:, 0], noise, plan.n_units)
 
 
-def _test(prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> NoisyTest:
-    """Noisy numbers, or people's shares, of correct and wrong predictions on the private test rows, by class."""
-    dataset, run, noise = prepared.dataset, prepared.run, prepared.plan.schedule.others[TEST_ACCURACY]
-    cells = np.zeros((dataset.n_classes, 2))
-    if run.group.rank == 0 and dataset.features is not None:
-        cells = right_and_wrong(dataset.features.blocks("test"), weights, bias, dataset.test_bounds)
-    counted = held_out_counts(cells)
-    placed = replace(counted, value=run.backend.put(counted.value))
-    released = run.mechanism.release(placed, noise, purpose=TEST_ACCURACY)
-    return NoisyTest.of(on_host(released.value)[:, 0], noise)
+def _test(
+    prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]
+) -> tuple[NoisyTest, NoisyScores]:
+    """Noisy numbers, or people's shares, of correct and wrong predictions on private test rows, and of scores."""
+    dataset, run, noise = prepared.dataset, prepared.run, prepared.plan.schedule.others
+    features = dataset.features if run.group.rank == 0 else None
+    bounds = None if features is None else dataset.test_bounds
+    sums = sums_of_test_rows(lambda: iter(()) if features is None else features.blocks("test"), weights, bias, bounds)
+    released = {}
+    for purpose, counted in sums.items():
+        placed = replace(counted, value=run.backend.put(counted.value))
+        released[purpose] = on_host(run.mechanism.release(placed, noise[purpose], purpose=purpose).value)
+    return (
+        NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY]),
+        NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC]),
+    )
 
 
 def released_histogram(

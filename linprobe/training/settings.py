@@ -14,6 +14,8 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, ParameterError, UsageError
+from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
+from linprobe.mechanisms.score_histogram import AUROC_SHARE, TEST_AUROC
 from linprobe.methods import PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, Schedule, paper_options
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
@@ -21,7 +23,7 @@ from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Init, 
 from linprobe.options.declaration import arguments_of, declared, hint
 from linprobe.options.requests import TrainRequest
 from linprobe.runs.check import FirstRun
-from linprobe.runs.release_rules import SELECTION, TEST_ACCURACY
+from linprobe.runs.release_rules import SELECTION
 
 SELECTION_SHARE = 0.2
 COUNTS_SHARE = 0.05  # of mu^2, for noisy class counts
@@ -49,7 +51,7 @@ class Settings:
         class_counts: whether `COUNTS_SHARE` of mu^2 pays for noisy class counts.
         balanced: whether these move the scores of the finished model to equal classes.
         similar: whether at most `SIMILAR_SHARE` of mu^2 pays for the number of private rows near unlabelled ones.
-        test_epsilon: part of `epsilon` that pays for noisy counts of correct predictions on private test rows; or None.
+        test_epsilon: part of `epsilon` that pays for a noisy accuracy and AUROC on private test rows; or None.
         shrink: factors on the update W - W_1, one of which noisy counts of correct predictions choose, for
             `SELECTION_SHARE` of epsilon; empty for no count. A single factor is only counted.
         insecure_seed: seed of reproducible noise, for tests; None for secret noise.
@@ -164,8 +166,7 @@ class Settings:
             mu = math.sqrt(SIMILAR_SHARE) * largest_mu(epsilon, check_delta(self.delta, n_private))
             others.append(Releases(SIMILAR_ROWS, max(round_up(1 / mu), SIMILAR_NOISE * n_private), 1.0, 1))
         if self.test_epsilon is not None:
-            part = calibrate(epsilon=self.test_epsilon, delta=self.delta, n_private=n_private, steps=1)
-            others.append(Releases(TEST_ACCURACY, part.noise_multiplier, 1.0, 1))
+            others += test_releases(self.test_epsilon, self.delta, n_private)
         if self.shrink:
             part = calibrate(epsilon=SELECTION_SHARE * epsilon, delta=self.delta, n_private=n_private, steps=1)
             others.append(Releases(SELECTION, part.noise_multiplier, 1.0, 1))
@@ -184,6 +185,14 @@ class Settings:
     def _default_steps(self, many: bool) -> int:
         default = self.method.default_steps
         return CENTRED_STEPS if many and default == DEFAULT_STEPS else default
+
+
+def test_releases(epsilon: float, delta: float, n_units: int) -> tuple[Releases, Releases]:
+    """The releases of correct predictions and of scores on private test rows, which cost `epsilon` together."""
+    whole = calibrate(epsilon=epsilon, delta=delta, n_private=n_units, steps=1).noise_multiplier
+    scores = Releases(TEST_AUROC, whole / math.sqrt(AUROC_SHARE), 1.0, 1)
+    rest = calibrate(epsilon=epsilon, delta=delta, n_private=n_units, steps=1, others=(scores,)).noise_multiplier
+    return Releases(TEST_ACCURACY, rest, 1.0, 1), scores
 
 
 _SHARED = {each.name for each in fields(Settings)} - {"method", "options", "first_run", "parameters"}

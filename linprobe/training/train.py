@@ -42,7 +42,7 @@ from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.figures import no_better_than_guessing
 from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
-from linprobe.runs.metrics_file import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
+from linprobe.runs.metrics_file import PRINTED, PRINTED_OF_SOME, accuracy_of, figures_of, test_epsilon_of
 from linprobe.runs.per_record_file import PrivateRecords
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
@@ -371,7 +371,7 @@ def train_on(
     _tell(manifest, measured, progress)
     return {
         "run": str(out),
-        **manifest.stated((*OUTCOME_KEYS, *PRINTED_OF_LABELS)),
+        **manifest.stated((*OUTCOME_KEYS, *PRINTED_OF_SOME)),
         **{key: None for key in ("gdp_mu", "zcdp_rho") if not manifest.private},
         "seconds": time.perf_counter() - started,
         "unpublished": ["seconds"],  # no theorem covers how long private rows took

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.cli import run
 from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import NOISY, Cli, result_of, write_sealed
 
@@ -19,16 +21,23 @@ COUNTED = [*NOISY, "--steps", "50", "--public-shots", "0"]
 LIRA = ["--lira", "--shadows", "4", "--jobs", "1", "--resamples", "0"]
 
 
-@pytest.fixture
-def rare(cli: Cli, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def rare_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of 4,000 training rows of two classes that overlap, one of them 4 %."""
+    folder = tmp_path_factory.mktemp("rare")
     g = np.random.default_rng(0)
     y = (np.arange(6000) % 25 == 0).astype(int)
     x = (g.normal(size=(6000, 64)) + 2.5 * y[:, None] * np.eye(64)[0]).astype(np.float32)
     halves = {"X_train": x[:4000], "y_train": y[:4000], "X_test": x[4000:], "y_test": y[4000:]}
-    np.savez(tmp_path / "rare.npz", **halves, class_names=["well", "ill"])
-    assert cli("import", "rare.npz", "--out", "rare.h5").status == 0
-    return tmp_path / "rare.h5"
+    np.savez(folder / "rare.npz", **halves, class_names=["well", "ill"])
+    assert run(["import", str(folder / "rare.npz"), "--out", str(folder / "rare.h5")]) == 0
+    return folder / "rare.h5"
+
+
+@pytest.fixture
+def rare(rare_file: Path, tmp_path: Path) -> Path:
+    """A copy of the file."""
+    return Path(shutil.copy(rare_file, tmp_path))
 
 
 def labels_of(outcome: Any) -> list[str]:

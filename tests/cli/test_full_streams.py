@@ -177,7 +177,7 @@ def test_a_broken_stderr_keeps_the_exit_status_of_an_error(
 
 
 @needs_full
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.nightly)])
 def test_processes_end_with_the_right_status(shell: Callable[..., Any], tmp_path: Path, unbuffered: str) -> None:
     """Python flushes the streams once more at its end, and would make 120 of the status."""
     np.savez(tmp_path / "rows.npz", X_train=np.eye(4), y_train=np.arange(4), X_test=np.eye(4) + 1, y_test=np.arange(4))

@@ -26,7 +26,7 @@ from linprobe.evaluation.pdp_report import refuse_moving
 from linprobe.methods import METHODS
 from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import write_sealed
-from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
+from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows, one_of_each_kind
 
 PEOPLE = 120
 SPENDING = [name for name, method in METHODS.items() if method.spends]
@@ -63,7 +63,7 @@ def trained(cli: Callable[..., Any], owned: Path) -> Callable[..., dict[str, Any
     return train
 
 
-@pytest.mark.parametrize("method", SPENDING)
+@pytest.mark.parametrize("method", one_of_each_kind(SPENDING))
 def test_every_method_protects_people(trained, cli, owned, method) -> None:
     words = ["--public-shots", 0] if method == "fully-private" else []
     words += [] if METHODS[method].one_step else ["--steps", 3]

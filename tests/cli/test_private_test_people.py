@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from linprobe.mechanisms.correct_predictions import SENSITIVITY
-from linprobe.training import execute
+from linprobe.mechanisms.score_histogram import BINS
+from linprobe.runs import scores
 from tests.cli.outcomes import write_sealed
 from tests.conftest import gaussian_rows
 
@@ -48,8 +49,12 @@ def test_the_accuracy_of_people_is_a_release_within_epsilon(
     outcome = cli(*TESTED, "--out", "run", "--json")
     assert outcome.status == 0, outcome
     printed, manifest = json.loads(outcome.stdout), json.loads(Path("run/manifest.json").read_text())
-    event = json.loads(Path("run/ledger.jsonl").read_text().splitlines()[-1])
+    event, auroc = map(json.loads, Path("run/ledger.jsonl").read_text().splitlines()[-2:])
     assert (event["purpose"], event["sensitivity"]) == ("test accuracy", SENSITIVITY)
+    assert (auroc["purpose"], auroc["sensitivity"]) == ("test AUROC", np.nextafter(2, 3))
+    assert auroc["noise_multiplier"] / event["noise_multiplier"] == pytest.approx(3**0.5, rel=1e-3)
+    assert printed["test_macro_auroc"] == manifest["test_macro_auroc"]  # None if the noise hides it
+    assert np.shape(manifest["test_scores"]) == (4, 2, BINS)
     assert manifest["epsilon"] <= 3
     assert manifest["n_test"] == PEOPLE  # the number of rows of people is private
     assert printed["test_accuracy"] == manifest["test_accuracy"] > 0.3
@@ -66,8 +71,9 @@ def test_the_accuracy_of_people_is_a_release_within_epsilon(
     assert "300 " not in page
     assert cli("release", "run", "--out", "pub").status == 0
     assert f"on {PEOPLE} private test people" in Path("pub/README.md").read_text()
-    write_sealed(tmp_path / "run", {**manifest, "n_test": 300})
-    assert "test_accuracy" in json.loads(cli("verify", "run", "--json").stdout)["refused"]
+    for key, value, named in (("n_test", 300, "test_accuracy"), ("test_macro_auroc", 0.987, "test_macro_auroc")):
+        write_sealed(tmp_path / "run", {**manifest, key: value})
+        assert named in json.loads(cli("verify", "run", "--json").stdout)["refused"]
 
 
 def test_without_a_price_the_number_of_rows_of_test_people_is_not_stated(
@@ -94,12 +100,22 @@ def test_delta_is_below_one_over_the_number_of_test_people(
     assert cli(*words, "--unit", "owner", "--out", "people").status == 0
 
 
+@pytest.mark.parametrize(("name", "sensitivity"), [("held_out_counts", SENSITIVITY), ("score_sums", 2)])
 def test_a_test_person_moves_what_is_noised_by_at_most_the_sensitivity(
-    cli: Callable[..., Any], imported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Any],
+    imported: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    sensitivity: float,
 ) -> None:
     sums: list[Any] = []
-    counted = execute.held_out_counts
-    monkeypatch.setattr(execute, "held_out_counts", lambda cells: sums.append(counted(cells)) or sums[-1])
+    counted = getattr(scores, name)
+
+    def watched(cells: Any) -> Any:
+        sums.append(counted(cells))
+        return sums[-1]
+
+    monkeypatch.setattr(scores, name, watched)
 
     def without(person: int) -> Callable[[dict[str, Any]], None]:
         def edit(rows: dict[str, Any]) -> None:
@@ -125,6 +141,8 @@ def test_a_test_person_moves_what_is_noised_by_at_most_the_sensitivity(
     whole, fewer, emptied, other, labelled = (one.value for one in sums)
     assert np.array_equal(fewer, emptied)
     for one in (fewer, other):
-        assert 0.5 < np.linalg.norm(whole - one) <= sums[0].sensitivity == SENSITIVITY
-    assert 0 < np.linalg.norm(whole - labelled) <= 2 * SENSITIVITY
-    assert whole[1:].sum() == pytest.approx(PEOPLE, abs=PEOPLE * 2**-17)
+        assert 0.5 < np.linalg.norm(whole - one) <= sums[0].sensitivity
+    assert sums[0].sensitivity == pytest.approx(sensitivity, rel=1e-15)
+    assert 0 < np.linalg.norm(whole - labelled) <= 2 * sums[0].sensitivity
+    entries = 1 if name == "held_out_counts" else 4  # that a person adds to, but for the sum of all
+    assert whole[entries % 4 :].sum() == pytest.approx(entries * PEOPLE, abs=entries * PEOPLE * 2**-17)

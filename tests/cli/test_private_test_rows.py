@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, NoisyTest
+from linprobe.mechanisms.score_histogram import BINS
+from linprobe.runs import scores
 from linprobe.training import execute
 from tests.cli.outcomes import write_sealed
 from tests.conftest import gaussian_rows
@@ -41,12 +43,12 @@ def test_accuracy_is_a_release_of_the_ledger_within_epsilon(
     assert outcome.status == 0, outcome
     printed, manifest = json.loads(outcome.stdout), manifest_of(tmp_path / "run")
     events = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
-    assert [event["purpose"] for event in events] == ["mean"] + ["gradient"] * 3 + ["test accuracy"]
-    assert events[-1]["sensitivity"] == SENSITIVITY
+    assert [event["purpose"] for event in events] == ["mean"] + ["gradient"] * 3 + ["test accuracy", "test AUROC"]
+    assert [event["sensitivity"] for event in events[-2:]] == [SENSITIVITY, np.nextafter(2, 3)]
     assert manifest["epsilon"] <= 3
     assert 0 < manifest["test_accuracy"] <= 1
     assert printed["test_accuracy"] == manifest["test_accuracy"]
-    assert printed["test_accuracy_std"] == events[-1]["noise_multiplier"] * SENSITIVITY / N_TEST
+    assert printed["test_accuracy_std"] == events[-2]["noise_multiplier"] * SENSITIVITY / N_TEST
     assert (manifest["test_rows"], manifest["n_test"]) == ("private", N_TEST)
     recalls = manifest["test_accuracy_per_class"]  # 75 rows a class, and noise of 5 in each count
     assert list(recalls) == list(CLASSES)
@@ -58,15 +60,36 @@ def test_accuracy_is_a_release_of_the_ledger_within_epsilon(
     )
     assert 0 < printed["test_balanced_accuracy_std"] < 0.2
     assert not (tmp_path / "run" / "test_figures.json").exists()
-    assert [printed[f"test_{key}"] for key in ("macro_auroc", "calibration_error")] == [None] * 2
+    assert printed["test_calibration_error"] is None
+    area, error = (printed[key] for key in ("test_macro_auroc", "test_macro_auroc_std"))
+    assert (area, error) == (manifest["test_macro_auroc"], manifest["test_macro_auroc_std"])
+    assert np.shape(manifest["test_scores"]) == (4, 2, BINS)
     assert "commonest" not in outcome.stderr + outcome.stdout
     assert cli("verify", "run", "--features", private_test).status == 0
     assert cli("report", "run", "--html", "page.html").status == 0
     page = " ".join((tmp_path / "page.html").read_text().split())
     assert "carries noise of" in page
     assert "the mean recall of 4 of 4 classes" in page
+    assert f"Macro AUROC {area:.4f}, with a standard error of {error:.4f}" in page
     assert cli("release", "run", "--out", "released").status == 0
-    assert "Mean over classes" in (tmp_path / "released" / "README.md").read_text()
+    card = (tmp_path / "released" / "README.md").read_text()
+    assert "Mean over classes" in card
+    assert f"Macro AUROC {area:.4f}, with a standard error of {error:.4f}" in card
+    plain = cli(*TRAIN, "--test-epsilon", "1", "--out", "plain")
+    assert "std of macro AUROC" in plain.stderr
+
+
+def test_the_auroc_is_near_that_of_the_released_model(
+    cli: Callable[..., Any], private_test: Path, tmp_path: Path
+) -> None:
+    words = [*TRAIN[:5], "60", *TRAIN[6:], "--test-epsilon", "50", "--out", "run", "--json"]
+    noisy = json.loads(cli(*words).stdout)
+    private_test.unlink()
+    assert cli("import", "rows.npz", "--out", "private.h5").status == 0  # the same rows, public
+    exact = json.loads(cli("evaluate", "run", "private.h5", "--allow-other-features", "--json").stdout)["macro_auroc"]
+    assert noisy["test_macro_auroc"] == pytest.approx(exact, abs=5 * noisy["test_macro_auroc_std"])
+    assert 0 < noisy["test_macro_auroc_std"] < 0.05
+    assert exact > 0.75
 
 
 def test_verify_derives_the_accuracies_from_the_noisy_counts(
@@ -74,7 +97,7 @@ def test_verify_derives_the_accuracies_from_the_noisy_counts(
 ) -> None:
     assert cli(*TRAIN, "--test-epsilon", "1", "--out", "run").status == 0
     manifest = manifest_of(tmp_path / "run")
-    by_class = manifest["test_counts"]["by_class"]
+    by_class, cells = manifest["test_counts"]["by_class"], manifest["test_scores"]
     for key, value in (
         ("test_accuracy", 0.99),
         ("test_accuracy_std", 0.001),
@@ -82,6 +105,15 @@ def test_verify_derives_the_accuracies_from_the_noisy_counts(
         ("test_counts", {"right": 30.0, "by_class": by_class}),
         ("test_counts", {"right": 30.0, "by_class": by_class[1:]}),
         ("test_counts", {"right": 30.0, "by_class": [[1.0], *by_class[1:]]}),
+        ("test_counts", None),
+        ("test_macro_auroc", 0.99),
+        ("test_macro_auroc", None),
+        ("test_macro_auroc_std", 0.001),
+        ("test_scores", None),
+        ("test_scores", cells[1:]),
+        ("test_scores", [cells[0][:1], *cells[1:]]),
+        ("test_scores", [[cells[0][0][1:], cells[0][1]], *cells[1:]]),
+        ("test_scores", [[cells[0][1], cells[0][0]], *cells[1:]]),
     ):
         write_sealed(tmp_path / "run", {**manifest, key: value})
         refused = cli("verify", "run", "--json")
@@ -100,17 +132,23 @@ def test_steps_get_the_noise_that_the_accuracy_leaves(
     assert without["n_test"] == N_TEST
 
 
+@pytest.mark.parametrize(("name", "sensitivity"), [("held_out_counts", SENSITIVITY), ("score_sums", 2)])
 def test_one_test_row_moves_what_is_noised_by_at_most_the_sensitivity(
-    cli: Callable[..., Any], private_test: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Any],
+    private_test: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    sensitivity: float,
 ) -> None:
     sums: list[Any] = []
-    counted = execute.held_out_counts
+    counted = getattr(scores, name)
 
     def watched(cells: Any) -> Any:
         sums.append(counted(cells))
         return sums[-1]
 
-    monkeypatch.setattr(execute, "held_out_counts", watched)
+    monkeypatch.setattr(scores, name, watched)
     seeded = [*TRAIN, "--noise-seed", "1", "--insecure-seed", "--test-epsilon", "1", "--out"]
     assert cli(*seeded, "all").status == 0
     with np.load(tmp_path / "rows.npz") as rows:
@@ -126,9 +164,11 @@ def test_one_test_row_moves_what_is_noised_by_at_most_the_sensitivity(
     assert cli("import", "emptied.npz", "--out", "private.h5", "--private-test").status == 0
     assert cli(*seeded, "empty place").status == 0
     for other in sums[1:]:
-        assert 0 < np.linalg.norm(sums[0].value - other.value) <= sums[0].sensitivity == SENSITIVITY
-    assert sums[0].value[1:].sum() == N_TEST
-    assert sums[2].value[1:].sum() == N_TEST - 1
+        assert 0 < np.linalg.norm(sums[0].value - other.value) <= sums[0].sensitivity
+    assert sums[0].sensitivity == pytest.approx(sensitivity, rel=1e-15)
+    of_row = 1 if name == "held_out_counts" else 4  # entries that a row adds to, but for the count of all
+    assert sums[0].value[of_row % 4 :].sum() == of_row * N_TEST
+    assert sums[2].value[of_row % 4 :].sum() == of_row * (N_TEST - 1)
     models = [(tmp_path / run / "model.npz").read_bytes() for run in ("all", "one less", "empty place")]
     assert models[0] == models[1] == models[2]
 
@@ -179,7 +219,7 @@ def test_a_run_that_is_resumed_releases_the_accuracy_of_the_same_rows(
     released = execute._test
 
     def killed_after(*given: Any) -> NoisyTest:
-        values.append(released(*given))
+        values.append(released(*given)[0])
         raise KeyboardInterrupt
 
     values: list[NoisyTest] = []

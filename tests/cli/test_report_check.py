@@ -58,6 +58,7 @@ def test_the_check_agrees_with_python(check: Officer, report: Path) -> None:
     assert found["rows"]["epsilon"] == found["rows"]["ledger"] == ["3", "same"]
     assert found["rows"]["verdict"] == ["private", "same"]
     assert found["rows"]["releases"][1] == "same"
+    assert found["words"].startswith("The two programs agree. ")
     written = [line for line in found["verdict"]["stated"] if "model.npz" in line]
     assert written, "the check must say that it has no model"
     assert set(_copy(text)) == {"manifest.json", "ledger.jsonl", "history.csv", "test_figures.json"}
@@ -135,6 +136,7 @@ def test_the_copy_names_no_folder_and_says_that_its_digest_is_not_computed(
     found = check.ask("report", page=tmp_path / "page.html")
     assert found["agree"]
     assert found["rows"]["digest"][1] == "not compared"
+    assert "The two programs agree, but for the digest of the manifest, which was not compared" in found["words"]
     assert not any("own digest" in line for line in found["verdict"]["proved"])
 
 

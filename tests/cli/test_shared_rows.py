@@ -236,3 +236,4 @@ def test_the_same_images_through_two_backbones_count_together(cli: Cli, refused:
     assert (found["runs"], other["rows"], other["owners"]) == (1, 0, 0)
     assert other["images"] == 21
     assert found["compared"] == ["rows", "images"]
+    assert "; 21 image fingerprints in common" in " ".join(cli("budget", "b.h5").stderr.split())

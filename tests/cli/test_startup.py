@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from linprobe import cli
+from linprobe.__main__ import main
+from tests.processes import ended, start_copy
 
 NUMERICAL = {"numpy", "scipy", "sklearn", "h5py", "torch"}
 UNUSED_BY_TRAIN = {"torch", "dp_accounting", "autodp", "matplotlib", "open_clip", "PIL", "pandas"}
@@ -94,12 +96,19 @@ def test_an_unknown_backbone_is_refused_before_torch_is_loaded(tmp_path: Path) -
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
 @pytest.mark.parametrize("mask", [0, 0o777])
 def test_files_are_for_the_user_to_write_and_read_whatever_the_umask(tmp_path: Path, mask: int) -> None:
-    before = os.umask(mask)
-    try:
-        words = ["train", "--method", "noisy-gd", "--eps", "3", "--steps", "2", "--out", "run"]
-        subprocess.run([sys.executable, "-m", "linprobe", *words], cwd=tmp_path, check=True, timeout=120)
-    finally:
-        os.umask(before)
+    words = ["train", "--method", "noisy-gd", "--eps", "3", "--steps", "2", "--out", "run"]
+
+    def command() -> int:
+        os.umask(mask)
+        os.chdir(tmp_path)
+        sys.argv[1:] = words
+        try:
+            main()
+        except SystemExit as done:
+            return done.code
+        return -1
+
+    assert ended(start_copy(command)) == 0
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "run").iterdir()}
     assert modes.pop("per_record.npz") == 0o600
     assert set(modes.values()) == {0o600 if mask else 0o644}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.options import Precision
 from linprobe.parallel import available_memory
 from linprobe.runs.scores import class_scores
+from tests.conftest import mostly_nightly
 
 RNG = np.random.default_rng(11)
 RAW = (RNG.standard_normal((2500, 6)) + 0.7).astype(np.float32)
@@ -212,10 +214,19 @@ class Cut(ArraySource):
             yield RAW[here], LABELS[here]
 
 
-@pytest.mark.parametrize("size", [1, 700, 1024, 2500])
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("precision", ["float32", "float16"])
-@pytest.mark.parametrize("space", PREPROCESSINGS)
+SIZES, THREADS, PRECISIONS = (1, 700, 1024, 2500), (1, 3), ("float32", "float16")
+
+
+def covers_a_pair(case: tuple[int, int, str, str]) -> bool:
+    """Whether a case is among the 12 that together have each value beside each value of each other option."""
+    size, space = SIZES.index(case[0]), list(PREPROCESSINGS).index(case[3])
+    return case[1:3] == (THREADS[(size + space) % 2], PRECISIONS[(size // 2 + space) % 2])
+
+
+@pytest.mark.parametrize(
+    ("size", "threads", "precision", "space"),
+    mostly_nightly(product(SIZES, THREADS, PRECISIONS, PREPROCESSINGS), covers_a_pair),
+)
 def test_prepared_rows_depend_neither_on_blocks_nor_on_threads(
     size: int, threads: int, precision: Precision, space: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,8 +307,13 @@ PROBES: dict[str, tuple[type[LinearProbe], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROBES)
-@pytest.mark.parametrize("block_rows", [100, 1024])
+@pytest.mark.parametrize(
+    ("name", "block_rows"),
+    mostly_nightly(
+        [(name, block_rows) for name in PROBES for block_rows in (100, 1024)],
+        lambda case: case[1] == (100, 1024)[list(PROBES).index(case[0]) % 2],
+    ),
+)
 def test_streaming_and_block_size_change_no_trained_weight_beyond_rounding(
     name: str, block_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

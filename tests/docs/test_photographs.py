@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from linprobe.cli import run
 from tests.hostile.officer import officer
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,6 +36,15 @@ def _shape(text: str) -> list[str]:
     return [re.sub(r"[ ─]+", " ", FIGURES.sub("0", line)).strip() for line in lines]
 
 
+def in_this_process(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    """A command of linprobe, as `subprocess.run` runs it, without the seconds that a new process imports for."""
+    assert command[:3] == [sys.executable, "-m", "linprobe"]
+    with contextlib.redirect_stdout(io.StringIO()) as stdout, contextlib.redirect_stderr(io.StringIO()) as stderr:
+        status = run(command[3:])
+    assert status == 0, stderr.getvalue()
+    return subprocess.CompletedProcess(command, status, stdout.getvalue(), stderr.getvalue())
+
+
 def test_the_page_shows_every_cell() -> None:
     assert _blocks("python") == _cells()
 
@@ -43,7 +56,8 @@ def test_the_cells_print_what_the_page_shows_and_end_with_a_private_release(
     names: dict[str, object] = {"__name__": "cells"}
     printed = []
     for cell in _cells():
-        with contextlib.redirect_stdout(io.StringIO()) as output:
+        with contextlib.redirect_stdout(io.StringIO()) as output, monkeypatch.context() as patch:
+            patch.setattr(subprocess, "run", in_this_process)
             exec(compile(cell, "photographs.py", "exec"), names)
         printed.append(output.getvalue().strip())
     shown = _blocks("text")

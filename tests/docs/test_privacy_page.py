@@ -12,12 +12,14 @@ from linprobe.accounting.accountants import ACCOUNTANTS
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import INHERITED
 from linprobe.cli import run
+from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
+from linprobe.mechanisms.score_histogram import TEST_AUROC
 from linprobe.methods import METHODS
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DPSGDFOptions
 from linprobe.runs.check import HISTOGRAM
-from linprobe.runs.release_rules import SELECTION, TEST_ACCURACY
+from linprobe.runs.release_rules import SELECTION
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "features" / "README.md"]
@@ -54,7 +56,7 @@ def test_every_purpose_of_a_release_is_explained() -> None:
     options.append((METHODS["dpsgd-f"], DPSGDFOptions(variant="theory")))
     shares = {share.purpose for method, chosen in options for share in method.shares(chosen)}
     assert {"mean", "covariance", "radius"} <= shares
-    for purpose in (GRADIENT, INHERITED, HISTOGRAM, MEAN, CLASS_COUNTS, SELECTION, TEST_ACCURACY, *shares):
+    for purpose in (GRADIENT, INHERITED, HISTOGRAM, MEAN, CLASS_COUNTS, SELECTION, TEST_ACCURACY, TEST_AUROC, *shares):
         assert f"`{purpose}`" in row[1]
 
 

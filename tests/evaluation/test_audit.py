@@ -31,6 +31,7 @@ from linprobe.methods.private_mean import MEAN
 from linprobe.options.requests import AuditRequest
 from linprobe.training.plan import plan_run
 from linprobe.training.settings import Settings
+from tests.conftest import mostly_nightly
 
 SEED, DELTA = 5, 1e-5
 SAMPLES = Budget(3.3, DELTA, 50, 1.35, 0.1, PLD)
@@ -40,7 +41,8 @@ UNOBSERVED = set(PATHS) - OBSERVED
 
 
 def audited(method: str, epsilon: float, mechanism: Any = GaussianMechanism, **sizes: Any) -> dict[str, Any]:
-    request = AuditRequest(method, epsilon, **{"runs": 24, "canaries": 80, "confidence": 0.95, **sizes})
+    few = {} if METHODS[method].one_step else {"steps": 10}
+    request = AuditRequest(method, epsilon, **{"runs": 24, "canaries": 80, "confidence": 0.95, **few, **sizes})
     return audit(request, Silent(), mechanism=mechanism, insecure_seed=SEED)
 
 
@@ -187,7 +189,10 @@ def test_real_noise_on_poisson_samples_passes() -> None:
     assert 0.4 * claim_on_samples() < max(test["epsilon_lower_bound"] for test in tests) < claim_on_samples()
 
 
-@pytest.mark.parametrize(("method", "sizes"), [("noisy-gd", {}), ("adamix", {}), ("dp-newton", {"steps": 2})])
+@pytest.mark.parametrize(
+    ("method", "sizes"),
+    mostly_nightly([("noisy-gd", {}), ("adamix", {}), ("dp-newton", {"steps": 2})], lambda case: case[0] == "noisy-gd"),
+)
 def test_half_the_noise_is_caught_on_every_path(method: str, sizes: dict[str, int]) -> None:
     result = audited(method, 3.0, mechanism=HalfNoise, **sizes)
     assert bound_of(result["tests"], "sum") > 4
@@ -196,7 +201,7 @@ def test_half_the_noise_is_caught_on_every_path(method: str, sizes: dict[str, in
         check_audit(result)
 
 
-@pytest.mark.parametrize("method", ["noisy-gd", "dpsgd-f"])
+@pytest.mark.parametrize("method", mostly_nightly(["noisy-gd", "dpsgd-f"], "noisy-gd".__eq__))
 def test_too_little_noise_on_the_mean_alone_is_caught_on_every_path(method: str) -> None:
     result = audited(method, 3.0, mechanism=QuietMean, steps=5)
     assert result["epsilon_lower_bound"] < 3
@@ -215,7 +220,7 @@ def test_gradients_left_unclipped_are_caught_on_every_path(monkeypatch: pytest.M
         check_audit(result)
 
 
-@pytest.mark.parametrize("method", ["noisy-gd", "adamix"])
+@pytest.mark.parametrize("method", mostly_nightly(["noisy-gd", "adamix"], "noisy-gd".__eq__))
 def test_noise_used_again_is_caught_on_every_path(method: str) -> None:
     result = audited(method, 3.0, mechanism=SameNoise, runs=12)
     assert bound_of(result["tests"], "sum") < 3 < 10 < bound_of(result["tests"], "difference")

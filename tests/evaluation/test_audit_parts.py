@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
 from linprobe.errors import PrivacyError, Silent
 from linprobe.evaluation.audit import HOST_PATHS, PARTS, audit, check_audit
 from linprobe.gradients import second_order
-from linprobe.mechanisms.correct_predictions import SENSITIVITY
+from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY
+from linprobe.mechanisms.score_histogram import TEST_AUROC
 from linprobe.methods import class_counts, dp_newton
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.options.requests import AuditRequest
-from linprobe.runs.release_rules import HISTOGRAM, SELECTION, TEST_ACCURACY
+from linprobe.runs.release_rules import HISTOGRAM, SELECTION
 from tests.evaluation.test_audit import GaussianMechanism, Quiet, audited, caught
 
 PATHS = {str(path) for path in HOST_PATHS}
@@ -47,7 +50,7 @@ def refused(result: dict[str, Any], words: str) -> None:
 
 
 def small(method: str, **given: Any) -> dict[str, Any]:
-    steps = {"steps": 2} if method != "dp-ls" else {}
+    steps = {} if method == "dp-ls" else {"steps": 2}
     return audited(method, 3.0, **{"runs": 12, "canaries": 40, **steps, **given})
 
 
@@ -93,14 +96,16 @@ def test_hessians_left_out_of_the_clip_are_caught(monkeypatch: pytest.MonkeyPatc
 def test_counts_pass_and_each_has_its_claim() -> None:
     result = audited_part("counts")
     check_audit(result)
-    assert {CLASS_COUNTS, TEST_ACCURACY} <= set(result["others"])
-    assert result["others"][TEST_ACCURACY]["epsilon"] == pytest.approx(0.75, rel=1e-6)
+    assert {CLASS_COUNTS, TEST_ACCURACY, TEST_AUROC} <= set(result["others"])
+    mu = [largest_mu(result["others"][purpose]["epsilon"], 1e-5) for purpose in (TEST_ACCURACY, TEST_AUROC)]
+    assert epsilon_of(math.hypot(*mu), 1e-5) == pytest.approx(0.75, rel=1e-4)
+    assert mu[0] == pytest.approx(math.sqrt(3) * mu[1], rel=1e-3)
     assert "part counts" not in result["not_covered"]
 
 
-@pytest.mark.parametrize("purpose", [CLASS_COUNTS, TEST_ACCURACY])
-def test_a_tenth_of_the_noise_on_one_count_is_caught(purpose: str) -> None:
-    result = audited_part("counts", quiet(purpose))
+@pytest.mark.parametrize(("purpose", "share"), [(CLASS_COUNTS, 0.1), (TEST_ACCURACY, 0.1), (TEST_AUROC, 0.01)])
+def test_a_share_of_the_noise_on_one_count_is_caught(purpose: str, share: float) -> None:
+    result = audited_part("counts", quiet(purpose, share=share))
     for name, claim in result["others"].items():
         assert (claim["epsilon_lower_bound"] > claim["epsilon"]) == (name == purpose)
     refused(result, f"epsilon of the {purpose}")
@@ -119,14 +124,14 @@ def test_rows_of_people_counted_whole_are_caught(monkeypatch: pytest.MonkeyPatch
 
 
 def test_test_rows_counted_many_times_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from linprobe.training import execute
+    from linprobe.runs import scores
 
-    real = execute.held_out_counts
+    real = scores.held_out_counts
 
     def counted(cells: Any) -> Any:
         return replace(real(10 * cells), sensitivity=SENSITIVITY)
 
-    monkeypatch.setattr(execute, "held_out_counts", counted)
+    monkeypatch.setattr(scores, "held_out_counts", counted)
     refused(audited_part("counts"), "epsilon of the test accuracy")
 
 

@@ -98,6 +98,7 @@ def test_resnet50_gives_torchvisions_features(few: Path, tmp_path: Path) -> None
     assert rows_of(tmp_path / "f.h5").shape[1] == 2048
 
 
+@pytest.mark.nightly  # 276 MB of weights; resnet50 goes the same way
 def test_wide_resnet_gives_torchvisions_features(tmp_path: Path) -> None:
     model = torchvision.models.wide_resnet50_2(weights=None).eval()
     torch.save(model.state_dict(), tmp_path / "weights.pt")

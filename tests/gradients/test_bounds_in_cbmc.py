@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import mostly_nightly
+
 HARNESS = Path(__file__).parent / "cbmc" / "entries.c"
 CHECKS = [f"--{kind}-check" for kind in ("bounds", "pointer", "pointer-overflow", "signed-overflow", "undefined-shift")]
 BOUNDS = ["--unwinding-assertions", "--unwind", "600", "--object-bits", "12"]
@@ -48,6 +50,8 @@ SHORT: list[tuple[str, Shape, str]] = [
     ("clip_people", (2, 1, 1), "FACTORS"),
     ("people", (2, 1, 1), "FACTORS"),
 ]
+# proved by default; the others take seconds each, and `test_bounds_sanitized` calls all entry points
+QUICK = ("interface", "load", "inner_products", "first_look")
 needs_cbmc = pytest.mark.skipif(shutil.which("cbmc") is None, reason="no cbmc; apt-get install cbmc")
 
 
@@ -67,7 +71,7 @@ def failures(entry: str, shape: Shape, *defined: str) -> list[str]:
 
 
 @needs_cbmc
-@pytest.mark.parametrize(("entry", "shape", "defined"), CASES)
+@pytest.mark.parametrize(("entry", "shape", "defined"), mostly_nightly(CASES, lambda case: case[0] in QUICK))
 def test_an_entry_point_stays_inside_its_arrays(entry: str, shape: Shape, defined: list[str]) -> None:
     assert not failures(entry, shape, *defined)
 
@@ -78,7 +82,7 @@ def test_what_is_assumed_leaves_the_end_within_reach() -> None:
 
 
 @needs_cbmc
-@pytest.mark.parametrize(("entry", "shape", "array"), SHORT)
+@pytest.mark.parametrize(("entry", "shape", "array"), mostly_nightly(SHORT, lambda case: case[0] in QUICK))
 def test_an_array_that_is_one_number_too_short_is_found(entry: str, shape: Shape, array: str) -> None:
     assert failures(entry, shape, f"SHORT={array}")
 

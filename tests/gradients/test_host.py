@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -258,11 +257,9 @@ def test_a_clipped_sum_is_its_parts_one_after_another(n_classes: int, bound: flo
 @needs_compiler
 @pytest.mark.usefixtures("room_for_all")
 @pytest.mark.parametrize("widest", [4, 8], ids=["any-processor", "avx2"])
-def test_the_copies_for_narrower_vectors_do_the_same(
-    widest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_copies_for_narrower_vectors_do_the_same(widest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One library serves all processors: it asks for AVX-512 and AVX2 at run time."""
-    library = narrow_kernel(widest, tmp_path)
+    library = narrow_kernel(widest)
     for module in (host, blocks):
         monkeypatch.setattr(module, "LIBRARY", library)
     for n_features, n_classes in test_kernel_people.SHAPES:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conftest import mostly_nightly
 from tests.hostile.case import Good, good_files, judge, preload
 from tests.hostile.corpus import FAMILIES, corpus
 
@@ -20,9 +21,12 @@ def good() -> Iterator[Good]:
         yield made
 
 
+@pytest.mark.parametrize("mutations", mostly_nightly((1, 20), (1).__eq__))
 @pytest.mark.parametrize("family", FAMILIES)
-def test_hostile_files_are_refused_in_one_line_with_little_memory_and_time(family: str, good: Good) -> None:
-    quick = (case for case in corpus(good, mutations=4) if case.quick and case.name.startswith(f"{family}:"))
+def test_hostile_files_are_refused_in_one_line_with_little_memory_and_time(
+    family: str, good: Good, mutations: int
+) -> None:
+    quick = (case for case in corpus(good, mutations) if case.quick and case.name.startswith(f"{family}:"))
     verdicts = list(judge(quick, good))
     assert verdicts
     assert [verdict for verdict in verdicts if verdict.failure] == []

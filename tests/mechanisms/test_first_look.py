@@ -50,10 +50,10 @@ def test_the_first_look_is_right_where_it_is_sure() -> None:
 
 @needs_kernel
 @needs_compiler
-def test_every_processor_adds_the_same_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_processor_adds_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(5).normal(size=200_003) * 1e3
     found = NoiseSource(4).add_noise(values, 0.3)
-    for library in (None, narrow_kernel(4, tmp_path), narrow_kernel(8, tmp_path)):
+    for library in (None, narrow_kernel(4), narrow_kernel(8)):
         monkeypatch.setattr(module, "LIBRARY", library)
         np.testing.assert_array_equal(found, NoiseSource(4).add_noise(values, 0.3))
 

@@ -74,6 +74,7 @@ def test_a_class_lost_in_the_noise_has_no_auroc() -> None:
     cells, counts = released(*problem(3, 1.0, n=60))
     assert noisy_auroc(cells, 1.0, NoisyTest.of(counts, 1.0)) is not None
     assert noisy_auroc(cells, 50.0, NoisyTest.of(counts, 50.0)) is None
+    assert noisy_auroc(cells, 500.0, NoisyTest.of(counts, 1.0)) is None  # an error above 0.5
     assert noisy_auroc(np.zeros_like(cells), 0.0, NoisyTest.of(np.zeros_like(counts), 0.0)) is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -182,6 +183,15 @@ def test_an_error_of_a_call_behind_reaches_the_caller(n_calls: int) -> None:
     assert (how, type(error)) == ("raised", ValueError)
 
 
+@pytest.fixture
+def _ctrl_c_is_heard() -> Iterator[None]:
+    """As in a terminal: whoever starts pytest in the background has it ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_heard")
 def test_ctrl_c_while_others_work_ends_the_pass() -> None:
     began = time.monotonic()
     timer = threading.Timer(0.2, _thread.interrupt_main)

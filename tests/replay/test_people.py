@@ -15,7 +15,18 @@ from linprobe.parallel import available_memory
 from tests.replay.conftest import BASE
 from tests.replay.people import ABSENT, PEOPLE
 from tests.replay.replay import Played, compare, play
-from tests.replay.test_replay import CASES, COUNTS, DEFAULTS, MEAN, UNCENTRED, named, similar, words_of
+from tests.replay.test_replay import (
+    CASES,
+    COUNTS,
+    DEFAULTS,
+    MEAN,
+    UNCENTRED,
+    in_turn,
+    named,
+    on_neighbours,
+    similar,
+    words_of,
+)
 
 HUGE, MANY, LAST = PEOPLE
 
@@ -34,6 +45,7 @@ def people_words(case: tuple[str, str]) -> list[str]:
 
 
 PEOPLE_CASES = [case for case in (*CASES, COUNTS) if takes_people(case)]
+WHOLE = [*DEFAULTS, COUNTS]  # the others add options that rows are played with
 PARTS = [("dp-sgd", "--no-per-record"), ("fully-private", MEAN), COUNTS, UNCENTRED]
 
 
@@ -49,9 +61,9 @@ def replay(datasets: Any, case: tuple[str, str], neighbours: Collection[str] = (
     return base
 
 
-@pytest.mark.parametrize("case", PEOPLE_CASES, **named)
-def test_a_neighbour_publishes_the_same_bits(case, datasets) -> None:
-    base = replay(datasets, case, PEOPLE if case in (*DEFAULTS, COUNTS) else (HUGE, LAST))
+@on_neighbours(PEOPLE_CASES, list(PEOPLE), lambda place, case: PEOPLE if case in WHOLE else [(HUGE, LAST)[place % 2]])
+def test_a_neighbour_publishes_the_same_bits(case, neighbours, datasets) -> None:
+    base = replay(datasets, case, neighbours)
     assert base.published["manifest.json: unit"] == "owner"
 
 
@@ -75,19 +87,19 @@ def test_a_neighbour_publishes_the_same_bits_from_streamed_rows(case, datasets, 
     replay(datasets, case)
 
 
-@pytest.mark.parametrize("case", [*DEFAULTS, *PARTS], **named)
-def test_a_neighbour_publishes_the_same_bits_in_two_processes(case, datasets, monkeypatch) -> None:
+@in_turn([*DEFAULTS, *PARTS], (HUGE, LAST))
+def test_a_neighbour_publishes_the_same_bits_in_two_processes(case, neighbours, datasets, monkeypatch) -> None:
     monkeypatch.setattr(rows, "SHARD_ROWS", 64)
-    replay(datasets, case, (HUGE, LAST), processes=2)
+    replay(datasets, case, neighbours, processes=2)
 
 
-@pytest.mark.parametrize("case", [case for case in DEFAULTS if METHODS[case[0]].on_device], **named)
-def test_a_neighbour_publishes_the_same_bits_on_a_device(case, datasets, monkeypatch) -> None:
+@in_turn([case for case in DEFAULTS if METHODS[case[0]].on_device], (HUGE, MANY))
+def test_a_neighbour_publishes_the_same_bits_on_a_device(case, neighbours, datasets, monkeypatch) -> None:
     torch = pytest.importorskip("torch")
     from linprobe.gradients import gpu
 
     monkeypatch.setattr(gpu, "check_device", lambda name: torch.device("cpu"))
-    replay(datasets, (case[0], f"{case[1]} --device cuda"), (HUGE, MANY))
+    replay(datasets, (case[0], f"{case[1]} --device cuda"), neighbours)
 
 
 def test_a_neighbour_publishes_the_same_bits_where_private_rows_choose_the_shrinkage(datasets) -> None:
@@ -113,6 +125,6 @@ def test_a_person_near_rows_without_labels_is_counted_at_most_once(datasets) -> 
 
 
 def test_everybody_is_in_one_sample_and_outside_another(datasets) -> None:
-    base = replay(datasets, ("dp-sgd", ""))
+    base = replay(datasets, ("dp-sgd", ""), ())
     for place in ABSENT:
         assert {draw.joined[place] for draw in base.draws} == {True, False}

@@ -35,7 +35,7 @@ from linprobe.runs.verify import verify_run
 from linprobe.training import checkpoint
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.train import train_run
-from tests.conftest import Outcome, write_unlabelled
+from tests.conftest import Outcome, mostly_nightly, write_unlabelled
 from tests.processes import ended, start_copy
 
 STEPS = 7
@@ -61,11 +61,11 @@ CASES = [
     if method.spends and not method.one_step
     for options in ({}, *OPTIONS.get(method.name, []))
 ]
-every_case = pytest.mark.parametrize(
-    ("method", "options"),
-    CASES,
-    ids=[f"{name}{''.join(f'-{k}={v}' for k, v in given.items())}" for name, given in CASES],
-)
+
+
+def case_id(value: Any) -> str:
+    """Of a method, of its options, or of whether a run is interrupted often."""
+    return ",".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
 
 
 class Stops(Silent):
@@ -126,10 +126,18 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return give
 
 
-@every_case
+@pytest.mark.parametrize(
+    ("method", "options", "often"),
+    [
+        *((method, options, not options) for method, options in CASES),
+        *mostly_nightly([(method, options, True) for method, options in CASES if options], lambda _: False),
+    ],
+    ids=case_id,
+)
 def test_an_interrupted_run_goes_on_to_the_same_result(
     method: str,
     options: dict[str, Any],
+    often: bool,
     features_file: Path,
     tmp_path: Path,
     keys: Callable[[int], None],
@@ -141,22 +149,14 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     train_run(replace(request, out=expected), Silent())
 
     with pytest.raises(KeyboardInterrupt):
-        train_run(request, Stops(2))
-    keys(2)
-    rarely = replace(request, resume=True, checkpoint_every=1e9)
-    with pytest.raises(KeyboardInterrupt):  # between two steps: the last one is written
-        train_run(rarely, Stops(2))
-    real, drawn = NoiseSource.add_noise, []
-
-    def stops_before_the_second(self: NoiseSource, value: Any, std: float) -> Any:
-        drawn.append(value.shape)
-        if len(drawn) == 2:
-            raise KeyboardInterrupt
-        return real(self, value, std)
-
-    with monkeypatch.context() as patch:  # within a step: it must be repeated, so nothing is written
-        patch.setattr(NoiseSource, "add_noise", stops_before_the_second)
-        with pytest.raises(KeyboardInterrupt):
+        train_run(request, Stops(2 if often else 4))
+    if often:
+        keys(2)
+        rarely = replace(request, resume=True, checkpoint_every=1e9)
+        with pytest.raises(KeyboardInterrupt):  # between two steps: the last one is written
+            train_run(rarely, Stops(2))
+        # within a step: it must be repeated, so nothing is written
+        with stopped_before_the_second_noise(monkeypatch), pytest.raises(KeyboardInterrupt):
             train_run(rarely, Silent())
     keys(3)
     watch = Stops(-1)
@@ -166,13 +166,8 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     assert unfinished(out) == []
 
 
-def test_a_run_of_one_step_goes_on_after_its_first_release(
-    features_file: Path, tmp_path: Path, keys: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, expected = tmp_path / "run", tmp_path / "expected"
-    request = asked(features_file, out, "dp-ls", steps=None)
-    keys(1)
-    train_run(replace(request, out=expected), Silent())
+@contextlib.contextmanager
+def stopped_before_the_second_noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     real, drawn = NoiseSource.add_noise, []
 
     def stops_before_the_second(self: NoiseSource, value: Any, std: float) -> Any:
@@ -183,8 +178,18 @@ def test_a_run_of_one_step_goes_on_after_its_first_release(
 
     with monkeypatch.context() as patch:
         patch.setattr(NoiseSource, "add_noise", stops_before_the_second)
-        with pytest.raises(KeyboardInterrupt):
-            train_run(request, Silent())
+        yield
+
+
+def test_a_run_of_one_step_goes_on_after_its_first_release(
+    features_file: Path, tmp_path: Path, keys: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, expected = tmp_path / "run", tmp_path / "expected"
+    request = asked(features_file, out, "dp-ls", steps=None)
+    keys(1)
+    train_run(replace(request, out=expected), Silent())
+    with stopped_before_the_second_noise(monkeypatch), pytest.raises(KeyboardInterrupt):
+        train_run(request, Silent())
     keys(2)
     train_run(replace(request, resume=True), Silent())
     check_equal(out, expected)
@@ -272,13 +277,36 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 
 
 @pytest.fixture
-def stopped_run(features_file: Path, tmp_path: Path, keys: Callable[[int], None]) -> TrainRequest:
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same folder for every test, empty: what `stopped_run` leaves, and a book, hold its name."""
+    folder = tmp_path_factory.getbasetemp() / "checkpoints"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what `stopped_run` leaves, and its book, once they are there."""
+    return tmp_path_factory.mktemp("left") / "made"
+
+
+@pytest.fixture
+def stopped_run(
+    features_file: Path, tmp_path: Path, own_books: Path, left: Path, keys: Callable[[int], None]
+) -> TrainRequest:
     """A run that stopped after its third step, with its checkpoint; `expected` is the complete run."""
-    keys(1)
     request = asked(features_file, tmp_path / "run", "adamix", public_shots=2)
-    train_run(replace(request, out=tmp_path / "expected"), Silent())
-    with pytest.raises(KeyboardInterrupt):
-        train_run(request, Stops(3))
+    if not left.exists():
+        keys(1)
+        train_run(replace(request, out=tmp_path / "expected"), Silent())
+        with pytest.raises(KeyboardInterrupt):
+            train_run(request, Stops(3))
+        shutil.copytree(tmp_path, left / "folder")
+        shutil.copytree(own_books, left / "books")
+    else:
+        shutil.copytree(left / "folder", tmp_path, dirs_exist_ok=True)
+        shutil.copytree(left / "books", own_books)
     keys(2)
     return replace(request, resume=True)
 
@@ -730,7 +758,7 @@ def test_exit_statuses_of_the_command(
     assert cli("verify", "run", "--features", features_file).status == 0
 
 
-KILLS = 8  # of each of two methods
+KILLS, KILLS_BY_NIGHT = 4, 40
 
 
 @contextlib.contextmanager
@@ -829,26 +857,32 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int, 
             assert verify_run(out, features)["verified"] is True
 
 
+to_be_killed = pytest.mark.parametrize("kills", mostly_nightly((KILLS, KILLS_BY_NIGHT), KILLS.__eq__))
+
+
+@to_be_killed
 @pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])
 def test_killed_at_any_point_a_run_goes_on_and_its_ledger_never_undercounts(
-    features_file: Path, tmp_path: Path, method: str
+    features_file: Path, tmp_path: Path, method: str, kills: int
 ) -> None:
-    kill_many(features_file, tmp_path, method, KILLS, seed=0)
+    kill_many(features_file, tmp_path, method, kills, seed=kills)
 
 
+@to_be_killed
 @pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])
 def test_killed_at_any_point_a_seeded_run_goes_on_to_the_same_result(
-    features_file: Path, tmp_path: Path, method: str
+    features_file: Path, tmp_path: Path, method: str, kills: int
 ) -> None:
     # fewer: what a kill leaves is checked above, at other points of the same code
-    kill_many(features_file, tmp_path, method, KILLS // 2, seed=1, noise_seed=4, insecure_seed=True)
+    kill_many(features_file, tmp_path, method, kills // 2, seed=1, noise_seed=4, insecure_seed=True)
 
 
+@to_be_killed
 def test_killed_at_any_point_a_run_with_rows_without_labels_goes_on_to_the_same_result(
-    features_file: Path, tmp_path: Path
+    features_file: Path, tmp_path: Path, kills: int
 ) -> None:
     rows = write_unlabelled(tmp_path / "u.h5")
-    kill_many(features_file, tmp_path, "noisy-gd", KILLS, seed=1, noise_seed=4, insecure_seed=True, unlabelled=rows)
+    kill_many(features_file, tmp_path, "noisy-gd", kills, seed=1, noise_seed=4, insecure_seed=True, unlabelled=rows)
 
 
 def test_a_killed_command_goes_on(cli: Callable[..., Outcome], features_file: Path, tmp_path: Path) -> None:

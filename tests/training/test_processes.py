@@ -230,6 +230,7 @@ def test_another_number_of_processes_goes_on_with_the_run(group_runs: GroupRuns,
     check_equal(tmp_path / "alone", group_runs.folder / "whole")
 
 
+@pytest.mark.nightly  # `run_as` sets what torchrun sets; here is its start
 def test_torchrun_trains_and_prints_one_path(group_runs: GroupRuns, tmp_path: Path) -> None:
     # the one start of torchrun itself: two new processes that import torch take some seconds
     from torch.distributed import run as torchrun

@@ -213,11 +213,6 @@ def is_group(folder: Path) -> bool:
     return any(entry.is_dir() and not entry.name.startswith(".") for entry in os.scandir(folder))
 
 
-def test_folder(folder: Path) -> str | None:
-    """Name of the folder with the test images, or None."""
-    return next((name for name in TEST_NAMES if is_group(folder / name)), None)
-
-
 def folder_source(
     folder: Path, classes: Sequence[str] | None, fraction: float | None, owner_of: OwnerOf | None
 ) -> ImageSource:
@@ -231,7 +226,7 @@ def folder_source(
         PrivacyError: a private image appears twice through links.
     """
     grouped = is_group(folder / "train")
-    test = test_folder(folder) if grouped else None
+    test = next((name for name in TEST_NAMES if grouped and is_group(folder / name)), None)
     _check_layout(folder, test, fraction, grouped=grouped)
     named_by = folder / (test or "train") if grouped else folder
     names = tuple(classes or class_folders(named_by))

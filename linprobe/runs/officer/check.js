@@ -265,17 +265,17 @@ const METHODS = new Map([
 const CHECKED_KEYS = (
   "format guarantee private mechanism epsilon epsilon_if_seed_were_secret delta gdp_mu zcdp_rho noise_multiplier sampling_rate " +
   "steps releases accountant cross_check paper adjacency noise_source seed_kind n_features n_classes test_accuracy_std " +
-  "test_balanced_accuracy test_balanced_accuracy_std selection per_record_commitment files manifest_digest").split(" ");
+  "test_balanced_accuracy test_balanced_accuracy_std test_macro_auroc_std selection per_record_commitment files manifest_digest").split(" ");
 const STATED_KEYS = (
   "epsilon_target accountant_versions method public unit n_units n_private n_public software precision device created " +
   "class_names class_names_from task ids_from options preset centre features backbone extraction public_from public_shots " +
   "public_file split_seed per_owner_rows class_weights public_digest class_counts class_prior test_owners refined test_rows test_accuracy " +
   "test_macro_auroc test_calibration_error test_accuracy_per_class n_test test_macro_average_precision test_label_accuracy " +
-  "test_counts tuning published run_id private_commitment").split(" ");
+  "test_counts test_scores tuning published run_id private_commitment").split(" ");
 const KNOWN_KEYS = new Set([...CHECKED_KEYS, ...STATED_KEYS]);
 const PURPOSES = {
   gradient: "training steps", mean: "the mean of the private rows", covariance: "the covariance of the features",
-  "test accuracy": "the accuracy on private test rows", "class counts": "the number of private rows of each class",
+  "test accuracy": "the accuracy on private test rows", "test AUROC": "the AUROC on private test rows", "class counts": "the number of private rows of each class",
   "similar rows": "the number of private rows near rows without labels",
   selection: "the choice of a setting", histogram: "a published histogram of privacy losses",
   inherited: "the earlier run that this one started from", median: "clip norms", radius: "clip norms", quantile: "clip norms",
@@ -284,8 +284,8 @@ const SAME_KIND = 0.5; // of linprobe/methods/similar_rows.py
 const OF_LABELS = ["test_label_accuracy", "test_macro_average_precision"];
 const OF_CLASSES = ["test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class"];
 const ACCURACIES = ["test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_balanced_accuracy_std",
-  "test_macro_auroc", "test_calibration_error", "test_accuracy_per_class", "test_macro_average_precision",
-  "test_label_accuracy", "test_counts"];
+  "test_macro_auroc", "test_macro_auroc_std", "test_calibration_error", "test_accuracy_per_class", "test_macro_average_precision",
+  "test_label_accuracy", "test_counts", "test_scores"];
 
 const known = (value) => value !== null && value !== undefined;
 const close = (a, b) => a === b || Math.abs(a - b) <= 1e-9 * Math.max(1, Math.abs(a), Math.abs(b));
@@ -421,7 +421,7 @@ function checkSensitivities(m, events, history) {
   const widths = [1, m.n_features, m.n_features + 1].map(rootAbove);
   const allowed = new Map([
     ["mean", theory ? null : [1]], ["class counts", [sensitivityOfCounts(m)]], ["similar rows", [1]], ["covariance", [1]], ["histogram", [1]], ["inherited", [1]],
-    ["test accuracy", [rootAbove(2), Math.SQRT2]], ["selection", factors ? [above(Math.sqrt(factors) / 2)] : []],
+    ["test accuracy", [rootAbove(2), Math.SQRT2]], ["test AUROC", [rootAbove(histogramsOf(m))]], ["selection", factors ? [above(Math.sqrt(factors) / 2)] : []],
     ["gradient", []], ["median", widths], ["radius", widths], ["quantile", widths],
   ]);
   for (const [number, event] of events.entries()) {
@@ -455,6 +455,8 @@ function checkPurposes(m, releases) {
   must(!known(similar) || releases.some((one) => one.purpose === "similar rows" && one.noise_multiplier === similar.std), "refined.similar has another noise than its release.");
   must(m.centre !== "unlabelled" || (known(similar) && (similar.count - similar.std) / m.n_private >= SAME_KIND), "centre is unlabelled, and too few rows are similar to them.");
   must(known(tuning) === made.has("selection"), "tuning and a release for a selection need each other.");
+  must(made.has("test AUROC") === known(m.test_scores), "test_scores and a release for an AUROC on test rows need each other.");
+  must(!known(m.test_scores) || known(m.test_counts), "test_scores has no test_counts.");
   must(!made.has("test accuracy") || m.test_rows === "private", "Noisy counts on private test rows were released, and test_rows is not private.");
   if (!tuning?.factors?.length) return;
   const std = above(Math.sqrt(tuning.factors.length) / 2);
@@ -584,7 +586,7 @@ function checkAccuracy(m) {
     must(!found.length || (known(m.test_balanced_accuracy) && close(m.test_balanced_accuracy, mean)), "test_balanced_accuracy is not the mean over classes.");
   }
   if (known(m.test_counts)) return checkCounts(m, released);
-  const forbidden = m.test_rows !== "public" && !released ? ACCURACIES : released ? [] : ["test_accuracy_std", "test_balanced_accuracy_std"];
+  const forbidden = m.test_rows !== "public" && !released ? ACCURACIES : released ? [] : ["test_accuracy_std", "test_balanced_accuracy_std", "test_macro_auroc_std"];
   for (const key of forbidden) must(!known(m[key]), `${key} is stated, and no noisy count was released.`);
 }
 
@@ -603,12 +605,41 @@ function checkCounts(m, released) {
   const balanced = found.length ? sum(found.map(([recall]) => recall)) / found.length : null;
   const spread = found.length ? Math.sqrt(sum(found.map(([r, n]) => (std / n) ** 2 * ((1 - r) ** 2 + r ** 2)))) / found.length : null;
   const expected = [[m.test_accuracy, within(right / m.n_test)], [m.test_accuracy_std, std / m.n_test],
-    [m.test_balanced_accuracy, balanced], [m.test_balanced_accuracy_std, spread],
+    [m.test_balanced_accuracy, balanced], [m.test_balanced_accuracy_std, spread], ...aurocOf(m, std),
     ...(found.length ? recalls.map((recall, n) => [m.test_accuracy_per_class?.[m.class_names[n]], recall]) : [[m.test_accuracy_per_class, null]])];
   const agree = expected.every(([stated, value]) => (known(stated) && known(value) ? close(stated, value) : !known(stated) && !known(value)));
-  const others = ["test_macro_auroc", "test_calibration_error", "test_macro_average_precision", "test_label_accuracy"];
+  const others = ["test_calibration_error", "test_macro_average_precision", "test_label_accuracy"];
   const complete = !found.length || sameNames(m.test_accuracy_per_class ?? {}, m.class_names);
-  must(agree && complete && others.every((key) => !known(m[key])), "The accuracies do not follow from test_counts.");
+  must(agree && complete && others.every((key) => !known(m[key])), "The accuracies or the AUROC do not follow from test_counts and test_scores.");
+}
+
+/** [stated, computed] macro AUROC and standard error, from noisy histograms of scores and noisy counts (docs/metrics.md). */
+const BINS = 24;
+const histogramsOf = (m) => (m.n_classes === 2 ? 1 : m.n_classes);
+function aurocOf(m, countStd) {
+  const stated = [m.test_macro_auroc, m.test_macro_auroc_std], nothing = stated.map((one) => [one, null]);
+  if (!known(m.test_scores)) return nothing;
+  const release = m.releases.find((one) => one.purpose === "test AUROC"), histograms = histogramsOf(m);
+  const shaped = m.test_scores.length === histograms && m.test_scores.every((both) => both.length === 2 && both.every((cells) => cells.length === BINS));
+  must(release && shaped, "test_scores belong to no release of scores on private test rows.");
+  const std = release.noise_multiplier * above(Math.sqrt(histograms)), add = (values) => values.reduce((sum, one) => sum + one, 0);
+  const rows = m.test_counts.by_class.map(add), all = add(rows), found = [];
+  m.test_scores.forEach((cells, n) => {
+    const own = rows[n + rows.length - histograms], totals = [own, all - own];
+    const variance = [2 * countStd ** 2, 2 * countStd ** 2 * (rows.length - 1)];
+    if (!totals.every((total, k) => total > 0 && total >= 4 * Math.sqrt(variance[k]))) return;
+    const share = cells.map((bins, k) => bins.map((one) => (one - (add(bins) - totals[k]) / BINS) / totals[k]));
+    const curves = [0, 1].map((k) => share[1 - k].map((one, b) => add(k ? share[0].slice(b + 1) : share[1].slice(0, b)) + one / 2));
+    const area = add(share[0].map((one, b) => one * curves[0][b])), means = curves.map((curve) => add(curve) / BINS);
+    found.push([area, add(curves.map((curve, k) => std ** 2 * add(curve.map((one) => (one - means[k]) ** 2)) / totals[k] ** 2)),
+      add(means.map((mean, k) => variance[k] * (mean - area) ** 2 / totals[k] ** 2)),
+      add(share[0].map((one, b) => Math.max(one, 0) * Math.max(share[1][b], 0))) / 2]);
+  });
+  if (!found.length) return nothing;
+  const mean = (values) => add(values) / found.length, column = (k) => found.map((one) => one[k]);
+  const spread = mean(column(1)) / found.length + mean(column(2).map(Math.sqrt)) ** 2 + mean(column(3)) ** 2 / 3;
+  // an error of more than 0.5 leaves open all from guessing to certainty, so no figure is stated
+  return Math.sqrt(spread) > 0.5 ? nothing : [[stated[0], Math.min(Math.max(mean(column(0)), 0), 1)], [stated[1], Math.sqrt(spread)]];
 }
 
 /* The form of test_figures.json, as docs/metrics.md lists its keys. */

@@ -37,9 +37,9 @@ def start_copy(work: Callable[[], int]) -> int:
         os._exit(status)
 
 
-def ended(child: int) -> int:
+def ended(child: int, patience: float = PATIENCE) -> int:
     """Exit status of a process once it has ended, or minus the number of the signal that killed it."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + patience
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -47,7 +47,7 @@ def ended(child: int) -> int:
         if time.monotonic() > until:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            raise TimeoutError(f"process {child} was still at work after {PATIENCE} seconds")
+            raise TimeoutError(f"process {child} was still at work after {patience} seconds")
         time.sleep(0.005)
 
 

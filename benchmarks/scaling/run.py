@@ -6,19 +6,28 @@ Starts K processes over gloo on this machine, each with one thread, and times st
 memory: clipped sum, all-reduce, noise, broadcast of the weights. Efficiency is the time of one process over that of K.
 Cores share a memory bus and a clock, so it is below 1 even without communication. The all-reduce is also timed alone,
 after a barrier. Rounds alternate over the numbers of processes; the best round counts. The machine should be idle.
+
+    python benchmarks/scaling/run.py --latency 0 1 10 [--processes 2 4 8] [--json FILE]
+
+Times only the all-reduce, where every message of gloo waits for so many milliseconds: each part before it is sent, and
+the broadcast for each of its log2 K levels. Such a wait takes no processor time, as on a network.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import socket
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +54,7 @@ def step_times(together: Group, rows_each: int, width: int, n_classes: int) -> d
     rows = shard.as_shard(together.rank * rows_each, together.size * rows_each)
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append, group=together)
     weights = np.zeros((width, n_classes))
-    steps, exchanges = [], []
+    steps = []
     for _ in range(WARM_UP + STEPS):
         together.broadcast(np.zeros(1))
         began = time.perf_counter()
@@ -54,17 +63,49 @@ def step_times(together: Group, rows_each: int, width: int, n_classes: int) -> d
         weights = together.broadcast(weights - released / rows.n_rows)
         mechanism.settle()
         steps.append(time.perf_counter() - began)
+    return {"step": statistics.median(steps[WARM_UP:])}
+
+
+def exchange_times(together: Group, width: int, n_classes: int) -> dict[str, float]:
+    """Median seconds of an all-reduce, in this process."""
+    exchanges = []
+    for _ in range(WARM_UP + STEPS):
         together.all_reduce(np.zeros(1))
         began = time.perf_counter()
         together.all_reduce(np.zeros((n_classes, width)))
         exchanges.append(time.perf_counter() - began)
-    return {"step": statistics.median(steps[WARM_UP:]), "all_reduce": statistics.median(exchanges[WARM_UP:])}
+    return {"all_reduce": statistics.median(exchanges[WARM_UP:])}
 
 
-def child(rows_each: int, width: int, n_classes: int) -> None:
-    """One process of the group; rank 0 prints its times."""
+@contextmanager
+def late_messages(seconds: float, n_processes: int) -> Iterator[None]:
+    """Let every message of this process take longer, without processor time."""
+    import torch.distributed as dist
+
+    send, broadcast = dist.send, dist.broadcast
+
+    def late_send(*given: Any) -> None:
+        time.sleep(seconds)
+        send(*given)
+
+    def late_broadcast(*given: Any) -> None:
+        broadcast(*given)
+        time.sleep(seconds * math.ceil(math.log2(n_processes)))
+
+    dist.send, dist.broadcast = late_send, late_broadcast
+    yield
+    dist.send, dist.broadcast = send, broadcast
+
+
+def child(rows_each: int, width: int, n_classes: int, latencies: list[float]) -> None:
+    """One process of the group; rank 0 prints its times. With latencies in ms, those of the all-reduce alone."""
     with group() as together, blas_held_to_one_thread():
-        times = step_times(together, rows_each, width, n_classes)
+        times = {}
+        for ms in latencies:
+            with late_messages(ms / 1e3, together.size):
+                times[str(ms)] = exchange_times(together, width, n_classes)["all_reduce"]
+        if not latencies:
+            times = exchange_times(together, width, n_classes) | step_times(together, rows_each, width, n_classes)
         if together.rank == 0:
             print(json.dumps(times))
 
@@ -92,6 +133,29 @@ def launch(n_processes: int, sizes: list[str]) -> dict[str, float]:
     return times
 
 
+def latencies(given: argparse.Namespace) -> dict[str, Any]:
+    """Median seconds of an all-reduce for every number of processes and every latency."""
+    measured = []
+    words = ["0", str(given.features), str(given.classes), "--latency", *map(str, given.latency)]
+    for n_processes in given.processes:
+        for ms, seconds in launch(n_processes, words).items():
+            measured.append({"processes": n_processes, "ms": float(ms), "seconds_of_all_reduce": round(seconds, 5)})
+    return {
+        "what": "all-reduce of float64 sums, gloo on one machine, every message late by the latency",
+        "features": given.features,
+        "classes": given.classes,
+        "measured": measured,
+    }
+
+
+def write(results: dict[str, Any], path: Path | None) -> None:
+    """Print the results, and write them to a file if there is one."""
+    text = json.dumps(results, indent=1)
+    print(text)
+    if path:
+        path.write_text(text + "\n")
+
+
 def main() -> None:
     """Measure, print, and write JSON if --json is given."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -104,9 +168,13 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", nargs=3, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--latency", type=float, nargs="+", help="milliseconds of every message; no steps are timed")
     given = parser.parse_args()
     if given.child:
-        child(*given.child)
+        child(*given.child, given.latency or [])
+        return
+    if given.latency:
+        write(latencies(given), given.json)
         return
     sizes = [str(size) for size in (given.rows, given.features, given.classes)]
     best: dict[int, dict[str, float]] = {}
@@ -133,10 +201,7 @@ def main() -> None:
             for n_processes, times in sorted(best.items())
         ],
     }
-    text = json.dumps(results, indent=1)
-    print(text)
-    if given.json:
-        given.json.write_text(text + "\n")
+    write(results, given.json)
 
 
 if __name__ == "__main__":

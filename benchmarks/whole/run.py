@@ -1,17 +1,20 @@
-"""The whole run: seconds, memory and accuracy from a feature file to a trained probe, beside other libraries.
+"""The whole run, from a feature file to a trained probe: seconds, memory and accuracy, beside other libraries.
 
-    python benchmarks/whole/run.py [FILE.h5 ...] --json benchmarks/whole/results.json [--peers PYTHON] [--seeds 3]
+    python benchmarks/whole/run.py [FILE.h5 ...] --json benchmarks/whole/results.json [--peers PYTHON ...] [--seeds 3]
 
 Each training is a process of its own, so that start, imports, reading and writing count. linprobe is
 `linprobe train FILE --method noisy-gd --eps E`, without public rows, and writes its run folder. `peers.py` states what
 the others do. Without files: the built-in digits. diffprivlib 0.6.6 needs scikit-learn below 1.5, and linprobe a newer
-one, so `--peers` names the Python of an environment with opacus and diffprivlib; a library that is not there is
-skipped. No cell may take more than `LONGEST` seconds.
+one, so each `--peers` names the Python of an environment; a library takes the first that has it, or is skipped.
+A file given by --json keeps the cells that are not measured again.
+Processor seconds depend less than wall seconds on what else the machine does. No training may take more than
+`LONGEST` wall seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -24,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 DELTA, EPSILONS = "1e-5", (1.0, 3.0)
-LONGEST = 900.0
-PEERS = ("scikit-learn", "diffprivlib", "opacus")
+LONGEST = 3000.0
+PEERS = ("scikit-learn", "diffprivlib", "opacus", "jax-privacy")
 
 
-def measured(words: list[str], folder: Path) -> tuple[float, float, str] | None:
-    """Wall seconds, peak memory in MiB, and stdout of a process; None if it failed or took too long."""
+def measured(words: list[str], folder: Path) -> tuple[float, float, float, str] | None:
+    """Wall and processor seconds, peak memory in MiB, and stdout of a process; None if it failed or took too long."""
     log = folder / "stdout"
     environment = os.environ | {"XDG_STATE_HOME": str(folder / str(time.monotonic_ns()))}
     with log.open("w") as stdout:
@@ -38,7 +41,11 @@ def measured(words: list[str], folder: Path) -> tuple[float, float, str] | None:
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)
-    return None if process.returncode else (seconds, usage.ru_maxrss / 1024, log.read_text())
+    return (
+        None
+        if process.returncode
+        else (seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, log.read_text())
+    )
 
 
 def trained(tool: str, path: Path, epsilon: float, seed: int, python: str, folder: Path) -> dict[str, Any] | None:
@@ -52,12 +59,18 @@ def trained(tool: str, path: Path, epsilon: float, seed: int, python: str, folde
         ended = measured([python, script, tool, str(path), str(epsilon), str(seed)], folder)
     if ended is None:
         return None
-    seconds, memory, text = ended
+    seconds, cpu, memory, text = ended
     found = json.loads(text)
-    others = found.pop("seconds_of_other_rates", 0.0)
+    others, cpu_of_others = found.pop("of_other_rates", (0.0, 0.0))
     accuracy = found["test_accuracy"] if tool == "linprobe" else found.pop("accuracy")
     setting = {} if tool == "linprobe" else found
-    return {"accuracy": accuracy, "seconds": seconds - others, "mib": memory, **setting}
+    return {
+        "accuracy": accuracy,
+        "seconds": seconds - others,
+        "cpu_seconds": cpu - cpu_of_others,
+        "mib": memory,
+        **setting,
+    }
 
 
 def cell(tool: str, path: Path, epsilon: float, seeds: int, python: str, folder: Path) -> dict[str, Any] | None:
@@ -74,20 +87,21 @@ def cell(tool: str, path: Path, epsilon: float, seeds: int, python: str, folder:
         "accuracy": statistics.mean(accuracy),
         "std": statistics.stdev(accuracy) if seeds > 1 else None,
         "seconds": statistics.median(run["seconds"] for run in done),
+        "cpu_seconds": statistics.median(run["cpu_seconds"] for run in done),
         "mib": max(run["mib"] for run in done),
         "runs": done,
     }
 
 
-def versions(python: str) -> dict[str, str]:
-    """Versions of what is compared."""
+def environments(pythons: list[str]) -> dict[str, tuple[str, str]]:
+    """Version and Python of each library that is there."""
     code = "import json, sys; from importlib.metadata import version; print(json.dumps(version(sys.argv[1])))"
-    found = {}
-    for name in PEERS:
+    found = {"linprobe": (version("linprobe"), sys.executable)}
+    for name, python in itertools.product(PEERS, pythons):
         done = subprocess.run([python, "-c", code, name], capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            found[name] = json.loads(done.stdout)
-    return {"linprobe": version("linprobe"), **found}
+            found.setdefault(name, (json.loads(done.stdout), python))
+    return found
 
 
 def main() -> None:
@@ -95,12 +109,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--peers", default=sys.executable, help="the Python that has the other libraries")
+    parser.add_argument("--peers", action="append", help="a Python that has other libraries; may be repeated")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tools", default=",".join(("linprobe", *PEERS)), help="what to compare")
+    parser.add_argument("--eps", type=float, nargs="+", default=EPSILONS)
     given = parser.parse_args()
-    here = versions(given.peers)
-    cells = []
+    here = environments(given.peers or [sys.executable])
+    known = json.loads(given.json.read_text()) if given.json is not None and given.json.exists() else {"cells": []}
+    done = {(cell["data"], cell["tool"], cell["epsilon"]): cell for cell in known["cells"]}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         files = [path.absolute() for path in given.files]
@@ -109,20 +125,22 @@ def main() -> None:
 
             files = [folder / "digits.h5"]
             write_digits(files[0])
-        for path in files:
-            for epsilon in EPSILONS:
-                for tool in (tool for tool in given.tools.split(",") if tool in here):
-                    if tool == "scikit-learn" and epsilon != EPSILONS[0]:
-                        continue
-                    found = cell(tool, path, epsilon, given.seeds, given.peers, folder)
-                    if found is None:
-                        print(f"{path.stem:<16} {tool:<14} {epsilon:g} failed, or more than {LONGEST:g} s", flush=True)
-                        continue
-                    cells.append(found)
-                    shown = f"{found['accuracy']:.4f} +- {found['std'] or 0:.4f}  {found['seconds']:.2f} s"
-                    print(f"{path.stem:<16} {tool:<14} {epsilon:g} {shown}  {found['mib']:.0f} MiB", flush=True)
-    if given.json is not None:
-        given.json.write_text(json.dumps({"versions": here, "delta": DELTA, "cells": cells}, indent=1) + "\n")
+        tools = [tool for tool in given.tools.split(",") if tool in here]
+        for path, epsilon, tool in itertools.product(files, given.eps, tools):
+            if tool == "scikit-learn" and epsilon != given.eps[0]:
+                continue
+            found = cell(tool, path, epsilon, given.seeds, here[tool][1], folder)
+            if found is None:
+                print(f"{path.stem:<16} {tool:<14} {epsilon:g} failed, or more than {LONGEST:g} s", flush=True)
+                continue
+            done[path.stem, tool, epsilon] = found
+            shown = f"{found['accuracy']:.4f} +- {found['std'] or 0:.4f}  {found['seconds']:.2f} s wall"
+            shown += f"  {found['cpu_seconds']:.2f} s processor  {found['mib']:.0f} MiB"
+            print(f"{path.stem:<16} {tool:<14} {epsilon:g} {shown}", flush=True)
+            if given.json is not None:
+                versions = known.get("versions", {}) | {tool: found for tool, (found, _) in here.items()}
+                content = {"versions": versions, "delta": DELTA, "cells": list(done.values())}
+                given.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_checks import GroupRows, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_digests import Commitment
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
+from linprobe.data.shards import ShardedFeatures, is_pattern
 from linprobe.data.sources import ChainedSource, Source
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
 from linprobe.options import OWNER, RECORD
@@ -204,14 +205,14 @@ class Split:
 @contextmanager
 def open_features(
     path: Path | None, *, whole: bool = True, labelled: bool = True, progress: Progress | None = None
-) -> Iterator[FeatureFile]:
-    """The feature file at `path`, or the built-in digits for None.
+) -> Iterator[FeatureFile | ShardedFeatures]:
+    """The feature file at `path`, the shards that match a pattern such as `shards/*.h5`, or the digits for None.
 
     Args:
         whole: check every row first. labelled: refuse a file without training rows. progress: gets a note of the check.
 
     Raises:
-        DataError: as `FeatureFile` and `check_rows`, or a file of unlabelled rows where labels are needed.
+        DataError: as `FeatureFile`, `ShardedFeatures` and `check_rows`, or unlabelled rows where labels are needed.
     """
     if path is None or (str(path) == DIGITS and not path.exists()):
         with tempfile.TemporaryDirectory() as folder:
@@ -221,7 +222,7 @@ def open_features(
                 features.checked = True
                 yield features
         return
-    with FeatureFile(path) as features:
+    with ShardedFeatures(path) if is_pattern(path) else FeatureFile(path) as features:
         if labelled and "train" not in features.sizes:
             raise DataError(
                 f"{path} holds rows without labels, for predict, refine or --unlabelled; give a file with the group "

@@ -38,12 +38,11 @@ from linprobe.evaluation.comparison_plan import (
     Planned,
     check_request,
     left_out,
-    name_of,
     plan_runs,
 )
 from linprobe.methods import METHODS
 from linprobe.options import RECORD
-from linprobe.options.requests import CompareRequest
+from linprobe.options.requests import CompareRequest, name_of
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import unordered
 from linprobe.reporting.comparison import (
@@ -337,7 +336,7 @@ def _run_row(run: Planned, manifest: Manifest, result: Result) -> dict[str, Any]
 
 def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
     """The name of the data and the number of private rows or people, for titles of figures."""
-    name = "built-in digits" if request.features is None else request.features.stem
+    name = name_of(request.features) or "built-in digits"
     least, most = (choose(run["n_private"] for run in runs) for choose in (min, max))
     numbers = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     return f"{name}, {numbers} private {NOUNS[request.unit or RECORD]}"

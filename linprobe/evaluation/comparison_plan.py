@@ -17,7 +17,7 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
 from linprobe.options import RECORD
-from linprobe.options.requests import COMPARED, CompareRequest, TrainRequest
+from linprobe.options.requests import COMPARED, CompareRequest, TrainRequest, name_of
 from linprobe.reporting.comparison import Setting
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.settings import make_settings, method_options
@@ -152,11 +152,6 @@ def check_request(request: CompareRequest) -> None:
 
 def _budget(row: MethodRow, epsilon: float | None, delta: float) -> dict[str, Any]:
     return {"epsilon": epsilon, "delta": delta} if METHODS[row.method].spends else {}
-
-
-def name_of(path: Path | None) -> str:
-    """The name of a public file in tables and folders; empty for none."""
-    return "" if path is None else path.stem
 
 
 def plan_runs(

@@ -33,7 +33,7 @@ from linprobe.atomic_files import json_text, write_whole
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.options.requests import PdpReportRequest
+from linprobe.options.requests import PdpReportRequest, name_of
 from linprobe.reporting import plots
 from linprobe.runs import signature
 from linprobe.runs.check import check_run, check_signature, refuse_interrupted
@@ -353,7 +353,7 @@ def _pdp_report(request: PdpReportRequest) -> PdpReport:
     losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))
     worst, delta = manifest.bound
     epsilons = losses.epsilon(delta, worst)
-    title, column = f"{manifest.method} on {Path(manifest.features).stem}", "epsilon"
+    title, column = f"{manifest.method} on {name_of(Path(manifest.features))}", "epsilon"
     if not manifest.private:
         title, column = f"{title}, NOT PRIVATE (seeded)", "epsilon_if_seed_were_secret"
     if csv is not None:

@@ -66,7 +66,8 @@ class Choice:
     )
     features: Path | None = option(
         None,
-        "Feature file; - reads its path from stdin; without one, the built-in digits.",
+        "Feature file, or several as one data set, 'shards/*.h5'; - reads its path from stdin; without one, the "
+        "built-in digits.",
         argument="[FEATURES|-]",
         group="Data",
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +18,7 @@ from linprobe.parallel.process_group import ALONE, Group
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as in linprobe/__main__.py
 TIMEOUT = timedelta(minutes=30)
+AT_ONCE = 8  # parts that rank 0 receives at a time
 RESUME = "start all of them again, with --resume if a checkpoint was kept"
 Value = TypeVar("Value")
 
@@ -96,10 +99,16 @@ class TorchGroup(Group):
         if self.rank > 0:
             _guarded(lambda: self._dist.send(self._flat(total), 0))
         else:
-            other = np.empty_like(total)
-            for rank in range(1, self.size):
-                _guarded(lambda rank=rank: self._dist.recv(self._flat(other), rank))  # type: ignore[misc]
-                total += other
+            # the next parts are on their way while one is added, so that their latencies overlap
+            coming: deque[tuple[Any, NDArray[Any]]] = deque()
+            for rank in range(1, self.size + AT_ONCE):
+                if rank < self.size:
+                    other = np.empty_like(total)
+                    coming.append((_guarded(partial(self._dist.irecv, self._flat(other), rank)), other))
+                if coming and (rank >= self.size or len(coming) == AT_ONCE):
+                    receiving, part = coming.popleft()
+                    _guarded(receiving.wait)
+                    total += part
         return self.broadcast(total)
 
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:

@@ -17,6 +17,7 @@ from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, priv
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference, is_known
 from linprobe.data.owners import refuse_both_sides
 from linprobe.data.row_checks import GroupRows, compare_test_rows, share_people, share_rows
+from linprobe.data.shards import is_there
 from linprobe.errors import DataError, PrivacyError, Progress
 from linprobe.methods import find_method
 from linprobe.runs.manifest import Manifest
@@ -39,7 +40,7 @@ def features_of(run: RunFolder, features: Path | None) -> Path | None:
     recorded = run.manifest.features
     if recorded == DIGITS:
         return None
-    if not Path(recorded).is_file():
+    if not is_there(Path(recorded)):
         raise DataError(
             f"run {run.folder} was trained on {recorded}, which is not at {Path(recorded).absolute()}; the run or the "
             "file was moved; give the feature file, or run the command in the folder where the run was trained"
@@ -149,7 +150,7 @@ def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progr
     The run's own feature file was checked when it was opened. If it is not here, a note says that nothing is compared.
     """
     recorded = Path(run.manifest.features)
-    if recorded.is_file() and recorded.samefile(features.path):
+    if recorded == features.path or (recorded.is_file() and recorded.samefile(features.path)):
         return
     with training_file(run, features.path, progress) as training:
         if training is None:

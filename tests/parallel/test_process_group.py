@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from linprobe.parallel import torch_group
 from linprobe.parallel.process_group import ALONE, Group, in_group
+from tests.processes import ended, start_copy
 
 
 def test_calls_do_what_a_group_promises() -> None:
@@ -44,3 +47,21 @@ def test_the_error_of_a_member_ends_all(failing: int) -> None:
 
     with pytest.raises(ValueError, match=f"rank {failing} failed"):
         in_group(3, member)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 8])
+def test_processes_add_parts_in_rank_order_however_many_arrive_at_once(tmp_path: Path, at_once: int) -> None:
+    import torch.distributed as dist
+
+    parts = [np.array([1.0, 0.5]), np.array([1e16, 1.0]), np.array([-1e16, 2.0]), np.array([3.0, 4.0])]
+
+    def member(rank: int) -> int:
+        torch_group.AT_ONCE = at_once
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(str(tmp_path / "store"), 4), rank=rank, world_size=len(parts)
+        )
+        total = torch_group.TorchGroup(rank, len(parts)).all_reduce(parts[rank])
+        return 0 if total.tolist() == [((1.0 + 1e16) - 1e16) + 3.0, 7.5] else 1
+
+    children = [start_copy(lambda rank=rank: member(rank)) for rank in range(len(parts))]  # type: ignore[misc]
+    assert [ended(child) for child in children] == [0] * len(parts)

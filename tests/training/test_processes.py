@@ -33,7 +33,7 @@ from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.train import train_run
 from tests.conftest import gaussian_rows, write_unlabelled
-from tests.processes import ended, free_port, start_copy
+from tests.processes import PATIENCE, ended, free_port, start_copy
 from tests.training.test_checkpoint import SAMPLED, check_equal, unfinished
 
 N_PRIVATE = 3 * SHARD_ROWS + 700
@@ -249,6 +249,51 @@ def test_torchrun_trains_and_prints_one_path(group_runs: GroupRuns, tmp_path: Pa
     one = replace(request_of(group_runs.folder, "noisy-gd", tmp_path / "one"), noise_seed=3, insecure_seed=True)
     train_run(one, Silent())
     check_equal(group_runs.folder / "seeded", tmp_path / "one")
+
+
+ELASTIC = """
+import os, signal, sys
+from linprobe.cli import run
+from linprobe.mechanisms import noise
+from linprobe.errors import Silent
+
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+noise.os.urandom = lambda n: bytes([1 + attempt]) * n
+left = [{dies_at}]
+
+def dies(self, count=1):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if os.environ["RANK"] == "1" and attempt == 0:
+    Silent.step = dies
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_an_elastic_restart_goes_on_from_the_checkpoint_with_the_same_noise(
+    group_runs: GroupRuns, tmp_path: Path
+) -> None:
+    from torch.distributed import run as torchrun
+
+    script = tmp_path / "elastic.py"
+    script.write_text(ELASTIC.format(dies_at=DIES_AT))
+    sampled = ["--method", "dp-sgd", "--q", 0.3, "--accountant", "rdp", "--resume"]
+    words = command(group_runs.folder, "elastic", *sampled)
+    # standalone: the static rendezvous keeps its store, with addresses of dead processes in it
+    given = ["--nproc-per-node", "2", "--max-restarts", "1", "--standalone", str(script), *words]
+
+    def launch() -> int:
+        os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+        os.dup2(os.open(tmp_path / "stdout", os.O_WRONLY | os.O_CREAT), 1)
+        torchrun.main(given)
+        return 0
+
+    assert ended(start_copy(launch), 3 * PATIENCE) == 0  # five processes import torch, one after another
+    assert (tmp_path / "stdout").read_text() == f"{group_runs.folder / 'elastic'}\n"
+    # other bytes of the operating system after the restart: a run from the start would have other noise
+    check_equal(group_runs.folder / "elastic", group_runs.folder / "whole")
 
 
 class Second(Group):

@@ -4,7 +4,7 @@
                                         [--sets digits ...] [--later] [--json FILE] [FILE.npz ...]
 
 Sets: the built-in digits, the synthetic sets of `benchmarks/accuracy/synthetic.py`, breast-cancer and wine of
-scikit-learn (log(1 + x)), on which nothing was tuned, and files with X_train, y_train, X_test, y_test, of which at most
+scikit-learn (log(1 + x)), held out until `--later`, and files with X_train, y_train, X_test, y_test, of which at most
 25,000 training rows are used. Their training rows are divided at random into private rows and unlabelled ones.
 `only-public` has 2 labelled rows of each class and no private row: what it gains is no gain of private rows. A seed
 chooses these rows; noise is fresh. With `--json`, the rows of the file are not measured anew.

@@ -52,7 +52,7 @@ class Lines:
 def changed(content: bytes, draw: random.Random) -> bytes:
     """Changed bytes, or a digit of a number in its place, which JSON and texts survive."""
     if draw.random() < 0.5:
-        return mutated(content, draw.randrange(1 << 30))
+        return mutated(content or b"\0", draw.randrange(1 << 30))
     digits = [place for place, byte in enumerate(content) if 48 <= byte <= 57]
     if not digits:
         return content[: draw.randrange(len(content) + 1)]

@@ -112,6 +112,21 @@ def evidence() -> str:
     return "\n\n".join(parts)
 
 
+def held_out() -> str:
+    """Accuracy in percent on the data sets that no default was chosen on: data and methods by epsilon."""
+    path = DOCS.parent / "benchmarks" / "accuracy" / "held_out.json"
+    found = [{**row, "figures": row["accuracies"]} for row in json.loads(path.read_text(encoding="utf-8"))["results"]]
+    epsilons, lines = _epsilons(found), []
+    for data, shots in dict.fromkeys((row["data"], row["shots"]) for row in found):
+        rows = [row for row in found if (row["data"], row["shots"]) == (data, shots)]
+        free = ", ".join(f"{row['row']} {_shown(row)}" for row in rows if row["epsilon"] is None)
+        lines.append([f"**{data}**, {_with_public(shots)}: {free}", *[""] * len(epsilons)])
+        for name in dict.fromkeys(row["row"] for row in rows if row["epsilon"] is not None):
+            cells = {row["epsilon"]: row for row in rows if row["row"] == name}
+            lines.append([name, *(_shown(cells[epsilon]) if epsilon in cells else "" for epsilon in epsilons)])
+    return _table(("method", *(f"eps {epsilon:g}" for epsilon in epsilons)), lines)
+
+
 def _seen(data: str, studies: Mapping[tuple[str, int], list[dict[str, Any]]]) -> str:
     """What the figure of a data set shows, for readers who do not see it: the default method and its levels."""
     words = []
@@ -375,7 +390,7 @@ PAGES: dict[Path, list[Callable[[], str]]] = {
     DOCS / "python.md": [classes, arguments],
     DOCS / "methods" / "README.md": [methods, choices, measured],
     DOCS / "run-folder.md": [proofs, words, papers],
-    DOCS / "evidence.md": [evidence],
+    DOCS / "evidence.md": [held_out, evidence],
     DOCS / "enough.md": [attack_success],
     DOCS.parent / "README.md": [reached],
     DOCS.parent / "benchmarks" / "README.md": [speed],

@@ -178,10 +178,12 @@ READ_FAULTS = {
 def read_fault(what: str, error: BaseException) -> LinprobeError | None:
     """The error to raise if `what` could not be read for a reason outside the file; None if the file is at fault.
 
-    HDF5 states the cause of a failed read in the text of its message alone.
+    HDF5 states the cause of a failed read in the text of its message alone. zipfile raises "not a zip file" while it
+    handles the failed read.
     """
     stated = re.search(r"\berrno = ([0-9]+)", str(error))
-    cause = getattr(error, "errno", None) or (int(stated[1]) if stated else 0)
+    cause = getattr(error, "errno", None) or getattr(error.__context__, "errno", None)
+    cause = cause or (int(stated[1]) if stated else 0)
     if cause not in READ_FAULTS:
         return None
     return LinprobeError(f"{what} cannot be read ({os.strerror(cause)}); {READ_FAULTS[cause]}")

@@ -28,7 +28,7 @@ from linprobe.errors import Silent
 from linprobe.options.requests import TrainRequest
 from linprobe.training.train import train_run
 
-EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, 8.0)
+EPSILONS = (0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 8.0)
 WITHOUT_PUBLIC = ("noisy-gd", "dp-sgd", "dpsgd-f", "dp-ls", "dp-fc", "dp-newton", "prototypes")
 WITH_PUBLIC = (
     "adamix", "noisy-gd", "ngd", "ppgd", "dp-sgd", "dpsgd-f", "mirror-descent", "dope-sgd", "adadps", "fully-private",

@@ -1,7 +1,7 @@
 """What public rows without labels add to a run of the same epsilon, as JSON and printed lines.
 
     python benchmarks/unlabelled/run.py [--seeds 3] [--epsilons 0.1 0.5 1 3] [--kinds alike half ...]
-                                        [--sets digits ...] [--json FILE] [FILE.npz ...]
+                                        [--sets digits ...] [--later] [--json FILE] [FILE.npz ...]
 
 Sets: the built-in digits, the synthetic sets of `benchmarks/accuracy/synthetic.py`, breast-cancer and wine of
 scikit-learn (log(1 + x)), on which nothing was tuned, and files with X_train, y_train, X_test, y_test, of which at most
@@ -10,8 +10,10 @@ scikit-learn (log(1 + x)), on which nothing was tuned, and files with X_train, y
 chooses these rows; noise is fresh. With `--json`, the rows of the file are not measured anew.
 
 Measured are a run without unlabelled rows and one with them, on the test rows; and the first, refined afterwards, on
-the unlabelled rows (predicted together). Further unlabelled rows, at epsilon 0.5 and 1: few rows, another balance of
-classes (Zipf's law), half of the classes, a fifth of rows of no class, and only such rows.
+the unlabelled rows (predicted together). `--later` leaves out the run with them, and refines the first afterwards as
+`refine` does; runs that are not centred, which `refine` refuses, keep their weights. Further unlabelled rows, at
+epsilon 0.5 and 1: few rows, another balance of classes (Zipf's law), half of the classes, a fifth of rows of no class,
+and only such rows.
 """
 
 from __future__ import annotations
@@ -87,20 +89,27 @@ def share(scores: np.ndarray, y: np.ndarray) -> float:
     return round(100 * float((scores.argmax(axis=1) == y)[y >= 0].mean()), 2) if (y >= 0).any() else 0.0
 
 
-def measure(plain: Any, probe: Any, unlabelled: Rows, test: Rows) -> dict[str, Any]:
-    """Accuracy without and with unlabelled rows, in per cent."""
+def measure(plain: Any, probe: Any | None, unlabelled: Rows, test: Rows) -> dict[str, Any]:
+    """Accuracy without and with unlabelled rows, in per cent; `probe` is None to refine `plain` as `refine` does."""
     weights, privacy = np.ascontiguousarray(plain.coef_.T), plain.privacy_
     releases = [Releases(**release) for release in privacy["releases"] or ()]
     known = Known.of(privacy["n_private"], releases, centred=plain.centre_ != "none")
     rows, places = gathered([unlabelled[0]], len(unlabelled[0]), *weights.shape)
-    found = refined_weights(rows, weights, plain.intercept_, known)
+    together = refined_weights(rows, weights, plain.intercept_, known, together=True)
+    if probe is not None:
+        refined = np.ascontiguousarray(probe.coef_.T), probe.intercept_
+    elif plain.centre_ == "none":
+        refined = weights, plain.intercept_
+    else:
+        later = refined_weights(rows, weights, plain.intercept_, known)
+        refined = later.weights, later.bias
     labels = unlabelled[1][places]
     return {
         "plain": share(class_scores(test[0], weights, plain.intercept_), test[1]),
-        "refined": share(class_scores(test[0], np.ascontiguousarray(probe.coef_.T), probe.intercept_), test[1]),
+        "refined": share(class_scores(test[0], *refined), test[1]),
         "plain_unlabelled": share(class_scores(rows, weights, plain.intercept_), labels),
-        "together": share(found.scores, labels),
-        "centre": probe.centre_,
+        "together": share(together.scores, labels),
+        "centre": (plain if probe is None else probe).centre_,
     }
 
 
@@ -124,6 +133,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5, 1.0, 3.0])
     parser.add_argument("--kinds", nargs="+")
     parser.add_argument("--sets", nargs="+")
+    parser.add_argument("--later", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("files", nargs="*", type=Path)
     arguments = parser.parse_args()
@@ -142,7 +152,8 @@ def main() -> None:
             seeds = range(arguments.seeds if missing else 0)
             plain = [trained(method, epsilon, private, seed, None) for seed in seeds]
             for kind, rows in missing.items():
-                probes = [trained(method, epsilon, private, seed, rows[0]) for seed in seeds]
+                given = None if arguments.later else rows[0]
+                probes = [None if given is None else trained(method, epsilon, private, seed, given) for seed in seeds]
                 runs = [measure(*pair, rows, test) for pair in zip(plain, probes, strict=True)]
                 facts = {"data": name, "unlabelled": kind, "rows": len(rows[0]), "method": method, "epsilon": epsilon}
                 results[name, kind, method, epsilon] = {**facts, "n_private": n, "runs": runs}

@@ -16,7 +16,7 @@ from typing import IO
 from linprobe.accounting.events import LARGEST_FIGURE, GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PUBLIC_MODE, lock, open_regular
-from linprobe.errors import PrivacyError
+from linprobe.errors import LinprobeError, PrivacyError, read_fault
 
 LONGEST_LINE = 4096  # bytes; a longer line is no event
 LONGEST_SELECTION = 1 << 24  # bytes
@@ -194,9 +194,11 @@ def _opened(path: Path, content: bytes | None) -> IO[bytes]:
     return open_regular(path) if content is None else BytesIO(content)
 
 
-def unreadable(path: Path, error: OSError) -> PrivacyError:
+def unreadable(path: Path, error: OSError) -> LinprobeError:
     """The error about a ledger that cannot be read."""
-    return PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven; restore it")
+    return read_fault(f"ledger {path}", error) or PrivacyError(
+        f"ledger {path} cannot be read ({error}); without it no epsilon can be proven; restore it"
+    )
 
 
 def _is_selection(line: bytes) -> bool:

@@ -25,7 +25,7 @@ from linprobe.cli._command import (
     taken_out,
     typer_function,
 )
-from linprobe.errors import ADVICE, LinprobeError, advice
+from linprobe.errors import ADVICE, READ_FAULTS, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 from linprobe.parallel import available_memory
 
@@ -148,7 +148,7 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
         return f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1
     if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
         return f"{error.name} is not installed, and this command needs it; pip install linprobe, with all it needs", 1
-    if isinstance(error, OSError) and error.errno in ADVICE:
+    if isinstance(error, OSError) and error.errno in {**ADVICE, **READ_FAULTS}:
         return f"{error}; {advice(error)}", 1
     return f"{type(error).__name__}: {error}; run again with --debug to see where", 1
 

@@ -24,6 +24,7 @@ RECORDS_AT_ONCE = 1 << 16
 ALL = slice(None)
 PRIVATE = "private"
 COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "preprocessing", "image_size", "extraction_digest")
+UNSTATED = {"views": 1}  # what an entry of the preprocessing is where it is not stated
 ALWAYS_COMPARED = ("backbone", "weights_digest")
 SHOWN = 80  # characters of a value in a message
 BY_CHANCE = 1000  # one row in so many may be in both groups: a photograph that a collection holds twice
@@ -298,7 +299,7 @@ def extraction_of(description: Description) -> dict[str, Any]:
 
     Returns: extraction_digest, backbone, weights, weights_digest, arguments, tensor, preprocessing (an object, or the
         text of an imported file), image_size, normalisation, precision, dtype. None or empty where the file does not
-        say.
+        say. And layer, if it is not the network's own output.
     """
     settings = _object(description.extraction) or {}
     return {
@@ -308,6 +309,7 @@ def extraction_of(description: Description) -> dict[str, Any]:
         "weights_digest": description.weights_digest,
         "arguments": settings.get("arguments"),
         "tensor": description.tensor,
+        **({"layer": settings["layer"]} if "layer" in settings else {}),
         "preprocessing": _object(description.preprocessing) or description.preprocessing,
         "image_size": settings.get("image_size"),
         "normalisation": description.normalisation,
@@ -348,7 +350,8 @@ def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str,
             continue
         if isinstance(here, dict) and isinstance(there, dict):
             inner = next(key for key in sorted({*here, *there}) if here.get(key) != there.get(key))
-            return f"{name} {inner}", _shown(here.get(inner)), _shown(there.get(inner))
+            left_out = UNSTATED.get(inner)
+            return f"{name} {inner}", _shown(here.get(inner, left_out)), _shown(there.get(inner, left_out))
         return name, _shown(here), _shown(there)
     return None
 

@@ -32,13 +32,13 @@ def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
     n_segments = x.shape[1] // SEGMENT
     whole = n_segments * SEGMENT
     segments = x[:, :whole].reshape(len(x), n_segments, SEGMENT)
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # invalid: NaN and infinity, refused elsewhere
         sums: NDArray[np.float64] = np.einsum("isj,isj->is", segments, segments).astype(np.float64).sum(axis=1)
         sums += np.einsum("ij,ij->i", x[:, whole:], x[:, whole:])
-    odd = ~((sums > SQUARES[0]) & (sums < SQUARES[1]))
-    if odd.any():
-        wide = x[odd].astype(np.float64)
-        sums[odd] = np.einsum("ij,ij->i", wide, wide)
+        odd = ~((sums > SQUARES[0]) & (sums < SQUARES[1]))
+        if odd.any():
+            wide = x[odd].astype(np.float64)
+            sums[odd] = np.einsum("ij,ij->i", wide, wide)
     norms: NDArray[np.float64] = np.sqrt(sums)
     return norms
 

@@ -8,7 +8,15 @@ from pathlib import Path
 
 from linprobe.atomic_files import check_place
 from linprobe.errors import DataError, LinprobeError, Progress, UsageError, advice, reading, require
-from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, family_of
+from linprobe.extraction.request import (
+    DEFAULT,
+    LAYERS,
+    ExtractOutcome,
+    ExtractRequest,
+    Recipe,
+    check_layer,
+    family_of,
+)
 from linprobe.options.declaration import declared
 
 # arguments that do not change how an image becomes a row
@@ -52,8 +60,10 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
         UsageError: a value that is not allowed, or an output path that cannot or must not be written. DataError: no
         such source, or no recipe in the run or file.
     """
-    if request.backbone is not None:
-        family_of(request.backbone)
+    backbone = request.backbone or DEFAULT
+    family = family_of(backbone)
+    if request.like is None:
+        check_layer(backbone, request.layer, LAYERS.get(family, ()))
     require("extract", "extract")
     from linprobe.extraction.sources import located
     from linprobe.extraction.sources.folders import check_unlabelled
@@ -139,6 +149,7 @@ def _recipe(path: Path) -> Recipe:
             weights=extraction["weights"],
             weights_digest=extraction["weights_digest"],
             arguments=dict(extraction["arguments"] or {}),
+            layer=extraction.get("layer"),
             preprocessing=preprocessing,
             image_size=(int(size[0]), int(size[1])),
             extraction_digest=extraction["extraction_digest"],

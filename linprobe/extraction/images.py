@@ -13,7 +13,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,13 @@ MAX_SIDE = 1_000_000  # Pillow holds several rows of an image beside it
 _ORIENTATION = 0x0112
 _GREY = ("1", "L", "LA", "La")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+SHIFTS_PER_SIDE = 16
+# (down, right, mirrored): where a view is, in steps of a sixteenth of its side, at least a pixel, from the centre crop.
+# The order alternates corners and mirror images, so that few views already see both sides; all are the ten-crop test.
+VIEWS = (
+    (0, 0, False), (0, 0, True), (-1, -1, False), (1, 1, True), (-1, 1, False), (1, -1, True), (1, 1, False),
+    (-1, -1, True), (1, -1, False), (-1, 1, True),
+)  # fmt: skip
 
 
 def decode(content: bytes | NDArray[np.uint8], mode: str | None) -> Image.Image:
@@ -99,6 +106,7 @@ class ImageTransform:
         interpolation: one of INTERPOLATIONS.
         mean, std: one number per channel, for values in [0, 1].
         mode: RGB, or L for one grey channel.
+        views: number of views of an image, the first ones of VIEWS.
 
     Raises:
         ParameterError: a value out of range, or another number of means or stds than of channels.
@@ -110,15 +118,12 @@ class ImageTransform:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     mode: str = "RGB"
+    views: int = 1
 
     def __post_init__(self) -> None:
-        sides = (self.resize,) if isinstance(self.resize, int) else (self.resize or ())
-        if any(side < 1 for side in (*sides, *(self.crop or ()))):
-            raise ParameterError(f"resize is {self.resize} and crop {self.crop}; allowed: whole numbers above 0")
-        if self.crop is not None and isinstance(self.resize, int) and max(self.crop) > self.resize:
-            raise ParameterError(
-                f"crop is {self.crop} and resize {self.resize}; allowed: a crop no larger than the resized image"
-            )
+        if self.views not in range(1, len(VIEWS) + 1):
+            raise ParameterError(f"views is {self.views}; allowed: whole numbers from 1 to {len(VIEWS)}")
+        self._check_sizes()
         if self.interpolation not in INTERPOLATIONS:
             raise ParameterError(f"interpolation is {self.interpolation!r}; allowed: {', '.join(INTERPOLATIONS)}")
         channels = len(self.mode)  # "RGB" or "L"
@@ -129,6 +134,15 @@ class ImageTransform:
             raise ParameterError(f"mean is {self.mean}; allowed: numbers from -1000 to 1000")
         if any(not 1e-6 <= value <= 1e6 for value in self.std):
             raise ParameterError(f"std is {self.std}; allowed: numbers from 1e-06 to 1e+06")
+
+    def _check_sizes(self) -> None:
+        sides = (self.resize,) if isinstance(self.resize, int) else (self.resize or ())
+        if any(side < 1 for side in (*sides, *(self.crop or ()))):
+            raise ParameterError(f"resize is {self.resize} and crop {self.crop}; allowed: whole numbers above 0")
+        if self.crop is not None and isinstance(self.resize, int) and max(self.crop) > self.resize:
+            raise ParameterError(
+                f"crop is {self.crop} and resize {self.resize}; allowed: a crop no larger than the resized image"
+            )
 
     def overridden(
         self,
@@ -147,19 +161,20 @@ class ImageTransform:
         """
         channels = len(self.mode)
         mean, std = (each * channels if each is not None and len(each) == 1 else each for each in (mean, std))
-        return ImageTransform(
-            self.resize if resize is None else resize or None,
-            self.crop if crop is None else (crop, crop) if crop else None,
-            interpolation or self.interpolation,
-            mean or self.mean,
-            std or self.std,
-            self.mode,
+        return replace(
+            self,
+            resize=self.resize if resize is None else resize or None,
+            crop=self.crop if crop is None else (crop, crop) if crop else None,
+            interpolation=interpolation or self.interpolation,
+            mean=mean or self.mean,
+            std=std or self.std,
         )
 
     @property
     def text(self) -> str:
-        """All fields as JSON, for the feature file and its digest."""
-        return json.dumps(asdict(self), sort_keys=True)
+        """All fields as JSON, for the feature file and its digest; a single view goes without saying."""
+        fields = {name: value for name, value in asdict(self).items() if (name, value) != ("views", 1)}
+        return json.dumps(fields, sort_keys=True)
 
     @property
     def output_size(self) -> tuple[int, int] | None:
@@ -167,7 +182,14 @@ class ImageTransform:
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
-        """Resized and cropped pixels, uint8 (height, width, channels).
+        """Resized and cropped pixels of the first view, uint8 (height, width, channels). Raises as `shown`."""
+        first: NDArray[np.uint8] = self.shown(image)[0]
+        return first
+
+    def shown(self, image: Image.Image) -> NDArray[np.uint8]:
+        """Resized and cropped pixels of all views, uint8 (views, height, width, channels).
+
+        A shifted view that reaches beyond the image's border shows the image's reflection there.
 
         Raises:
             UnreadableImage: the image is smaller than the crop, or so narrow that resizing exceeds MAX_PIXELS.
@@ -180,14 +202,22 @@ class ImageTransform:
                     f"{image.width} x {image.height} pixels, so narrow that resizing gives more than {MAX_PIXELS:,}"
                 )
             image = transforms.resize(image, size, InterpolationMode(self.interpolation))
-        if self.crop is not None:
-            if image.height < self.crop[0] or image.width < self.crop[1]:
-                raise UnreadableImage(
-                    f"{image.width} x {image.height} pixels, smaller than the crop of {self.crop[1]} x {self.crop[0]}; "
-                    "give --resize"
-                )
-            image = transforms.center_crop(image, list(self.crop))
-        return np.atleast_3d(np.asarray(image, dtype=np.uint8))  # also for one channel
+        if self.crop is not None and (image.height < self.crop[0] or image.width < self.crop[1]):
+            raise UnreadableImage(
+                f"{image.width} x {image.height} pixels, smaller than the crop of {self.crop[1]} x {self.crop[0]}; "
+                "give --resize"
+            )
+        height, width = self.crop or (image.height, image.width)
+        top, left = round((image.height - height) / 2), round((image.width - width) / 2)
+        down, right = (max(1, side // SHIFTS_PER_SIDE) if self.views > 1 else 0 for side in (height, width))
+        whole = np.atleast_3d(np.asarray(image, dtype=np.uint8))  # also for one channel
+        padded = np.pad(whole, ((down, down), (right, right), (0, 0)), mode="reflect")
+        views = np.empty((self.views, height, width, whole.shape[2]), dtype=np.uint8)
+        for view, (rows, columns, mirrored) in zip(views, VIEWS, strict=False):
+            start, first = top + (1 + rows) * down, left + (1 + columns) * right
+            shown = padded[start : start + height, first : first + width]
+            view[:] = shown[:, ::-1] if mirrored else shown
+        return views
 
     def normaliser(self, device: torch.device) -> Callable[[Tensor], Tensor]:
         """Function from uint8 pixels (rows, channels, height, width) on `device` to normalised float32 images."""
@@ -198,8 +228,8 @@ class ImageTransform:
 
 
 Batch = tuple[int, Tensor, Tensor, Tensor, list[tuple[int, str]]]
-"""Batch number; pixels (rows, channels, height, width), status (rows,) and keys (rows, KEY_BYTES), all uint8; and
-(row, reason) for each unreadable image. The first half of a key is a digest of the pixels after the transform, which
+"""Batch number; pixels (rows * views, channels, height, width), status (rows,) and keys (rows, KEY_BYTES), all uint8;
+and (row, reason) for each unreadable image. The first half of a key is a digest of the pixels of the first view, which
 identifies copies of an image. The second half is a digest of the image before the transform, so it does not depend on
 the network."""
 
@@ -227,7 +257,8 @@ class Batches(Dataset[Batch]):
         rows = self.rows(batch)
         # channels last: the layout of decoded images and of the fastest convolutions
         # NumPy, because torch would start threads in every worker
-        pixels = np.zeros((len(rows), *self.size, len(self.transform.mean)), dtype=np.uint8)
+        shape = (len(rows), self.transform.views, *self.size, len(self.transform.mean))
+        pixels = np.zeros(shape, dtype=np.uint8)
         status = np.full(len(rows), DONE, dtype=np.uint8)
         keys = np.zeros((len(rows), KEY_BYTES), dtype=np.uint8)
         unread: list[tuple[int, str]] = []
@@ -238,21 +269,21 @@ class Batches(Dataset[Batch]):
                 keys[place, SOURCE_KEY] = _key_of(
                     content if isinstance(content, bytes) else np.ascontiguousarray(content).data
                 )
-                keys[place, PIXEL_KEY] = _key_of(pixels[place].data)
+                keys[place, PIXEL_KEY] = _key_of(pixels[place, 0].data)
             except UnreadableImage as error:
                 status[place] = SKIPPED
                 unread.append((row, str(error)))
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        images = torch.from_numpy(pixels).flatten(0, 1).permute(0, 3, 1, 2)
         return batch, images, torch.from_numpy(status), torch.from_numpy(keys), unread
 
     def _pixels(self, content: Any) -> NDArray[np.uint8]:
-        """Pixels of one row, uint8 (height, width, channels).
+        """Pixels of one row, uint8 (views, height, width, channels).
 
         Raises:
             UnreadableImage: the image cannot be decoded, or its size after the transform is not `size`.
         """
-        pixels = self.transform.pixels(decode(content, self.transform.mode))
-        height, width = pixels.shape[:2]
+        pixels = self.transform.shown(decode(content, self.transform.mode))
+        height, width = pixels.shape[1:3]
         if (height, width) != self.size:
             raise UnreadableImage(
                 f"{width} x {height} pixels where the first test image has {self.size[1]} x {self.size[0]}; "

@@ -77,14 +77,15 @@ class Network:
 
     Args:
         plan: backbone, device and precision.
-        shrink: on running out of memory, halve the number of images per forward pass instead of failing.
+        shrink: on running out of memory, halve the number of views per forward pass instead of failing.
     """
 
     def __init__(self, plan: ExtractionPlan, *, shrink: bool) -> None:
         self.device, self.shrink = plan.device, shrink
         self._normalise = plan.backbone.transform.normaliser(plan.device)
         self.precision = PRECISIONS[plan.precision]
-        self.at_once = int(plan.settings["batch_size"])
+        self.views = plan.backbone.transform.views
+        self.at_once = int(plan.settings["batch_size"]) * self.views
         model = plan.backbone.model.to(plan.device)
         self._model: Callable[[Tensor], Tensor] = model.to(memory_format=torch.channels_last)
         if plan.precision == "float32":
@@ -93,7 +94,10 @@ class Network:
             torch.backends.cuda.matmul.allow_tf32 = False
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Map uint8 pixels (rows, channels, height, width) to float32 features (rows, n_features) on the device.
+        """Map uint8 pixels (rows * views, channels, height, width) to float32 features (rows, n_features).
+
+        A row is the mean of the features of the views of one image, so it is a function of this image alone. It stays
+        on the device.
 
         Raises:
             LinprobeError: out of memory, and shrinking is off or at one image already.
@@ -101,7 +105,8 @@ class Network:
         while True:
             try:
                 parts = [self._forward(part) for part in torch.split(pixels, self.at_once)]
-                return parts[0] if len(parts) == 1 else torch.cat(parts)
+                features = parts[0] if len(parts) == 1 else torch.cat(parts)
+                return features if self.views == 1 else features.view(-1, self.views, features.shape[1]).mean(dim=1)
             except RuntimeError as error:
                 if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                     raise

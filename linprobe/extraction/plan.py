@@ -46,7 +46,7 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
     # the names of clip and timm networks contain the name of their weights
     named = recipe.weights if recipe.weights and not random and ":" not in recipe.backbone else None
     wanted = named if weights is None else weights
-    backbone = load_backbone(recipe.backbone, wanted, random and weights is None, recipe.arguments)
+    backbone = load_backbone(recipe.backbone, wanted, random and weights is None, recipe.arguments, recipe.layer)
     digest = backbone.weights_digest()
     if digest != recipe.weights_digest:
         raise DataError(
@@ -81,7 +81,8 @@ def prompt_parts(
     """
     if backbone.encode_text is None or not source.class_names:
         if class_names is not None or templates is not None:
-            raise UsageError(f"backbone {backbone.name} has no text tower; leave out --class-names and --templates")
+            of = f"layer {backbone.layer} of" if backbone.layer else "backbone"
+            raise UsageError(f"{of} {backbone.name} has no text tower; leave out --class-names and --templates")
         return None
     names = source.class_names
     if class_names is not None:
@@ -206,7 +207,7 @@ def make_plan(
     backbone = _with_transform(request, source, backbone)
     transform = backbone.transform
     default = BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU
-    batch_size = request.batch_size or default
+    batch_size = request.batch_size or max(1, default // transform.views)
     precision = _precision(request.precision, backbone, device)
     size = transform.output_size or (_test_size(request, source, transform) if recipe is None else recipe.image_size)
     batches = {group: Batches(members, transform, batch_size, size) for group, members in source.groups.items()}
@@ -220,6 +221,7 @@ def make_plan(
         "weights_digest": backbone.weights_digest(),
         "arguments": backbone.arguments,
         "tensor": backbone.tensor,
+        **backbone.stated_layer,
         "transform": json.loads(transform.text),
         "image_size": size,
         "source": source.name,
@@ -254,7 +256,7 @@ def _with_transform(request: ExtractRequest, source: ImageSource, backbone: Back
         looked_at = set() if request.private_test else first_shapes(_public_images(request, source), LOOKED_AT)
         transform = backbone.transform_for(looked_at)
     transform = transform.overridden(request.resize, request.crop, request.mean, request.std, request.interpolation)
-    return replace(backbone, transform=transform)
+    return replace(backbone, transform=transform if request.like else replace(transform, views=request.views))
 
 
 def _public_images(request: ExtractRequest, source: ImageSource) -> Members:

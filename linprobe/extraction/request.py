@@ -1,5 +1,6 @@
 """What `linprobe extract` knows of backbones, recipes and its outcome. Imports neither torch nor NumPy."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ FAMILIES = {
     "pixels": "scattering",
     "scattering": "scattering",
 }
+DEFAULT, DEFAULT_WITHOUT_WEIGHTS = "resnet50", "scattering"  # the second if the weights of the first are out of reach
+LAYERS = {"clip": ("pre-projection",), "timm": ("last4+avg",)}  # by family; no network has another choice of layer
 ALLOWED = (
     "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4, wrn-40-4, wrn-28-10, timm:NAME, pixels, scattering"
 )
@@ -31,6 +34,7 @@ class Recipe:
     Attributes:
         name: the run or feature file. class_names: its classes, in label order.
         backbone, arguments: the network. weights: a name, or the name of a file. weights_digest: SHA-256 of them.
+        layer: a value of `--layer`; None for the network's own output.
         preprocessing: fields of `ImageTransform`. image_size: (height, width) of the network's input.
         extraction_digest: of all of these.
     """
@@ -41,6 +45,7 @@ class Recipe:
     weights: str
     weights_digest: str
     arguments: dict[str, Any]
+    layer: str | None
     preprocessing: dict[str, Any]
     image_size: tuple[int, int]
     extraction_digest: str
@@ -82,6 +87,15 @@ def family_of(backbone: str) -> str:
     if family not in FAMILIES or ((":" in backbone) != (family in ("clip", "timm")) and backbone != "clip"):
         raise UsageError(f"backbone is {backbone!r}; allowed: {ALLOWED}")
     return FAMILIES[family]
+
+
+def check_layer(backbone: str, layer: str | None, allowed: Collection[str]) -> None:
+    """UsageError if a layer is named that is none of the `allowed` ones of this backbone."""
+    if layer is not None and layer not in allowed:
+        raise UsageError(
+            f"layer is {layer!r}; allowed for backbone {backbone}: {', '.join(allowed) or 'none'}; leave out --layer "
+            "for the output of the network"
+        )
 
 
 CLASS = "one class name"

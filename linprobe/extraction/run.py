@@ -91,7 +91,7 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> Ex
     if recipe is not None:
         backbone = backbone_like(recipe, request.weights)
     else:
-        backbone = load_default(*weights) if named is None else load_backbone(named, *weights)
+        backbone = load_default(*weights) if named is None else load_backbone(named, *weights, request.layer)
     if group.rank == 0:
         group.broadcast_text(backbone.name if named is None else named)
     return make_plan(request, recipe, source, backbone, device)

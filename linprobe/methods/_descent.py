@@ -43,7 +43,7 @@ from linprobe.data.rows import Rows
 from linprobe.gradients.loss import Weights
 from linprobe.methods._base import Problem, Schedule, reference_weights, starting_point
 from linprobe.methods._iterates import Iterates
-from linprobe.options import CENTRED_STEPS, MANY_ROWS, DescentOptions, Steps
+from linprobe.options import CENTRED_STEPS, ENOUGH_ROWS, DescentOptions, Steps
 from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import by_rows, on_host
 
@@ -161,7 +161,7 @@ class Pace:
     @classmethod
     def of(cls, options: Steps, problem: Problem, n_steps: int) -> Pace:
         """Momentum around a mean where classes have many rows, one class a row; else 0, and factors 1."""
-        many = problem.private_rows.n_rows >= MANY_ROWS * problem.n_classes
+        many = problem.private_rows.n_rows >= ENOUGH_ROWS * problem.n_classes
         one_class = problem.centred and not problem.several_labels
         if not (many and one_class and n_steps < CENTRED_STEPS and has_momentum(options)):
             return cls(0.0, np.ones(n_steps))

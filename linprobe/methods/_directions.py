@@ -51,6 +51,7 @@ Squares = dict[tuple[int, int], NDArray[np.float64]]
 SLACK = 2.0**-14
 SLACK_FEATURES = 4096
 SQUARED_SLACK = 2.0**-14
+SMALLEST = float(np.finfo(np.float64).tiny)
 COLUMNS = 128  # of a product that one thread computes
 NOT_ORTHONORMAL = 2.0**-20  # of the squared length of the directions
 
@@ -63,10 +64,11 @@ class OrthonormalSubspace:
         n_axes: size of S.
         squares: cache of squared lengths of rows on the axes, by number of axes and start of the block, for one set
             of rows. Entries for another number of axes are removed.
+        captured: fraction of the squared norm inside the subspace, of the matrix that it is made from.
     """
 
-    def __init__(self, directions: Weights, n_axes: int, squares: Squares | None = None) -> None:
-        self._directions, self._n_axes = _canonical(directions), n_axes
+    def __init__(self, directions: Weights, n_axes: int, squares: Squares | None = None, captured: float = 1.0) -> None:
+        self._directions, self._n_axes, self.captured = _canonical(directions), n_axes, captured
         # at least the squared spectral norm; the margin of every clip covers as much
         longest = np.abs(self._directions.T @ self._directions).sum(axis=1).max(initial=0.0)
         if not longest <= 1 + NOT_ORTHONORMAL:
@@ -134,8 +136,11 @@ def _canonical(directions: Weights) -> Weights:
 
     Noise is added to coordinates, so the released numbers depend on the basis, which rounding must not choose.
     """
-    rotation, upper = np.linalg.qr(directions[: directions.shape[1]].T)
-    return _product(directions, rotation * np.where(np.diagonal(upper) < 0, -1.0, 1.0))
+    dim = directions.shape[1]
+    rotation, upper = np.linalg.qr(directions[:dim].T)
+    signs = np.where(np.diagonal(upper) < 0, -1.0, 1.0)
+    # the product of the rotation and the rows at the top is the triangle that the decomposition gives
+    return np.concatenate([upper.T * signs, _product(directions[dim:], rotation * signs)])
 
 
 def _orthonormal(columns: Weights) -> Weights:
@@ -144,8 +149,11 @@ def _orthonormal(columns: Weights) -> Weights:
     return np.asarray(blas_module("scipy.linalg").solve_triangular(lower, columns.T, lower=True)).T
 
 
-def _top_left(matrix: Weights, dim: int, max_rank: int) -> Weights:
-    """Orthonormal basis of the top `dim` left singular vectors, or of the range if it has fewer dimensions."""
+def _top_left(matrix: Weights, dim: int, max_rank: int) -> tuple[Weights, float]:
+    """Orthonormal basis of the top `dim` left singular vectors, or of the range if it has fewer dimensions.
+
+    Also the fraction of the squared norm of `matrix` in their span.
+    """
     tolerance = matrix.shape[0] * float(np.finfo(np.float32).eps)
     if matrix.shape[0] < matrix.shape[1]:
         matrix = np.asarray(np.linalg.qr(matrix.T, mode="r")).T
@@ -158,12 +166,13 @@ def _top_left(matrix: Weights, dim: int, max_rank: int) -> Weights:
         factor, order, rank, _ = linalg.lapack.dpstrf(squares, tol=least)
         if rank >= max_rank:
             upper, columns = factor[:max_rank, :max_rank], matrix[:, order[:max_rank] - 1]
-            return _orthonormal(np.asarray(linalg.solve_triangular(upper, columns.T, trans="T")).T)
+            return _orthonormal(np.asarray(linalg.solve_triangular(upper, columns.T, trans="T")).T), 1.0
     lengths, right = np.linalg.eigh(squares)
     singular = np.sqrt(np.maximum(lengths[::-1], 0.0))
     rank = int((singular > singular[:1].max(initial=0.0) * tolerance).sum())
     left = _product(matrix, right[:, ::-1][:, : min(rank, max_rank, dim)])
-    return _orthonormal(left / np.linalg.norm(left, axis=0))
+    inside = np.linalg.norm(left, axis=0)
+    return _orthonormal(left / inside), min(1.0, float(inside @ inside / max(squares.trace(), SMALLEST)))
 
 
 def top_left_subspace(
@@ -178,10 +187,12 @@ def top_left_subspace(
         return None
     n_axes = max(0, dim - max_rank)
     while True:
-        directions = _top_left(matrix[n_axes:], dim - n_axes, max_rank)
+        directions, inside = _top_left(matrix[n_axes:], dim - n_axes, max_rank)
         missing = dim - n_axes - directions.shape[1]
         if not missing:
-            return OrthonormalSubspace(directions, n_axes, squares)
+            whole = float(norm(matrix))
+            captured = 1 - (1 - inside) * (float(norm(matrix[n_axes:])) / whole) ** 2 if whole else 1.0
+            return OrthonormalSubspace(directions, n_axes, squares, captured)
         n_axes += missing
 
 

@@ -66,7 +66,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     schedule, public = run.schedule, problem.public_rows
     weights, reference = starting_point(problem, options, loss=problem.loss(), backend=run.backend)
     dim = problem.gradient_rank if options.subspace_dim is None else int(options.subspace_dim)
-    subspace = None
+    subspace, captured = None, 1.0
     if options.subspace == "features":
         rows = np.concatenate([block.x for block in public.blocks()])
         subspace = top_left_subspace(rows.T.astype(np.float64), dim, public.n_rows)
@@ -83,6 +83,9 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         tau = max(options.clip_floor, float(quantile))
         if options.subspace == "gradient":
             subspace = top_left_subspace(public_gradient, dim, problem.gradient_rank, squares)
+            captured = 1.0 if subspace is None else subspace.captured
+        elif subspace is not None:
+            captured = subspace.energy(public_gradient)
         gradient = run.gradient(problem.private_rows, weights, tau, subspace=subspace, loss=problem.loss())
         eta = float(pace.factors[t - 1]) * eta_of(tau)
         weights = descended(weights, eta, [public_gradient, gradient], options.weight_decay, reference)
@@ -91,7 +94,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
             weights,
             clip_norm=tau,
             learning_rate=eta,
-            captured_energy=1.0 if subspace is None else subspace.energy(public_gradient),
+            captured_energy=captured,
             public_loss=public_loss / public.n_rows,
         )
     return Fitted(iterates.result(), iterates.history, start=iterates.start)

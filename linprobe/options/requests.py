@@ -31,6 +31,7 @@ from linprobe.options.declaration import Request, declared, option
 DEFAULT_EPOCHS = 60.0
 DEFAULT_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
 MAX_PROCESSES = 1024
+MOST_VIEWS = 10  # of an image: the ten-crop test of the field
 SHADOWS, LEAST_SHADOWS, RESAMPLES, LEAST_RESAMPLES = 64, 4, 1000, 100
 HOST_ROWS, DEVICE_ROWS = ("memory", "streamed", "two ranks"), ("device",)  # where an audit has its rows
 RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses, and 2 without
@@ -269,6 +270,20 @@ class ExtractRequest(
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] | None = option(
         None, "Interpolation", unset=OF_BACKBONE, group=NETWORK
     )
+    views: int = option(
+        1,
+        "Views of each image whose features are averaged: the centre crop, its mirror image, then shifted crops",
+        least=1,
+        most=MOST_VIEWS,
+        group=NETWORK,
+    )
+    layer: Literal["pre-projection", "last4+avg"] | None = option(
+        None,
+        "Features of another layer: before the projection (CLIP); class tokens of the last 4 blocks and mean patch "
+        "token (ViTs of timm)",
+        unset="the network's output",
+        group=NETWORK,
+    )
 
     device: str = option("auto", "Where the network runs: auto, cpu, cuda, cuda:1, mps.", group=SPEED)
     precision: Literal["auto", "float32", "bfloat16", "float16"] = option(
@@ -281,7 +296,7 @@ class ExtractRequest(
         None,
         "Images per batch.",
         after=", or auto",
-        unset="512 on CUDA, else 8 (scattering 256), halved if memory runs out",
+        unset="512 on CUDA, else 8 (scattering 256), divided by --views; halved if memory runs out",
         least=1,
         most=1 << 16,
         from_text=number_or_auto,

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache, partial
 from itertools import accumulate
@@ -23,6 +23,8 @@ from threading import Event, Lock
 from typing import Any, NamedTuple, TypeVar
 
 from threadpoolctl import ThreadpoolController
+
+from linprobe.errors import LinprobeError
 
 WATCH_SECONDS = 0.5
 ALIGNMENT = 64  # bytes
@@ -38,6 +40,9 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
     Args:
         jobs: number of processes; None for one per processor, at most `MOST_JOBS`. With 1, calls run in this process,
             in order.
+
+    Raises:
+        LinprobeError: one of the processes was killed.
     """
     processors = n_processors()
     wanted = list(arguments)
@@ -58,7 +63,13 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
             calls = (delayed(_call_shared)(memory, place) for place in range(1, len(wanted) + 1))
         else:
             calls = (delayed(call)(*given) for given in wanted)
-        yield from Parallel(n_jobs=jobs, return_as="generator_unordered", max_nbytes=None)(calls)
+        try:
+            yield from Parallel(n_jobs=jobs, return_as="generator_unordered", max_nbytes=None)(calls)
+        except BrokenExecutor:
+            raise LinprobeError(
+                f"one of {jobs} processes was killed, as a system does that lacks memory; run the command again, with "
+                "fewer --jobs if memory is short"
+            ) from None
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 from linprobe.accounting.per_instance import ORDERS, RecordLosses
 from linprobe.atomic_files import open_regular, replace_when_complete
 from linprobe.data.array_files import checked_arrays, read_archive
-from linprobe.errors import DataError, PrivacyError
+from linprobe.errors import DataError, PrivacyError, read_fault
 from linprobe.runs.manifest import PER_RECORD
 
 PER_RECORD_ARRAYS = ("note", "id", "mu", "renyi", "key")
@@ -76,7 +76,7 @@ def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
     try:
         stream = open_regular(path)
     except OSError as error:
-        raise DataError(
+        raise read_fault(str(path), error) or DataError(
             f"{folder} has no readable {PER_RECORD} ({error.strerror}); it is private and written only by "
             "methods that spend privacy; use the folder where the run was trained"
         ) from None

@@ -5,12 +5,16 @@ each class keeps its share of the rows, and one linear correction V learns the r
 
     x = (u - mean) / mean norm, L = class scores of the probe on U, P = softmax(2 L)
     pi = class shares: (1 - h) mean of P + h / n_classes, h the part of their spread that noise explains,
-         at most half, and at most the part of the rows that has no clear class
+         at most 3/4, and at most the part of the rows that has no clear class
     A  = cubed cosines of the 10 nearest neighbours in U, symmetric, A_ij / sqrt(d_i d_j)
     Z  = mass(P);  4 times:  Y = spread(Z),  Z = mass(softmax(1.5 log Y + L))
     V  = argmin mean cross-entropy of L + x V against Z, + ridge / 2 |V|^2;  scores become L + strength x V
 
     spread(Z): 20 rounds of Y <- 0.9 A Y + 0.1 Z, Y_0 = Z       mass(Z): columns to sum n pi, rows to sum 1, 5 rounds
+
+Rows that are predicted together get the classes Z, and their shares may be others than those of training: classes may
+lack. So there mass(Z) multiplies a column by (n pi / its sum)^0.2 only. One row per class has no neighbour of its own
+class, so there strength *= (n / n_classes - 1) / 2, between 0 and 1.
 
 Sources: label propagation (Zhou, Bousquet, Lal, Weston, Schölkopf 2004, "Learning with Local and Global Consistency");
 class mass (Zhu, Ghahramani, Lafferty 2003), balanced by the iteration of Sinkhorn and Knopp (1967); self-training of a
@@ -24,8 +28,15 @@ linear head on soft labels. The strength follows from public facts:
 so a run with little noise, which unlabelled rows could only blur, stays as it is. Scores of rows like those of training
 differ from row to row; where most rows of U get the same scores, they are of another kind, and change little.
 
+New weights, which predict other rows than U, change only if U has the classes in shares q like those of training:
+
+    strength *= (exp(-sum q log(q / pi_0)) - 0.7) / 0.15, between 0 and 1
+
+with q the mean of Z if the rows of U were predicted together, and pi_0 the shares that were counted, or equal ones.
+Rows of another kind, or of few of the classes, are predicted in few classes.
+
 Training with U knows better: it releases how many private rows are near U (`linprobe.methods.similar_rows`), and the
-last line is replaced by
+last two lines are replaced by
 
     strength *= (share - 0.6) / 0.15, between 0 and 1
 """
@@ -58,7 +69,9 @@ FIRST_SHARPNESS, NEXT_SHARPNESS = 2.0, 1.5
 LEAST_RIDGE, PRIOR_ROWS = 1e-4, 0.2  # the ridge is PRIOR_ROWS / n for few rows
 FULL_NOISE = 0.03  # r from which refinement has its full strength
 SHARE_ERROR = 11.0  # error of a class share in units of 1 / (N mu): of counts that cost 1 % of mu^2 or so
-MOST_UNIFORM = 0.5
+MOST_UNIFORM = 0.75
+PULL_TOGETHER, FEW, ENOUGH = 0.2, 1, 3  # rows per class that are predicted together: no refinement, and all of it
+OTHER_SHARES, LIKE_SHARES = 0.7, 0.85  # exp(-divergence) of predicted shares: no refinement, and all of it
 SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6, 0.23, 0.5
 OTHER_KIND, ONE_KIND = 0.6, 0.75  # shares of private rows near unlabelled ones: no refinement, and all of it
 MOST_ROWS, MOST_SCORES, BLOCK_SCORES = 20_000, 20_000_000, 1 << 23
@@ -135,6 +148,8 @@ def refined_weights(
     bias: NDArray[np.float32],
     known: Known,
     class_shares: Sequence[float] | NDArray[np.float64] | None = None,
+    *,
+    together: bool = False,
 ) -> Refined:
     """Refine a probe on unlabelled public rows. Reads no other row; the same on every call on one machine.
 
@@ -146,6 +161,7 @@ def refined_weights(
         weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, as a run has them.
         class_shares: shares of the classes to keep, (n_classes,): from noisy counts for accuracy, equal for balanced
             use. None to estimate them.
+        together: for predictions of these rows; their classes may lack, or have other shares than in training.
 
     Raises:
         UsageError: shares that are no distribution.
@@ -156,15 +172,22 @@ def refined_weights(
     centred = (unit - mean.astype(np.float32)).astype(np.float32)
     norm = float(np.linalg.norm(centred, axis=1).mean())
     strength = _strength(scores, known) if len(unit) >= LEAST_ROWS and norm > SHORTEST else 0.0
+    if together:
+        strength *= min(1.0, max(0.0, (len(unit) / bias.shape[0] - FEW) / (ENOUGH - FEW)))
     given = None if class_shares is None else _checked_shares(class_shares, bias.shape[0])
     if not strength:
         return Refined(weights, bias, scores, strength, given)
-    shares = _shares(scores, known) if given is None else given
-    likely = propagated(normalise_rows(centred), scores, shares)
+    graph = _graph(normalise_rows(centred))
+    own = _shares(scores, known)
+    if not together and known.similar is None:
+        strength *= _like_shares(_propagated(graph, scores, own, PULL_TOGETHER).mean(axis=0), given)
+        if not strength:
+            return Refined(weights, bias, scores, strength, given)
+    likely = _propagated(graph, scores, own if given is None else given, PULL_TOGETHER if together else 1.0)
     update = strength * _fitted(centred / np.float32(norm), scores, likely) / norm
-    together = (1 - strength) * scores + strength * np.log(likely.clip(TINY))
+    blended = (1 - strength) * scores + strength * np.log(likely.clip(TINY))
     refined = weights + update
-    return Refined(refined.astype(np.float32), (bias - mean @ update).astype(np.float32), together, strength, given)
+    return Refined(refined.astype(np.float32), (bias - mean @ update).astype(np.float32), blended, strength, given)
 
 
 def gathered(
@@ -185,15 +208,19 @@ def gathered(
     return found, places
 
 
-def propagated(x: NDArray[np.float32], scores: Matrix, shares: NDArray[np.float64]) -> Matrix:
-    """Z: class probabilities of rows x (n, n_features) of unit length, (n, n_classes), predicted together."""
-    graph, likely = _graph(x), _mass(softmax(FIRST_SHARPNESS * scores), shares)
+def _propagated(graph: Any, scores: Matrix, shares: NDArray[np.float64], pull: float) -> Matrix:
+    """Z, (n, n_classes).
+
+    Args:
+        graph: A. pull: exponent of the factors that move classes towards their shares.
+    """
+    likely = _mass(softmax(FIRST_SHARPNESS * scores), shares, pull)
     for _ in range(OUTER_ROUNDS):
         around = likely
         for _ in range(SPREAD_ROUNDS):
             around = SPREAD * (graph @ around) + (1 - SPREAD) * likely
         around = around / around.sum(axis=1, keepdims=True).clip(TINY)
-        likely = _mass(softmax(NEXT_SHARPNESS * np.log(around.clip(TINY)) + scores), shares)
+        likely = _mass(softmax(NEXT_SHARPNESS * np.log(around.clip(TINY)) + scores), shares, pull)
     return likely
 
 
@@ -206,6 +233,13 @@ def _strength(scores: Matrix, known: Known) -> float:
     same = float((centred.mean(axis=0) ** 2).sum() / max((centred**2).sum(axis=1).mean(), TINY))
     allowed = min(MOST_SAME_SCORES, SAME_SCORES + SAME_SCORES_PER_NOISE * noise) if known.centred else SAME_UNCENTRED
     return full * min(1.0, max(0.0, 2 - same / allowed))
+
+
+def _like_shares(own: NDArray[np.float64], given: NDArray[np.float64] | None) -> float:
+    """Factor of the strength, from 0 to 1: whether shares of classes are like those of training."""
+    expected = np.full(len(own), 1 / len(own)) if given is None else given
+    likeness = math.exp(-float(np.sum(own * np.log(own.clip(TINY) / expected.clip(TINY)))))
+    return min(1.0, max(0.0, (likeness - OTHER_SHARES) / (LIKE_SHARES - OTHER_SHARES)))
 
 
 def _shares(scores: Matrix, known: Known) -> NDArray[np.float64]:
@@ -250,9 +284,9 @@ def _graph(x: NDArray[np.float32]) -> Any:
     return (scale @ graph @ scale).tocsr()
 
 
-def _mass(likely: Matrix, shares: NDArray[np.float64]) -> Matrix:
+def _mass(likely: Matrix, shares: NDArray[np.float64], pull: float) -> Matrix:
     for _ in range(MASS_ROUNDS):
-        likely = likely * (len(likely) * shares / likely.sum(axis=0).clip(TINY))
+        likely = likely * (len(likely) * shares / likely.sum(axis=0).clip(TINY)) ** pull
         likely = likely / likely.sum(axis=1, keepdims=True).clip(TINY)
     return likely
 

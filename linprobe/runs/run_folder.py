@@ -126,7 +126,7 @@ class RunFolder:
         """The content of a file. `per_record.npz` may be large; `per_record` reads it.
 
         Raises:
-            OSError: missing, unreadable, too large, or anything but a regular file.
+            OSError: missing, too large, or anything but a regular file. LinprobeError: the disk or the system failed.
         """
         if name not in self._read:
             try:
@@ -135,7 +135,7 @@ class RunFolder:
                 self._read[name] = error  # a file that appears later is not part of what is checked
         found = self._read[name]
         if isinstance(found, OSError):
-            raise found
+            raise read_fault(str(self.folder / name), found) or found
         return found
 
     @cached_property
@@ -153,9 +153,7 @@ class RunFolder:
                 f"{self.folder} is not a run folder: it has no {MANIFEST}; give what `linprobe train` printed"
             ) from None
         except OSError as error:
-            raise read_fault(str(path), error) or DamagedManifestError(
-                f"{path} cannot be read ({error}); restore it from a copy"
-            ) from None
+            raise DamagedManifestError(f"{path} cannot be read ({error}); restore it from a copy") from None
 
     def _arrays(self, name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         model, manifest = self.folder / name, self.manifest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +35,9 @@ from linprobe.data.row_digests import Commitment
 from linprobe.errors import DataError, LinprobeError, Progress
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
+from linprobe.runs.manifest import MANIFEST
 from linprobe.training.plan import Plan
+from linprobe.training.words import lacking
 
 KEY = "key"
 KEY_BYTES = 32
@@ -413,8 +416,29 @@ def _check_others(
             refuse_above(other.contents.cap, together, entry, finished, whose=f"the rows of {other.path}")
 
 
+def not_recorded(path: Path, own: Contents) -> list[str]:
+    """Run folders that spent something, lie beside folders of a book's runs, and are in no book, by path."""
+    spent, folders = {}, {Path(entry.name).parent for entry in own.entries.values()}
+    for folder in folders:
+        for manifest in folder.glob(f"*/{MANIFEST}"):
+            with suppress(OSError, ValueError, AttributeError):
+                stated = json.loads(manifest.read_text(encoding="utf-8"))
+                run = stated.get("run_id") or stated.get("private_commitment")
+                if run is not None and stated.get("epsilon") != 0:
+                    spent[str(manifest.parent)] = run
+    known = set(own.entries)
+    for folder in {books_folder(), path.parent, *folders}:
+        for other in folder.glob(f"*{BOOK_SUFFIX}") if not known.issuperset(spent.values()) else ():
+            with suppress(LinprobeError):  # another JSON file
+                known |= book.read_book(other).entries.keys()
+    return sorted(folder for folder, run in spent.items() if run not in known)
+
+
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared: Sequence[SharedBook]) -> None:
-    """Say what a new entry and the earlier ones cost together."""
+    """Say what a new entry and the earlier ones cost together, and which runs the book may lack."""
+    absent = not_recorded(path, replace(others, entries={**others.entries, entry.run: entry}))
+    if absent:
+        progress.note(lacking(absent))
     together = with_shared(others, shared).counted
     if not together or not entry.private:
         return

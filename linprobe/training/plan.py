@@ -29,6 +29,7 @@ from linprobe.methods import METHODS, Method, Schedule
 from linprobe.methods.class_counts import gives_log_odds
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import (
+    ENOUGH_ROWS,
     LARGE_STEP,
     LARGE_STEP_WITH_MOMENTUM,
     MANY_ROWS,
@@ -227,7 +228,9 @@ def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool, from_text
         return many if size > LARGE_STEP else 0
     if centred:
         has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
-        return math.inf if has_momentum and size > LARGE_STEP_WITH_MOMENTUM else many
+        if size > LARGE_STEP_WITH_MOMENTUM:
+            return math.inf if has_momentum else many
+        return ENOUGH_ROWS * dataset.n_classes
     return MANY_ROWS_FROM_TEXT * dataset.n_classes if from_text else math.inf
 
 

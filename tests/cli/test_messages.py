@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -11,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linprobe import AdaMix, NoisyGD
+from linprobe import AdaMix, NoisyGD, atomic_files
 from linprobe.__main__ import end_like_ctrl_c
 from linprobe.atomic_files import path_from
 from linprobe.errors import ArgumentError, ParameterError, UsageError
+from linprobe.runs import per_record_file
 from tests.cli.outcomes import Cli
 
 Refused = Callable[..., None]
@@ -66,3 +70,43 @@ def test_a_world_size_that_is_no_number_is_refused(cli: Cli, refused: Refused, m
     for name, value in {"RANK": "0", "WORLD_SIZE": "abc", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     refused(cli("train", "--eps", "3"), 2, ["WORLD_SIZE is 'abc'", "torchrun"])
+
+
+class Broken(io.FileIO):
+    """A file on a disk that fails."""
+
+    def readinto(self, buffer: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def readall(self) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("name", ["model.npz", "ledger.jsonl", "per_record.npz"])
+def test_a_failed_read_of_a_run_names_the_disk_and_blames_no_file(
+    cli: Cli, refused: Refused, trained_run: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    opened = atomic_files.open_regular
+
+    def fails(path: Path) -> io.BufferedReader:
+        return io.BufferedReader(Broken(path)) if path.name == name else opened(path)
+
+    monkeypatch.setattr(atomic_files, "open_regular", fails)
+    monkeypatch.setattr(per_record_file, "open_regular", fails)
+    refused(cli("pdp-report", trained_run), 1, [name, os.strerror(errno.EIO), "the file itself may be good"])
+
+
+def test_a_failed_write_of_a_derived_run_names_the_disk(
+    cli: Cli, refused: Refused, trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def fails(path: Path, target: Path) -> Path:
+        if target.name == "history.csv":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(target))
+        return replace(path, target)
+
+    shutil.copytree(trained_run, "run")
+    monkeypatch.setattr(Path, "replace", fails)
+    words = ("pdp-report", "run", "--publish-epsilon", "1", "--book", "b.jsonl")
+    refused(cli(*words), 1, ["history.csv", "check the disk"])

@@ -362,3 +362,12 @@ def test_blocks_hold_all_rows_and_are_those_of_shards(n_rows: int) -> None:
 def test_two_threads_have_about_the_same_number_of_rows(n_rows: int) -> None:
     sizes = [*block_sizes(n_rows)]
     assert abs(sum(sizes[::2]) - sum(sizes[1::2])) < 520
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_signalling_nan_has_no_norm_and_prints_no_warning() -> None:
+    x = np.ones((2, 16), np.float32)
+    x[1].view(np.uint32)[3] = 0x7F800001
+    norms = row_norms(x)
+    assert norms[0] == 4
+    assert np.isnan(norms[1])

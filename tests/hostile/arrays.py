@@ -107,7 +107,7 @@ def _object(value: Any) -> bytes:
     return stream.getvalue()
 
 
-class _Planted:
+class Planted:
     """Unpickling this would make a file."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -126,12 +126,12 @@ NPZ: dict[str, Callable[[Path], None]] = {
     "an unknown type": _member("X_train", _header("(20, 4)", "'<q9'") + bytes(320)),
     "a type of 10^9 bytes": _member("X_train", _header("(20, 4)", "'|S1000000000'")),
     "a type of no bytes": _member("X_train", _header("(20, 4)", "'|V0'")),
-    "objects": _member("X_train", _object([[_Planted()] * 4] * N)),
-    "objects as labels": _member("y_train", _object([_Planted()] * N)),
+    "objects": _member("X_train", _object([[Planted()] * 4] * N)),
+    "objects as labels": _member("y_train", _object([Planted()] * N)),
     "no magic": _member("X_train", b"hello"),
     "an empty member": _member("y_train", b""),
     "version 9 of the format": _member("X_train", b"\x93NUMPY\x09\x00" + bytes(100)),
-    "a pickle as a member": _member("X_train", pickle.dumps(_Planted())),
+    "a pickle as a member": _member("X_train", pickle.dumps(Planted())),
     "a label of 1e8": _npz(y_test=np.full(N, 10**8)),
     "a label of 2^62": _npz(y_test=np.full(N, 2**62)),
     "a label of 2^64 - 1": _npz(y_test=np.full(N, 2**64 - 1, dtype=np.uint64)),
@@ -255,13 +255,22 @@ PT: dict[str, Callable[[Path], None]] = {
     "nothing as rows": _pt(lambda torch: _tensors(torch, X_train={})),
     "lists of other lengths": _pt(lambda torch: _tensors(torch, X_train=[[1.0], [1.0, 2.0]])),
     "numbers as keys": _pt(lambda torch: {1: 2}),
-    "a planted pickle": lambda folder: (folder / "a.pt").write_bytes(pickle.dumps(_Planted())) and None,
-    "a planted pickle of the old kind": _pt(lambda torch: _Planted(), legacy=True),
-    "a planted pickle of the new kind": _pt(lambda torch: {"X_train": _Planted()}),
+    "a planted pickle": lambda folder: (folder / "a.pt").write_bytes(pickle.dumps(Planted())) and None,
+    "a planted pickle of the old kind": _pt(lambda torch: Planted(), legacy=True),
+    "a planted pickle of the new kind": _pt(lambda torch: {"X_train": Planted()}),
+    "lists 5000 deep": lambda folder: (
+        (folder / "a.pt").write_bytes(b"\x80\x02" + b"]" * 5000 + b"a" * 4999 + b".") and None
+    ),
+    "rows that are one number": _pt(
+        lambda torch: _tensors(torch, X_train=torch.zeros(1).as_strided((N, WIDTH), (0, 0)))
+    ),
+    "labels of another length": _pt(lambda torch: _tensors(torch, y_train=torch.zeros(N - 1, dtype=torch.int64))),
+    "rows of integers": _pt(lambda torch: _tensors(torch, X_train=torch.full((N, WIDTH), 2**62))),
     "nothing": lambda folder: (folder / "a.pt").write_bytes(b"") and None,
     "a folder": lambda folder: (folder / "a.pt").mkdir(),
 }
-PT_READABLE = {"a tensor with a gradient", "a tensor of float8"}
+PARTS = 25  # of a file that is cut between two of them
+PT_READABLE = {"rows that are one number", "rows of integers", "a tensor with a gradient", "a tensor of float8"}
 
 CSV = {
     "a field of 10 MB": "label,a,b\n0," + "1" * 10_000_000 + ",2\n",
@@ -323,6 +332,11 @@ def cases(mutations: int) -> Iterator[Case]:
         yield Case(f"npz: {name}, as images", make, EXTRACT, frozenset({3}), quick=False)
     for name, make in PT.items():
         yield Case(f"pt: {name}", make, IMPORT_PT, frozenset({0, 3} if name in PT_READABLE else {3}), quick=True)
+    for part in range(1, PARTS):
+        yield Case(f"pt: {part} of {PARTS} parts", cut(_pt(_tensors), "a.pt", part), IMPORT_PT)
+        yield Case(
+            f"pt: {part} of {PARTS} parts, the old kind", cut(_pt(_tensors, legacy=True), "a.pt", part), IMPORT_PT
+        )
     for name, text in CSV.items():
         wanted = {USAGE} if name == "no label" else {0, 3} if name in CSV_READABLE else {3}
         yield Case(f"csv: {name}", _csv(text), FOLDER, frozenset(wanted), quick=True)
@@ -352,3 +366,14 @@ def _mutation(name: str, number: int) -> Callable[[Path], None]:
         path.write_bytes(mutated(path.read_bytes(), number))
 
     return make
+
+
+def cut(make: Callable[[Path], None], name: str, part: int) -> Callable[[Path], None]:
+    """A file that ends after `part` of its `PARTS` parts."""
+
+    def made(folder: Path) -> None:
+        make(folder)
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) * part // PARTS])
+
+    return made

@@ -123,6 +123,8 @@ def _run(words: tuple[str, ...], case: Case) -> tuple[int, str, str]:
             print(f"uncaught {type(error).__name__}: {error}", file=sys.stderr)
     signal.alarm(0)
     seconds, grown = time.process_time() - started, 1024 * (status_figure("VmHWM") - before)
+    if Path("planted").exists():
+        return status, "code in a file was run", ""
     lines = stderr.getvalue().splitlines()
     last = lines[-1] if lines else ""
     return status, _failure(status, stdout.getvalue(), stderr.getvalue(), seconds, grown, case.wanted), last[:300]

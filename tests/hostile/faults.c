@@ -1,7 +1,8 @@
 /* Faults at chosen calls of the operating system, for `python -m tests.hostile.faults`.
  *
  * Preloaded, it counts the calls of each kind that concern files below a folder, and lets one of them fail, do half of
- * its work, or kill the process. `arm` chooses the call; before that nothing happens.
+ * its work, or kill the process. `arm` chooses the call, or LINPROBE_FAULT for a process that is started later; before
+ * that nothing happens.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -12,15 +13,17 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 enum kind { OPEN, READ, WRITE, SYNC, RENAME, TRUNCATE, LOCK, MAP, KINDS };
 enum { KILL = 0, SHORT = -1 }; /* other faults are values of errno */
 
-static char below[PATH_MAX];
+static char below[PATH_MAX], mark[PATH_MAX];
 static int kind_to_fail = -1, fault;
 static long place;
 static atomic_long seen[KINDS];
@@ -30,6 +33,16 @@ void arm(const char *folder, int kind, long number, int what) {
     strncpy(below, folder, sizeof below - 1);
     for (int each = 0; each < KINDS; each++) seen[each] = 0;
     kind_to_fail = kind, place = number, fault = what;
+}
+
+/* A process that is started with LINPROBE_FAULT is armed from its start; the first to reach the call makes the file `mark`. */
+__attribute__((constructor)) static void arm_from_environment(void) {
+    char folder[PATH_MAX];
+    int kind, what;
+    long number;
+    const char *text = getenv("LINPROBE_FAULT");
+    if (text && sscanf(text, "%d %ld %d %4095s %4095s", &kind, &number, &what, folder, mark) == 5)
+        arm(folder, kind, number, what);
 }
 
 long calls(int kind) { return seen[kind]; }
@@ -56,6 +69,7 @@ static int path_inside(const char *path) {
 static int fails(enum kind kind) {
     long number = seen[kind]++;
     if ((int)kind != kind_to_fail || number != place) return 0;
+    if (mark[0] && open(mark, O_WRONLY | O_CREAT | O_EXCL, 0600) < 0) return 0;
     if (fault == KILL) kill(getpid(), SIGKILL);
     if (fault != SHORT) errno = fault;
     return 1;
@@ -137,6 +151,18 @@ ACTS_WITH(ftruncate64, TRUNCATE, off64_t)
 ACTS_WITH(flock, LOCK, int)
 MAPS(mmap, off_t)
 MAPS(mmap64, off64_t)
+
+static atomic_long looks, step_back;
+
+/* From now on, each look at the clock is `seconds` earlier than the last one; 0 shows the true time. */
+void go_back(long seconds) { looks = 0, step_back = seconds; }
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    NEXT(int, "clock_gettime", clockid_t, struct timespec *);
+    int status = next(clock, now);
+    if (clock == CLOCK_REALTIME && step_back) now->tv_sec -= step_back * ++looks;
+    return status;
+}
 
 int rename(const char *from, const char *to) {
     NEXT(int, "rename", const char *, const char *);

@@ -50,10 +50,16 @@ COMMANDS = {
     "verify": ("verify", "../run", "--features", "../f.h5"),
     "predict": ("predict", "../run", "../f.h5"),
     "budget": ("budget", "../f.h5"),
-    "export": ("export", "../run", "--to", "npz", "--out", "o.npz"),
-    "publish": ("pdp-report", "../run", "--publish-epsilon", "0.5", "--out", "o"),
+    "export": ("export", "../run", "--out", "o.safetensors"),
+    "publish": ("pdp-report", "../run", "--publish-epsilon", "0.5"),
     "refine": ("refine", "../run", "../u.h5", "--out", "o"),
 }
+IN_A_WORKER = "in a process of compare"
+COMPARE = (
+    *("compare", "../f.h5", "--methods", "noisy-gd,prototypes", "--eps", "1", "--seeds", "2"),
+    *("--jobs", "2", "--out", "o"),
+)
+PLACES = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)  # of the calls of a worker
 PRIVATE = ("per_record", ".h5", "checkpoint", "jsonl.rows", "key")
 BLAME = ("make it again", "make the file again", "is not an HDF5", "restore it")
 UNNAMED = "--debug to see"
@@ -75,40 +81,58 @@ def compiled(folder: Path) -> Path:
     return library
 
 
-def attempt(words: tuple[str, ...], folder: Path, kind: int = -1, place: int = 0, fault: int = 0) -> tuple[int, str]:
+def attempt(
+    words: tuple[str, ...],
+    folder: Path,
+    kind: int = -1,
+    place: int = 0,
+    fault: int = 0,
+    *,
+    worker: bool = False,
+    beside: str = "",
+) -> tuple[int, str]:
     """Exit status and stderr of a command in `folder` with one fault; none for `kind` -1.
 
-    The counts of calls are in the file `calls` beside the folder if the command ended.
+    With `worker` the first process that the command starts and that comes to the call has the fault; it makes the file
+    `fired` beside the folder.
+
+    The counts of calls are in the file `calls` beside the folder if the command ended. `beside`: a word in the names of
+    such files, for commands at the same time.
     """
     top = folder.parent
+    log, calls = top.parent / f"log{beside}", top.parent / f"calls{beside}"
 
     def work() -> int:
         os.chdir(folder)
         os.environ["XDG_STATE_HOME"] = str(top / "state")
-        os.dup2(os.open(top.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         from linprobe.__main__ import keep_private
         from linprobe.cli import run
 
         keep_private()
         library = ctypes.CDLL(os.environ["LD_PRELOAD"])
-        library.arm(str(top).encode(), kind, ctypes.c_long(place), fault)
+        if worker:
+            os.environ["LINPROBE_FAULT"] = f"{kind} {place} {fault} {top} {top.parent / 'fired'}"
+            os.environ["PYTHONWARNINGS"] = "ignore"  # of the pool of processes: this copy ends without its clean-up
+        else:
+            library.arm(str(top).encode(), kind, ctypes.c_long(place), fault)
         status = run(list(words))
         counts = [library.calls(each) for each in range(len(KINDS))]
         library.arm(b"", -1, ctypes.c_long(0), 0)
-        (top.parent / "calls").write_text(" ".join(map(str, counts)))
+        calls.write_text(" ".join(map(str, counts)))
         return status
 
     status = ended(start_copy(work))
-    return status, (top.parent / "log").read_text()
+    return status, log.read_text()
 
 
-def wrong(kind: str, fault: int, status: int, said: str, top: Path) -> Iterator[str]:
-    """What is wrong after a fault."""
+def wrong(kind: str, fault: int, status: int, said: str, top: Path, *, worker: bool = False) -> Iterator[str]:
+    """What is wrong after a fault, in the process of the command or in one that it started (`worker`)."""
     lines = [line for line in said.splitlines() if line.strip()]
     if "Traceback" in said:
         yield "a traceback"
-    if fault == KILL:
+    if fault == KILL and not worker:
         if status not in (-signal.SIGKILL, 0):
             yield f"status {status} of a killed process"
     elif status < 0:
@@ -127,6 +151,12 @@ def wrong(kind: str, fault: int, status: int, said: str, top: Path) -> Iterator[
             yield "the error blames a good file"
         if fault == SHORT:
             yield "a short call is no error"
+    yield from open_to_others(top)
+    yield from uncovered(top)
+
+
+def open_to_others(top: Path) -> Iterator[str]:
+    """Private files that others can read."""
     for path in top.rglob("*"):
         if path.is_file() and any(word in path.name for word in PRIVATE):
             readable = stat.S_IMODE(path.stat().st_mode) & 0o077
@@ -135,12 +165,12 @@ def wrong(kind: str, fault: int, status: int, said: str, top: Path) -> Iterator[
             )
             if readable and not closed:
                 yield f"others can read {path.relative_to(top)}"
-    yield from uncovered(top)
 
 
 def again(words: tuple[str, ...], folder: Path) -> Iterator[str]:
     """What is wrong when the command is run once more, unless it has made its output."""
-    if any(path.name[0] == "o" and not path.name.endswith(".partial") for path in folder.iterdir()):
+    made = [path for path in folder.iterdir() if path.name[0] == "o" and not path.name.endswith(".partial")]
+    if (made and words is not COMPARE) or (folder.parent / "run.published-1").exists():
         return
     status, said = attempt(words, folder)
     if status:
@@ -152,6 +182,15 @@ def cases(counts: list[int], every: int, draw: random.Random) -> Iterator[tuple[
     for kind, count in enumerate(counts):
         for place in range(count):
             for fault in FAULTS[KINDS[kind]]:
+                if draw.random() * every < 1:
+                    yield kind, place, fault
+
+
+def cases_of_workers(every: int, draw: random.Random) -> Iterator[tuple[int, int, int]]:
+    """As `cases`, at `PLACES` of each kind."""
+    for kind, name in enumerate(KINDS):
+        for place in PLACES:
+            for fault in FAULTS[name]:
                 if draw.random() * every < 1:
                     yield kind, place, fault
 
@@ -173,11 +212,13 @@ def play(name: str, words: tuple[str, ...], inputs: Path, every: int, draw: rand
     if status:
         raise RuntimeError(f"{name} fails without a fault: {said[-400:]}")
     counts = [int(word) for word in (trials / "calls").read_text().split()]
-    total["calls"] = sum(counts)
-    for kind, place, fault in cases(counts, every, draw):
+    total["calls"], worker = sum(counts), name == IN_A_WORKER
+    for kind, place, fault in cases_of_workers(every, draw) if worker else cases(counts, every, draw):
         folder = fresh()
-        status, said = attempt(words, folder, kind, place, fault)
-        failures = [*wrong(KINDS[kind], fault, status, said, top)]
+        status, said = attempt(words, folder, kind, place, fault, worker=worker)
+        if worker and not (trials / "fired").exists():
+            continue  # no worker makes so many of these calls
+        failures = [*wrong(KINDS[kind], fault, status, said, top, worker=worker)]
         failures += [*again(words, folder), *uncovered(top)]
         total["tried"] += 1
         total["refused"] += status > 0
@@ -214,7 +255,7 @@ def main() -> int:
         if ended(start_copy(lambda: make_inputs(inputs))):
             return 1
         total, draw = Counter[str](), random.Random(given.seed)
-        for title, words in COMMANDS.items():
+        for title, words in {**COMMANDS, IN_A_WORKER: COMPARE}.items():
             if given.only in title:
                 total += play(title, words, inputs, given.every, draw)
     print(

@@ -13,13 +13,13 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule, _descent
 from linprobe.methods._descent import Pace
 from linprobe.methods._iterates import Iterates
-from linprobe.options import CENTRED_STEPS, MANY_ROWS, AdaMixOptions, NoisyGDOptions
+from linprobe.options import CENTRED_STEPS, ENOUGH_ROWS, AdaMixOptions, NoisyGDOptions
 
 CLASSES = 3
 SCHEDULE = Schedule(30, 12.0, 30**0.5 / 12.0)
 
 
-def problem(n_rows: int = MANY_ROWS * CLASSES, *, width: int = 4, **given: Any) -> Problem:
+def problem(n_rows: int = ENOUGH_ROWS * CLASSES, *, width: int = 4, **given: Any) -> Problem:
     """Rows that are zero, so that weights are noise alone."""
     rows = ArrayRows(np.zeros((n_rows, width), np.float32), np.zeros(n_rows, np.int64))
     return Problem(width, CLASSES, private=rows, **{"centred": True, **given})
@@ -39,7 +39,7 @@ def test_few_steps_are_as_stable_as_many_and_many_are_as_before() -> None:
     [
         (NoisyGDOptions(), {"centred": False}),
         (NoisyGDOptions(), {"several_labels": True}),
-        (NoisyGDOptions(), {"n_rows": MANY_ROWS * CLASSES - 1}),
+        (NoisyGDOptions(), {"n_rows": ENOUGH_ROWS * CLASSES - 1}),
         (NoisyGDOptions(learning_rate=0.1), {}),
         (NoisyGDOptions(schedule="theory"), {}),
         (AdaMixOptions(variant="theory"), {}),
@@ -78,7 +78,7 @@ def test_a_restored_state_continues_alike() -> None:
 
 def test_few_steps_with_momentum_learn_what_many_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     g = np.random.default_rng(2)
-    y = g.integers(CLASSES, size=4 * MANY_ROWS)
+    y = g.integers(CLASSES, size=16 * ENOUGH_ROWS)
     x = g.normal(size=(len(y), 20)) * np.geomspace(30, 0.1, 20)
     x[:, -CLASSES:] += np.eye(CLASSES)[y]  # classes differ where rows spread little
     x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
@@ -91,6 +91,6 @@ def test_few_steps_with_momentum_learn_what_many_learn(monkeypatch: pytest.Monke
         return float(np.mean((x @ weights).argmax(axis=1) == y))
 
     assert accuracy(40) > 0.98
-    monkeypatch.setattr(_descent, "MANY_ROWS", len(y))
+    monkeypatch.setattr(_descent, "ENOUGH_ROWS", len(y))
     assert accuracy(40) < 0.6  # without momentum
     assert accuracy(CENTRED_STEPS) > 0.98

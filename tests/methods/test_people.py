@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from linprobe.accounting.events import grouped
 from linprobe.accounting.per_instance import histogram_counts, record_losses
 from linprobe.data.rows import ArrayRows
+from linprobe.gradients import host
 from linprobe.methods import Problem
 from tests.methods.test_contract import (
     RATE,
@@ -69,15 +71,27 @@ def test_a_person_moves_no_release_by_more_than_its_sensitivity(method, options)
             assert max(gone, default=0.0) == 0.0
 
 
+@cache
+def played(case: int, by: object) -> tuple[SpyMechanism, dict[int, SpyMechanism]]:
+    """A case fitted with all people, and with the place of each of `DROPPED` empty, given the same releases.
+
+    `by` tells apart what computes the sums.
+    """
+    method, options = CASES[case]
+    spy = SpyMechanism()
+    fit(method, options, of_people(), spy, sampler=RepeatedSampler())
+    neighbours = {dropped: SpyMechanism(replay=spy.values) for dropped in DROPPED}
+    for dropped, neighbour in neighbours.items():
+        fit(method, options, of_people(empty=dropped), neighbour, sampler=RepeatedSampler())
+    return spy, neighbours
+
+
 @pytest.mark.usefixtures("sums_by")
 @each_case
 def test_the_losses_of_others_do_not_move_with_a_person(method, options) -> None:
     """So a histogram of all losses changes by one count: bit for bit, given the same releases."""
-    spy, sampler = SpyMechanism(), RepeatedSampler()
-    fit(method, options, of_people(), spy, sampler=sampler)
-    for dropped in DROPPED:
-        neighbour = SpyMechanism(replay=spy.values)
-        fit(method, options, of_people(empty=dropped), neighbour, sampler=RepeatedSampler())
+    spy, neighbours = played(CASES.index((method, options)), host.LIBRARY)
+    for dropped, neighbour in neighbours.items():
         for name in ("squared_mu", "levels"):
             here, there = (np.asarray(getattr(one.contributed, name)) for one in (spy, neighbour))
             assert here.shape == there.shape
@@ -97,11 +111,8 @@ def test_a_person_changes_one_count_of_the_histogram(method, options) -> None:
         epsilons = losses.epsilon(delta, worst)
         return histogram_counts(epsilons if empty is None else np.delete(epsilons, empty), worst)
 
-    spy = SpyMechanism()
-    fit(method, options, of_people(), spy, sampler=RepeatedSampler())
-    for dropped in DROPPED:
-        neighbour = SpyMechanism(replay=spy.values)
-        fit(method, options, of_people(empty=dropped), neighbour, sampler=RepeatedSampler())
+    spy, neighbours = played(CASES.index((method, options)), host.LIBRARY)
+    for dropped, neighbour in neighbours.items():
         moved = counts(spy) - counts(neighbour, empty=dropped)  # an empty place is in no bin
         assert (np.abs(moved).sum(), moved.max()) == (1, 1)
 

@@ -251,6 +251,34 @@ def test_energy_is_what_a_projection_leaves(kind: str, dim: int) -> None:
     assert subspace.energy(np.zeros((D, 5))) == 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dim", [1, 3, 9, 10, 32, 63])
+@pytest.mark.parametrize("scale", [1.0, 1e-12])
+def test_what_it_captures_of_its_own_matrix_is_told_without_a_projection(kind: str, dim: int, scale: float) -> None:
+    matrix = scale * _gradient(kind)
+    subspace = _subspace(matrix, dim)
+    assert 0 <= subspace.captured <= 1
+    assert subspace.captured == pytest.approx(subspace.energy(matrix), abs=1e-9)
+    singular = np.linalg.svd(matrix, compute_uv=False)
+    if dim < _rank(matrix, C - 1):
+        assert subspace.captured == pytest.approx((singular[:dim] ** 2).sum() / (singular**2).sum(), abs=1e-9)
+
+
+@pytest.mark.parametrize("dim", [20, 60, 99, 180])
+def test_the_basis_is_canonical_and_spans_what_the_singular_vectors_span(dim: int) -> None:
+    g = np.random.default_rng(dim)
+    matrix = g.normal(size=(200, 100)) * np.logspace(0, -2, 100)
+    matrix -= matrix.mean(axis=1, keepdims=True)
+    subspace, n_axes = _subspace(matrix, dim, 99), max(0, dim - 99)
+    basis = subspace.embed(np.eye(dim))
+    top = np.linalg.svd(matrix)[0][:, : min(dim, 99)]
+    np.testing.assert_allclose(basis @ (basis.T @ top), top, atol=1e-9)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(dim), atol=1e-12)
+    corner = basis[n_axes:dim, n_axes:]
+    assert np.array_equal(np.triu(corner, 1), np.zeros_like(corner))
+    assert np.diagonal(corner).min() > 0
+
+
 @given(seed=st.integers(0, 10**6), n_features=st.integers(2, 30), n_classes=st.integers(2, 12), data=st.data())
 def test_any_shape_gives_a_projector_and_the_lengths_inside_it(
     seed: int, n_features: int, n_classes: int, data: Any

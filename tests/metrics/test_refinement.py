@@ -16,6 +16,7 @@ from linprobe.runs.scores import class_scores
 
 N_CLASSES, WIDTH = 5, 30
 NOISY, CLEAN = Known(1000, 0.1), Known(100_000, 3.0)
+ALIKE = Known(1000, 0.1, similar=1.0)
 
 
 def rows_of(n: int, seed: int, classes: int = N_CLASSES) -> tuple[np.ndarray, np.ndarray]:
@@ -88,11 +89,40 @@ def test_rows_without_differences_change_nothing(rows: np.ndarray) -> None:
 def test_given_class_shares_are_kept() -> None:
     unlabelled, probe = rows_of(400, 1), probe_with(8.0)
     shares = np.array([0.6, 0.1, 0.1, 0.1, 0.1])
-    found = refined_weights(unlabelled[0], *probe, NOISY, shares)
-    even = refined_weights(unlabelled[0], *probe, NOISY, np.ones(N_CLASSES))
+    found = refined_weights(unlabelled[0], *probe, ALIKE, shares)
+    even = refined_weights(unlabelled[0], *probe, ALIKE, np.ones(N_CLASSES))
     of_first = [int((one.scores.argmax(axis=1) == 0).sum()) for one in (found, even)]
     assert 60 < of_first[1] < 100
     assert of_first[0] > of_first[1] + 40
+
+
+@pytest.mark.parametrize("sizes", [(300, 60, 20, 10, 10), (150, 150, 150, 0, 0)])
+def test_rows_predicted_together_may_have_other_class_shares(sizes: tuple[int, ...]) -> None:
+    rows, labels = rows_of(2000, 1)
+    some = np.concatenate([np.flatnonzero(labels == label)[:size] for label, size in enumerate(sizes)])
+    right = np.zeros(3)
+    for seed in range(6):
+        probe = probe_with(4.0, seed)
+        kept, free = (refined_weights(rows[some], *probe, ALIKE, together=free).scores for free in (False, True))
+        plain = class_scores(rows[some], *probe)
+        right += [float((scores.argmax(axis=1) == labels[some]).mean()) / 6 for scores in (plain, kept, free)]
+    assert right[2] > right[0] + 0.01
+    assert right[2] > right[1]
+
+
+def test_weights_change_little_by_rows_of_few_classes() -> None:
+    of_all, of_two, counted = np.full(5, 0.2), np.array([0.5, 0.5, 0, 0, 0]), np.array([0.5, 0.5, 0, 0, 0])
+    assert refinement._like_shares(of_all, None) == 1
+    assert refinement._like_shares(of_two, None) == 0
+    assert refinement._like_shares(of_two, counted) == 1
+    assert refinement._like_shares(of_all, np.array([0.6, 0.1, 0.1, 0.1, 0.1])) < 0.2
+    rows, labels = rows_of(600, 1)
+    unlike = Known(1000, 0.1, centred=False)  # most rows may have the same scores
+    probe = probe_with(1.0)
+    for n_classes, strength in ((5, 1.0), (3, 0.0)):
+        found = refined_weights(rows[labels < n_classes], *probe, unlike)
+        assert found.strength == strength
+        assert (found.weights is probe[0]) == (not strength)
 
 
 @pytest.mark.parametrize("shares", [[1.0, 1.0], [0.0] * 5, [-1.0, 1, 1, 1, 1], [math.nan, 1, 1, 1, 1]])

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from linprobe.errors import LinprobeError
 from linprobe.parallel.threads import unordered
 
 ROWS = np.arange(1 << 18, dtype=np.float64).reshape(1 << 10, 1 << 8)
@@ -28,6 +29,15 @@ def test_workers_see_the_rows_in_shared_memory_that_they_cannot_write() -> None:
     assert [(place, total) for place, total, _, _ in found] == [(place, ROWS.sum()) for place in range(6)]
     assert not any(writeable for _, _, writeable, _ in found)
     assert os.getpid() not in {process for _, _, _, process in found}
+
+
+def _kill_itself(place: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_was_killed_ends_the_command_with_one_line_that_says_so() -> None:
+    with pytest.raises(LinprobeError, match=r"one of 2 processes was killed.*run the command again"):
+        list(unordered(_kill_itself, [(0,), (1,)], 2))
 
 
 def _wait(rows: np.ndarray, mark: str) -> None:

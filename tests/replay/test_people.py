@@ -21,9 +21,8 @@ from tests.replay.test_replay import (
     DEFAULTS,
     MEAN,
     UNCENTRED,
-    in_turn,
-    named,
     on_neighbours,
+    on_path,
     similar,
     words_of,
 )
@@ -67,33 +66,35 @@ def test_a_neighbour_publishes_the_same_bits(case, neighbours, datasets) -> None
     assert base.published["manifest.json: unit"] == "owner"
 
 
-@pytest.mark.parametrize("case", DEFAULTS, **named)
-def test_a_neighbour_publishes_the_same_bits_by_numpy(case, datasets, monkeypatch) -> None:
+@on_path(DEFAULTS, (HUGE,), 0, people=True)
+def test_a_neighbour_publishes_the_same_bits_by_numpy(case, neighbours, datasets, monkeypatch) -> None:
     monkeypatch.setattr(host, "LIBRARY", None)
-    replay(datasets, case)
+    replay(datasets, case, neighbours)
 
 
-@pytest.mark.parametrize("case", DEFAULTS, **named)
-def test_a_neighbour_publishes_the_same_bits_by_the_kernel_for_many_classes(case, datasets, monkeypatch) -> None:
+@on_path(DEFAULTS, (HUGE,), 1, people=True)
+def test_a_neighbour_publishes_the_same_bits_by_the_kernel_for_many_classes(
+    case, neighbours, datasets, monkeypatch
+) -> None:
     if host.LIBRARY is None:
         pytest.skip("the kernel is not built")
     monkeypatch.setattr(host, "FEW_CLASSES", 1)
-    replay(datasets, case)
+    replay(datasets, case, neighbours)
 
 
-@pytest.mark.parametrize("case", [*DEFAULTS, *PARTS], **named)
-def test_a_neighbour_publishes_the_same_bits_from_streamed_rows(case, datasets, monkeypatch) -> None:
+@on_path([*DEFAULTS, *PARTS], (HUGE,), 2, people=True)
+def test_a_neighbour_publishes_the_same_bits_from_streamed_rows(case, neighbours, datasets, monkeypatch) -> None:
     monkeypatch.setattr(available_memory, "suffices", lambda n_bytes: False)
-    replay(datasets, case)
+    replay(datasets, case, neighbours)
 
 
-@in_turn([*DEFAULTS, *PARTS], (HUGE, LAST))
+@on_path([*DEFAULTS, *PARTS], (HUGE, LAST), 3, people=True)
 def test_a_neighbour_publishes_the_same_bits_in_two_processes(case, neighbours, datasets, monkeypatch) -> None:
     monkeypatch.setattr(rows, "SHARD_ROWS", 64)
     replay(datasets, case, neighbours, processes=2)
 
 
-@in_turn([case for case in DEFAULTS if METHODS[case[0]].on_device], (HUGE, MANY))
+@on_path([case for case in DEFAULTS if METHODS[case[0]].on_device], (HUGE, MANY), 4, people=True)
 def test_a_neighbour_publishes_the_same_bits_on_a_device(case, neighbours, datasets, monkeypatch) -> None:
     torch = pytest.importorskip("torch")
     from linprobe.gradients import gpu

@@ -118,13 +118,21 @@ def on_neighbours(
     return pytest.mark.parametrize(("case", "neighbours"), found)
 
 
-def in_turn(cases: Iterable[Case], neighbours: Collection[str]) -> pytest.MarkDecorator:
-    """Parametrise by case and one of the neighbours in turn; the rest is left to the nightly job.
+def on_path(
+    cases: Iterable[Case], neighbours: Collection[str], number: int, *, people: bool = False
+) -> pytest.MarkDecorator:
+    """Parametrise a path by case and one of the neighbours in turn; the rest is left to the nightly job.
 
-    For paths on which every case has the same code above the sums.
+    Of `DEFAULTS`, every second method is played with records, and the others with people; on the path of the next
+    `number` it is the other way round. So each method meets each path and each unit, and each path each unit.
     """
     names = list(neighbours)
-    return on_neighbours(cases, names, lambda place, _: [names[place % len(names)]])
+
+    def kept(place: int, case: Case) -> Collection[str]:
+        other_unit = case in DEFAULTS and (DEFAULTS.index(case) + number + people) % 2
+        return [] if other_unit else [names[place // 2 % len(names)]]
+
+    return on_neighbours(cases, names, kept)
 
 
 def replay(
@@ -147,13 +155,13 @@ def test_a_neighbour_publishes_the_same_bits(case, neighbours, datasets) -> None
     replay(datasets, case, neighbours)
 
 
-@in_turn([*DEFAULTS, UNCENTRED], ENDS)
+@on_path([*DEFAULTS, UNCENTRED], ENDS, 0)
 def test_a_neighbour_publishes_the_same_bits_by_numpy(case, neighbours, datasets, monkeypatch) -> None:
     monkeypatch.setattr(host, "LIBRARY", None)
     replay(datasets, case, neighbours)
 
 
-@in_turn(DEFAULTS, ENDS)
+@on_path(DEFAULTS, ENDS, 1)
 def test_a_neighbour_publishes_the_same_bits_by_the_kernel_for_many_classes(
     case, neighbours, datasets, monkeypatch
 ) -> None:
@@ -163,19 +171,21 @@ def test_a_neighbour_publishes_the_same_bits_by_the_kernel_for_many_classes(
     replay(datasets, case, neighbours)
 
 
-@in_turn([*DEFAULTS, *PARTS], ENDS)
+@on_path([*DEFAULTS, *PARTS], ENDS, 2)
 def test_a_neighbour_publishes_the_same_bits_from_streamed_rows(case, neighbours, datasets, monkeypatch) -> None:
     monkeypatch.setattr(available_memory, "suffices", lambda n_bytes: False)
     replay(datasets, case, neighbours)
 
 
-@in_turn([*DEFAULTS, *PARTS], ENDS)
+@on_path([*DEFAULTS, *PARTS], ENDS, 3)
 def test_a_neighbour_publishes_the_same_bits_in_two_processes(case, neighbours, datasets, monkeypatch) -> None:
     monkeypatch.setattr(rows, "SHARD_ROWS", 64)
     replay(datasets, case, neighbours, processes=2)
 
 
-@in_turn([*(case for case in DEFAULTS if METHODS[case[0]].on_device), ("fully-private", MEAN), COUNTS, UNCENTRED], ENDS)
+@on_path(
+    [*(case for case in DEFAULTS if METHODS[case[0]].on_device), ("fully-private", MEAN), COUNTS, UNCENTRED], ENDS, 4
+)
 def test_a_neighbour_publishes_the_same_bits_on_a_device(case, neighbours, datasets, monkeypatch) -> None:
     torch = pytest.importorskip("torch")
     from linprobe.gradients import gpu

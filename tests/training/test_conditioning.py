@@ -79,7 +79,8 @@ def test_descent_around_a_mean_is_longer_where_classes_have_many_rows() -> None:
     x, y = rows_with_a_mean()
     public = {"X_public": x[:30], "y_public": y[:30]}
     assert NoisyGD(epsilon=1.0).fit(x, y, **public).n_iter_ == CENTRED_STEPS
-    assert NoisyGD(epsilon=1.0).fit(x[:2999], y[:2999], **public).n_iter_ == DEFAULT_STEPS
+    assert NoisyGD(epsilon=1.0).fit(x[:750], y[:750], **public).n_iter_ == CENTRED_STEPS
+    assert NoisyGD(epsilon=1.0).fit(x[:749], y[:749], **public).n_iter_ == DEFAULT_STEPS
     assert fitted(condition="mean").n_iter_ == CENTRED_STEPS
     text = {"text_weights": np.random.default_rng(1).normal(size=(WIDTH, CLASSES))}
     assert NoisyGD(epsilon=1.0, classes=list(range(CLASSES))).fit(x[:450], y[:450], **text).n_iter_ == CENTRED_STEPS
@@ -107,6 +108,7 @@ def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> N
         asked = ESTIMATORS[method](epsilon=1.0).settings()
         assert steps(size, asked, around_public) == [CENTRED_STEPS]
         assert steps(size - 1, asked, around_public) == [few]
+        assert steps(size - 1, asked, around_public, per_class + 1) == [DEFAULT_STEPS]
 
 
 @pytest.mark.parametrize("given", [{"learning_rate": 1e-3}, {"schedule": "theory"}])

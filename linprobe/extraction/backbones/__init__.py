@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from linprobe.data.array_files import load_torch, tensor_fits
 from linprobe.errors import DataError, UsageError, first_line, reading
 from linprobe.extraction.images import ImageTransform
-from linprobe.extraction.request import family_of
+from linprobe.extraction.request import DEFAULT, DEFAULT_WITHOUT_WEIGHTS, check_layer, family_of
 
 RANDOM = "random"
 SUFFIXES = (".pt", ".pth", ".safetensors")
@@ -154,9 +154,6 @@ def name_of_weights(weights: str | None, random: bool, default: str) -> str:
     return RANDOM if random else default if weights is None else Path(weights).name
 
 
-DEFAULT, DEFAULT_WITHOUT_WEIGHTS = "resnet50", "scattering"
-
-
 @dataclass(frozen=True)
 class Backbone:
     """A frozen network that maps each image to one row of features.
@@ -166,6 +163,8 @@ class Backbone:
         model: float images (rows, channels, height, width) to features (rows, n_features), in `eval()` mode.
         transform: its preprocessing; with `transform_for`, replaced once the test images are known.
         tensor: description of the tensor that is a row.
+        layer: the layer of that tensor, as `--layer` names it; None for the network's own output.
+        layers: model and tensor of each other layer, by name; it has the same weights.
         weights: name of the weights; `random` for random ones, empty for a network without weights.
         arguments: constructor arguments that differ from the defaults.
         encode_text: prompts to encodings (prompts, n_features); None without a text tower.
@@ -186,6 +185,25 @@ class Backbone:
     transform_for: Callable[[Collection[tuple[str, int, int]]], ImageTransform] | None = None
     float32_only: bool = False
     batch_on_cpu: int | None = None
+    layer: str | None = None
+    layers: dict[str, tuple[nn.Module, str]] = field(default_factory=dict)
+
+    @property
+    def stated_layer(self) -> dict[str, str]:
+        """The setting `layer`, if it is not the network's own output."""
+        return {} if self.layer is None else {"layer": self.layer}
+
+    def at(self, layer: str | None) -> Backbone:
+        """The same network, whose rows are features of `layer`. There are no text weights for other features.
+
+        Raises:
+            UsageError: the network has no such layer.
+        """
+        check_layer(self.name, layer, self.layers)
+        if layer is None:
+            return self
+        model, tensor = self.layers[layer]
+        return replace(self, model=model, tensor=tensor, layer=layer, encode_text=None)
 
     def weights_digest(self) -> str:
         """SHA-256 of parameters and buffers by name, independent of the file; empty for a network without weights."""
@@ -201,23 +219,27 @@ class Backbone:
         return sha.hexdigest()
 
 
-def load_backbone(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
+def load_backbone(
+    name: str, weights: str | None, random: bool, arguments: dict[str, Any], layer: str | None = None
+) -> Backbone:
     """Load the frozen network `name` with its weights, in `eval()` mode on the CPU.
 
     Args:
         weights: a name that the family defines, or a file; None for the family's default.
         random: use random weights from a fixed seed, for tests.
         arguments: passed to the network's constructor.
+        layer: as in `Backbone.at`.
 
     Raises:
-        UsageError: no such backbone, weights or argument. DataError: weights missing, damaged, or of another network.
+        UsageError: no such backbone, weights, argument or layer. DataError: weights missing, damaged, or of another
+            network.
     """
     family = family_of(name)
     if random and weights is not None:
         raise UsageError(f"weights is {weights!r} and --random-weights is on; give one of the two")
     module = import_module(f"linprobe.extraction.backbones.{family}")
     loaded: Backbone = module.load(name, weights, random, arguments)
-    return loaded
+    return loaded.at(layer)
 
 
 def load_default(weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:

@@ -1,5 +1,8 @@
 """`clip:MODEL/PRETRAINED`: open_clip networks; a row is the projected image embedding, before normalisation.
 
+The layer `pre-projection` is the features before the linear projection to the embedding space, from which A. Radford et
+al., "Learning Transferable Visual Models From Natural Language Supervision", 2021, train linear probes of ViTs.
+
 OpenAI's weights, and some others, were trained with QuickGELU. open_clip builds most networks with GELU and only warns
 of a mismatch, which lowers accuracy. Here the pretrained tag decides the activation.
 """
@@ -11,13 +14,17 @@ from typing import Any
 
 import open_clip
 import torch
+from open_clip.timm_model import TimmModel
+from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones import Backbone, build_or_fetch, load_file, name_of_weights, quietly
 from linprobe.extraction.images import ImageTransform
 
 DEFAULT_MODEL, DEFAULT_TAG = "RN50", "openai"
+LAYER = "pre-projection"
 SETTLED = {
     "cache_dir", "device", "force_preprocess_cfg", "force_quick_gelu", "jit", "load_weights", "output_dict",
     "precision", "pretrained", "pretrained_hf", "pretrained_image", "pretrained_image_path", "pretrained_text",
@@ -26,16 +33,36 @@ SETTLED = {
 
 
 class ImageTower(nn.Module):
-    """The image half of a CLIP network: images to projected embeddings."""
+    """The image half of a CLIP network: images to projected embeddings, or to the features before that projection."""
 
-    def __init__(self, clip: Any) -> None:
+    def __init__(self, clip: Any, *, projected: bool = True) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip, self.projected = clip, projected
 
     def forward(self, images: Tensor) -> Tensor:
-        """(rows, 3, height, width) to (rows, embedding)."""
-        embedding: Tensor = self.clip.encode_image(images)
-        return embedding
+        """(rows, 3, height, width) to (rows, embedding), or to (rows, width of the tower)."""
+        tower = self.clip.visual
+        if self.projected:
+            features: Tensor = self.clip.encode_image(images)
+        elif isinstance(tower, TimmModel):
+            features = tower.trunk.forward_head(tower.trunk.forward_features(images), pre_logits=True)
+        else:
+            features = functional_call(tower, {"proj": None}, (images,))  # type: ignore[dict-item]
+        return features
+
+
+def _layers(model: Any, activation: str) -> dict[str, tuple[nn.Module, str]]:
+    """The layer `pre-projection`, if the image tower ends with a matrix or network that projects what is pooled.
+
+    The attention pooling of CLIP's ResNets has its projection inside.
+    """
+    tower = model.visual
+    if isinstance(tower, TimmModel):
+        ends = "pool" not in dict(tower.head.named_children()) and (len(tower.head) > 0 or tower.trunk.num_classes > 0)
+    else:
+        ends = isinstance(tower, VisionTransformer) and tower.proj is not None and not tower.output_tokens
+    tensor = f"image features before the visual projection, not normalised; {activation}"
+    return {LAYER: (ImageTower(model, projected=False).eval(), tensor)} if ends else {}
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
@@ -70,7 +97,8 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     full = f"clip:{model_name}" + (f"/{tag}" if tag else "")
     encode_text = _text_encoder(name, model_name, model)
     tower = ImageTower(model).eval()
-    return Backbone(full, tower, _transform(full, model), tensor, shown, arguments, encode_text, notes)
+    transform, layers = _transform(full, model), _layers(model, activation)
+    return Backbone(full, tower, transform, tensor, shown, arguments, encode_text, notes, layers=layers)
 
 
 def _checked(arguments: dict[str, Any]) -> dict[str, Any]:

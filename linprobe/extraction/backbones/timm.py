@@ -1,16 +1,66 @@
-"""`timm:NAME`: any timm network with a classifier; a row is the features before the classifier."""
+"""`timm:NAME`: any timm network with a classifier; a row is the features before the classifier.
+
+For vision transformers with a class token, the layer `last4+avg` is the input of a linear probe in M. Oquab et al.,
+"DINOv2: Learning Robust Visual Features without Supervision", 2023, with four blocks and average pooling: the class
+tokens of the last four blocks and the mean patch token of the last block, each after the final normalisation.
+"""
 
 from __future__ import annotations
 
 import math
+from inspect import signature
 from typing import Any
 
 import timm
+import torch
 from timm.data.config import resolve_model_data_config
+from torch import Tensor, nn
 
 from linprobe.errors import UsageError
 from linprobe.extraction.backbones import Backbone, build_or_fetch, load_file, name_of_weights
 from linprobe.extraction.images import ImageTransform
+
+BLOCKS = 4
+LAYER = f"last{BLOCKS}+avg"
+
+
+class LastBlocks(nn.Module):
+    """Class tokens of the last blocks of a vision transformer, and its mean patch token.
+
+    Args:
+        network: a transformer whose first token is the class token. Other prefix tokens, as registers, are left out.
+    """
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(rows, 3, height, width) to (rows, (BLOCKS + 1) * width)."""
+        blocks = self.network.forward_intermediates(
+            images, indices=BLOCKS, return_prefix_tokens=True, norm=True, output_fmt="NLC", intermediates_only=True
+        )
+        return torch.cat([*(prefix[:, 0] for _, prefix in blocks), blocks[-1][0].mean(dim=1)], dim=1)
+
+    def state_dict(self, *arguments: Any, **options: Any) -> Any:
+        """The weights under the names of the network, so that their digest is the same at every layer."""
+        return self.network.state_dict(*arguments, **options)
+
+
+def _layers(model: Any) -> dict[str, tuple[nn.Module, str]]:
+    """The layer `last4+avg`, if the network is a transformer with a class token and enough blocks."""
+    takes = getattr(model, "forward_intermediates", None)
+    normalised = not isinstance(getattr(model, "norm", nn.Identity()), nn.Identity)
+    if (
+        takes is None
+        or "return_prefix_tokens" not in signature(takes).parameters
+        or getattr(model, "cls_token", None) is None
+        or not normalised
+        or len(model.blocks) < BLOCKS
+    ):
+        return {}
+    tensor = f"class tokens of the last {BLOCKS} blocks and mean patch token of the last, after the final normalisation"
+    return {LAYER: (LastBlocks(model).eval(), tensor)}
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
@@ -35,7 +85,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     model.reset_classifier(0)
     shown = name_of_weights(weights, random, str(model.pretrained_cfg.get("tag") or wanted))
     tensor = "pooled features before the classifier"
-    return Backbone(name, model.eval(), _transform(name, model), tensor, shown, arguments)
+    return Backbone(name, model.eval(), _transform(name, model), tensor, shown, arguments, layers=_layers(model))
 
 
 def _transform(name: str, model: Any) -> ImageTransform:

@@ -162,13 +162,14 @@ def boosts(name: str) -> dict[tuple[str, float], list[tuple[int, float, float, f
     A boost is left out where it is infinite; its upper end is None where only that is.
     """
     found = summaries(name)
-    errors = {(one.row, one.setting): 1 - one.mean for one in found if one.epsilon is None}
+    paragon = next(1 - one.mean for one in summaries("adamix-table1") if one.row == PARAGON)
+    public = {one.setting: 1 - one.mean for one in found if one.row == PUBLIC_BASELINE}
     lines: dict[tuple[str, float], list[tuple[int, float, float, float | None]]] = {}
     for one in found:
         if one.epsilon is None or one.setting.shots is None:
             continue
-        levels = errors[PUBLIC_BASELINE, one.setting], errors[PARAGON, one.setting]
-        low, middle, high = (boost(levels[0], 1 - one.mean - way * (one.std or 0.0), levels[1]) for way in (-1, 0, 1))
+        ends = (boost(public[one.setting], 1 - one.mean - way * (one.std or 0.0), paragon) for way in (-1, 0, 1))
+        low, middle, high = ends
         if middle is not None and low is not None:
             lines.setdefault((one.row, one.epsilon), []).append((one.setting.shots, middle, low, high))
     return {key: sorted(line) for key, line in lines.items()}
@@ -180,7 +181,7 @@ def adamix_figure_2(path: Path) -> None:
     methods, epsilons = (list(dict.fromkeys(key[place] for key in lines)) for place in (0, 1))
     note = "Points: boost at the mean accuracy over 3 seeds; shaded: at the mean plus and less one standard deviation."
     note += "\nBoost: (non-private - only-public) / (non-private - method), in accuracy; logarithmic."
-    title = f"How much private rows add to public ones\n{FLOWERS}"
+    title = f"How much private rows add to public ones\n{FLOWERS.replace('6,552', '6,549')}"
     with new_figure(path, (COLUMN, 3.9), 1, len(methods), title=title, note=note, sharey=True) as panels:
         for axes, method in zip(panels, methods, strict=True):
             axes.set(xscale="log", yscale="log", ylim=(0.5, 6.5), title=method, xlabel="public rows per class")
@@ -196,6 +197,66 @@ def adamix_figure_2(path: Path) -> None:
             name_level(axes, 1, "no gain", right=False, above=False)
             name_ends(axes, ends)
         panels[0].set_ylabel("performance boost")
+
+
+def _lines(axes: Any, found: Sequence[tuple[str, float, dict[str, Any]]], *, shaded: bool = True) -> list[End]:
+    """Lines of accuracy, from (name, x, row), with the spread if `shaded`. Returns: their ends, for `name_ends`."""
+    ends = []
+    for place, name in enumerate(dict.fromkeys(one[0] for one in found)):
+        mine = [one[1:] for one in found if one[0] == name]
+        at, means = [x for x, _ in mine], [100 * row["mean"] for _, row in mine]
+        spread = [100 * (row["std"] or 0.0) for _, row in mine]
+        low, high = ([m + way * s for m, s in zip(means, spread, strict=True)] for way in (-1, 1))
+        if shaded:
+            axes.fill_between(at, low, [min(one, 100) for one in high], color=PALETTE[place], alpha=0.2, linewidth=0)
+        style = {"marker": MARKERS[place], "linestyle": ("-", "--", "-.", ":")[place]}
+        axes.plot(at, means, color=PALETTE[place], **style)
+        ends.append((at[-1], means[-1], name, PALETTE[place]))
+    axes.set_xscale("log")
+    ticks_at(axes.xaxis, sorted({one[1] for one in found}))
+    return ends
+
+
+def large_rates(path: Path) -> None:
+    """Accuracy against the sampling rate, a line for each epsilon."""
+    rows = rows_of(TABLES / "large-rates.json")
+    found = [(f"epsilon {row['epsilon']:g}", float(row["method"]), row) for row in rows]
+    note = (
+        f"dp-sgd, 60 epochs at every rate. Points: mean over {rows[0]['runs']} seeds; shaded: one standard deviation."
+    )
+    title = f"The sampling rate at equal epsilon\n{TITLES['digits']}"
+    with new_figure(path, (COLUMN, 3.4), title=title, note=note) as (axes,):
+        ends = _lines(axes, sorted(found, key=lambda one: (-one[2]["epsilon"], one[1])))
+        axes.set(ylim=(40, 100), ylabel="test accuracy, %", xlabel="sampling rate q, logarithmic; steps: 60 / q")
+        name_ends(axes, ends)
+
+
+def public_against_private(path: Path) -> None:
+    """Accuracy against the rows per class, if they are public and if they are private."""
+    rows = rows_of(TABLES / "adamix-figure2-left.json")
+    note = f"Points: mean over {rows[0]['runs']} choices of rows; shaded: one standard deviation."
+    found = [
+        ("public" if row["epsilon"] is None else f"private, epsilon {row['epsilon']:g}", float(row["part"]), row)
+        for row in sorted(rows, key=lambda row: -(row["epsilon"] or 100))
+    ]
+    title = f"What a row is worth if it is public, and if it is private\n{TITLES['digits']}"
+    with new_figure(path, (COLUMN, 3.6), title=title, note=note) as (axes,):
+        ends = _lines(axes, found)
+        axes.set(ylim=(0, 102), ylabel="test accuracy, %", xlabel="training rows per class, logarithmic")
+        name_level(axes, 10, "guessing", right=True, above=False)
+        name_ends(axes, ends)
+
+
+def theorem_3(path: Path) -> None:
+    """Accuracy on two clouds against their distance from the origin, a line for each method."""
+    rows = rows_of(TABLES / "dpsgdf-theorem3.json")
+    note = f"Points: mean over {rows[0]['runs']} seeds. Most single runs are right on all rows, or on half of them."
+    title = "Two classes far from the origin, 2 apart: 1,000 rows, epsilon 1"
+    with new_figure(path, (COLUMN, 3.6), title=title, note=note) as (axes,):
+        ends = _lines(axes, [(row["method"], float(row["part"]), row) for row in rows], shaded=False)
+        axes.set(ylim=(40, 102), ylabel="test accuracy, %", xlabel="distance mu from the origin, logarithmic")
+        name_level(axes, 50, "guessing", right=False, above=False)
+        name_ends(axes, ends)
 
 
 def adamix_figure_3(path: Path) -> None:
@@ -324,6 +385,9 @@ FIGURES: dict[str, tuple[Callable[[Path], object], Path]] = {
     "adamix-figure1": (adamix_figure_1, TABLES / "adamix-figure1.json"),
     "adamix-figure2": (adamix_figure_2, TABLES / "adamix-figure2.json"),
     "adamix-figure3": (adamix_figure_3, TABLES / "adamix-figure3.json"),
+    "adamix-figure2-left": (public_against_private, TABLES / "adamix-figure2-left.json"),
+    "large-rates": (large_rates, TABLES / "large-rates.json"),
+    "dpsgdf-theorem3": (theorem_3, TABLES / "dpsgdf-theorem3.json"),
     "domain-shift": (domain_shift, TABLES / "domain-shift.json"),
     "regression": (regression, REGRESSION),
 }

@@ -8,13 +8,14 @@ With --check nothing is written; the exit status is 1 if the page is out of date
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linprobe.reporting.comparison import comparison_table, markdown
+from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE
+from linprobe.reporting.comparison import boost, comparison_table, markdown
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "reproduction.md"
@@ -31,6 +32,13 @@ def mean(one: dict[str, Any]) -> str:
     return f"{100 * one['mean']:.1f}" + ("" if one["std"] is None else f" ± {100 * one['std']:.1f}")
 
 
+def provenance(name: str) -> str:
+    """The command of a table, and its seconds if they were measured."""
+    found = read(name)
+    seconds = f", {found['seconds']:,} seconds" if found.get("seconds") else ""
+    return f"`{found['command']}`{seconds}"
+
+
 def side_by_side(name: str) -> str:
     """Paper, ours and difference, one row per method and epsilon; dashes where the paper has no figure."""
     paper, ours = read("paper")[name], read(name)["rows"]
@@ -40,37 +48,110 @@ def side_by_side(name: str) -> str:
     for one in sorted(ours, key=lambda one: one["epsilon"] or 0):
         theirs = printed.get((one["method"], one["epsilon"]))
         shown = ("-", "-") if theirs is None else (f"{theirs:g}", f"{100 * one['mean'] - theirs:+.1f}")
-        epsilon = "-" if one["epsilon"] is None else f"{one['epsilon']:g}"
         attack = (f"{one['attack_auc']:.3f}",) if attacked else ()
-        rows.append((one["method"], epsilon, shown[0], mean(one), shown[1], *attack))
+        rows.append((one["method"], of_epsilon(one), shown[0], mean(one), shown[1], *attack))
     header = ("method", "epsilon", "paper", "ours", "difference", *(("attack AUC",) if attacked else ()))
-    return f"Paper: {paper['source']}. Ours: {ours[0]['runs']} seeds.\n\n" + markdown(header, rows)
+    return f"Paper: {paper['source']}. Ours: {ours[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(header, rows)
+
+
+def presets(name: str) -> str:
+    """Rows of the paper's own settings: paper, ours and difference, and the defaults on the same rows."""
+    printed = {(row["method"], row["epsilon"]): row["value"] for row in read("paper")["adamix-table1"]["rows"]}
+    defaults = {(row["method"], row["epsilon"]): mean(row) for row in read("adamix-table1")["rows"]}
+    rows, ours = [], read(name)["rows"]
+    for one in sorted(ours, key=lambda one: one["epsilon"]):
+        kind = one["method"].split(",")[0], one["epsilon"]
+        theirs = printed[kind]
+        difference = f"{100 * one['mean'] - theirs:+.1f}"
+        rows.append((one["method"], of_epsilon(one), f"{theirs:g}", mean(one), difference, defaults[kind]))
+    header = ("method", "epsilon", "paper", "the paper's settings, here", "difference", "defaults")
+    return f"{ours[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(header, rows)
+
+
+def of_epsilon(one: dict[str, Any]) -> str:
+    """Epsilon of a row, or a dash."""
+    return "-" if one["epsilon"] is None else f"{one['epsilon']:g}"
 
 
 def plain(name: str) -> str:
     """The table of the comparison."""
     rows = read(name)["rows"]
-    return f"{max(one['runs'] for one in rows)} seeds.\n\n" + markdown(*comparison_table(rows, "**{}**"))
+    runs = max(one["runs"] for one in rows)
+    return f"{runs} seeds, {provenance(name)}.\n\n" + markdown(*comparison_table(rows, "**{}**"))
+
+
+def by_part(name: str, part: str, attribute: str = "part") -> str:
+    """A row for each method and epsilon, and a column for each part."""
+    rows = read(name)["rows"]
+    parts = list(dict.fromkeys(one[attribute] for one in rows))
+    kinds = list(dict.fromkeys((one["method"], of_epsilon(one)) for one in rows))
+    found = {(one["method"], of_epsilon(one), one[attribute]): mean(one) for one in rows}
+    cells = [(*kind, *(found[*kind, each] for each in parts)) for kind in kinds]
+    header = ("method", "epsilon", *(part.format(each) for each in parts))
+    return f"{rows[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(header, cells)
+
+
+def parts_of_run(name: str, scale: float, after: str = "") -> str:
+    """A row for each method, and a column for the first step and for each fifth of the steps."""
+    rows = read(name)["rows"]
+    parts = list(dict.fromkeys(one["part"] for one in rows))
+    digits = 1 if scale > 1 else 3
+    found = {
+        (one["method"], one["part"]): f"{scale * one['mean']:.{digits}f} ± {scale * one['std']:.{digits}f}"
+        for one in rows
+    }
+    cells = [(kind, *(found[kind, part] for part in parts)) for kind in dict.fromkeys(key[0] for key in found)]
+    header = ("method" + after, "first step", *(f"steps to {part} %" for part in parts[1:]))
+    return f"{rows[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(header, cells)
+
+
+def by_epsilon(name: str, what: str) -> str:
+    """A row for each setting, and a column for each epsilon."""
+    rows = read(name)["rows"]
+    epsilons = list(dict.fromkeys(of_epsilon(one) for one in rows))
+    found = {(one["method"], of_epsilon(one)): mean(one) for one in rows}
+    kinds = dict.fromkeys(key[0] for key in found)
+    cells = [(kind, *(found.get((kind, each), "") for each in epsilons)) for kind in kinds]
+    header = (what, *("no private rows" if each == "-" else f"eps {each}" for each in epsilons))
+    return f"{rows[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(header, cells)
+
+
+def attacks(name: str) -> str:
+    """Accuracy and AUC of the attack by epsilon."""
+    rows = read(name)["rows"]
+    cells = [
+        (one["method"], of_epsilon(one), mean(one), f"{one['attack_auc']:.3f} ± {one['attack_auc_std']:.3f}")
+        for one in sorted(rows, key=lambda one: (one["epsilon"] is None, one["epsilon"] or 0))
+    ]
+    return f"{rows[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(
+        ("method", "epsilon", "accuracy", "attack AUC"), cells
+    )
 
 
 def boosts(name: str) -> str:
-    """Boost by shots and epsilon."""
-    rows = [one for one in read(name)["rows"] if one["boost"] is not None]
-    shots = sorted({one["shots"] for one in rows})
-    kinds = list(dict.fromkeys((one["method"], one["epsilon"]) for one in rows))
-    found = {(one["method"], one["epsilon"], one["shots"]): f"{one['boost']:.2f}" for one in rows}
-    cells = [(method, f"{epsilon:g}", *(found[method, epsilon, k] for k in shots)) for method, epsilon in kinds]
-    return markdown(("method", "epsilon", *(f"{k} shot{'s' * (k > 1)}" for k in shots)), cells)
+    """Boost by shots and epsilon; non-private training on all rows is from table 1."""
+    rows = read(name)["rows"]
+    paragon = next(one["mean"] for one in read("adamix-table1")["rows"] if one["method"] == PARAGON)
+    public = {one["shots"]: one["mean"] for one in rows if one["method"] == PUBLIC_BASELINE}
+    kinds = dict.fromkeys((one["method"], one["epsilon"]) for one in rows if one["epsilon"])
+    found = {(one["method"], one["epsilon"], one["shots"]): one["mean"] for one in rows}
+    cells = []
+    for kind in kinds:
+        values = [boost(1 - public[k], 1 - found[*kind, k], 1 - paragon) for k in public]
+        cells.append((kind[0], f"{kind[1]:g}", *("-" if one is None else f"{one:.2f}" for one in values)))
+    header = ("method", "epsilon", *(f"{k} shot{'s' * (k > 1)}" for k in public))
+    return f"{rows[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(header, cells)
 
 
 def curves(name: str) -> str:
     """Mean, largest and quantiles of per-record epsilons."""
     rows = read(name)["rows"]
     levels = [key for key in rows[0] if key not in ("method", "epsilon", "mean", "max")]
-    return figures(
+    table = figures(
         ("method", "mean", *(f"quantile {level}" for level in levels), "largest"),
         [(one["method"], one["mean"], *(one[level] for level in levels), one["max"]) for one in rows],
     )
+    return f"{provenance(name)}.\n\n{table}"
 
 
 def accounting(name: str) -> str:
@@ -91,39 +172,26 @@ def accounting(name: str) -> str:
     return f"Paper: {read('paper')[name]['source']}.\n\n" + figures(header, rows)
 
 
-def measured(data: str, methods: tuple[str, ...], epsilons: tuple[float, ...]) -> dict[tuple[str, float], list[float]]:
-    """Accuracies of runs on the defaults without public rows, from `benchmarks/accuracy/results.json`."""
-    path = HERE.parent / "accuracy" / "results.json"
-    found = json.loads(path.read_text(encoding="utf-8"))["results"]
-    kept = [row for row in found if (row["data"], row["shots"]) == (data, 0)]
-    wanted = [row for row in kept if row["row"] in methods and row["epsilon"] in epsilons]
-    return {(row["row"], row["epsilon"]): row["accuracies"] for row in wanted}
-
-
-def percent(accuracies: list[float]) -> str:
-    """Mean and spread in percent."""
-    return f"{100 * statistics.mean(accuracies):.1f} ± {100 * statistics.stdev(accuracies):.1f}"
+def concentration(name: str) -> str:
+    """Distances of unit rows, ours below the paper's."""
+    paper = read("paper")[name]
+    header = ("rows", "diameter", "largest distance from the mean", "mean distance from the mean")
+    cells = [(f"{row['data']}, paper", row["diameter"], row["largest"], row["mean"]) for row in paper["rows"]]
+    cells += [
+        (row["data"], *(f"{row[key]:.2f}" for key in ("diameter", "largest", "mean"))) for row in read(name)["rows"]
+    ]
+    return f"Paper: {paper['source']}. Ours: {provenance(name)}.\n\n" + figures(header, cells)
 
 
 def scattering(name: str) -> str:
     """The paper's figure beside the defaults of methods that need no public rows."""
-    paper = read("paper")[name]
-    found = measured("fashion-scattering", ("noisy-gd", "dp-sgd", "dpsgd-f"), (3.0,))
-    rows = [
-        (method, f"{paper['value']:g}", percent(runs), f"{100 * statistics.mean(runs) - paper['value']:+.1f}")
-        for (method, _), runs in found.items()
+    paper, rows = read("paper")[name], read(name)["rows"]
+    cells = [
+        (one["method"], f"{paper['value']:g}", mean(one), f"{100 * one['mean'] - paper['value']:+.1f}") for one in rows
     ]
-    seeds = len(next(iter(found.values())))
     header = ("method", "paper, dp-sgd", "ours", "difference")
-    return f"Paper: {paper['source']}, epsilon 3. Ours: {seeds} seeds.\n\n" + markdown(header, rows)
-
-
-def transfer(_: str) -> str:
-    """Methods of dp_transfer beside descent."""
-    methods, epsilons = ("noisy-gd", "dp-fc", "dp-ls"), (0.5, 1.0, 3.0, 8.0)
-    found = measured("fashion-pixels", methods, epsilons)
-    rows = [(method, *(percent(found[method, epsilon]) for epsilon in epsilons)) for method in methods]
-    return markdown(("method", *(f"eps {epsilon:g}" for epsilon in epsilons)), rows)
+    ours = f"{rows[0]['runs']} seeds, {provenance(name)}"
+    return f"Paper: {paper['source']}, epsilon 3. Ours: {ours}.\n\n" + markdown(header, cells)
 
 
 def figures(header: tuple[str, ...], rows: Iterable[Sequence[Any]]) -> str:
@@ -132,17 +200,29 @@ def figures(header: tuple[str, ...], rows: Iterable[Sequence[Any]]) -> str:
     return markdown(header, shown)
 
 
-BODIES = {
+BODIES: dict[str, Callable[[str], str]] = {
     "dpsgdf-table1": side_by_side,
+    "dpsgdf-table2": concentration,
+    "dpsgdf-theorem3": partial(by_part, part="mu {}"),
     "scattering": scattering,
-    "dp-transfer": transfer,
+    "dp-transfer": plain,
     "adamix-table1": side_by_side,
+    "adamix-preset": presets,
     "adamix-figure1": plain,
     "adamix-figure2": boosts,
     "adamix-figure3": curves,
+    "adamix-figure2-left": partial(by_part, part="{} a class"),
+    "adamix-figure4": partial(by_epsilon, what="start"),
+    "adamix-figure7": partial(by_epsilon, what="quantile"),
+    "adamix-attack": attacks,
+    "dope-table1": partial(by_epsilon, what="method"),
+    "adamix-figure6": partial(parts_of_run, scale=100, after=" %"),
+    "dope-figure2": partial(parts_of_run, scale=1),
     "dope-table3": side_by_side,
     "dope-figure4": plain,
     "domain-shift": plain,
+    "large-rates-table2": accounting,
+    "large-rates": partial(by_epsilon, what="sampling rate"),
     "accounting": accounting,
 }
 

@@ -1,142 +1,157 @@
 """The tables and figures of the papers on given feature files, one command per table.
 
-    python benchmarks/paper_tables/run.py adamix-table1 flowers.h5 [--seeds 5] [--work DIR]
-    python benchmarks/paper_tables/run.py dpsgdf-table1 fashion.h5
+    python benchmarks/paper_tables/run.py adamix-table1 flowers102.h5 [--seeds 5] [--work DIR]
+    python benchmarks/paper_tables/run.py dpsgdf-table1 fashion-pixels.h5
     python benchmarks/paper_tables/run.py domain-shift private.h5 --public same.h5 --public other.h5
     python benchmarks/paper_tables/run.py accounting
 
-Writes TABLE.json into this folder. `docs/draw_figures.py` then draws the figures into docs/images, and `render.py`
+Writes TABLE.json into this folder, with the command, its seconds, the digests of the rows, and the settings that decide
+its numbers (`tables.py`). `docs/draw_figures.py` then draws the figures into docs/images, and `render.py`
 writes docs/reproduction.md, with paper and measurement side by side. Runs stay in DIR, so an interrupted table can
-resume. Benchmarks treat all rows as public.
+resume; its seconds add up. Benchmarks treat all rows as public.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
-from dataclasses import dataclass
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gradients import FIGURES, figure_rows
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+from tables import CURVES, DATA, TABLES, Table, arrays, dataset_of, fitted, settings_of
 
 from linprobe.accounting.calibrate import releases_cost
 from linprobe.cli._terminal import TerminalProgress
+from linprobe.data.dataset import open_features
+from linprobe.data.sources import ArraySource
 from linprobe.evaluation.compare import compare_methods
-from linprobe.evaluation.comparison_plan import MethodRow
+from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, MethodRow
+from linprobe.methods import METHODS
 from linprobe.options.requests import CompareRequest
+from linprobe.reporting.comparison import Result, Setting, summarise
 from linprobe.runs import run_folder
+from linprobe.runs.scores import class_scores, probabilities
+from linprobe.training.execute import Trained
 
 HERE = Path(__file__).parent
-SAMPLED = {"per_record": False}  # these tables have no per-record figures
+KIND = ("method", "public", "shots", "epsilon")
+CONCENTRATION, OUTERMOST = "dpsgdf-table2", 500
+ACCOUNTING = ("accounting", "large-rates-table2")
 
 
-def rows(*names: str, **settings: Any) -> list[MethodRow]:
-    """Methods by name, all with the same settings."""
-    return [MethodRow(name, name, dict(settings)) for name in names]
-
-
-def ensembles(method: str) -> list[MethodRow]:
-    """One method with each way to combine its iterates into a model."""
-    kinds = [("last", None), *((kind, size) for kind in ("average", "ema", "vote") for size in (5, 20, 100))]
-    return [
-        MethodRow(
-            f"{method}, {kind}" + ("" if size is None else f" of {size}"),
-            method,
-            {**SAMPLED, "output": kind} | ({} if size is None else {"ensemble": size}),
-        )
-        for kind, size in kinds
-    ]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Runs of a table."""
-
-    methods: list[MethodRow]
-    epsilons: tuple[float, ...]
-    seeds: int = 5
-    shots: tuple[int, ...] = (2,)
-    attack: bool = False
-
-
-ADAMIX = rows("fully-private", "ppgd", "ngd", "noisy-gd", "adamix")
-TABLES = {
-    "adamix-table1": Table(ADAMIX, (1, 3), attack=True),
-    "adamix-figure1": Table(ADAMIX, (0.5, 1, 2, 4, 8), seeds=3),
-    "adamix-figure2": Table(rows("noisy-gd", "adamix"), (1, 3), seeds=3, shots=(1, 2, 4, 8, 16)),
-    "dope-table3": Table(rows("dp-sgd", "mirror-descent", "adadps", "dope-sgd", **SAMPLED), (2, 4, 6), seeds=3),
-    "dope-figure4": Table(ensembles("dp-sgd"), (2,), seeds=3),
-    # settings chosen on the test rows, as in the paper
-    "dpsgdf-table1": Table(
-        [
-            MethodRow("dp-sgd", "dp-sgd", {**SAMPLED, "steps": 400, "clip_norm": 0.1, "score_noise": 2.5}),
-            MethodRow("dpsgd-f", "dpsgd-f", {**SAMPLED, "steps": 400}),
-        ],
-        (1, 2),
-        seeds=3,
-        shots=(),
-    ),
-    "domain-shift": Table(rows("noisy-gd", "adamix"), (1, 3), seeds=3, shots=()),
-}
-CURVES = rows("fully-private", "noisy-gd", "adamix")
-CURVES_EPSILON = 3.0
-
-
-def compared(name: str, features: Path, public: list[Path], seeds: int | None, work: Path) -> dict[str, Any]:
-    """Run one comparison; return its summary."""
-    table = TABLES[name]
+def compared(table: Table, out: Path, asked: argparse.Namespace) -> dict[str, Any]:
+    """Run a comparison on a feature file; return what `compare_methods` returns."""
     request = CompareRequest(
         methods=table.methods,
         epsilons=table.epsilons,
-        out=work / name,
-        features=features,
-        seeds=seeds or table.seeds,
+        out=out,
+        features=asked.features,
+        seeds=asked.seeds or table.seeds,
         shots=table.shots,
-        public=public,
+        public=asked.public,
         attack=table.attack,
+        baselines=table.baselines,
+        jobs=asked.jobs,
     )
     with TerminalProgress() as progress:
-        found = compare_methods(request, progress)
-    summary = found["summary"]
+        return compare_methods(request, progress)
+
+
+def summary_of(table: Table, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a comparison, with the AUC of the attack if there was one."""
+    summary: list[dict[str, Any]] = found["summary"]
     for one in summary:
-        kind = ("method", "public", "shots", "epsilon")
-        alike = [each for each in found.get("attacks", ()) if all(each[key] == one[key] for key in kind)]
+        alike = [each for each in found.get("attacks", ()) if all(each[key] == one[key] for key in KIND)]
         if alike:
             found_aucs = [each["attack_auc"] for each in alike]
             one["attack_auc"] = statistics.fmean(found_aucs)
             one["attack_auc_std"] = statistics.stdev(found_aucs) if len(found_aucs) > 1 else None
-    return {"rows": summary, "n_private": found["runs"][0]["n_private"], "n_public": found["runs"][0]["n_public"]}
+    return summary
 
 
-def curves(features: Path, work: Path) -> dict[str, Any]:
+def in_memory(table: Table) -> list[dict[str, Any]]:
+    """Mean and spread of test accuracy, and of the AUC of the attack, over the seeds of `table.drawn`."""
+    assert table.drawn is not None
+    found: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
+    baselines = [MethodRow(name, name) for name in (PUBLIC_BASELINE, PARAGON)] if table.baselines else []
+    for seed in range(table.seeds):
+        for drawn in table.drawn(seed):
+            for row in (*table.methods, *baselines):
+                dataset = dataset_of(row, drawn.private, drawn.public, DATA[table.data], drawn.text_weights)
+                for epsilon in table.epsilons if METHODS[row.method].spends else (None,):
+                    trained = fitted(row, epsilon, dataset)
+                    losses, right = zip(*(scored(trained, rows) for rows in (drawn.private, drawn.test)), strict=True)
+                    auc = roc_auc_score(np.repeat([0, 1], [len(one) for one in losses]), np.concatenate(losses))
+                    found.setdefault((drawn.part, row.name, epsilon), []).append((right[1], auc))
+    return [
+        {"part": part, "method": method, "epsilon": epsilon, "runs": len(values)}
+        | _spread("", [value for value, _ in values])
+        | (_spread("attack_auc", [auc for _, auc in values]) if table.attack else {})
+        for (part, method, epsilon), values in found.items()
+    ]
+
+
+def scored(trained: Trained, rows: ArraySource) -> tuple[NDArray[np.float64], float]:
+    """The loss of each row, and the accuracy; a vote has as loss how few voters are right."""
+    x, y = arrays(rows)
+    scores = class_scores(x, trained.weights, trained.bias)
+    chances = probabilities(scores, trained.weights)[np.arange(len(y)), y]
+    return -np.log(np.maximum(chances, 1e-300)), float(np.mean(scores.argmax(axis=1) == y))
+
+
+def _spread(name: str, values: list[float]) -> dict[str, float]:
+    """Mean and standard deviation, under the keys of `name`."""
+    mean, std = (name, f"{name}_std") if name else ("mean", "std")
+    return {mean: statistics.fmean(values), std: statistics.stdev(values)}
+
+
+def concentration(files: list[Path]) -> dict[str, Any]:
+    """Distances of unit rows (table 2 of the DPSGD-F paper); the diameter is a lower bound, from the outermost rows."""
+    result, data = [], []
+    for path in files:
+        with open_features(path) as opened:
+            x = opened.rows("train", slice(None)).astype(np.float32)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        away = np.linalg.norm(x - x.mean(axis=0), axis=1)
+        outermost = x[np.argsort(away)[-OUTERMOST:]]
+        squared = 2 - 2 * float((outermost @ x.T).min())
+        result.append(
+            {
+                "data": path.stem,
+                "rows": len(x),
+                "diameter": squared**0.5,
+                "largest": float(away.max()),
+                "mean": float(away.mean(dtype=np.float64)),
+            }
+        )
+        data += rows_digests(path)
+    return {"data": data, "rows": result}
+
+
+def quantiles(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Quantiles of the per-record epsilons of one run per method (figure 3 of the AdaMix paper)."""
-    request = CompareRequest(
-        methods=CURVES,
-        epsilons=(CURVES_EPSILON,),
-        out=work / "adamix-figure3",
-        features=features,
-        seeds=1,
-        shots=(2,),
-        baselines=False,
-    )
-    with TerminalProgress() as progress:
-        found = compare_methods(request, progress)
     result = []
     for run in found["runs"]:
         trained = run_folder.read_run(run["run"])
         epsilon, delta = trained.manifest.bound
         epsilons = trained.per_record.losses.epsilon(delta, epsilon)
-        quantiles = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}
+        levels = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}
         mean, largest = float(epsilons.mean()), float(epsilons.max())
-        result.append({"method": run["method"], "epsilon": CURVES_EPSILON, "mean": mean, "max": largest, **quantiles})
-    return {"rows": result}
+        result.append({"method": run["method"], "epsilon": run["epsilon"], "mean": mean, "max": largest, **levels})
+    return result
 
 
-def accounting() -> dict[str, Any]:
-    """Epsilons of the papers, recomputed from the sampling rate, noise and steps that they report."""
-    printed = json.loads((HERE / "paper.json").read_text(encoding="utf-8"))["accounting"]["rows"]
+def accounting(name: str) -> dict[str, Any]:
+    """Epsilons of a paper, recomputed from the sampling rate, noise and steps that it reports or implies."""
+    printed = json.loads((HERE / "paper.json").read_text(encoding="utf-8"))[name]["rows"]
     found = []
     for row in printed:
         costs = releases_cost(row["q"], row["sigma"], row["steps"], row["delta"])
@@ -144,25 +159,83 @@ def accounting() -> dict[str, Any]:
     return {"rows": found}
 
 
+def copied(table: Table) -> list[dict[str, Any]]:
+    """The rows of a table that `benchmarks/accuracy/run.py` trained."""
+    document = json.loads((HERE.parent / "accuracy" / "results.json").read_text(encoding="utf-8"))
+    shots = max(table.shots, default=0)
+    names = [row.name for row in table.methods] + ([PUBLIC_BASELINE, PARAGON] if table.baselines else [])
+    results = [
+        Result(one["row"], Setting("", shots), one["epsilon"], seed, one["epsilon"] is not None, *figures)
+        for one in document["results"]
+        if (one["data"], one["shots"]) == (table.copied, shots) and one["row"] in names
+        if one["epsilon"] in (None, *table.epsilons)
+        for seed, figures in enumerate(zip(one["accuracies"], one["balanced"], strict=True))
+    ]
+    return [
+        {"method": one.row, **asdict(one.setting)}
+        | {key: getattr(one, key) for key in ("epsilon", "mean", "std", "runs", "best")}
+        for one in summarise(results)
+    ]
+
+
+def rows_digests(features: Path) -> list[str]:
+    """The start of the digests of the training and test rows of a file."""
+    with open_features(features) as opened:
+        return [opened.digest(group)[:16] for group in ("train", "test")]
+
+
+def measured(name: str, asked: argparse.Namespace) -> dict[str, Any]:
+    """A table of `TABLES`, with the digests of its rows."""
+    table, folder = TABLES[name], asked.work / name
+    if table.copied:
+        command = f"python benchmarks/accuracy/run.py --shots {max(table.shots, default=0)} {table.copied}.h5"
+        return {"command": command, "seconds": None, "settings": settings_of(name), "rows": copied(table)}
+    if name in FIGURES:
+        return {"settings": settings_of(name), "rows": figure_rows(name, table)}
+    if table.drawn is not None:
+        return {"settings": settings_of(name), "rows": in_memory(table)}
+    folder.mkdir(parents=True, exist_ok=True)
+    found = compared(table, folder, asked)
+    return {
+        "data": rows_digests(asked.features),
+        "settings": settings_of(name),
+        "n_private": found["runs"][0]["n_private"],
+        "n_public": found["runs"][0]["n_public"],
+        "rows": quantiles(found) if name in CURVES else summary_of(table, found),
+    }
+
+
 def main() -> None:
     """Run one table and write its JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table", choices=(*TABLES, "adamix-figure3", "accounting"))
-    parser.add_argument("features", nargs="?", type=Path)
+    parser.add_argument("table", choices=(*TABLES, *ACCOUNTING, CONCENTRATION))
+    parser.add_argument("features", nargs="*", type=Path)
     parser.add_argument("--public", action="append", type=Path, default=[])
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--jobs", type=int, help="processes; default: one for each core")
     parser.add_argument("--work", type=Path, default=Path("paper_tables"))
     asked = parser.parse_args()
-    if asked.table == "accounting":
-        found = accounting()
-    elif asked.features is None:
-        parser.error(f"{asked.table} needs a feature file")
-    elif asked.table == "adamix-figure3":
-        found = curves(asked.features, asked.work)
+    name, began = asked.table, time.perf_counter()
+    os.environ["XDG_STATE_HOME"] = str(asked.work.absolute() / name)  # rows private in one table are public in another
+    files, words = asked.features, ["python benchmarks/paper_tables/run.py", name]
+    words += [path.name for path in files]
+    command = " --public ".join([" ".join(words), *(path.name for path in asked.public)])
+    asked.features = files[0] if files else None
+    if name in ACCOUNTING:
+        found = accounting(name)
+    elif name == CONCENTRATION:
+        found = concentration(files)
+    elif asked.features is None and TABLES[name].drawn is None and not TABLES[name].copied:
+        parser.error(f"{name} needs a feature file")
     else:
-        found = compared(asked.table, asked.features, asked.public, asked.seeds, asked.work)
-    text = json.dumps({"table": asked.table, **found}, indent=1)
-    (HERE / f"{asked.table}.json").write_text(text + "\n", encoding="utf-8")
+        found = measured(name, asked)
+    clock = asked.work / name / "seconds"
+    before = float(clock.read_text()) if clock.is_file() else 0.0
+    seconds = before + time.perf_counter() - began
+    if clock.parent.is_dir():
+        clock.write_text(f"{seconds}")
+    text = json.dumps({"table": name, "command": command, "seconds": round(seconds), **found}, indent=1)
+    (HERE / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,36 @@
-"""The page with the papers' tables matches the committed figures."""
+"""The page with the papers' tables matches the committed figures, which were measured with the settings of today."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from linprobe.accounting.calibrate import releases_cost
+from linprobe.training import centring
+from tests.docs.scripts import load_script
 
 HERE = Path(__file__).parents[2]
 PAGE = HERE / "docs" / "reproduction.md"
+FOLDER = HERE / "benchmarks" / "paper_tables"
+TABLES = load_script(FOLDER / "tables.py")
+AGAIN = "its settings have changed, so measure it again: {}"
+
+
+def found(name: str) -> dict[str, Any]:
+    return dict(json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def same(stated: dict[str, Any], today: dict[str, Any]) -> bool:
+    trials = stated["trial"], today["trial"]
+    rest = [{**settings, "trial": None} for settings in (stated, today)]
+    return rest[0] == rest[1] and trials[0] == pytest.approx(trials[1], rel=2e-3)
 
 
 def test_page_is_what_the_figures_give() -> None:
@@ -20,3 +42,76 @@ def test_every_figure_of_the_page_is_there() -> None:
     images = re.findall(r"\]\((images/[^)]+)\)", PAGE.read_text(encoding="utf-8"))
     assert images
     assert all((PAGE.parent / image).is_file() for image in images)
+
+
+@pytest.mark.parametrize("name", TABLES.TABLES)
+def test_a_table_was_measured_with_the_settings_of_today(name: str) -> None:
+    table = found(name)
+    assert same(table["settings"], TABLES.settings_of(name)), AGAIN.format(table["command"])
+    assert len({one["runs"] for one in table["rows"] if one.get("epsilon") and "runs" in one}) <= 1
+
+
+@pytest.mark.parametrize("name", [name for name, table in TABLES.TABLES.items() if found(name).get("data")])
+def test_a_table_was_measured_on_the_rows_that_it_names(name: str) -> None:
+    data = TABLES.DATA[TABLES.TABLES[name].data]
+    assert tuple(found(name)["data"]) == data.digests
+
+
+def test_distances_are_of_the_rows_that_they_name() -> None:
+    table = found("dpsgdf-table2")
+    named = [digest for row in table["rows"] for digest in TABLES.DATA[row["data"]].digests]
+    assert table["data"] == named
+    assert [row["rows"] for row in table["rows"]] == [TABLES.DATA[row["data"]].n_rows for row in table["rows"]]
+    for row in table["rows"]:
+        assert row["mean"] <= row["largest"] <= row["diameter"] <= 2
+
+
+@pytest.mark.parametrize("name", [name for name, table in TABLES.TABLES.items() if table.copied])
+def test_copied_rows_are_those_of_the_accuracy_benchmark(name: str) -> None:
+    document = json.loads((HERE / "benchmarks" / "accuracy" / "results.json").read_text(encoding="utf-8"))
+    table = TABLES.TABLES[name]
+    accuracies = {
+        (one["row"], one["epsilon"]): one["accuracies"]
+        for one in document["results"]
+        if (one["data"], one["shots"]) == (table.copied, max(table.shots, default=0))
+    }
+    rows = found(name)["rows"]
+    assert len(rows) >= len(table.methods) * len(table.epsilons)
+    for one in rows:
+        assert one["mean"] == pytest.approx(fmean(accuracies[one["method"], one["epsilon"]]))
+
+
+@pytest.mark.parametrize("name", ["accounting", "large-rates-table2"])
+def test_epsilons_of_the_papers_are_recomputed(name: str) -> None:
+    printed = json.loads((FOLDER / "paper.json").read_text(encoding="utf-8"))[name]["rows"]
+    for row, ours in zip(printed, found(name)["rows"], strict=True):
+        costs = releases_cost(row["q"], row["sigma"], row["steps"], row["delta"])
+        assert (costs["rdp"], costs["pld"]) == pytest.approx((ours["rdp"], ours["pld"]), rel=1e-6)
+        assert ours["pld"] < ours["rdp"]
+        if name == "large-rates-table2":
+            assert abs(ours["rdp"] - row["epsilon"]) < 0.01
+
+
+def test_settings_of_another_default_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "dpsgdf-theorem3"
+    today = TABLES.settings_of(name)
+    monkeypatch.setattr(centring, "SHARE", 2 * centring.SHARE)
+    TABLES.trial.cache_clear()
+    changed = TABLES.settings_of(name)
+    TABLES.trial.cache_clear()
+    assert {key for key in today if changed[key] != today[key]} == {"plans", "constants", "trial"}
+    moved = {row for row in today["trial"] if changed["trial"][row] != today["trial"][row]}
+    assert moved == {"dp-sgd around a private mean"}  # dpsgd-f has a share of its own
+
+
+def test_settings_of_another_algorithm_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TABLES.Table(TABLES.rows("adamix", "noisy-gd"), (1,), data="digits", baselines=False)
+    monkeypatch.setitem(TABLES.TABLES, "one", table)
+    today = TABLES.settings_of("one")
+    monkeypatch.setattr(TABLES.descent, "private_weight", lambda problem, schedule: 0.5)
+    TABLES.trial.cache_clear()
+    changed = TABLES.settings_of("one")
+    TABLES.trial.cache_clear()
+    assert same(today, today)
+    assert not same(today, changed)
+    assert {**changed, "trial": today["trial"]} == today

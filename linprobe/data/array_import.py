@@ -148,17 +148,7 @@ def read_arrays(
     pair = _pair(stems, "train", columns.owner or OWNER)
     for source in sources:
         if source.is_dir():
-            inside = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
-            unread = [path for path in inside if path.stem.rpartition("_")[2] == UNREAD]
-            inside = [path for path in inside if path not in unread]
-            if unread:
-                listed = ", ".join(path.name for path in unread)
-                progress.note(
-                    f"{source} holds {listed}, which are not read; rename them to _test or _public to use them"
-                )
-            if not inside:
-                raise DataError(f"folder {source} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
-            arrays |= read_arrays(inside, columns, progress)
+            arrays |= read_arrays(_inside(source, progress), columns, progress)
             continue
         if not source.exists():
             raise DataError(
@@ -175,6 +165,18 @@ def read_arrays(
     for key, values in arrays.items():
         _check_array(key, values)
     return arrays
+
+
+def _inside(folder: Path, progress: Progress) -> list[Path]:
+    """The files of arrays in a folder, in order of name, but for the group `UNREAD`; DataError without any."""
+    found = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+    unread = [path for path in found if path.stem.rpartition("_")[2] == UNREAD]
+    if unread:
+        listed = ", ".join(path.name for path in unread)
+        progress.note(f"{folder} holds {listed}, which are not read; rename them to _test or _public to use them")
+    if len(unread) == len(found):
+        raise DataError(f"folder {folder} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
+    return [path for path in found if path not in unread]
 
 
 def _check_array(key: str, values: NDArray[Any]) -> None:

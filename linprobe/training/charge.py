@@ -37,7 +37,6 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import MANIFEST
 from linprobe.training.plan import Plan
-from linprobe.training.words import lacking
 
 KEY = "key"
 KEY_BYTES = 32
@@ -435,10 +434,7 @@ def not_recorded(path: Path, own: Contents) -> list[str]:
 
 
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared: Sequence[SharedBook]) -> None:
-    """Say what a new entry and the earlier ones cost together, and which runs the book may lack."""
-    absent = not_recorded(path, replace(others, entries={**others.entries, entry.run: entry}))
-    if absent:
-        progress.note(lacking(absent))
+    """Say what a new entry and the earlier ones cost together."""
     together = with_shared(others, shared).counted
     if not together or not entry.private:
         return

@@ -276,12 +276,6 @@ def test_an_old_copy_of_all_books_is_named(cli: Cli, own_books: Path, trained: A
     outcome = cli("budget", "a.h5")
     assert f"in no budget book here: {tmp_path / 'b'};" in outcome.stderr
     assert "no budget book" in cli("report", "b", "--html", "b.html").stderr
-    words = ("train", "a.h5", "--method", "noisy-gd", "--eps", "1", "--out")
-    assert f"in no budget book here: {tmp_path / 'b'};" in cli(*words, "c").stderr
-    Path("rows.jsonl").write_text("[1]\n")
-    assert "in no budget book" in cli(*words, "d", "--cap", "9", "--book", "given.jsonl").stderr
-    shutil.rmtree("b")
-    assert "in no budget book" not in cli(*words, "e").stderr
 
 
 def test_many_processes_charge_one_book_with_keys(tmp_path: Path) -> None:

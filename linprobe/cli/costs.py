@@ -114,7 +114,7 @@ def _run_line(entry: dict[str, Any]) -> str:
 
 def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     """What else is in the figures, what cannot be, and what the cap promises, a line each."""
-    from linprobe.training.words import counted, lacking
+    from linprobe.training.words import counted
 
     for other in found["shared"]:
         nouns = {"rows": "row", "images": "image fingerprint", "owners": "owner"}
@@ -128,7 +128,10 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     if found["book"] is None:
         return
     if found["not_recorded"]:
-        yield lacking(found["not_recorded"])
+        yield (
+            f"in no budget book here: {', '.join(found['not_recorded'])}; the total lacks such a run if it used these "
+            "rows; a book brought back from an old copy lacks the runs since then"
+        )
     if found["cap_raised_from"] is not None:
         yield f"the first cap, epsilon {rounded_up(found['cap_raised_from'])}, was raised after runs were made under it"
     elif found["cap_runs"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +34,6 @@ from linprobe.data.row_digests import Commitment
 from linprobe.errors import DataError, LinprobeError, Progress
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import MANIFEST
 from linprobe.training.plan import Plan
 
 KEY = "key"
@@ -413,24 +411,6 @@ def _check_others(
             theirs = [one for one in Account.at(other.path).shared() if keys_file(one.path) != own]
             together = with_shared(other.contents, [*theirs, SharedBook(account.path, others, {})])
             refuse_above(other.contents.cap, together, entry, finished, whose=f"the rows of {other.path}")
-
-
-def not_recorded(path: Path, own: Contents) -> list[str]:
-    """Run folders that spent something, lie beside folders of a book's runs, and are in no book, by path."""
-    spent, folders = {}, {Path(entry.name).parent for entry in own.entries.values()}
-    for folder in folders:
-        for manifest in folder.glob(f"*/{MANIFEST}"):
-            with suppress(OSError, ValueError, AttributeError):
-                stated = json.loads(manifest.read_text(encoding="utf-8"))
-                run = stated.get("run_id") or stated.get("private_commitment")
-                if run is not None and stated.get("epsilon") != 0:
-                    spent[str(manifest.parent)] = run
-    known = set(own.entries)
-    for folder in {books_folder(), path.parent, *folders}:
-        for other in folder.glob(f"*{BOOK_SUFFIX}") if not known.issuperset(spent.values()) else ():
-            with suppress(LinprobeError):  # another JSON file
-                known |= book.read_book(other).entries.keys()
-    return sorted(folder for folder, run in spent.items() if run not in known)
 
 
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared: Sequence[SharedBook]) -> None:

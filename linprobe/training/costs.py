@@ -7,7 +7,9 @@ Measured on six data sets (`benchmarks/accuracy/results.json`), g alone says how
 
 from __future__ import annotations
 
+import json
 import math
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,18 +19,19 @@ from linprobe.accounting.book import Cap, Contents, Entry, read_book, set_cap
 from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.gaussian_dp import largest_mu
-from linprobe.accounting.row_keys import Account, with_shared
+from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
 from linprobe.accounting.spending import rows_of_a_person, spending, together
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.shards import is_pattern
-from linprobe.errors import DataError, ParameterError, Progress, UsageError
+from linprobe.errors import DataError, LinprobeError, ParameterError, Progress, UsageError
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.options.requests import BudgetRequest, PlanRequest
 from linprobe.reporting import plots
+from linprobe.runs.manifest import MANIFEST
 from linprobe.runs.run_folder import new_files, writing
-from linprobe.training.charge import book_of, existing_book, not_recorded
+from linprobe.training.charge import book_of, existing_book
 
 BANDS = (  # g below; percent of the gap from only-public, or without public rows from guessing, to no privacy
     (5, (0, 12), (2, 25)),
@@ -191,7 +194,7 @@ def _described(account: Account | None, delta: float | None) -> dict[str, Any]:
         ],
         "compared": kinds,
         "not_compared": not_compared,
-        "not_recorded": [] if account is None else not_recorded(account.path, own),
+        "not_recorded": [] if account is None else _not_recorded(account.path, own),
     }
 
 
@@ -206,6 +209,24 @@ def _stated_entry(entry: Entry, book: Path | None) -> dict[str, Any]:
         epsilon = _finite(together([entry], entry.delta, entry.relation)[0])
     stated = {name: getattr(entry, name) for name in named}
     return {**stated, "epsilon": epsilon, "delta": entry.delta, "book": str(book)}
+
+
+def _not_recorded(path: Path, own: Contents) -> list[str]:
+    """Run folders that spent something, lie beside folders of a book's runs, and are in no book, by path."""
+    spent, folders = {}, {Path(entry.name).parent for entry in own.entries.values()}
+    for folder in folders:
+        for manifest in folder.glob(f"*/{MANIFEST}"):
+            with suppress(OSError, ValueError, AttributeError):
+                stated = json.loads(manifest.read_text(encoding="utf-8"))
+                run = stated.get("run_id") or stated.get("private_commitment")
+                if run is not None and stated.get("epsilon") != 0:
+                    spent[str(manifest.parent)] = run
+    known = set(own.entries)
+    for folder in {books_folder(), path.parent, *folders}:
+        for other in folder.glob(f"*{BOOK_SUFFIX}") if not known.issuperset(spent.values()) else ():
+            with suppress(LinprobeError):  # another JSON file
+                known |= read_book(other).entries.keys()
+    return sorted(folder for folder, run in spent.items() if run not in known)
 
 
 def _finite(value: float | None) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,3 @@ def written(*texts: str, book: Path | None) -> Lines:
 def listed(about: str, texts: Iterable[str]) -> Lines:
     """Lines about one thing."""
     return [("" if place else about, text) for place, text in enumerate(texts)]
-
-
-def lacking(folders: Sequence[str]) -> str:
-    """What the total of a budget book lacks, where run `folders` are in no book."""
-    return (
-        f"in no budget book here: {', '.join(folders)}; the total lacks such a run if it used these rows; a book "
-        "brought back from an old copy lacks the runs since then"
-    )

@@ -75,7 +75,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     with _prepared(request, progress) as (run, features, entry):
         n_test = test_units(features, entry.unit)
         bias, people = bias_for(run, request.prior), test_people(features, entry.unit)
-        sums = sums_of_test_rows(lambda: features.blocks("test"), run.weights, bias, people)
+        sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
         account = book_of(features, request.book, group="test", unit=entry.unit)
         charge_evaluation(account, entry, progress)
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append)

@@ -13,7 +13,7 @@ The loss is convex in 1/T, so its minimum over an interval is found by a line se
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -67,53 +67,41 @@ def label_probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.exp(-np.logaddexp(0, -scores)))
 
 
-def right_and_wrong(
-    blocks: RawBlocks,
-    weights: NDArray[np.float32],
-    bias: NDArray[np.float32],
-    bounds: Bounds | None = None,
-) -> NDArray[np.float64]:
-    """Numbers of correct and wrong predictions by class, shape (n_classes, 2), without zero rows (empty places).
+def sums_of_test_rows(
+    blocks: RawBlocks, weights: NDArray[np.float32], bias: NDArray[np.float32], bounds: Bounds | None = None
+) -> dict[str, ClippedSum]:
+    """What is released of private test rows for their accuracy and AUROC, by purpose, without zero rows (empty places).
 
     With `bounds`, sums over people of the shares of their rows, multiples of `SHARE_STEP`, which add without rounding.
     """
-    cells = np.zeros((weights.shape[-1], 2))
-    for scores, y in _scored(blocks, weights, bias, bounds):
-        own, wrong = np.zeros_like(cells), scores.argmax(axis=1) != y
-        np.add.at(own, (y, wrong.astype(np.int64)), 1)
-        cells += own if bounds is None else _shares(own, len(y))
-    return cells
-
-
-def score_cells(
-    blocks: RawBlocks, weights: NDArray[np.float32], bias: NDArray[np.float32], bounds: Bounds | None = None
-) -> NDArray[np.float64]:
-    """Numbers of rows of a class, and of other rows, by bin of their score for the class, shape (H, 2, BINS).
-
-    As `right_and_wrong` without zero rows, and with `bounds` sums over people of the shares of their rows; H and BINS
-    are those of `linprobe.mechanisms.score_histogram`.
-    """
     n_classes = weights.shape[-1]
-    histograms = np.arange(n_histograms(n_classes))
-    cells = np.zeros((len(histograms), 2, BINS))
+    counts, histograms = np.zeros((n_classes, 2)), np.zeros((n_histograms(n_classes), 2, BINS))
     for scores, y in _scored(blocks, weights, bias, bounds):
-        own, other = np.zeros_like(cells), y[:, None] != histograms + n_classes - len(histograms)
-        np.add.at(own, (histograms, other.astype(np.int64), bins_of(probabilities(scores, weights))), 1)
-        cells += own if bounds is None else _shares(own, len(y))
-    return cells
+        for cells, own in (
+            (counts, _right_and_wrong(scores, y)),
+            (histograms, _score_cells(probabilities(scores, weights), y)),
+        ):
+            cells += own if bounds is None else _shares(own, len(y))
+    return {TEST_ACCURACY: held_out_counts(counts), TEST_AUROC: score_sums(histograms)}
 
 
-def sums_of_test_rows(
-    blocks: Callable[[], RawBlocks],
-    weights: NDArray[np.float32],
-    bias: NDArray[np.float32],
-    bounds: Bounds | None = None,
-) -> dict[str, ClippedSum]:
-    """What is released of private test rows for their accuracy and AUROC, by purpose; of people with `bounds`."""
-    return {
-        TEST_ACCURACY: held_out_counts(right_and_wrong(blocks(), weights, bias, bounds)),
-        TEST_AUROC: score_sums(score_cells(blocks(), weights, bias, bounds)),
-    }
+def _right_and_wrong(scores: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Numbers of correct and wrong predictions by class, shape (n_classes, 2)."""
+    own, wrong = np.zeros((scores.shape[1], 2)), scores.argmax(axis=1) != y
+    np.add.at(own, (y, wrong.astype(np.int64)), 1)
+    return own
+
+
+def _score_cells(likely: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Numbers of rows of a class, and of other rows, by bin of their probability of the class, shape (H, 2, BINS).
+
+    H and BINS are those of `linprobe.mechanisms.score_histogram`.
+    """
+    n_classes = likely.shape[1]
+    histograms = np.arange(n_histograms(n_classes))
+    own, other = np.zeros((len(histograms), 2, BINS)), y[:, None] != histograms + n_classes - len(histograms)
+    np.add.at(own, (histograms, other.astype(np.int64), bins_of(likely)), 1)
+    return own
 
 
 def _scored(

@@ -489,7 +489,7 @@ def _test(
     dataset, run, noise = prepared.dataset, prepared.run, prepared.plan.schedule.others
     features = dataset.features if run.group.rank == 0 else None
     bounds = None if features is None else dataset.test_bounds
-    sums = sums_of_test_rows(lambda: iter(()) if features is None else features.blocks("test"), weights, bias, bounds)
+    sums = sums_of_test_rows(iter(()) if features is None else features.blocks("test"), weights, bias, bounds)
     released = {}
     for purpose, counted in sums.items():
         placed = replace(counted, value=run.backend.put(counted.value))

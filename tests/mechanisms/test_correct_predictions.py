@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from linprobe.mechanisms.correct_predictions import SENSITIVITY, NoisyTest, held_out_counts
-from linprobe.runs.scores import right_and_wrong
+from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY, NoisyTest, held_out_counts
+from linprobe.runs.scores import sums_of_test_rows
 
 G = np.random.default_rng(6)
 X = G.normal(size=(150, 4)).astype(np.float32)
@@ -13,7 +13,7 @@ W, BIAS = G.normal(size=(4, 3)).astype(np.float32), np.zeros(3, np.float32)
 
 
 def counts(x: np.ndarray) -> np.ndarray:
-    return held_out_counts(right_and_wrong([(x[:64], Y[:64]), (x[64:], Y[64:])], W, BIAS)).value
+    return sums_of_test_rows([(x[:64], Y[:64]), (x[64:], Y[64:])], W, BIAS)[TEST_ACCURACY].value
 
 
 def test_an_empty_place_moves_the_counts_by_at_most_the_sensitivity() -> None:
@@ -58,7 +58,8 @@ def test_a_person_moves_the_shares_by_at_most_the_sensitivity(seed: int) -> None
     y[bounds[3] : bounds[4]] = (x[bounds[3]] @ W).argmax()
 
     def sums(x: np.ndarray, y: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-        return held_out_counts(right_and_wrong(iter([(x[:100], y[:100]), (x[100:], y[100:])]), W, BIAS, bounds)).value
+        blocks = iter([(x[:100], y[:100]), (x[100:], y[100:])])
+        return sums_of_test_rows(blocks, W, BIAS, bounds)[TEST_ACCURACY].value
 
     whole, moved, exchanged = sums(x, y, bounds), [], []
     assert whole[0] == whole[1::2].sum()

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from linprobe.mechanisms.correct_predictions import NoisyTest, held_out_counts
-from linprobe.mechanisms.score_histogram import BINS, bins_of, noisy_auroc, score_sums
+from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
+from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, bins_of, noisy_auroc, score_sums
 from linprobe.runs.figures import class_auroc
-from linprobe.runs.scores import class_scores, probabilities, right_and_wrong, score_cells
+from linprobe.runs.scores import class_scores, probabilities, sums_of_test_rows
 
 
 def problem(n_classes: int, scale: float, n: int = 600, seed: int = 0) -> tuple[np.ndarray, ...]:
@@ -25,7 +25,8 @@ def exact(x: np.ndarray, y: np.ndarray, w: np.ndarray, bias: np.ndarray) -> floa
 def released(x: np.ndarray, y: np.ndarray, w: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both sums, without noise."""
     blocks = [(x[:256], y[:256]), (x[256:], y[256:])]
-    return score_sums(score_cells(blocks, w, bias)).value, held_out_counts(right_and_wrong(blocks, w, bias)).value[:, 0]
+    sums = sums_of_test_rows(blocks, w, bias)
+    return sums[TEST_AUROC].value, sums[TEST_ACCURACY].value[:, 0]
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 7])
@@ -85,12 +86,12 @@ def test_probabilities_of_nought_and_one_have_bins() -> None:
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_an_empty_place_moves_the_histograms_by_at_most_the_sensitivity(n_classes: int) -> None:
     x, y, w, bias = problem(n_classes, 1.0, n=120)
-    whole, moved, exchanged = score_sums(score_cells([(x, y)], w, bias)), [], []
+    whole, moved, exchanged = sums_of_test_rows([(x, y)], w, bias)[TEST_AUROC], [], []
     for place in range(120):
         emptied, other, label = x.copy(), x.copy(), y.copy()
         emptied[place], other[place], label[place] = 0, -x[place], (y[place] + 1) % n_classes
-        moved.append(np.linalg.norm(whole.value - score_sums(score_cells([(emptied, y)], w, bias)).value))
-        exchanged.append(np.linalg.norm(whole.value - score_sums(score_cells([(other, label)], w, bias)).value))
+        moved.append(np.linalg.norm(whole.value - sums_of_test_rows([(emptied, y)], w, bias)[TEST_AUROC].value))
+        exchanged.append(np.linalg.norm(whole.value - sums_of_test_rows([(other, label)], w, bias)[TEST_AUROC].value))
     assert set(np.round(moved, 9)) == {np.round({2: 1, 3: 3**0.5}[n_classes], 9)}
     assert max(moved) <= whole.sensitivity
     assert whole.sensitivity < max(exchanged) <= 2 * whole.sensitivity
@@ -105,7 +106,8 @@ def test_a_person_moves_the_histograms_by_at_most_the_sensitivity(n_classes: int
     x[bounds[3] : bounds[4]], y[bounds[3] : bounds[4]] = x[bounds[3]], y[bounds[3]]  # one bin each, which is the most
 
     def sums(x: np.ndarray, y: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-        return score_sums(score_cells(iter([(x[:100], y[:100]), (x[100:], y[100:])]), w, bias, bounds)).value
+        blocks = iter([(x[:100], y[:100]), (x[100:], y[100:])])
+        return sums_of_test_rows(blocks, w, bias, bounds)[TEST_AUROC].value
 
     whole, moved, exchanged = sums(x, y, bounds), [], []
     limit = score_sums(np.zeros((1 if n_classes == 2 else n_classes, 2, BINS))).sensitivity

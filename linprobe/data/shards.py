@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
@@ -84,13 +84,16 @@ class ShardedFeatures(FeatureReader):
                 f"{self.path}: some shards hold rows with labels, and some without; allowed: one of the two; name "
                 "them apart"
             )
-        self._with_owners = {name for name in groups if self._agreed(name, lambda shard, name: shard.has_owners(name))}
+        self._with_owners = {name for name in groups if self._names_owners(name)}
         self._text = self._text_weights()
 
-    def _agreed(self, group: str, fact: Callable[[FeatureFile, str], bool]) -> bool:
+    def _having(self, group: str) -> list[FeatureFile]:
+        return [shard for shard in self._shards if group in shard.sizes]
+
+    def _names_owners(self, group: str) -> bool:
         """Whether the group has owners, in every shard or in none."""
-        having = [shard for shard in self._shards if group in shard.sizes]
-        without = [shard for shard in having if not fact(shard, group)]
+        having = self._having(group)
+        without = [shard for shard in having if not shard.has_owners(group)]
         if without and len(without) < len(having):
             raise DataError(
                 f"{without[0].path} does not name the owners of its {group} rows, and other shards of {self.path} do; "
@@ -119,23 +122,19 @@ class ShardedFeatures(FeatureReader):
                 yield self._shards[number], slice(start - first, until - first)
             start, number = until, number + 1
 
-    def _joined(self, parts: Iterable[NDArray[Any]], none: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        found = list(parts) or [none()]
+    def _joined(self, group: str, part: slice, read: Callable[[FeatureFile, str, slice], NDArray[Any]]) -> NDArray[Any]:
+        parts = list(self._parts(group, part)) or [(self._having(group)[0], slice(0, 0))]
+        found = [read(shard, group, here) for shard, here in parts]
         if len(found) == 1:
             return found[0]
         joined = np.empty((sum(map(len, found)), *found[0].shape[1:]), dtype=found[0].dtype)
         return np.concatenate(found, out=joined)  # of the very dtype, whose name is in the digest
 
     def rows(self, group: str, part: slice) -> NDArray[np.floating]:
-        found = (shard.rows(group, here) for shard, here in self._parts(group, part))
-        return self._joined(found, lambda: self._holder(group).rows(group, slice(0, 0)))
+        return self._joined(group, part, FeatureFile.rows)
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
-        found = (shard.labels(group, here) for shard, here in self._parts(group, part))
-        return self._joined(found, lambda: self._holder(group).labels(group, slice(0, 0)))
-
-    def _holder(self, group: str) -> FeatureFile:
-        return next(shard for shard in self._shards if group in shard.sizes)
+        return self._joined(group, part, FeatureFile.labels)
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:
         return [name for shard, here in self._parts(group, part) for name in shard.ids(group, here)]
@@ -159,7 +158,7 @@ class ShardedFeatures(FeatureReader):
         self, group: str, keys: Callable[[FeatureFile, str], NDArray[np.uint8] | None]
     ) -> NDArray[np.uint8] | None:
         """Digests of all shards; zeros, which equal no image, for rows of a shard that has none."""
-        having = [(shard, keys(shard, group)) for shard in self._shards if group in shard.sizes]
+        having = [(shard, keys(shard, group)) for shard in self._having(group)]
         width = next((found.shape[1] for _, found in having if found is not None), None)
         if width is None:
             return None

@@ -173,7 +173,7 @@ def refined_weights(
     norm = float(np.linalg.norm(centred, axis=1).mean())
     strength = _strength(scores, known) if len(unit) >= LEAST_ROWS and norm > SHORTEST else 0.0
     if together:
-        strength *= min(1.0, max(0.0, (len(unit) / bias.shape[0] - FEW) / (ENOUGH - FEW)))
+        strength *= _between(len(unit) / bias.shape[0], FEW, ENOUGH)
     given = None if class_shares is None else _checked_shares(class_shares, bias.shape[0])
     if not strength:
         return Refined(weights, bias, scores, strength, given)
@@ -224,11 +224,16 @@ def _propagated(graph: Any, scores: Matrix, shares: NDArray[np.float64], pull: f
     return likely
 
 
+def _between(value: float, none: float, whole: float) -> float:
+    """From 0 at `none` to 1 at `whole`."""
+    return min(1.0, max(0.0, (value - none) / (whole - none)))
+
+
 def _strength(scores: Matrix, known: Known) -> float:
     noise = known.noise(scores.shape[1])
     full = min(1.0, noise / FULL_NOISE)
     if known.similar is not None:
-        return full * min(1.0, max(0.0, (known.similar - OTHER_KIND) / (ONE_KIND - OTHER_KIND)))
+        return full * _between(known.similar, OTHER_KIND, ONE_KIND)
     centred = scores - scores.mean(axis=1, keepdims=True)
     same = float((centred.mean(axis=0) ** 2).sum() / max((centred**2).sum(axis=1).mean(), TINY))
     allowed = min(MOST_SAME_SCORES, SAME_SCORES + SAME_SCORES_PER_NOISE * noise) if known.centred else SAME_UNCENTRED
@@ -239,7 +244,7 @@ def _like_shares(own: NDArray[np.float64], given: NDArray[np.float64] | None) ->
     """Factor of the strength, from 0 to 1: whether shares of classes are like those of training."""
     expected = np.full(len(own), 1 / len(own)) if given is None else given
     likeness = math.exp(-float(np.sum(own * np.log(own.clip(TINY) / expected.clip(TINY)))))
-    return min(1.0, max(0.0, (likeness - OTHER_SHARES) / (LIKE_SHARES - OTHER_SHARES)))
+    return _between(likeness, OTHER_SHARES, LIKE_SHARES)
 
 
 def _shares(scores: Matrix, known: Known) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """Accountants: releases in, epsilon out. The only file that imports dp_accounting and autodp.
 
 `GAUSSIAN` is Gaussian differential privacy, whose composition is exact. It is the accountant of record if all sums are
-over all rows: `gaussian_dp.py` has the formula and proven bounds.
+over all rows: `figures.py` has the formula and proven bounds.
 `PLD` is the distribution of the privacy loss on a grid, a proven bound: `loss_distribution.py`. It is the accountant of
 record if any sum is over a Poisson sample. `RENYI` uses dp-accounting's Renyi bounds, which are looser and need no
 grid. A second accountant cross-checks every epsilon of record. `AUTODP` gives a third opinion on sums over all rows,
@@ -27,14 +27,14 @@ import scipy
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.gaussian_dp import (
+from linprobe.accounting.figures import (
     LARGEST_MU,
     composed_mu,
     composed_rho,
     delta_of,
     epsilon_of,
     largest_mu,
+    rounded_up,
     upper_float,
 )
 from linprobe.accounting.loss_distribution import deltas_of_kinds, epsilon_of_kinds

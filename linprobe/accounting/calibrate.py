@@ -31,8 +31,7 @@ from linprobe.accounting.accountants import (
     round_up,
 )
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.options import DEFAULT_STEPS
 from linprobe.options import MAX_EPSILON as MAX_EPSILON

@@ -28,10 +28,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, read_book, state_keys
+from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, read_book, spending, state_keys
 from linprobe.accounting.events import OWNER
 from linprobe.accounting.figures import cost_in_words, rounded_up
-from linprobe.accounting.spending import spending
 from linprobe.atomic_files import alone, open_regular, sync_folder, write_whole
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, read_fault
 

@@ -30,10 +30,9 @@ from linprobe.data.array_files import (
     tensor_fits,
     too_large,
 )
-from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names
+from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names, data_set, open_hdf5, texts
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.hdf5_checks import data_set, open_hdf5, texts
 from linprobe.data.labels import (
     MULTICLASS,
     MULTILABEL,

@@ -19,20 +19,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from linprobe.data.blocks import (
+    BLOCK_ROWS,
+    SHARD_ROWS,
     STORAGE,
     Block,
     LazyBlock,
     Precision,
+    Preprocessing,
+    RawBlocks,
+    Source,
     Translation,
     aligned_empty,
+    block_sizes,
     narrowed,
     paired,
+    row_norms,
+    whole_blocks,
     widened,
 )
 from linprobe.data.owners import Bounds
-from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS, RawBlocks, Source, block_sizes, whole_blocks
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
 from linprobe.parallel.process_group import Group

@@ -24,7 +24,7 @@ triangle. Its length, and the length of the sum over the rows j of a person, are
     sum_(j, k) <x_j, x_k> <r_j, r_k> + s^2 <x_j, x_k>^2 <q_j, q_k>
 
 No entry of a summand exceeds tau. The gradients of one person may cancel, so the margin is the same as in
-`linprobe.gradients.unit_sums`.
+`linprobe.gradients.clipped_sum`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block
+from linprobe.data.blocks import BLOCK_ROWS, Block
 from linprobe.data.rows import Rows
-from linprobe.data.sources import BLOCK_ROWS
-from linprobe.gradients.clipped_sum import Reduce
+from linprobe.gradients.clipped_sum import MOST_CANCELLATION, Reduce, outer_product_norms, sums_over_pairs
 from linprobe.gradients.loss import Weights, check_weights, residuals_of
 from linprobe.gradients.rounding import ExactSum, SteadyProducts, arithmetic, unit_arithmetic
-from linprobe.gradients.unit_sums import MOST_CANCELLATION, outer_product_norms, sums_over_pairs
 from linprobe.mechanisms.gaussian import ClippedSum, clip_factors, relative_contributions
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import n_threads, share

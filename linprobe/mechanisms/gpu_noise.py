@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from linprobe.errors import LinprobeError
-from linprobe.mechanisms.grid import DEEP, UNSURE, grid_step, normals
-from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
+from linprobe.mechanisms.noise import DEEP, UNSURE, WORDS_PER_BLOCK, NoiseSource, grid_step, normals
 
 CHUNK_BLOCKS = 1 << 18
 STREAM_WORDS = WORDS_PER_BLOCK << 32
@@ -167,7 +166,7 @@ def check_ndtri(device: torch.device) -> None:
 
 
 def _normals(words: Tensor) -> Tensor:
-    """`linprobe.mechanisms.grid.normals` of words as signed integers."""
+    """`linprobe.mechanisms.noise.normals` of words as signed integers."""
     # the shift is arithmetic: clear the copies of the sign
     z = (words >> 1).bitwise_and_((1 << 63) - 1).double().add_(0.5).mul_(2.0**-64)
     torch.special.ndtri(z, out=z)

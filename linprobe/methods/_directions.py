@@ -31,11 +31,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block
-from linprobe.data.preprocessing import row_norms
+from linprobe.data.blocks import Block, row_norms
 from linprobe.errors import LinprobeError, UsageError
-from linprobe.gradients.backend import Part
-from linprobe.gradients.host import products
+from linprobe.gradients.backend import Part, products
 from linprobe.gradients.loss import Weights
 from linprobe.gradients.second_order import lower_triangle, second_moment
 from linprobe.methods._base import Problem, Run, Share

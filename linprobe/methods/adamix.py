@@ -44,10 +44,19 @@ import numpy as np
 
 from linprobe.data.rows import Rows
 from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms, residuals
-from linprobe.methods._base import Fitted, Method, Problem, Run, project_to_ball, public_generator, starting_point
+from linprobe.methods._base import (
+    Fitted,
+    Iterates,
+    Method,
+    Problem,
+    Run,
+    descended,
+    project_to_ball,
+    public_generator,
+    starting_point,
+)
 from linprobe.methods._descent import Pace, has_momentum, step_size
 from linprobe.methods._directions import Squares, top_left_subspace
-from linprobe.methods._iterates import Iterates, descended
 from linprobe.options import AdaMixOptions
 from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import norm, on_host

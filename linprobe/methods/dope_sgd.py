@@ -27,9 +27,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import BLOCK_ROWS, normalise_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, join
-from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.geometry import Origin
 from linprobe.gradients.loss import Weights, loss_and_gradient

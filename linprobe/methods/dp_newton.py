@@ -42,9 +42,8 @@ from numpy.typing import NDArray
 
 from linprobe.errors import UsageError
 from linprobe.gradients.second_order import lower_triangle, newton_sum, parts_of
-from linprobe.methods._base import Fitted, Method, Problem, Run, starting_point
+from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run, starting_point
 from linprobe.methods._descent import private_weight
-from linprobe.methods._iterates import Iterates
 from linprobe.options import NEWTON_STEPS, DPNewtonOptions
 from linprobe.parallel import available_memory
 

@@ -14,9 +14,8 @@ Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private
 from __future__ import annotations
 
 from linprobe.gradients.loss import loss_and_gradient
-from linprobe.methods._base import Fitted, Method, Problem, Run, starting_point
+from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run, descended, starting_point
 from linprobe.methods._descent import step_size
-from linprobe.methods._iterates import Iterates, descended
 from linprobe.options import NGDOptions
 from linprobe.parallel.array_api import norm
 

@@ -178,9 +178,7 @@ class Accountant(ABC):
 
         Args:
             releases_at: from the noise multiplier to all releases. guess: only saves evaluations.
-
-        Raises:
-            PrivacyError: no multiplier spends at most `epsilon` and at least `LEAST_SHARE` of it.
+        Raises PrivacyError: no multiplier spends at most `epsilon` and at least `LEAST_SHARE` of it.
         """
         sigma = smallest_multiplier(
             lambda sigma: self.epsilon(releases_at(sigma), delta),
@@ -371,8 +369,7 @@ def accountant_versions() -> dict[str, str]:
 def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
     """The accountant of record: `auto` is `GAUSSIAN` if every sum is over all rows, else `PLD`.
 
-    Raises:
-        ParameterError: an unknown name, or an accountant that does not cover the releases.
+    Raises ParameterError: an unknown name, or an accountant that does not cover the releases.
     """
     if name == "auto":
         return GAUSSIAN if GAUSSIAN.covers(releases) else PLD
@@ -402,8 +399,7 @@ def third_opinion(
 def gdp_mu(releases: Sequence[Releases]) -> float:
     """mu of a composition of sums over all rows, dimensionless; 0 for no releases, infinity if one had no noise.
 
-    Raises:
-        ValueError: a sampled release, which has no mu.
+    Raises ValueError: a sampled release, which has no mu.
     """
     return composed_mu(_terms(releases))
 
@@ -602,7 +598,6 @@ def renyi_table(
     Mironov, Talwar, Zhang 2019, equation for integer orders alpha at multiplier sigma / share:
 
         exp((alpha - 1) D) = sum_k C(alpha, k) q^k (1 - q)^(alpha - k) exp((k^2 - k) / (2 (sigma/share)^2)).
-
     Returns: nats, proven upper bounds by ball arithmetic, shape (len(shares), len(orders)).
     """
     from flint import arb, arb_mat, ctx

@@ -202,9 +202,8 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
     Args:
         check: gets the other entries and the new one, and raises PrivacyError to refuse it. Nothing is written then.
         started_from: id of the run with the initial weights. Inherited releases that its entry covers are left out.
-
-    Raises:
-        DataError: a damaged book. LinprobeError: one that cannot be written. PrivacyError: the run id of another run.
+    Raises DataError: a damaged book. LinprobeError: one that cannot be written. PrivacyError: the run id of another
+    run.
     """
     with _opened(path) as (lines, contents):
         first = None if started_from is None else contents.entries.get(started_from)
@@ -263,9 +262,7 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
 
     Args:
         may_raise: allow a cap that exceeds the earlier one although runs were recorded.
-
-    Raises:
-        PrivacyError: such a cap without `may_raise`. LinprobeError: as `charge`.
+    Raises PrivacyError: such a cap without `may_raise`. LinprobeError: as `charge`.
     """
     with _opened(path) as (lines, contents):
         before = contents.cap
@@ -281,8 +278,7 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
 def state_keys(path: Path, digest: str) -> None:
     """State the digest of the row keys that are about to be written beside a book.
 
-    Raises:
-        DataError: a damaged book. LinprobeError: one that cannot be written.
+    Raises DataError: a damaged book. LinprobeError: one that cannot be written.
     """
     with _opened(path) as (lines, _):
         _append(lines, {"entry": "keys", "digest": digest})
@@ -305,8 +301,7 @@ def take_over(path: Path, old: Path) -> None:
 
     A crash in between leaves `old` as it is, and the next call adds what is missing. The smaller cap stays.
 
-    Raises:
-        DataError: a damaged book. LinprobeError: one that cannot be written.
+    Raises DataError: a damaged book. LinprobeError: one that cannot be written.
     """
     with _opened(path) as (lines, contents):
         if not is_old(old):  # another process was first

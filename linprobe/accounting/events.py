@@ -148,8 +148,7 @@ def converted(releases: Iterable[Releases], stated: Relation, wanted: Relation) 
 
     Noise multipliers are rounded down, sampling rates up.
 
-    Raises:
-        PrivacyError: no rule leads from `stated` to `wanted`.
+    Raises PrivacyError: no rule leads from `stated` to `wanted`.
     """
     number = neighbours_between(stated, wanted)
     if number is None:

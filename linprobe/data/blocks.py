@@ -153,8 +153,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
     """`x` rounded to `precision`, to nearest, ties to even; bfloat16 as its bits in uint16.
 
-    Raises:
-        UsageError: an unknown precision, or a number out of its range.
+    Raises UsageError: an unknown precision, or a number out of its range.
     """
     if precision not in STORAGE:
         raise UsageError(f"precision is {precision!r}; allowed: {', '.join(STORAGE)}")
@@ -239,8 +238,7 @@ class StoredRows:
     def for_kernel(self) -> KernelRows:
         """The kernel's argument. It holds addresses, so `self` must outlive it.
 
-        Raises:
-            ValueError: rows that are not contiguous or have no storage type, or places outside the rows.
+        Raises ValueError: rows that are not contiguous or have no storage type, or places outside the rows.
         """
         places, translation = self.places, self.translation
         if self.x.dtype not in STORED or not self.x.flags.c_contiguous:
@@ -344,8 +342,7 @@ class Block:
     def compact(self) -> Block:
         """The rows of the people in the sample. All people keep their places; those outside have no rows.
 
-        Raises:
-            ValueError: a block without a sample, or without people.
+        Raises ValueError: a block without a sample, or without people.
         """
         if self.sampled is None or self.bounds is None:
             raise ValueError("compact() is for a sample of people")
@@ -413,8 +410,7 @@ def inner_products(stored: Array, pairs: Pairs) -> Array:
 def paired(block: Block) -> Pairs:
     """The pairs of the rows of a block of people, with their inner products.
 
-    Raises:
-        ValueError: bounds that do not fit the rows.
+    Raises ValueError: bounds that do not fit the rows.
     """
     pairs, bounds = block.pairs, block.bounds
     if pairs is None or pairs.inner is None:
@@ -544,8 +540,7 @@ class Preprocessing:
     def unfold(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> NDArray[np.float64]:
         """Inverse of `fold` for one set of weights.
 
-        Raises:
-            UsageError: a bias that this training space cannot express.
+        Raises UsageError: a bias that this training space cannot express.
         """
         wide, offset = weights.astype(np.float64), bias.astype(np.float64) - float(np.mean(bias))
         if self.intercept:

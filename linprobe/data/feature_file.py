@@ -47,9 +47,8 @@ while h5py.h5pl.size():  # a file must not make HDF5 load a library
 def open_hdf5(path: Path, what: str) -> h5py.File:
     """An HDF5 file, open for reading; `what` is its kind and path, for messages.
 
-    Raises:
-        DataError: not HDF5, truncated, or not closed by its writer. LinprobeError: it cannot be read for a reason
-            outside the file.
+    Raises DataError: not HDF5, truncated, or not closed by its writer. LinprobeError: it cannot be read for a reason
+    outside the file.
     """
     try:
         return h5py.File(path, "r")
@@ -68,8 +67,7 @@ def open_hdf5(path: Path, what: str) -> h5py.File:
 def find(file: h5py.File, path: Path, name: str) -> Any:
     """The object `name` of a file, None if there is none.
 
-    Raises:
-        DataError: the name is a link, inside the file or out of it.
+    Raises DataError: the name is a link, inside the file or out of it.
     """
     found: Any = file
     for part in name.split("/"):
@@ -84,8 +82,7 @@ def find(file: h5py.File, path: Path, name: str) -> Any:
 def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
     """The data set `name` of a file, None if there is none; its content has not been read.
 
-    Raises:
-        DataError: it is a link, lies in another file, needs a plug-in, or declares more than the file stores.
+    Raises DataError: it is a link, lies in another file, needs a plug-in, or declares more than the file stores.
     """
     found = find(file, path, name)
     if not isinstance(found, h5py.Dataset):
@@ -117,8 +114,7 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
 def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
     """Refuse checked data sets, by name, that lie in the same bytes of the file.
 
-    Raises:
-        DataError: two of `sets` are one data set, or their bytes overlap.
+    Raises DataError: two of `sets` are one data set, or their bytes overlap.
     """
     objects: dict[Any, str] = {}
     stored: list[tuple[int, int, str]] = []
@@ -148,8 +144,7 @@ def text_attributes(attributes: h5py.AttributeManager, path: Path, names: Iterab
 def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, longest: int = LONGEST_TEXT) -> str:
     """A text attribute, empty if it is absent.
 
-    Raises:
-        DataError: an array, another type, text that is not UTF-8, or more than `longest` characters.
+    Raises DataError: an array, another type, text that is not UTF-8, or more than `longest` characters.
     """
     if name not in attributes:
         return ""
@@ -168,8 +163,7 @@ def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, lon
 def texts(found: h5py.Dataset, path: Path, name: str, part: slice) -> list[str]:
     """Record ids of the rows `part` of a checked data set of text.
 
-    Raises:
-        DataError: an id of more than LONGEST_ID bytes.
+    Raises DataError: an id of more than LONGEST_ID bytes.
     """
     start, stop, _ = part.indices(len(found))
     lengths = _stored_lengths(found, start, stop)
@@ -249,10 +243,8 @@ class FeatureFile(FeatureReader):
 
     Args:
         shown_as: path for messages, if not `path`.
-
-    Raises:
-        DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
-            labels outside the declared classes, fewer than two classes.
+    Raises DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
+    labels outside the declared classes, fewer than two classes.
     """
 
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
@@ -486,8 +478,7 @@ class Extents:
     def of(cls, dataset: h5py.Dataset) -> Self | None:
         """Extents of a data set of shape (n_rows, n_features).
 
-        Returns:
-            None if rows are compressed, split between chunks, or not stored in this file.
+        Returns: None if rows are compressed, split between chunks, or not stored in this file.
         """
         file, plan = dataset.file, dataset.id.get_create_plist()
         usual = file.driver == "sec2" and not file.userblock_size and hasattr(os, "preadv")
@@ -569,9 +560,8 @@ class ShardedFeatures(FeatureReader):
 
     A group holds the rows of this group of every shard that has it, so that test rows may be in one shard of their own.
 
-    Raises:
-        DataError: as `FeatureFile`; or no file matches, or shards differ in classes, width, type of numbers, how rows
-            were made, labels, text weights, or in whether a group has owners.
+    Raises DataError: as `FeatureFile`; or no file matches, or shards differ in classes, width, type of numbers, how
+    rows were made, labels, text weights, or in whether a group has owners.
     """
 
     def __init__(self, pattern: Path) -> None:

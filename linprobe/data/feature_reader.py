@@ -364,8 +364,7 @@ def _shown(value: Any) -> str:
 def test_people(features: FeatureReader, unit: str | None) -> Bounds | None:
     """Where the private test rows of each person begin, shape (n_people + 1,); None if each row is a unit, or public.
 
-    Raises:
-        DataError: rows of a person that are not adjacent.
+    Raises DataError: rows of a person that are not adjacent.
     """
     if unit != OWNER or not features.description.private_test or not features.has_owners("test"):
         return None

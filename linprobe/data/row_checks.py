@@ -286,8 +286,7 @@ class GroupRows:
     def shard(self, start: int, stop: int) -> GroupRows:
         """Rows `start` to `stop` of these rows, `stop` excluded.
 
-        Raises:
-            UsageError: an empty range, or one that ends after the last row.
+        Raises UsageError: an empty range, or one that ends after the last row.
         """
         if not 0 <= start < stop <= self.n_rows:
             raise UsageError(
@@ -343,11 +342,9 @@ def check_rows(
         compared: public rows, with labels or without, to compare with the private rows. Those of another file were
             checked when it was opened.
         commitments: all training rows are added to them. digest: compute and keep the digest of the private rows.
-
-    Raises:
-        DataError: NaN or infinity, with the number of such rows and the first of them; a repeated id; an id that is
-            both private and public; people with test rows and other rows.
-        PrivacyError: a public row equals a private row, or is a multiple of one, in half precision.
+    Raises DataError: NaN or infinity, with the number of such rows and the first of them; a repeated id; an id that is
+    both private and public; people with test rows and other rows. PrivacyError: a public row equals a private row, or
+    is a multiple of one, in half precision.
     """
     test = None if features.checked else _check_all_but_training_rows(features)
     if "train" in features.sizes:
@@ -426,9 +423,7 @@ def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_othe
 
     Args:
         what: the other rows, for messages.
-
-    Raises:
-        DataError: too many of them for chance.
+    Raises DataError: too many of them for chance.
     """
     test = RowSet((x for x, _ in features.blocks("test")), FEWEST)
     for x in others:
@@ -498,8 +493,7 @@ def _finite_rows(features: FeatureReader, group: str) -> Iterator[RawRows]:
 def _finite_blocks(features: FeatureReader, group: str) -> Iterator[tuple[RawRows, NDArray[Any], NDArray[np.float64]]]:
     """Rows, labels and norms of the blocks of a group whose values are all finite.
 
-    Raises:
-        DataError: after the last block, if a row is not finite, and so its norm in float64.
+    Raises DataError: after the last block, if a row is not finite, and so its norm in float64.
     """
     bad: list[int] = []
     start = 0

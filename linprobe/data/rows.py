@@ -470,9 +470,7 @@ def prepare(
     Args:
         processes: processes on this machine, each of which prepares a source of this size.
         weights: of the rows. streamed: keep no rows, though they fit in memory.
-
-    Raises:
-        UsageError: an unknown precision, one that cannot hold the bias column exactly, or numbers out of its range.
+    Raises UsageError: an unknown precision, one that cannot hold the bias column exactly, or numbers out of its range.
     """
     column = np.full((1, 1), preprocessing.intercept, dtype=np.float32)
     rounded = widened(narrowed(column, precision))
@@ -541,9 +539,7 @@ def prepare_shard(
     Args:
         bounds: rows of person u are bounds[u] to bounds[u + 1] of `source`. weights: of all rows of `source`.
         streamed: read the rows again in every pass, though they fit in memory.
-
-    Raises:
-        UsageError: more processes than blocks of `shard_units` units.
+    Raises UsageError: more processes than blocks of `shard_units` units.
     """
     if group.size == 1:
         whole = prepare(source, preprocessing, precision, weights=weights, streamed=streamed)

@@ -78,11 +78,7 @@ class Backend(Protocol):
         """Zeros, float64."""
 
     def place(self, rows: Rows) -> Rows:
-        """`rows` on this backend.
-
-        Raises:
-            UsageError: rows that this backend does not support.
-        """
+        """`rows` on this backend. Raises UsageError: rows that this backend does not support."""
 
     def noise(self, source: NoiseSource) -> NoiseGenerator:
         """Noise from the stream of `source`, generated on this backend."""
@@ -122,8 +118,7 @@ class NumpyProducts:
 
         The sum of the runs is rounded to the grid of `total`.
 
-        Raises:
-            ValueError: shapes that do not fit.
+        Raises ValueError: shapes that do not fit.
         """
         self.check(x, r.shape == (len(x), self.n_classes) and (sample is None or sample.fits(len(x))))
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
@@ -272,8 +267,7 @@ class People:
     def of(cls, block: Block, n_classes: int, cells: NDArray[np.int64] | None = None) -> People:
         """The people of a block, after checks that the kernel does not make, of `cells` too.
 
-        Raises:
-            ValueError: shapes that do not fit. IndexError: a class index out of range.
+        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
         pairs, bounds = paired(block), np.ascontiguousarray(block.bounds, np.int64)
         y, norms = np.ascontiguousarray(block.y, np.int64), np.ascontiguousarray(block.norms, np.float64)
@@ -403,9 +397,7 @@ class KernelProducts(NumpyProducts):
             lengths: norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
             parts: further scores to compute in the same pass.
             sample: the rows to add; None for all. All are scored and clipped.
-
-        Raises:
-            ValueError: shapes that do not fit. IndexError: a class index out of range.
+        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
         rows, y, lengths = self._checked(x, y, lengths, sample, inside)
@@ -445,11 +437,7 @@ class KernelProducts(NumpyProducts):
         sample: Sample | None,
         others_fit: bool = True,
     ) -> tuple[StoredRows, NDArray[np.int64], NDArray[np.float64]]:
-        """The same arrays as the kernel reads them.
-
-        Raises:
-            ValueError: shapes that do not fit.
-        """
+        """The same arrays as the kernel reads them. Raises ValueError: shapes that do not fit."""
         rows, y = StoredRows(x) if isinstance(x, np.ndarray) else x, np.asarray(y)
         fit = y.shape == lengths.shape == rows.shape[:1] and y.dtype.kind in "iu"
         self.check(rows, others_fit and fit and (sample is None or sample.fits(len(y))))
@@ -472,8 +460,7 @@ class KernelProducts(NumpyProducts):
 
         The scores and factor of a row depend on no other row.
 
-        Raises:
-            ValueError: a sum with a shift for each entry.
+        Raises ValueError: a sum with a shift for each entry.
         """
         if not isinstance(total.shift, float):
             raise ValueError("the clipped sums of the kernel do not fit a sum with a shift for each entry")
@@ -522,12 +509,10 @@ class KernelProducts(NumpyProducts):
         Args:
             cells: no float32 sum crosses these places of people, increasing, the last is n_units. Given if the rows
                 of people outside the sample are not to be read.
-
         Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too without `cells`. People with more
-            than `PAIRED_ROWS` rows are left out, with zeros.
+        than `PAIRED_ROWS` rows are left out, with zeros.
 
-        Raises:
-            ValueError: shapes that do not fit. IndexError: a class index out of range.
+        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
         few = block if cells is None else block.compact()
         pairs = paired(few)
@@ -545,11 +530,7 @@ class KernelProducts(NumpyProducts):
         return people.factors, people.lengths
 
     def _address(self, total: NDArray[np.float64]) -> int:
-        """Address of a sum that `zeros` made.
-
-        Raises:
-            ValueError: any other array; the kernel would write outside it.
-        """
+        """Address of a sum that `zeros` made. Raises ValueError: any other array; the kernel would write outside it."""
         row_bytes = self._stride * total.itemsize
         made_here = total.shape == self._weights.shape and total.dtype == np.float64 and total.strides == (row_bytes, 8)
         memory = total if total.base is None else total.base
@@ -691,8 +672,7 @@ def choose_backend(device: str) -> Backend:
 
     `products` chooses between the kernel and BLAS on the host.
 
-    Raises:
-        ParameterError: an unknown device, or a GPU that torch does not find. UsageError: torch is not installed.
+    Raises ParameterError: an unknown device, or a GPU that torch does not find. UsageError: torch is not installed.
     """
     if device == "cpu":
         return HOST

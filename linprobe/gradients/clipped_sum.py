@@ -456,9 +456,8 @@ def clipped_sum(
     `rows` contain only sampled rows. `all_reduce` adds the sums of all processes. The sum has the same bits for any
     number of threads and of processes.
 
-    Raises:
-        DivergedError: weights too large for float32 scores, on the host.
-        ParameterError: an amplification of `geometry` beyond which rounding could not be bounded.
+    Raises DivergedError: weights too large for float32 scores, on the host. ParameterError: an amplification of
+    `geometry` beyond which rounding could not be bounded.
     """
     narrow = transposed(checked_weights(weights))
     products = backend.products(narrow)

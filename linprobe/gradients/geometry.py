@@ -136,8 +136,7 @@ class Scale(Geometry):
     The error of a float32 sum is relative to the terms of each entry, and the grid of exact sums is relative to
     `longest` of each entry. So a scale amplifies neither.
 
-    Raises:
-        ParameterError: a scale whose squares leave the range of float32.
+    Raises ParameterError: a scale whose squares leave the range of float32.
     """
 
     forms = True

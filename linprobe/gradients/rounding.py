@@ -251,9 +251,7 @@ def arithmetic(
         n_entries: number of entries of the gradient.
         n_rows: number of rows in all processes.
         sampling_rate: 1 without sampling.
-
-    Raises:
-        ParameterError: an amplification beyond which rounding could not be bounded.
+    Raises ParameterError: an amplification beyond which rounding could not be bounded.
     """
     grid = (1 if sampling_rate == 1 else SAMPLED_STEPS) * n_rows * math.sqrt(n_entries) * GRID_STEP
     margin = SMALLEST_MARGIN + amplification * (SUM_ROWS * (SUM_ROWS + 3) * FLOAT32_ROUNDING + grid)
@@ -273,9 +271,7 @@ def unit_arithmetic(amplification: float, n_entries: int, n_units: int, *, block
         amplification: largest sum of the norms of a person's clipped rows, in units of the clip norm; public.
         n_entries: number of entries of the gradient. n_units: number of people in all processes.
         block_units: people in a cell whose sums are float32; None if all sums are float64.
-
-    Raises:
-        ParameterError: as in `arithmetic`.
+    Raises ParameterError: as in `arithmetic`.
     """
     grid = n_units * math.sqrt(n_entries) * GRID_STEP
     if block_units is None:

@@ -112,8 +112,7 @@ def second_moment(rows: Rows, *, all_reduce: Reduce = ALONE.all_reduce) -> Clipp
     for any number of threads and of processes. Memory: 4 D^2 bytes for the sum and as many for its packed form, and
     for each thread a block of rows in float64 and a stripe of products.
 
-    Raises:
-        ParameterError: so many rows and features that rounding could not be bounded.
+    Raises ParameterError: so many rows and features that rounding could not be bounded.
     """
     n_features = rows.n_features
     margin = arithmetic(1.0, n_features**2, rows.n_rows).margin
@@ -183,9 +182,8 @@ def newton_sum(
     `parts_of` takes it apart. Sensitivity `clip_norm` under zero-out of one record, or of one person where the rows of
     a person are one unit. The sum has the same bits for any number of threads and of processes.
 
-    Raises:
-        DivergedError: weights too large.
-        ParameterError: so many rows and features that rounding could not be bounded.
+    Raises DivergedError: weights too large. ParameterError: so many rows and features that rounding could not be
+    bounded.
     """
     check_weights(weights)
     n_features, n_classes = weights.shape

@@ -54,7 +54,6 @@ def first_look(
 
     Args:
         words: 64 bits of the stream for each number: 63 bits of U, and the sign of Z.
-
     Returns: places that the arithmetic leaves undecided.
     """
     grid = grid_step(std)
@@ -92,9 +91,7 @@ def nearest_cell(value: float, std: float, grid: float, word: int, further_bits:
         value, std, grid: finite; the grid step is a power of two.
         word: 64 bits of the stream: 63 bits of U, and the sign of Z.
         further_bits: returns `EXTRA_BITS` more bits of U, the same in every call.
-
-    Raises:
-        ArithmeticError: the bits of U do not decide; the probability is below 2^-500.
+    Raises ArithmeticError: the bits of U do not decide; the probability is below 2^-500.
     """
     exact_value, exact_std, exact_grid = Fraction(value), Fraction(std), Fraction(grid)
     leading, extra = word >> 1, further_bits()
@@ -158,9 +155,7 @@ class NoiseSource:
         key: 32 bytes, as secret as the private rows. It determines the draws since the last `ratchet`, and the keys of
             later ones until a `renewed_key` takes its place.
         draws: number of streams used since the last `ratchet`.
-
-    Raises:
-        LinprobeError: the arithmetic of this thread is not that of the proofs.
+    Raises LinprobeError: the arithmetic of this thread is not that of the proofs.
     """
 
     def __init__(self, insecure_seed: int | None = None) -> None:
@@ -189,8 +184,7 @@ class NoiseSource:
     def add_noise(self, value: NDArray[np.float64], std: float) -> NDArray[np.float64]:
         """round(value + std Z) on the grid of `grid_step(std)`, for independent real normal variates Z; same shape.
 
-        Raises:
-            ValueError: more numbers than a stream has words.
+        Raises ValueError: more numbers than a stream has words.
         """
         _check_place(0, value.size)
         table, draw, grid = np.atleast_1d(np.asarray(value, dtype=np.float64)), self.next_draw(), grid_step(std)

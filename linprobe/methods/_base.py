@@ -50,9 +50,7 @@ class Iterates:
 
     Attributes:
         weights: W_t. history: one dictionary per step.
-
-    Raises:
-        UsageError: `ensemble` with `last` or `weighted`. ParameterError: `ensemble` is not from 1 to `n_steps`.
+    Raises UsageError: `ensemble` with `last` or `weighted`. ParameterError: `ensemble` is not from 1 to `n_steps`.
     """
 
     def __init__(
@@ -379,8 +377,7 @@ class Fitted:
     def shrunk(self, factor: float) -> Fitted:
         """The same with the update from `start` multiplied by `factor`. Post-processing.
 
-        Raises:
-            UsageError: no `start`.
+        Raises UsageError: no `start`.
         """
         if factor == 1:
             return self
@@ -498,8 +495,7 @@ class Method:
     def make_options(self, given: Mapping[str, Any]) -> Any:
         """The method's options with the values of `given`; the others have their defaults.
 
-        Raises:
-            UsageError: an option this method does not have. ParameterError: a value that is not allowed.
+        Raises UsageError: an option this method does not have. ParameterError: a value that is not allowed.
         """
         return make_options(self.options, given)
 
@@ -522,8 +518,7 @@ def initial_weights(
 
     `auto` is `public` if there are public rows, else `text` if there are text weights, else `zero`.
 
-    Raises:
-        UsageError: `public` without public rows, `text` without text weights, or `run` without weights of a run.
+    Raises UsageError: `public` without public rows, `text` without text weights, or `run` without weights of a run.
     """
     if init == "auto":
         init = "public" if problem.public is not None else "text" if problem.text_weights is not None else "zero"

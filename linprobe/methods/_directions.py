@@ -226,8 +226,7 @@ class Covariance:
 def released_covariance(problem: Problem, run: Run) -> Covariance:
     """Lines 1 and 2: one release of sensitivity 1 from all private rows.
 
-    Raises:
-        UsageError: more features than the memory holds a covariance of.
+    Raises UsageError: more features than the memory holds a covariance of.
     """
     private, sigma = problem.private_rows, run.schedule.others[COVARIANCE]
     n_features = private.n_features

@@ -100,11 +100,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         weights = descended(weights, eta, [public_gradient, gradient], options.weight_decay, reference)
         weights = iterates.coasted(weights)
         iterates.move(
-            weights,
-            clip_norm=tau,
-            learning_rate=eta,
-            captured_energy=captured,
-            public_loss=public_loss / public.n_rows,
+            weights, clip_norm=tau, learning_rate=eta, captured_energy=captured, public_loss=public_loss / public.n_rows
         )
     return Fitted(iterates.result(), iterates.history, start=iterates.start)
 

@@ -44,8 +44,7 @@ def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:
     sum of the public rows' residuals with normal weights has this covariance, so no covariance matrix is formed.
     Classes without public rows get no samples.
 
-    Raises:
-        UsageError: no class has two public rows, so there is no covariance to estimate.
+    Raises UsageError: no class has two public rows, so there is no covariance to estimate.
     """
     means = np.zeros((n_classes, public.n_features))
     labels = public.y.astype(np.intp)

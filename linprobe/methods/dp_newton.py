@@ -54,8 +54,7 @@ BYTES = 24  # per class and squared number of features: the sums, packed, noised
 def fit(problem: Problem, options: DPNewtonOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says.
 
-    Raises:
-        UsageError: more Hessians than the memory holds.
+    Raises UsageError: more Hessians than the memory holds.
     """
     private, tau, n_features, n_classes = problem.private_rows, options.clip_norm, problem.n_features, problem.n_classes
     _refuse_large(n_features, n_classes)

@@ -31,11 +31,7 @@ def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
         public_loss, public_gradient = loss_and_gradient(public, weights, backend=run.backend)
         gradient = run.gradient(problem.private_rows, weights, options.clip_norm)
         weights = descended(weights, eta, [public_gradient, gradient], options.weight_decay, reference)
-        facts = {
-            "clip_norm": options.clip_norm,
-            "learning_rate": eta,
-            "public_loss": public_loss / public.n_rows,
-        }
+        facts = {"clip_norm": options.clip_norm, "learning_rate": eta, "public_loss": public_loss / public.n_rows}
         iterates.move(weights, **facts)
     return Fitted(iterates.result(), iterates.history, start=iterates.start)
 

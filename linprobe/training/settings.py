@@ -221,7 +221,7 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
     """
     declared(RunOptions)["preset"].check(request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
-    given = _of_preset(request, method) if request.preset == "paper" else request
+    given = request if request.preset == "default" else _of_preset(request, method)
     known, options = arguments_of(method.options), dict(given.options or {})
     shared = {name: value for name in SHARED if (value := getattr(given, name)) is not None}
     method_options(method, options)
@@ -243,10 +243,10 @@ def _of_preset(request: TrainRequest, method: Method) -> TrainRequest:
     """The request with the settings of the AdaMix paper for all options that it leaves open."""
     if method.name not in PAPER_METHODS:
         raise UsageError(
-            f"preset paper is the AdaMix paper's, which has no {method.name}; leave it out, or choose one of "
-            f"{', '.join(PAPER_METHODS)}"
+            f"preset {request.preset} is the AdaMix paper's, which has no {method.name}; leave it out, or choose one "
+            f"of {', '.join(PAPER_METHODS)}"
         )
-    options = {**paper_options(method), **(request.options or {})}
+    options = {**paper_options(method, request.preset), **(request.options or {})}
     if options.get("subspace") == "none" and "subspace_dim" not in (request.options or {}):
         del options["subspace_dim"]  # the preset's, of a subspace that the caller turned off
     by_paper = method.spends and request.sigma is None and request.steps is None

@@ -71,16 +71,12 @@ class Budget:
     @property
     def releases(self) -> tuple[Releases, ...]:
         """Everything the run will release."""
-        return (*self.others, _steps(self.noise_multiplier, self.sampling_rate, self.n_steps))
+        return (*self.others, Releases(GRADIENT, self.noise_multiplier, self.sampling_rate, self.n_steps))
 
     @property
     def nominal_mu(self) -> float:
         """q sqrt(T) / sigma: signal over noise of the summed steps; the GDP parameter if q = 1."""
         return self.sampling_rate * math.sqrt(self.n_steps) / self.noise_multiplier
-
-
-def _steps(noise_multiplier: float, sampling_rate: float, n_steps: int) -> Releases:
-    return Releases(GRADIENT, noise_multiplier, sampling_rate, n_steps)
 
 
 def check_epsilon(epsilon: float | None) -> float:
@@ -186,19 +182,21 @@ def calibrate(
             "other; give one of the two"
         )
     others = tuple(others)
-    judge = choose_accountant(accountant, (*others, _steps(1.0, rate, 1)))
+    judge = choose_accountant(accountant, (*others, Releases(GRADIENT, 1.0, rate, 1)))
     left = _squared_mu_left(judge, others, epsilon, delta)
 
     def least_multiplier(n_steps: int) -> float:
         guess = _multiplier_of(left / n_steps, rate)
-        return judge.calibrate(lambda sigma: (*others, _steps(sigma, rate, n_steps)), epsilon, delta, guess)
+        return judge.calibrate(lambda sigma: (*others, Releases(GRADIENT, sigma, rate, n_steps)), epsilon, delta, guess)
 
     if noise_multiplier is None:
         n_steps = check_steps(default_steps if steps is None else steps)
         return _cross_checked(Budget(epsilon, delta, n_steps, least_multiplier(n_steps), rate, judge, others))
     sigma = check_sigma(noise_multiplier)
     guess = left / _squared_mu(sigma, rate)
-    n_steps = _largest_count(lambda count: judge.epsilon((*others, _steps(sigma, rate, count)), delta), epsilon, guess)
+    n_steps = _largest_count(
+        lambda count: judge.epsilon((*others, Releases(GRADIENT, sigma, rate, count)), delta), epsilon, guess
+    )
     if n_steps > MAX_STEPS:
         raise ParameterError(
             f"sigma {sigma:g} allows more than {MAX_STEPS} steps; allowed: at most {MAX_STEPS}; lower sigma"

@@ -196,7 +196,9 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
         found = read_archive(source, list(chosen.values()))
         return {name: found[key] for name, key in chosen.items()}
     if source.suffix in TABLES:
-        return _read_table(source, columns, progress, group or _group_of(source))
+        group = group or _group_of(source)
+        parquet = source.suffix != ".csv"
+        return _read_parquet(source, columns, group) if parquet else _read_csv(source, columns, progress, group)
     if source.suffix in HDF5:
         return _read_hdf5(source, owner)
     if source.suffix not in SUFFIXES:
@@ -346,11 +348,6 @@ def _group_of(source: Path) -> str:
             f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table of all rows"
         )
     return source.stem
-
-
-def _read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    csv_file = source.suffix == ".csv"
-    return _read_csv(source, columns, progress, group) if csv_file else _read_parquet(source, columns, group)
 
 
 def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
@@ -580,7 +577,8 @@ def import_arrays(
     """
     where = ", ".join(map(str, sources))
     arrays = _read_groups(sources, test_fraction, columns, progress, by_row=shared_owners)
-    test_owners = _test_owners(arrays, where, shared=shared_owners)
+    if shared_owners and not {f"{OWNER}_test", f"{OWNER}_train"} <= arrays.keys():
+        raise UsageError(f"--owners-on-both-sides does nothing for {where}, where rows have no owners; leave it out")
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
         _check_present(arrays, columns, where)
@@ -598,7 +596,7 @@ def import_arrays(
         source=", ".join(source.name for source in sources),
         ids_from=GIVEN if f"id_{first}" in arrays else CONTENT,
         test_rows=PRIVATE if private_test else "public",
-        test_owners=test_owners,
+        test_owners=SHARED if shared_owners else APART,
         task=MULTILABEL if labelled and holds_label_matrix(arrays) else MULTICLASS,
     )
     with FeatureWriter(out, description, shown_as=Path(where)) as writer:
@@ -625,13 +623,6 @@ def _read_groups(
     arrays = read_arrays(sources, columns, progress, "train" if whole else None)
     where = ", ".join(map(str, sources))
     return _in_groups(arrays, fraction, columns, where, by_row=by_row) if divides else arrays
-
-
-def _test_owners(arrays: Arrays, where: str, *, shared: bool) -> str:
-    """What a description states of people with test rows. UsageError where rows have no owners to be `shared`."""
-    if shared and not {f"{OWNER}_test", f"{OWNER}_train"} <= arrays.keys():
-        raise UsageError(f"--owners-on-both-sides does nothing for {where}, where rows have no owners; leave it out")
-    return SHARED if shared else APART
 
 
 def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str, *, by_row: bool) -> Arrays:
@@ -744,13 +735,10 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
     people = None if owners is None else owners.tolist()
     stored = None if group == UNLABELLED else labels
     width = int(np.prod(x.shape[1:]))
-    writer.write_group(group, len(x), width, blocks(), stored, names_of_rows, _stored_as(x), people)
-
-
-def _stored_as(x: NDArray[Any]) -> type[np.floating]:
-    """float16 if it represents every value exactly (float16, 8-bit integers, booleans), else float32."""
+    # float16 represents 8-bit integers and booleans exactly
     exact = x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1)
-    return np.float16 if exact else np.float32
+    dtype = np.float16 if exact else np.float32
+    writer.write_group(group, len(x), width, blocks(), stored, names_of_rows, dtype, people)
 
 
 def _blocks(
@@ -785,11 +773,8 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
         )
     if owners.dtype.kind in "iu":
         return owners.astype(np.str_)
-    names = {key: _as_text(np.asarray(array)) for key, array in arrays.items() if key.startswith(f"{OWNER}_")}
+    names = {key: np.asarray(array) for key, array in arrays.items() if key.startswith(f"{OWNER}_")}
+    names = {key: np.char.decode(x, "utf-8") if x.dtype.kind == "S" else x.astype(np.str_) for key, x in names.items()}
     known = {str(name) for array in names.values() for name in array.ravel().tolist()}
     refuse_several(names[f"{OWNER}_{group}"].tolist(), f"{OWNER}_{group}", known=known)
     return names[f"{OWNER}_{group}"]
-
-
-def _as_text(names: NDArray[Any]) -> NDArray[np.str_]:
-    return np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names.astype(np.str_)

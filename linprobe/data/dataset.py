@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -401,23 +401,25 @@ def unlabelled_group(features: FeatureReader) -> GroupRows:
 def _refuse_private_outside(
     features: FeatureReader, split: Split, people: Iterable[str], public: PublicRows | None, further: GroupRows | None
 ) -> None:
-    """PrivacyError if public rows, or `further` ones without labels, show private `people` or private test rows."""
+    """PrivacyError if public rows, or `further` ones without labels, show private `people` or private test rows.
+
+    A private test row is shown by its row, its image, or under unit `owner` its person.
+    """
     labelled = () if public is None else public.parts
     unlabelled = () if further is None else (further,)
-    protected = set(people)
+    protected, by_owner = set(people), split.unit == OWNER
     if features.description.shares_owners and test_people(features, split.unit) is not None:
         protected.update(features.owners("test"))
-    _refuse_shared_people(protected, (*labelled, *unlabelled))
-    # a method that joins public rows protects them
-    _refuse_private_test(features, (*(() if split.joined else labelled), *unlabelled), split.unit)
-
-
-def _refuse_private_test(features: FeatureReader, public: Iterable[GroupRows], unit: str | None) -> None:
-    """PrivacyError if private test rows of a file, or rows of their images or people, are among public rows."""
+    for part in (*labelled, *unlabelled):
+        if protected and part.features.has_owners(part.group) and not protected.isdisjoint(part.owners()):
+            raise PrivacyError(
+                f"group {part.group} of {part.features.path} holds rows of people who have private rows too; a person "
+                "is private or public; remove those rows, or give --public-shots K"
+            )
     if not features.description.private_test:
         return
-    test, by_owner = GroupRows(features, "test"), unit == OWNER
-    for part in public:
+    test = GroupRows(features, "test")
+    for part in (*(() if split.joined else labelled), *unlabelled):  # a method that joins public rows protects them
         if share_rows(test, part) or (by_owner and share_people(test, part)):
             use = (
                 "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"
@@ -467,15 +469,6 @@ def check_unit(features: FeatureReader, unit: str | None) -> None:
             "rows of that person is protected; record, one row is protected, and a person with several rows less; "
             "give --unit owner or --unit record"
         )
-
-
-def _refuse_shared_people(private: Set[str], public: Iterable[GroupRows]) -> None:
-    for part in public:
-        if private and part.features.has_owners(part.group) and not private.isdisjoint(part.owners()):
-            raise PrivacyError(
-                f"group {part.group} of {part.features.path} holds rows of people who have private rows too; a person "
-                "is private or public; remove those rows, or give --public-shots K"
-            )
 
 
 def refuse_training_rows(features: FeatureReader) -> None:

@@ -19,7 +19,7 @@ import json
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import fields
 from itertools import accumulate
@@ -134,11 +134,6 @@ def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
                 f"{path}: {last} and {name} lie in the same bytes; allowed: bytes of its own for each; make it again"
             )
         end, last = start + size, name
-
-
-def text_attributes(attributes: h5py.AttributeManager, path: Path, names: Iterable[str]) -> dict[str, str]:
-    """`text_attribute` of each name."""
-    return {name: text_attribute(attributes, path, name) for name in names}
 
 
 def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, longest: int = LONGEST_TEXT) -> str:
@@ -298,7 +293,7 @@ class FeatureFile(FeatureReader):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
 
     def _described(self) -> Description:
-        texts = text_attributes(self._file.attrs, self.path, TEXT_ATTRIBUTES)
+        texts = {name: text_attribute(self._file.attrs, self.path, name) for name in TEXT_ATTRIBUTES}
         for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS), ("test_owners", (APART, SHARED))):
             texts[name] = texts[name] or values[0]
             if texts[name] not in values:
@@ -505,11 +500,12 @@ class Extents:
         """Rows start:stop, shape (stop - start, n_features). Raises OSError if the file is truncated."""
         x = np.empty((max(stop - start, 0), self._width), dtype=self._dtype)
         row_bytes = self._width * self._dtype.itemsize
+        chunk_bytes = self._chunk * row_bytes
         view = x.view(np.uint8).reshape(-1).data
         while start < stop:
             first = last = start // self._chunk
-            while (last + 1) * self._chunk < stop and self._adjacent(last, row_bytes):
-                last += 1
+            while (last + 1) * self._chunk < stop and self._offsets[last + 1] - self._offsets[last] == chunk_bytes:
+                last += 1  # adjacent in the file
             end = min(stop, (last + 1) * self._chunk)
             offset = int(self._offsets[first]) + (start - first * self._chunk) * row_bytes
             size = (end - start) * row_bytes
@@ -520,10 +516,6 @@ class Extents:
                 view, offset, size = view[count:], offset + count, size - count
             start = end
         return x
-
-    def _adjacent(self, chunk: int, row_bytes: int) -> bool:
-        """Whether the next chunk follows directly in the file."""
-        return bool(self._offsets[chunk + 1] == self._offsets[chunk] + self._chunk * row_bytes)
 
 
 ALIKE = ("class_names", "class_names_from", "ids_from", "normalisation", "test_rows", "task", "test_owners")
@@ -545,16 +537,6 @@ def _matching(pattern: Path) -> list[Path]:
     return [Path(name) for name in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207
 
 
-def shards_of(pattern: Path) -> list[Path]:
-    """The files that match a pattern, by name. DataError if there is none."""
-    paths = _matching(pattern)
-    if not paths:
-        raise DataError(
-            f"no file matches {pattern}; allowed: feature files; make them with `linprobe extract` or `linprobe import`"
-        )
-    return paths
-
-
 class ShardedFeatures(FeatureReader):
     """The rows of several feature files, one file after another. Use as a context manager.
 
@@ -569,7 +551,12 @@ class ShardedFeatures(FeatureReader):
         self.path = pattern
         self._open = ExitStack()
         try:
-            self._shards = [self._open.enter_context(FeatureFile(path)) for path in shards_of(pattern)]
+            self._shards = [self._open.enter_context(FeatureFile(path)) for path in _matching(pattern)]
+            if not self._shards:
+                raise DataError(
+                    f"no file matches {pattern}; allowed: feature files; make them with `linprobe extract` or "
+                    "`linprobe import`"
+                )
             for shard in self._shards[1:]:
                 _refuse_different(self._shards[0], shard)
             self._settle()
@@ -685,7 +672,8 @@ def _refuse_different(first: FeatureFile, other: FeatureFile) -> None:
     here, there = first.description, other.description
     facts = {name: (getattr(here, name), getattr(there, name)) for name in ALIKE}
     facts["width"] = first.n_features, other.n_features
-    facts["type of numbers"] = _dtype(first), _dtype(other)
+    mine, theirs = (str(one.rows(next(iter(one.sizes)), slice(0, 0)).dtype) for one in (first, other))
+    facts["type of numbers"] = mine, theirs
     for name, (mine, theirs) in facts.items():
         if mine != theirs:
             shown = [str(value) if len(str(value)) <= 60 else f"{str(value)[:60]} ..." for value in (theirs, mine)]
@@ -697,7 +685,3 @@ def _refuse_different(first: FeatureFile, other: FeatureFile) -> None:
     if differs is not None:
         name, mine, theirs = differs
         raise DataError(f"{other.path} has {name} {theirs}, and {first.path} {mine}; allowed: the same in every shard")
-
-
-def _dtype(features: FeatureFile) -> str:
-    return str(features.rows(next(iter(features.sizes)), slice(0, 0)).dtype)

@@ -370,7 +370,10 @@ def _check_all_but_training_rows(features: FeatureReader) -> RowSet | None:
     if text is not None and not np.isfinite(text).all():
         raise DataError(f"{features.path}: text/weights holds NaN or infinity; allowed: finite numbers; make it again")
     _check_ids(features)
-    _check_people(features)
+    if test is not None and features.has_owners("test") and not features.description.shares_owners:
+        others = [group for group in ("train", "public") if group in features.sizes and features.has_owners(group)]
+        names = (name for group in others for name in GroupRows(features, group).owners())
+        refuse_both_sides(GroupRows(features, "test").owners(), names, str(features.path))
     return test
 
 
@@ -390,7 +393,8 @@ def _check_training_rows(
         of_private = () if sha is None else (stack.enter_context(behind(sha.add, WAITING)),)
         start = 0
         for x, y, norms in _finite_blocks(features, "train"):
-            kept = _kept(keep, slice(start, start + len(x)))
+            mask = None if keep is None else keep[start : start + len(x)]
+            kept = slice(None) if mask is None or mask.all() else mask  # a slice copies no row
             rows, labels = x[kept], y[kept]
             for add in of_all:
                 add(x)
@@ -398,7 +402,7 @@ def _check_training_rows(
                 add(rows, labels)
             if test is not None or sets:
                 samples = sampled(x, norms)
-                shared = shared or _sharing(sets, rows, samples[kept])
+                shared = shared or [part for part, known in sets if len(rows) and known.find(rows, samples[kept])]
                 if test is not None:
                     test.find(x, samples)
             start += len(x)
@@ -406,16 +410,6 @@ def _check_training_rows(
         raise PrivacyError(_shared("rows", features, shared[0]))
     if sha is not None:
         sha.keep()
-
-
-def _kept(keep: NDArray[np.bool_] | None, part: slice) -> NDArray[np.bool_] | slice:
-    """An index of the rows of a block where `keep` is true: a slice, which copies no row, if it is true everywhere."""
-    return slice(None) if keep is None or keep[part].all() else keep[part]
-
-
-def _sharing(sets: Iterable[tuple[GroupRows, RowSet]], rows: RawRows, samples: Numbers) -> list[GroupRows]:
-    """The public rows among which is one of the `rows`; `samples` are theirs."""
-    return [part for part, known in sets if len(rows) and known.find(rows, samples)]
 
 
 def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_others: int, what: str) -> EqualRows | None:
@@ -510,19 +504,12 @@ def _finite_blocks(features: FeatureReader, group: str) -> Iterator[tuple[RawRow
         )
 
 
-def _check_people(features: FeatureReader) -> None:
-    """DataError for people with test rows and other rows."""
-    if "test" not in features.sizes or not features.has_owners("test") or features.description.shares_owners:
-        return
-    others = [group for group in ("train", "public") if group in features.sizes and features.has_owners(group)]
-    names = (name for group in others for name in GroupRows(features, group).owners())
-    refuse_both_sides(GroupRows(features, "test").owners(), names, str(features.path))
-
-
 def _check_ids(features: FeatureReader) -> None:
     """DataError for an id that names two records of a group, or a private and a public record."""
-    hashes = {group: _id_hashes(features, group) for group in features.sizes}
-    for group in features.sizes:
+    hashes = {}
+    for group, n_rows in features.sizes.items():
+        ids = (name for batch in features.id_batches(group) for name in batch)
+        hashes[group] = np.sort(np.fromiter(map(hash, ids), dtype=np.int64, count=n_rows))
         if repeated := _repeated(features, group, hashes[group]):
             raise DataError(
                 f"{features.path}: {group} has {len(repeated)} repeated ids, such as {repeated[0]!r}; "
@@ -539,14 +526,6 @@ def _check_ids(features: FeatureReader) -> None:
             f"{features.path}: {len(shared)} ids are both in train and in public, such as {min(shared)!r}; "
             "allowed: in one of the two; remove those rows from one group"
         )
-
-
-def _id_hashes(features: FeatureReader, group: str) -> NDArray[np.int64]:
-    """64-bit hashes of a group's ids, sorted, shape (n_rows,)."""
-    ids = (name for batch in features.id_batches(group) for name in batch)
-    hashes = np.fromiter(map(hash, ids), dtype=np.int64, count=features.sizes[group])
-    hashes.sort()
-    return hashes
 
 
 def _ids_with_hash(features: FeatureReader, group: str, hashes: NDArray[np.int64]) -> list[str]:

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -485,33 +485,28 @@ def prepare(
     return _loaded(source, preprocessing, precision, aligned_empty(shape, storage), weights)
 
 
-class _Raw(NamedTuple):
-    """Raw rows and their places among all rows."""
-
-    here: slice
-    rows: NDArray[np.floating]
-
-
 def _loaded(
     source: Source, preprocessing: Preprocessing, precision: Precision, x: NDArray[Any], weights: RowWeights | None
 ) -> ArrayRows:
     """The rows of `source` in memory, in the storage `x`. Raises ValueError if the source gives another number."""
     norms, labels = np.empty(len(x)), list[NDArray[Any]]()
 
-    def read() -> Iterator[Callable[[], _Raw]]:
+    def read() -> Iterator[Callable[[], Any]]:
         start = 0
         for raw, y in _prefetch(source.blocks(), source.n_features):
             labels.append(y)
-            yield partial(_Raw, slice(start, start + len(y)), raw)
+            yield partial(tuple, (start, raw))
             start += len(y)
 
-    def keep(raw: _Raw) -> None:
-        stored = x[raw.here]
+    def keep(raw: tuple[int, NDArray[np.floating]]) -> None:
+        start, rows = raw
+        here = slice(start, start + len(rows))
+        stored = x[here]
         if precision == "float32":
-            preprocessing.apply(raw.rows, out=stored)
+            preprocessing.apply(rows, out=stored)
         else:
-            stored[...] = narrowed(preprocessing.apply(raw.rows), precision)
-        norms[raw.here] = row_norms(widened(stored))
+            stored[...] = narrowed(preprocessing.apply(rows), precision)
+        norms[here] = row_norms(widened(stored))
 
     share(read(), [keep] * n_threads())
     y = np.concatenate(labels)

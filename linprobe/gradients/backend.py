@@ -1,4 +1,4 @@
-"""Back ends: their protocols, products on the host by BLAS or by the C kernel if it was built, and the choice of one.
+"""Back ends: products on the host by BLAS, or by the C kernel if it was built, and the choice of one.
 
 The kernel is `linprobe/native/clipped_sum.c`; `gpu.py` has products on a GPU.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,28 +27,6 @@ from linprobe.parallel.array_api import Array
 from linprobe.parallel.threads import n_threads
 
 SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
-
-
-class Products(Protocol):
-    """Products of rows (b, n_features) with one matrix of float32 weights (n_classes, n_features).
-
-    Buffers are reused between calls, so each thread needs its own.
-    """
-
-    n_classes: int
-    n_features: int
-
-    def for_thread(self) -> Products:
-        """The same products with their own buffers."""
-
-    def zeros(self) -> Array:
-        """The empty sum, shape (n_classes, n_features), float64, in the memory layout that `add` needs."""
-
-    def scores(self, x: Array) -> Array:
-        """x W^T, shape (b, n_classes), float32. The caller may overwrite it."""
-
-    def add(self, total: ExactSum, r: Array, x: Array, sample: Sample | None = None) -> None:
-        """Add sum_i r_i x_i^T to `total`, for r (b, n_classes), over the rows of `sample`, or all."""
 
 
 @dataclass(frozen=True)
@@ -68,55 +46,38 @@ class Part:
         return self.products.scores(x[:, self.first : self.first + self.products.n_features])
 
 
-class Backend(Protocol):
-    """Where training keeps rows, weights and noise, and computes with them."""
+class Products:
+    """Products of rows (b, n_features) with one matrix of float32 weights (n_classes, n_features): by BLAS, here.
 
-    def put(self, array: NDArray[Any]) -> Array:
-        """`array` on this backend: itself on the host, a copy on a GPU."""
+    Buffers are reused between calls, so each thread needs its own.
+    """
 
-    def zeros(self, *shape: int) -> Array:
-        """Zeros, float64."""
-
-    def place(self, rows: Rows) -> Rows:
-        """`rows` on this backend. Raises UsageError: rows that this backend does not support."""
-
-    def noise(self, source: NoiseSource) -> NoiseGenerator:
-        """Noise from the stream of `source`, generated on this backend."""
-
-    def products(self, weights: Array) -> Products:
-        """Products with `weights` (n_classes, n_features), float32, for one thread."""
-
-    def n_threads(self, rows: Rows, weights: Array) -> int:
-        """Number of threads for a pass over `rows`."""
-
-
-class NumpyProducts:
-    """Products by BLAS, through NumPy."""
-
-    def __init__(self, weights: NDArray[np.float32]) -> None:
-        self._weights = np.asarray(weights, np.float32)
+    def __init__(self, weights: Array) -> None:
+        self._weights: Array = np.asarray(weights, np.float32)
         self.n_classes, self.n_features = self._weights.shape
 
-    def for_thread(self) -> NumpyProducts:
-        return NumpyProducts(self._weights)
+    def for_thread(self) -> Products:
+        """The same products with their own buffers."""
+        return Products(self._weights)
 
-    def zeros(self) -> NDArray[np.float64]:
+    def zeros(self) -> Array:
+        """The empty sum, shape (n_classes, n_features), float64, in the memory layout that `add` needs."""
         return np.zeros(self._weights.shape)
 
     @cached_property
-    def _block_sum(self) -> NDArray[np.float64]:
+    def _block_sum(self) -> Array:
         """Buffer for the sum of a block, which is then rounded as a whole."""
         return self.zeros()
 
-    def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """As of all products. Does not copy x if it is a range of columns."""
+    def scores(self, x: Array) -> Array:
+        """x W^T, shape (b, n_classes), float32, which the caller may overwrite. A range of columns is not copied."""
         self.check(x)
         return np.asarray(strided_rows(widened(x))[0] @ self._weights.T)
 
-    def add(self, total: ExactSum, r: NDArray[np.float32], x: NDArray[Any], sample: Sample | None = None) -> None:
-        """Each run of `SUM_ROWS` rows, or each run of `sample`, is summed in float32.
+    def add(self, total: ExactSum, r: Array, x: Array, sample: Sample | None = None) -> None:
+        """Add sum_i r_i x_i^T to `total`, for r (b, n_classes), over the rows of `sample`, or all.
 
-        The sum of the runs is rounded to the grid of `total`.
+        Each run of `SUM_ROWS` rows, or of `sample`, is summed in float32. Their sum is rounded to the grid of `total`.
 
         Raises ValueError: shapes that do not fit.
         """
@@ -308,7 +269,7 @@ def _rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArr
     return Sample(np.flatnonzero(np.repeat(sampled, sizes)), np.array(found, np.int64))
 
 
-class KernelProducts(NumpyProducts):
+class KernelProducts(Products):
     """Any number of classes: the kernel scores, clips and sums a run of rows at a time, in one call."""
 
     def __init__(self, packed: PackedWeights, library: ctypes.CDLL) -> None:
@@ -634,37 +595,43 @@ def products(weights: NDArray[np.float32]) -> Products:
     differ by rounding only.
     """
     if LIBRARY is None or not len(weights):
-        return NumpyProducts(weights)
+        return Products(weights)
     kernel = FusedProducts if len(weights) <= FEW_CLASSES else KernelProducts
     return kernel(PackedWeights(weights), LIBRARY)
 
 
-class HostBackend:
-    """`linprobe.gradients.backend.Backend` in this process's memory."""
+class Backend:
+    """Where training keeps rows, weights and noise, and computes with them: here, the memory of this process."""
 
-    def put(self, array: NDArray[Any]) -> NDArray[Any]:
+    def put(self, array: NDArray[Any]) -> Array:
+        """`array` on this backend: itself on the host, a copy on a GPU."""
         return array
 
-    def zeros(self, *shape: int) -> NDArray[np.float64]:
+    def zeros(self, *shape: int) -> Array:
+        """Zeros, float64."""
         return np.zeros(shape)
 
     def place(self, rows: Rows) -> Rows:
+        """`rows` on this backend. Raises UsageError: rows that this backend does not support."""
         return rows
 
-    def noise(self, source: NoiseSource) -> NoiseSource:
+    def noise(self, source: NoiseSource) -> NoiseGenerator:
+        """Noise from the stream of `source`, generated on this backend."""
         return source
 
-    def products(self, weights: NDArray[np.float32]) -> Products:
+    def products(self, weights: Array) -> Products:
+        """Products with `weights` (n_classes, n_features), float32, for one thread."""
         return products(weights)
 
-    def n_threads(self, rows: Rows, weights: NDArray[Any]) -> int:
-        """One thread per block or per `WORK_PER_THREAD` multiplications, whichever gives fewer; at least one."""
+    def n_threads(self, rows: Rows, weights: Array) -> int:
+        """Threads for a pass over `rows`: one per block or per `WORK_PER_THREAD` multiplications, the fewer of both."""
         n_rows = round(rows.n_local * rows.unit_rows)
         n_blocks = -(-rows.n_local // BLOCK_UNITS) if rows.units else -(-n_rows // BLOCK_ROWS)
-        return max(1, min(n_threads(), n_blocks, n_rows * math.prod(weights.shape) // WORK_PER_THREAD))
+        work = math.prod(map(int, weights.shape)) * n_rows
+        return max(1, min(n_threads(), n_blocks, work // WORK_PER_THREAD))
 
 
-HOST = HostBackend()
+HOST = Backend()
 
 
 def choose_backend(device: str) -> Backend:

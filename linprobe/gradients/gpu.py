@@ -20,6 +20,7 @@ from linprobe.data.blocks import Block, LazyBlock, Pairs, inner_products, pairs_
 from linprobe.data.owners import Bounds
 from linprobe.data.rows import ArrayRows, Rows
 from linprobe.errors import ParameterError, UsageError
+from linprobe.gradients.backend import Backend, Products
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.mechanisms.gpu_noise import DeviceNoise, check_ndtri
 from linprobe.mechanisms.noise import NoiseSource
@@ -100,8 +101,8 @@ class DeviceRows(Rows):
         raise UsageError(NO_SAMPLES)
 
 
-class DeviceProducts:
-    """`linprobe.gradients.backend.Products` on a GPU: a batched product sums many runs of `SUM_ROWS` rows."""
+class DeviceProducts(Products):
+    """Products on a GPU: a batched product sums many runs of `SUM_ROWS` rows."""
 
     def __init__(self, weights: Tensor) -> None:
         self._weights = weights
@@ -111,7 +112,7 @@ class DeviceProducts:
     def for_thread(self) -> DeviceProducts:
         return self
 
-    def scores(self, x: Tensor) -> Tensor:
+    def scores(self, x: Tensor) -> Any:
         return x @ self._weights.T
 
     def zeros(self) -> Tensor:
@@ -134,8 +135,8 @@ class DeviceProducts:
         total.add(block_sum + r[whole:].T @ x[whole:])
 
 
-class GpuBackend:
-    """`linprobe.gradients.backend.Backend` on a GPU; tests also use torch's CPU device."""
+class GpuBackend(Backend):
+    """A GPU; tests also use torch's CPU device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -19,7 +19,6 @@ from linprobe.gradients.backend import (
     FEW_CLASSES,
     FusedProducts,
     KernelProducts,
-    NumpyProducts,
     Part,
     Products,
     products,
@@ -539,7 +538,7 @@ def test_few_classes_are_clipped_in_one_pass(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(host, "LIBRARY", object())
     counts = (0, 1, FEW_CLASSES, FEW_CLASSES + 1)
     taken = [products(normal(n_classes, 9)) for n_classes in counts]
-    assert [type(chosen) for chosen in taken] == [NumpyProducts, FusedProducts, FusedProducts, KernelProducts]
+    assert [type(chosen) for chosen in taken] == [Products, FusedProducts, FusedProducts, KernelProducts]
     assert [isinstance(chosen, KernelProducts) for chosen in taken] == [False, True, True, True]
 
 

@@ -26,7 +26,7 @@ from timing import machine
 from linprobe.data.blocks import STORAGE, aligned_empty, narrowed, normalise_rows
 from linprobe.data.rows import ArrayRows, Rows
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
+from linprobe.gradients.loss import PLAIN, Geometry, Origin, Scale
 from linprobe.parallel.threads import blas_held_to_one_thread
 
 D, CLIP = 2048, 0.5

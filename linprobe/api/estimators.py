@@ -29,8 +29,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
 from linprobe.data.feature_file import NO_LABEL
-from linprobe.data.labels import MULTILABEL
-from linprobe.data.owners import Bounds
+from linprobe.data.labels import MULTILABEL, Bounds
 from linprobe.data.row_checks import RowHashes, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError

@@ -34,25 +34,23 @@ from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import (
-    MULTICLASS,
-    MULTILABEL,
-    class_list,
-    holds_label_matrix,
-    label_indices,
-    settle_labels,
-    settle_matrix,
-)
-from linprobe.data.owners import (
     APART,
     CONTENT,
     GIVEN,
     LONGEST_ID,
+    MULTICLASS,
+    MULTILABEL,
     OWNER,
     SHARED,
     ContentIds,
     by_owner,
+    class_list,
     divided,
+    holds_label_matrix,
+    label_indices,
     refuse_several,
+    settle_labels,
+    settle_matrix,
 )
 from linprobe.errors import DataError, Progress, Silent, UsageError, reading
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from linprobe.data.owners import Bounds
+from linprobe.data.labels import Bounds
 from linprobe.errors import UsageError
 from linprobe.native import LIBRARY, KernelPeople, KernelRows, address
 from linprobe.options import Precision as Precision

@@ -17,7 +17,7 @@ from linprobe.data.blocks import ChainedSource, Preprocessing, Source
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference, test_people
-from linprobe.data.owners import Bounds, capped, id_hashes, owner_bounds, refuse_both_sides
+from linprobe.data.labels import Bounds, capped, id_hashes, owner_bounds, refuse_both_sides
 from linprobe.data.row_checks import Commitment, GroupRows, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.owners import GIVEN, in_share
+from linprobe.data.labels import GIVEN, in_share
 from linprobe.errors import LinprobeError
 
 DIGITS_SHOTS = 2

@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.array_files import MOST_COMPRESSED, too_large
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader, extraction_of, first_difference
-from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, TASKS, as_labels, check_stored
-from linprobe.data.owners import APART, LONGEST_ID, SHARED
+from linprobe.data.labels import APART, LONGEST_ID, LONGEST_NAME, MOST_CLASSES, SHARED, TASKS, as_labels, check_stored
 from linprobe.errors import DataError, printable, read_fault, reading
 
 LONGEST_TEXT = 1 << 20  # characters of a text of a description

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from linprobe import __version__
 from linprobe.data.blocks import BLOCK_ROWS
-from linprobe.data.labels import MULTICLASS, MULTILABEL
-from linprobe.data.owners import APART, GIVEN, OWNER, SHARED, Bounds, owner_bounds
+from linprobe.data.labels import APART, GIVEN, MULTICLASS, MULTILABEL, OWNER, SHARED, Bounds, owner_bounds
 from linprobe.errors import DataError
 
 RECORDS_AT_ONCE = 1 << 16

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import RawBlocks, halved, normalise_rows, row_norms, widened
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, common_keys
-from linprobe.data.owners import refuse_both_sides
+from linprobe.data.labels import refuse_both_sides
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.parallel.threads import behind
 

@@ -37,7 +37,7 @@ from linprobe.data.blocks import (
     whole_blocks,
     widened,
 )
-from linprobe.data.owners import Bounds
+from linprobe.data.labels import Bounds
 from linprobe.data.row_weights import RowWeights
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory

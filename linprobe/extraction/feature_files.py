@@ -9,7 +9,7 @@ from linprobe.data.array_import import Columns, import_arrays
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.owners import owner_bounds
+from linprobe.data.labels import owner_bounds
 from linprobe.errors import LinprobeError, Progress, UsageError, advice
 from linprobe.extraction.request import read_class_names
 from linprobe.options.requests import ImportRequest

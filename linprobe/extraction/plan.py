@@ -15,7 +15,7 @@ from torch import Tensor
 
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import PRIVATE
-from linprobe.data.owners import SHARED, id_hashes
+from linprobe.data.labels import SHARED, id_hashes
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones import RANDOM, SUFFIXES, Backbone, load_backbone
 from linprobe.extraction.images import Batches, ImageTransform, first_shapes, first_size

@@ -22,7 +22,7 @@ from torch import Tensor
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import Description, common_keys
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.owners import APART
+from linprobe.data.labels import APART
 from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError, advice, reading
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batches

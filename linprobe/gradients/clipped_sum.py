@@ -1,7 +1,7 @@
 """Clipped sums over private rows, streamed over blocks.
 
 The gradient of one record is the rank-one matrix `x r^T`, so its norm is `||x|| ||r||` and a clipped sum is
-`X^T (c * R)` (`linprobe.gradients.geometry` has the norms of shifted and scaled gradients). One thread computes scores,
+`X^T (c * R)` (`linprobe.gradients.loss` has the norms of shifted and scaled gradients). One thread computes scores,
 residuals, norms and products of a block while it is in cache; other threads take other blocks. The sum does not depend
 on the assignment of blocks to threads (`linprobe.gradients.rounding.ExactSum`).
 
@@ -38,8 +38,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import BLOCK_ROWS, PAIRED_ROWS, Block, Pairs, inner_products, pairs_of, widened
 from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.gradients.backend import HOST, Backend, ChosenRows, KernelProducts, Part, Products
-from linprobe.gradients.geometry import PLAIN, Geometry
-from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
+from linprobe.gradients.loss import PLAIN, Geometry, Weights, checked_weights, residual_norms, residuals_of
 from linprobe.gradients.rounding import (
     SMALLEST_MARGIN,
     Arithmetic,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from linprobe.data.blocks import Block, LazyBlock, Pairs, inner_products, pairs_of
-from linprobe.data.owners import Bounds
+from linprobe.data.labels import Bounds
 from linprobe.data.rows import ArrayRows, Rows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.backend import Backend, Products

@@ -22,8 +22,7 @@ from linprobe.data.rows import Rows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.clipped_sum import Subspace, clipped_sum
-from linprobe.gradients.geometry import PLAIN, Geometry
-from linprobe.gradients.loss import Weights, minimise
+from linprobe.gradients.loss import PLAIN, Geometry, Weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import PoissonSampler
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Output, Reference

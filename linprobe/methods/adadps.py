@@ -25,8 +25,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linprobe.gradients.geometry import Scale
-from linprobe.gradients.loss import Weights, mean_squared_gradient
+from linprobe.gradients.loss import Scale, Weights, mean_squared_gradient
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
 from linprobe.methods._descent import Descent
 from linprobe.options import AdaDPSOptions

@@ -32,8 +32,7 @@ import numpy as np
 from linprobe.data.blocks import BLOCK_ROWS, normalise_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, join
 from linprobe.errors import ParameterError, UsageError
-from linprobe.gradients.geometry import Origin
-from linprobe.gradients.loss import Weights, loss_and_gradient
+from linprobe.gradients.loss import Origin, Weights, loss_and_gradient
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, public_generator
 from linprobe.methods._descent import Descent
 from linprobe.options import DopeSGDOptions

@@ -21,8 +21,7 @@ from typing import Annotated, Any, Self, get_type_hints
 from linprobe import __version__
 from linprobe.accounting.events import OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, TASKS
-from linprobe.data.owners import APART, SHARED
+from linprobe.data.labels import APART, LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, SHARED, TASKS
 from linprobe.errors import DataError, PrivacyError
 
 MANIFEST_FORMAT = 3

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from linprobe.data.array_files import LARGEST
-from linprobe.data.owners import Bounds, by_owner, owner_bounds
+from linprobe.data.labels import Bounds, by_owner, owner_bounds
 from linprobe.errors import DataError, ParameterError
 
 SHOWN = 5  # classes in a message

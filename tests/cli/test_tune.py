@@ -17,7 +17,7 @@ from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import selection_epsilon
 from linprobe.data.blocks import ArraySource
 from linprobe.errors import DivergedError, ParameterError
-from linprobe.gradients.geometry import Scale
+from linprobe.gradients.loss import Scale
 from linprobe.mechanisms import correct_predictions as mechanism
 from linprobe.mechanisms.correct_predictions import correct_counts
 from linprobe.methods import adadps

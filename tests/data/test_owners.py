@@ -13,7 +13,7 @@ from linprobe.data.blocks import pairs_of
 from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import LoadedFeatures
-from linprobe.data.owners import capped, owner_bounds
+from linprobe.data.labels import capped, owner_bounds
 from linprobe.errors import DataError, Silent, UsageError
 
 OWNERS = np.array(["eve", "bob", "eve", "ann", "bob", "eve"])

@@ -13,7 +13,7 @@ import pytest
 
 from linprobe.data.array_import import Columns, import_arrays, read_arrays
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.owners import id_hashes
+from linprobe.data.labels import id_hashes
 from linprobe.errors import DataError, LinprobeError, Silent, UsageError
 from tests.conftest import Outcome
 

@@ -16,7 +16,7 @@ from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, play
 from linprobe.evaluation.audit_canaries import plant
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
+from linprobe.gradients.loss import PLAIN, Geometry, Origin, Scale
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Run, Schedule

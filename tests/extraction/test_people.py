@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.owners import owner_bounds
+from linprobe.data.labels import owner_bounds
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.sources import base
 from tests.extraction.samples import Notes, ids_of, run_extract, write_images

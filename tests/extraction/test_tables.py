@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.owners import id_hashes
+from linprobe.data.labels import id_hashes
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.extraction.extract import extract
 from linprobe.extraction.request import ExtractRequest

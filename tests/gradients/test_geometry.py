@@ -12,8 +12,7 @@ from linprobe.data.blocks import row_norms
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import LinprobeError, ParameterError
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
-from linprobe.gradients.loss import loss_and_gradient, mean_squared_gradient, residuals
+from linprobe.gradients.loss import PLAIN, Geometry, Origin, Scale, loss_and_gradient, mean_squared_gradient, residuals
 from linprobe.gradients.rounding import arithmetic
 
 N, D, C = 23, 9, 5

@@ -13,7 +13,7 @@ from linprobe.data.blocks import BLOCK_ROWS, SHARD_ROWS, STORAGE, narrowed
 from linprobe.data.rows import ArrayRows
 from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
+from linprobe.gradients.loss import PLAIN, Geometry, Origin, Scale
 from linprobe.gradients.rounding import SAMPLED_STEPS, SUM_ROWS, TYPICAL_ROWS, UNIT_PLACES, Sample, arithmetic
 
 RNG = np.random.default_rng(8)

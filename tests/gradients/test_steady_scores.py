@@ -18,9 +18,8 @@ from linprobe.data.blocks import BLOCK_ROWS, ArraySource, Preprocessing, normali
 from linprobe.data.rows import ArrayRows, StreamedRows
 from linprobe.gradients.backend import HOST, products
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.gradients.gpu import DeviceProducts, GpuBackend
-from linprobe.gradients.loss import LARGEST_WEIGHTS, residuals_of
+from linprobe.gradients.loss import LARGEST_WEIGHTS, PLAIN, Geometry, Origin, Scale, residuals_of
 from linprobe.gradients.rounding import ROW_BITS, SteadyProducts
 from linprobe.gradients.second_order import newton_sum
 from linprobe.options import Loss

@@ -13,8 +13,7 @@ from linprobe.data.blocks import PAIRED_ROWS, ArraySource, Preprocessing, normal
 from linprobe.data.rows import BLOCK_UNITS, ArrayRows, ChainedRows, StreamedRows
 from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum, row_sum
-from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
-from linprobe.gradients.loss import LARGEST_WEIGHTS, residuals
+from linprobe.gradients.loss import LARGEST_WEIGHTS, PLAIN, Geometry, Origin, Scale, residuals
 from linprobe.gradients.second_order import lower_triangle, second_moment
 from linprobe.options import Loss
 from linprobe.parallel import threads

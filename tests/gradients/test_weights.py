@@ -13,8 +13,7 @@ from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows, join, prepare_shard
 from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.gradients.geometry import PLAIN, Geometry, Origin
-from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms, residuals
+from linprobe.gradients.loss import PLAIN, Geometry, Origin, loss_and_gradient, loss_gradient_and_norms, residuals
 from linprobe.parallel.process_group import Group, in_group
 
 pytestmark = pytest.mark.usefixtures("sums_by")

@@ -13,7 +13,7 @@ from linprobe.data import rows as rows_module
 from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.gradients.geometry import PLAIN, Origin, Scale
+from linprobe.gradients.loss import PLAIN, Origin, Scale
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler

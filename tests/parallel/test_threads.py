@@ -23,8 +23,7 @@ from linprobe.data.blocks import ArraySource, LazyBlock, Precision, Preprocessin
 from linprobe.data.rows import ArrayRows, Rows, prepare
 from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.gradients.geometry import PLAIN, Origin
-from linprobe.gradients.loss import loss_gradient_and_norms
+from linprobe.gradients.loss import PLAIN, Origin, loss_gradient_and_norms
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import behind, blas_held_to_one_thread, in_order, in_slices, n_threads, share

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.array_import import SUFFIXES, read_arrays
-from linprobe.data.labels import class_list, label_indices, settle_labels
-from linprobe.data.owners import CONTENT, GIVEN, ContentIds, OwnerOf
+from linprobe.data.labels import CONTENT, GIVEN, ContentIds, OwnerOf, class_list, label_indices, settle_labels
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.sources.base import ImageSource, Members, Strings, checked_labels, file_stamp, readable
 from linprobe.extraction.sources.folders import folder_source

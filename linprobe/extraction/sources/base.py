@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.owners import FILE_NAMES, OwnerOf, by_owner, refuse_both_sides, refuse_several, test_side
+from linprobe.data.labels import FILE_NAMES, OwnerOf, by_owner, refuse_both_sides, refuse_several, test_side
 from linprobe.errors import DataError, UsageError, first_line
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.feature_file import NO_LABEL, UNLABELLED
-from linprobe.data.owners import TEST_NAMES, OwnerOf
+from linprobe.data.labels import TEST_NAMES, OwnerOf
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, read_fault
 from linprobe.extraction.sources.base import (
     FOLDER_NAMES,

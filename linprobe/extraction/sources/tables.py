@@ -13,8 +13,7 @@ import numpy as np
 
 from linprobe.data.array_files import Arrays
 from linprobe.data.array_import import TABLES, Columns, read_arrays
-from linprobe.data.labels import class_list, label_indices, settle_labels
-from linprobe.data.owners import FILE_NAMES, GIVEN, OWNER, divided
+from linprobe.data.labels import FILE_NAMES, GIVEN, OWNER, class_list, divided, label_indices, settle_labels
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.request import ExtractRequest
 from linprobe.extraction.sources.base import ImageSource, Members, Owners, Strings, Subset, splits_by

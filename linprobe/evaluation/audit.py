@@ -170,8 +170,7 @@ def played(
 ) -> tuple[Subject, Trials]:
     """Lines 1 and 2 for what a request names.
 
-    Raises:
-        ParameterError, UsageError: a method that adds no noise, or sizes that are not allowed.
+    Raises ParameterError, UsageError: a method that adds no noise, or sizes that are not allowed.
     """
     method = find_method(request.method)
     if not method.spends:

@@ -142,7 +142,6 @@ def mu_lower_bound(inside: NDArray[np.float64], outside: NDArray[np.float64], co
 
     Args:
         inside, outside: independent values, any shape. confidence: at least 1/2.
-
     Returns: at least 0, at most `LARGEST_MU`; 0 if a group has fewer than two values.
     """
     n_in, n_out = inside.size, outside.size

@@ -153,7 +153,6 @@ class Adversary(GaussianMechanism):
 
     Args:
         hessian_scale: of the Hessians beside a gradient; see `linprobe.methods.dp_newton`.
-
     Attributes:
         scores: one array (canaries,) for each gradient release.
         others: scores in each other release, (canaries,), by its purpose.

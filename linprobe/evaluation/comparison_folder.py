@@ -93,8 +93,7 @@ class ComparisonFolder:
     def entries(self) -> list[Entry]:
         """All runs that ever were here, killed and diverged ones included.
 
-        Raises:
-            PrivacyError: a ledger that cannot be read.
+        Raises PrivacyError: a ledger that cannot be read.
         """
         # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
         kept = [path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{LEDGER}")]
@@ -154,9 +153,8 @@ class ComparisonFolder:
 def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
     """Whether `out` is still free for a new comparison. Nothing is written.
 
-    Raises:
-        UsageError: it holds another comparison, or something else. DataError: a damaged file. LinprobeError: see
-            `check_place`.
+    Raises UsageError: it holds another comparison, or something else. DataError: a damaged file. LinprobeError: see
+    `check_place`.
     """
     check_place(out, "comparison")
     stated = out / STATED
@@ -178,9 +176,8 @@ def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
 def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> Iterator[ComparisonFolder]:
     """Create or continue the comparison in `out`, locked for this process.
 
-    Raises:
-        UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a run
-            in it does not verify. DataError: a damaged file.
+    Raises UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a
+    run in it does not verify. DataError: a damaged file.
     """
     is_new = is_new_comparison(out, of)
     try:

@@ -192,8 +192,7 @@ def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) ->
 
     A baseline that cannot run is left out, and a method that the request does not name.
 
-    Raises:
-        UsageError: a row that was asked for needs public rows, and there are none.
+    Raises UsageError: a row that was asked for needs public rows, and there are none.
     """
     asked = {row.name: row for row in rows_of(request)}
     if not public_rows and request.methods is None:

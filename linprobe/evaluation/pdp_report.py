@@ -88,10 +88,8 @@ def publish(
     The charge is written to the budget book and the ledger before the noise is drawn.
 
     Returns: the histogram, and the manifest of the run with it.
-
-    Raises:
-        PrivacyError: a run that is not private, or one that does not match its manifest; or see `refuse_moving`.
-        UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
+    Raises PrivacyError: a run that is not private, or one that does not match its manifest; or see `refuse_moving`.
+    UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
     """
     manifest, key = run.manifest, signing_key(run, sign)
     events, planned = _planned(run, epsilon)
@@ -130,8 +128,7 @@ def publish(
 def preview_publication(run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None) -> Publication:
     """What `publish` would charge and write; nothing is drawn, charged or written.
 
-    Raises:
-        LinprobeError: as `publish`.
+    Raises LinprobeError: as `publish`.
     """
     key = signing_key(run, sign)
     events, planned = _planned(run, epsilon)
@@ -190,9 +187,8 @@ def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
 
     The signature is checked, so that an edited manifest is never signed.
 
-    Raises:
-        PrivacyError: a run that is not private. UsageError: a signed run without a key, or a key for a run that is not
-            signed.
+    Raises PrivacyError: a run that is not private. UsageError: a signed run without a key, or a key for a run that is
+    not signed.
     """
     if not run.manifest.private:
         raise PrivacyError(
@@ -274,9 +270,8 @@ class PdpReport:
 def pdp_report(request: PdpReportRequest) -> PdpReport:
     """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
 
-    Raises:
-        UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
-            PrivacyError: a histogram of a run that is not private.
+    Raises UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
+    PrivacyError: a histogram of a run that is not private.
     """
     with _checked_files(request):
         return _pdp_report(request)
@@ -288,9 +283,7 @@ def dry_run_of_report(request: PdpReportRequest) -> DryRun:
     Returns: run, records, epsilon and delta of the run (epsilon None if it is not private); publish_epsilon; with it
         noise_std, epsilon_after, file and signed; together (runs, epsilon, delta and epsilon_by_unit of all runs of the
         budget book with the histogram); book; private_files (`csv` and `plot`).
-
-    Raises:
-        LinprobeError: as `pdp_report`.
+    Raises LinprobeError: as `pdp_report`.
     """
     with _checked_files(request):
         run = _loaded(request.run)

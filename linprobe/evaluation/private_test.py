@@ -67,10 +67,8 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
 
     Returns: run, unit, epsilon, delta, noise_multiplier (of the correct predictions), auroc_noise_multiplier, book, the
         keys of the manifest about noisy test rows, and test_macro_auroc with test_macro_auroc_std where it is known.
-
-    Raises:
-        UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has no
-            owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
+    Raises UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has
+    no owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
     """
     with _prepared(request, progress) as (run, features, entry):
         n_test = test_units(features, entry.unit)

@@ -35,10 +35,8 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
 
     Returns: run, refined (the run before), rows, strength, test_accuracy (None if the test rows are not here), epsilon,
         delta.
-
-    Raises:
-        UsageError: a run that cannot be refined, or a signed one without its key. DataError: rows with labels or of
-            another backbone. PrivacyError: a run that does not verify or is not private, or rows of its training.
+    Raises UsageError: a run that cannot be refined, or a signed one without its key. DataError: rows with labels or of
+    another backbone. PrivacyError: a run that does not verify or is not private, or rows of its training.
     """
     run = RunFolder(request.run)
     verified(run)

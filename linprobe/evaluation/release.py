@@ -65,11 +65,9 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
     them, or the request gives a key or words of the publisher, they are written anew, and the manifest is sealed again.
 
     Returns: release, files (their names), run_id (of the run, in the budget book), epsilon, delta, signed.
-
-    Raises:
-        PrivacyError: a run that is not private or does not verify, a signature that is not by the public key or by the
-            key, or a file that must not leave. UsageError: `out` exists, or a signed run whose pages would change
-            without its key. DataError: not a run folder, or an unreadable key.
+    Raises PrivacyError: a run that is not private or does not verify, a signature that is not by the public key or by
+    the key, or a file that must not leave. UsageError: `out` exists, or a signed run whose pages would change without
+    its key. DataError: not a run folder, or an unreadable key.
     """
     with claimed(request.out, "release folder"):
         parts = _checked(request)

@@ -251,6 +251,11 @@ class Descent(Iterates):
         first, second = (moment[rows] / (1 - decay**t) for moment, decay in zip(moments, ADAM_BETAS, strict=True))
         return np.asarray(first / (np.sqrt(second) + ADAM_EPSILON))
 
+    def mean_gradient(self) -> Weights:
+        """The exponential mean of the gradients so far, which begins at 0; of `momentum` and `adam` alone."""
+        first: Weights = self._moments[0]
+        return (1 - self._options.momentum) * first if self._options.optimizer == "momentum" else first
+
     def state(self) -> dict[str, Any]:
         return {**super().state(), **dict(zip(MOMENTS, self._moments, strict=True))}
 

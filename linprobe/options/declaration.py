@@ -210,11 +210,7 @@ def declared(group: type[Any]) -> Mapping[str, Option]:
 
 
 def check_declared(group: type[Any], values: object) -> None:
-    """Check the attributes of `values` that a group declares.
-
-    Raises:
-        ParameterError: a value that is not allowed.
-    """
+    """Check the attributes of `values` that a group declares. Raises ParameterError: a value that is not allowed."""
     for name, one in declared(group).items():
         one.check(getattr(values, name))
 
@@ -280,9 +276,8 @@ def methods_on_gpu() -> list[str]:
 def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
     """The options of a method with the values of `given`; the others have their defaults.
 
-    Raises:
-        UsageError: an option that the method does not have, or one that does nothing beside another.
-        ParameterError: a value that is not allowed.
+    Raises UsageError: an option that the method does not have, or one that does nothing beside another. ParameterError:
+    a value that is not allowed.
     """
     known = declared(options)
     for name in given:
@@ -303,8 +298,7 @@ def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
 def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
     """Refuse options among `idle` that were changed from their defaults and would do nothing.
 
-    Raises:
-        UsageError: such an option; the message names the first.
+    Raises UsageError: such an option; the message names the first.
     """
     for name in idle:
         value = getattr(options, name)

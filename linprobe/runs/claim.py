@@ -25,12 +25,9 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
     Args:
         what: the kind of output, and flag: the one that names it, for messages.
         overwrite: whether the output may exist already; None if the command never replaces one.
-
     Yields: whether the name is held; False on a file system without locks, where two processes may make one output.
-
-    Raises:
-        UsageError: the output exists, lies in a run folder, has the name - or too long a one, or another process holds
-            the name. LinprobeError: the place is not writable.
+    Raises UsageError: the output exists, lies in a run folder, has the name - or too long a one, or another process
+    holds the name. LinprobeError: the place is not writable.
     """
     if out.name == "-":
         raise UsageError(f"{what} {out} would be a file of that name, not standard output; give another name")

@@ -94,12 +94,11 @@ def class_figures(
         temperature: divides the class scores before the softmax; without effect on votes.
         most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
             `SCORES_A_PASS` probabilities.
-
     Returns: test_rows, test_accuracy, balanced_accuracy, macro_auroc (mean over the classes that have one, else None),
         calibration_error, commonest_class and commonest_share (of the test rows), per_class (by name: n, recall,
         recall_interval, predicted, precision, precision_interval, auroc; None for a share of no rows, and for the AUROC
-        of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class;
-        None above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
+        of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class; None
+        above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
     """
     n_classes = weights.shape[-1]
     width = max(1, SCORES_A_PASS // n_rows)
@@ -247,12 +246,11 @@ def label_figures(
             pass holds `SCORES_A_PASS` scores; more labels take more passes.
         n_rows: their number, at least 1.
         weights, bias: (n_features, n_labels) and (n_labels,).
-
-    Returns: test_rows, macro_auroc and macro_average_precision (means over the labels that some, but not
-        all, test rows have, else None), label_accuracy (mean over labels), commonest_accuracy (label accuracy of always
-        predicting the majority answer), per_label (by name: n rows with the label, predicted, accuracy,
-        accuracy_interval, auroc, average_precision, recall, recall_interval, precision, precision_interval; None for a
-        share of no rows, and for the AUROC and average precision of a label that no row or every row has).
+    Returns: test_rows, macro_auroc and macro_average_precision (means over the labels that some, but not all, test rows
+        have, else None), label_accuracy (mean over labels), commonest_accuracy (label accuracy of always predicting the
+        majority answer), per_label (by name: n rows with the label, predicted, accuracy, accuracy_interval, auroc,
+        average_precision, recall, recall_interval, precision, precision_interval; None for a share of no rows, and for
+        the AUROC and average precision of a label that no row or every row has).
     """
     width = max(1, SCORES_A_PASS // n_rows)
     found: dict[str, dict[str, Any]] = {}

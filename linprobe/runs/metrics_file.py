@@ -135,8 +135,7 @@ def stated_metrics(manifest: Manifest) -> dict[str, str]:
 def read_test_metrics(content: bytes, path: Path, manifest: Manifest) -> dict[str, Any]:
     """The metrics of a run on public test rows, as `figures_by_task` gives them.
 
-    Raises:
-        DataError: no JSON, another kind of value, or metrics that contradict each other or the manifest.
+    Raises DataError: no JSON, another kind of value, or metrics that contradict each other or the manifest.
     """
     try:
         metrics = json.loads(content.decode())
@@ -270,10 +269,7 @@ def figures_of(features: FeatureReader, trained: Model) -> dict[str, Any] | None
 
 
 def accuracy_of(
-    features: FeatureReader,
-    tested: tuple[NoisyTest, NoisyScores] | None,
-    measured: dict[str, Any] | None,
-    unit: str,
+    features: FeatureReader, tested: tuple[NoisyTest, NoisyScores] | None, measured: dict[str, Any] | None, unit: str
 ) -> Accuracy:
     """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
     n_test = test_units(features, unit)
@@ -293,9 +289,8 @@ def test_epsilon_of(
 ) -> float | None:
     """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
 
-    Raises:
-        UsageError: --test-epsilon without private test rows, for a method that spends nothing, or for people where the
-            test rows have no owners. PrivacyError: delta of at least 1 / (number of test rows, or people).
+    Raises UsageError: --test-epsilon without private test rows, for a method that spends nothing, or for people where
+    the test rows have no owners. PrivacyError: delta of at least 1 / (number of test rows, or people).
     """
     if given is None:
         return None

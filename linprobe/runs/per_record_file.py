@@ -69,8 +69,7 @@ def write_per_record(folder: Path, private: PerRecordFile) -> None:
 def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
     """The private sidecar of a run whose manifest states the commitment `committed`.
 
-    Raises:
-        DataError: missing or damaged. PrivacyError: another file than the manifest commits to.
+    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to.
     """
     path = folder / PER_RECORD
     try:

@@ -162,9 +162,7 @@ def refined_weights(
         class_shares: shares of the classes to keep, (n_classes,): from noisy counts for accuracy, equal for balanced
             use. None to estimate them.
         together: for predictions of these rows; their classes may lack, or have other shares than in training.
-
-    Raises:
-        UsageError: shares that are no distribution.
+    Raises UsageError: shares that are no distribution.
     """
     unit = normalise_rows(np.asarray(rows, dtype=np.float32))
     scores = class_scores(unit, weights, bias)

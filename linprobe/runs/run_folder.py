@@ -112,8 +112,7 @@ class RunFolder:
     def names(self) -> frozenset[str]:
         """The names of everything in the folder; none if there is no such folder.
 
-        Raises:
-            PrivacyError: the folder cannot be listed.
+        Raises PrivacyError: the folder cannot be listed.
         """
         try:
             return frozenset(path.name for path in self.folder.iterdir())
@@ -142,8 +141,7 @@ class RunFolder:
     def manifest(self) -> Manifest:
         """The manifest, not yet compared with anything.
 
-        Raises:
-            DataError: not a run folder, or a manifest of another format. DamagedManifestError: see `Manifest.read`.
+        Raises DataError: not a run folder, or a manifest of another format. DamagedManifestError: see `Manifest.read`.
         """
         path = self.folder / MANIFEST
         try:
@@ -190,8 +188,7 @@ class RunFolder:
     def weights(self) -> NDArray[np.float32]:
         """Weights for L2-normalised raw rows, (n_features, n_classes); a run that votes has a leading axis of voters.
 
-        Raises:
-            DataError: a damaged model file, or one of another shape.
+        Raises DataError: a damaged model file, or one of another shape.
         """
         return self._model[0]
 
@@ -215,8 +212,7 @@ class RunFolder:
     def test_metrics(self) -> dict[str, Any] | None:
         """The metrics on public test rows, as `figures_by_task` gives them; None for a run without them.
 
-        Raises:
-            DataError: an unreadable file, or metrics that contradict each other or the manifest.
+        Raises DataError: an unreadable file, or metrics that contradict each other or the manifest.
         """
         if TEST_FIGURES not in self.manifest.files:
             return None
@@ -246,8 +242,7 @@ class RunFolder:
 def read_run(folder: str | os.PathLike[str]) -> RunFolder:
     """A run folder whose manifest and model can be read.
 
-    Raises:
-        DataError: not a run folder, a manifest of another format, or a damaged model file.
+    Raises DataError: not a run folder, a manifest of another format, or a damaged model file.
     """
     run = RunFolder(folder)
     _ = run.weights
@@ -262,8 +257,7 @@ def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
 def unfinished_folder(out: Path) -> Path | None:
     """The folder of the unfinished run of `out`; None if none has a checkpoint.
 
-    Raises:
-        UsageError: several have a checkpoint, or one is complete except for its name.
+    Raises UsageError: several have a checkpoint, or one is complete except for its name.
     """
     found, complete = unfinished_folders(out), unfinished_folders(out, MANIFEST)
     if not found and complete:
@@ -358,8 +352,7 @@ def _worth_keeping(partial: Path, error: BaseException, *, resumed: bool) -> boo
 def run_id(partial: Path) -> str:
     """The id of an unfinished run: random, and the same after it is resumed. The budget book and the manifest have it.
 
-    Raises:
-        DataError: no id of a run.
+    Raises DataError: no id of a run.
     """
     text = (partial / RUN_ID).read_text(encoding="utf-8", errors="replace")
     if not re.fullmatch("[0-9a-f]{32}", text):
@@ -386,8 +379,7 @@ def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
 
     The owner of the rows saw the divergence, so the releases count.
 
-    Returns:
-        The new folder, `OUT.diverged-2` and so on if there is one already; None if the run released nothing.
+    Returns: The new folder, `OUT.diverged-2` and so on if there is one already; None if the run released nothing.
     """
     released = 1
     if read_selection(partial / LEDGER) is None:
@@ -421,7 +413,6 @@ def write_manifest(
 
     Args:
         contents: of the files in the folder that the manifest lists, by name, without pages. They are not read again.
-
     Returns: the sealed manifest. It lists the pages too, so that its signature covers them.
     """
     made = {} if pages is None else pages(manifest.sealed(contents))
@@ -484,11 +475,7 @@ def write_run(
 
 @contextmanager
 def new_files(
-    paths: Mapping[str, Path | None],
-    *,
-    what: str = "file",
-    inputs: Iterable[Path | None] = (),
-    overwrite: bool = False,
+    paths: Mapping[str, Path | None], *, what: str = "file", inputs: Iterable[Path | None] = (), overwrite: bool = False
 ) -> Iterator[None]:
     """Hold the names of output files inside the block, before anything is read. Missing folders are made.
 
@@ -496,10 +483,8 @@ def new_files(
         paths: the files to write by the flags that name them; None for one that is not asked for.
         what: their kind, for messages.
         inputs: files that the command reads. overwrite: whether to replace an existing file.
-
-    Raises:
-        UsageError: an existing file without `overwrite`, a folder, an input, one name twice, or a file that another
-            process is making. LinprobeError: the place is not writable.
+    Raises UsageError: an existing file without `overwrite`, a folder, an input, one name twice, or a file that another
+    process is making. LinprobeError: the place is not writable.
     """
     wanted = {flag: path for flag, path in paths.items() if path is not None}
     for place, path in enumerate(wanted.values()):

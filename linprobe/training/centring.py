@@ -49,9 +49,7 @@ def settled(settings: Settings, n_private: int, n_features: int, *, known: str |
     Args:
         n_private, n_features: of the private rows; both are public.
         known: what makes a private mean unnecessary or impossible, such as public rows; None if nothing does.
-
-    Raises:
-        ParameterError: an unknown condition. UsageError: condition `mean` with something known.
+    Raises ParameterError: an unknown condition. UsageError: condition `mean` with something known.
     """
     declared(Conditioning)["condition"].check(settings.condition)
     if settings.condition == "none":

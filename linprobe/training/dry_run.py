@@ -63,9 +63,7 @@ def dry_run(request: TrainRequest, progress: Progress) -> DryRun:
         delta and epsilon_by_unit of all runs of the budget book with this one; None if nothing is spent); out, book
         (None if there is none yet); seconds (an estimate; None on a GPU, without steps, or for steps that cost more
         than a gradient); warnings.
-
-    Raises:
-        LinprobeError: as `train`, if the run would be refused.
+    Raises LinprobeError: as `train`, if the run would be refused.
     """
     request, choice = with_method(request)
     method = find_method(str(request.method))
@@ -80,9 +78,7 @@ def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -
 
     Returns: as `dry_run`. With a grid, each plan has its `setting` too; further settings (their number), mean_runs and
         epsilon_of_a_run (at delta / mean_runs). The seconds are for the mean number of runs.
-
-    Raises:
-        LinprobeError: as `tune`, if the choice would be refused.
+    Raises LinprobeError: as `tune`, if the choice would be refused.
     """
     request, choice, candidates = candidates_of(request, tuning)
     with opened(request, candidates[0].method, progress) as ready:

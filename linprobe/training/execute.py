@@ -33,12 +33,7 @@ from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.host import choose_backend
 from linprobe.gradients.loss import check_weights
-from linprobe.mechanisms.correct_predictions import (
-    TEST_ACCURACY,
-    NoisyTest,
-    correct_counts,
-    correct_counts_sensitivity,
-)
+from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest, correct_counts, correct_counts_sensitivity
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
@@ -122,8 +117,7 @@ class Runtime:
     def check(self, options: Options) -> None:
         """Refuse a device that cannot train a method with these options.
 
-        Raises:
-            UsageError: a method, an option or a group that needs device cpu.
+        Raises UsageError: a method, an option or a group that needs device cpu.
         """
         if self.device == "cpu":
             return
@@ -233,9 +227,8 @@ def execute(
 
     Args:
         ledger: records each event before its result exists; None for a ledger in memory.
-
-    Raises:
-        UsageError: a device or a number of processes that the plan cannot have. DivergedError: weights without bound.
+    Raises UsageError: a device or a number of processes that the plan cannot have. DivergedError: weights without
+    bound.
     """
     runtime, ledger = runtime or Runtime(), Ledger() if ledger is None else ledger
     observer = observer or Observer()
@@ -277,12 +270,7 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
 
 
 def _problem(
-    plan: Plan,
-    dataset: Dataset,
-    preprocessing: Preprocessing,
-    rows: Rows | None,
-    public: Rows | None,
-    backend: Backend,
+    plan: Plan, dataset: Dataset, preprocessing: Preprocessing, rows: Rows | None, public: Rows | None, backend: Backend
 ) -> Problem:
     """What the method gets: rows in training space, where the back end wants them."""
     return Problem(
@@ -371,8 +359,7 @@ def private_rows(plan: Plan, dataset: Dataset, preprocessing: Preprocessing, run
 def _fit(prepared: _Prepared) -> Fitted:
     """`method.fit`. What it refuses after a release depends on the release: it counts as divergence, without figures.
 
-    Raises:
-        DivergedError: a bound on one record does not hold at weights that depend on releases.
+    Raises DivergedError: a bound on one record does not hold at weights that depend on releases.
     """
     method, start = prepared.plan.method, prepared.ledger.position
     try:

@@ -133,9 +133,8 @@ class Plan:
 def plan_run(settings: Settings, dataset: Dataset) -> Plan:
     """The plan of a run. No private row is read.
 
-    Raises:
-        ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
-        PrivacyError: delta of at least 1 / n_units, noise too small for one step, or a first model without a guarantee.
+    Raises ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
+    PrivacyError: delta of at least 1 / n_units, noise too small for one step, or a first model without a guarantee.
     """
     refuse_combinations(settings, dataset)
     settings = settings.with_public(dataset.free_public is not None)
@@ -270,9 +269,8 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
 def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
 
-    Raises:
-        PrivacyError: that run had public rows, which it did not protect, and they are not the public rows of this run.
-        ParameterError, DataError: not a run folder, or weights of another shape.
+    Raises PrivacyError: that run had public rows, which it did not protect, and they are not the public rows of this
+    run. ParameterError, DataError: not a run folder, or weights of another shape.
     """
     if settings.first_run is None:
         return None
@@ -301,8 +299,7 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
 def _unit_text_weights(dataset: Dataset, preprocessing: Preprocessing) -> NDArray[np.float64] | None:
     """Text weights with unit norm per class, and a zero row for the bias column if there is one.
 
-    Raises:
-        DataError: the shape differs from the shape of the weights.
+    Raises DataError: the shape differs from the shape of the weights.
     """
     text_weights = dataset.encodings
     if text_weights is None:

@@ -84,8 +84,7 @@ class Settings:
     def of(cls, method: Method, parameters: Mapping[str, Any]) -> Settings:
         """Settings from named parameters: options of the method, and fields of this class.
 
-        Raises:
-            ParameterError: an option outside its range, or no number where one belongs.
+        Raises ParameterError: an option outside its range, or no number where one belongs.
         """
         for name, option in arguments_of(method.options).items():
             value = parameters.get(name)
@@ -104,8 +103,7 @@ class Settings:
     def of_given(cls, method: Method, given: Mapping[str, Any]) -> Settings:
         """`of`, where arguments that are not given have their declared defaults.
 
-        Raises:
-            ArgumentError: an argument that the method does not have, or one without a default that is not given.
+        Raises ArgumentError: an argument that the method does not have, or one without a default that is not given.
         """
         arguments = {name: option for name, option in arguments_of(method.options).items() if name not in OF_LABELS}
         unknown = sorted(set(given) - set(arguments))
@@ -123,8 +121,7 @@ class Settings:
     def with_counts(self, class_counts: str, class_weight: Any) -> Settings:
         """The same settings with the class counts that `class_weight` uses, or that were asked for.
 
-        Raises:
-            ParameterError: an unknown word. UsageError: no counts, and a class weight that needs them.
+        Raises ParameterError: an unknown word. UsageError: no counts, and a class weight that needs them.
         """
         declared(RunOptions)["class_counts"].check(class_counts)
         balanced = isinstance(class_weight, str) and class_weight == BALANCED
@@ -201,8 +198,7 @@ _SHARED = {each.name for each in fields(Settings)} - {"method", "options", "firs
 def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, FirstRun | None]:
     """A method's options, and the run of `init` if it is not one of `INIT_WORDS`.
 
-    Raises:
-        UsageError: an option that the method does not have. ParameterError: one outside its range.
+    Raises UsageError: an option that the method does not have. ParameterError: one outside its range.
     """
     init = given.get("init", "auto")
     if init in INIT_WORDS:
@@ -221,12 +217,11 @@ def schedule_of(budget: Budget | None) -> Schedule:
 def make_settings(request: TrainRequest, method: Method) -> Settings:
     """The settings of a request; arguments that are not given have their defaults.
 
-    Raises:
-        ParameterError, UsageError: an option that is not allowed.
+    Raises ParameterError, UsageError: an option that is not allowed.
     """
     declared(RunOptions)["preset"].check(request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
-    given = _of_preset(request, method) if request.preset == "paper" else request
+    given = request if request.preset == "default" else _of_preset(request, method)
     known, options = arguments_of(method.options), dict(given.options or {})
     shared = {name: value for name in SHARED if (value := getattr(given, name)) is not None}
     method_options(method, options)
@@ -248,10 +243,10 @@ def _of_preset(request: TrainRequest, method: Method) -> TrainRequest:
     """The request with the settings of the AdaMix paper for all options that it leaves open."""
     if method.name not in PAPER_METHODS:
         raise UsageError(
-            f"preset paper is the AdaMix paper's, which has no {method.name}; leave it out, or choose one of "
-            f"{', '.join(PAPER_METHODS)}"
+            f"preset {request.preset} is the AdaMix paper's, which has no {method.name}; leave it out, or choose one "
+            f"of {', '.join(PAPER_METHODS)}"
         )
-    options = {**paper_options(method), **(request.options or {})}
+    options = {**paper_options(method, request.preset), **(request.options or {})}
     if options.get("subspace") == "none" and "subspace_dim" not in (request.options or {}):
         del options["subspace_dim"]  # the preset's, of a subspace that the caller turned off
     by_paper = method.spends and request.sigma is None and request.steps is None

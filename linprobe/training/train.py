@@ -102,11 +102,7 @@ class Ready:
         return find_method(str(self.request.method))
 
     def dataset(self) -> Dataset:
-        """The rows, split; none is read.
-
-        Raises:
-            LinprobeError: as `check_unit` and `dataset_of`.
-        """
+        """The rows, split; none is read. Raises LinprobeError: as `check_unit` and `dataset_of`."""
         request = self.request
         if self.method.spends:
             check_unit(self.features, request.unit)
@@ -118,8 +114,7 @@ class Ready:
     def with_test(self, settings: Settings) -> Settings:
         """The settings with the part of epsilon that pays for a noisy accuracy on private test rows.
 
-        Raises:
-            UsageError: no private test rows. PrivacyError: delta too large for their number.
+        Raises UsageError: no private test rows. PrivacyError: delta too large for their number.
         """
         request = self.request
         found = test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
@@ -156,11 +151,9 @@ def train_run(request: TrainRequest, progress: Progress | None = None, group: Gr
 
     Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, unit, n_units,
         n_private (as n_units), n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None
-        without), test_balanced_accuracy, test_macro_auroc, test_calibration_error, seconds, seed_kind;
-        for rows with several labels also test_label_accuracy, test_macro_average_precision.
-
-    Raises:
-        LinprobeError: any failure, with its exit status; no run folder is left behind.
+        without), test_balanced_accuracy, test_macro_auroc, test_calibration_error, seconds, seed_kind; for rows with
+        several labels also test_label_accuracy, test_macro_average_precision.
+    Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
     progress = progress or Silent()
     request, choice = with_method(request)
@@ -209,8 +202,7 @@ def _refuse_without_public(request: TrainRequest, method: Method, features: Feat
 def opened(request: TrainRequest, method: Method, progress: Progress, group: Group = ALONE) -> Iterator[Ready]:
     """Check a request, open its feature files and reserve the run folder. No row is read.
 
-    Raises:
-        UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
+    Raises UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
     """
     check_declared(RunOptions, request)
     if request.resume and request.out is None:
@@ -284,11 +276,8 @@ def checked_rows(
     Args:
         warnings: stated before any row is read.
         make: make the key of budget books, if there is none. rank: of the process; rank 0 needs book and digest.
-
     Returns: the book; None for a run that uses no private row, in other ranks, or, without `make`, where there is none.
-
-    Raises:
-        LinprobeError: as `check_rows`, or test rows that are training rows.
+    Raises LinprobeError: as `check_rows`, or test rows that are training rows.
     """
     charged = rank == 0 and (plan.budget is not None or not plan.method.private)
     finder = BookFinder(ready.request.book, make=make) if charged else None

@@ -53,6 +53,7 @@ from linprobe.data.labels import (
     settle_matrix,
 )
 from linprobe.errors import DataError, Progress, Silent, UsageError, reading
+from linprobe.parallel.array_api import Floats, Singles
 
 KINDS = ("X", "y", "id")
 ALONE = {"X": f"X_{UNLABELLED}", "id": f"id_{UNLABELLED}"}  # arrays of a file of rows without labels, and their keys
@@ -357,7 +358,7 @@ def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) ->
     with source.open("rb") as stream:
         n_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
     progress.start(max(1, n_lines - 1), f"reading {source.name}")
-    blocks: list[NDArray[np.float32]] = []
+    blocks: list[Singles] = []
     with source.open(newline="", encoding="utf-8-sig") as text:
         reader = csv.reader(text)
         header = next(reader, [])
@@ -410,7 +411,7 @@ def _lines(reader: Any, source: Path, width: int) -> list[tuple[int, list[str]]]
 
 def _numbers(
     rows: Sequence[tuple[int, list[str]]], places: Sequence[int], names: Sequence[str], source: Path
-) -> NDArray[np.float32]:
+) -> Singles:
     """The columns `places` of some lines, (rows, columns); `names` has the names of all columns."""
     kept = np.isin(np.arange(len(names)), places).tolist()
     cells = chain.from_iterable(compress(row, kept) for _, row in rows)
@@ -517,7 +518,7 @@ def _text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.st
     return np.array(values, dtype=np.str_)
 
 
-def _column(column: Any, name: str, where: Path) -> NDArray[np.floating]:
+def _column(column: Any, name: str, where: Path) -> Floats:
     """The numbers of a column, (rows, 1), or of lists in it, (rows, length)."""
     from pyarrow import compute, types
 
@@ -739,9 +740,7 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
     writer.write_group(group, len(x), width, blocks(), stored, names_of_rows, dtype, people)
 
 
-def _blocks(
-    x: NDArray[Any], order: NDArray[np.intp] | None, group: str, where: str
-) -> Iterator[tuple[int, NDArray[np.float32]]]:
+def _blocks(x: NDArray[Any], order: NDArray[np.intp] | None, group: str, where: str) -> Iterator[tuple[int, Singles]]:
     """Flattened rows in `order` as float32, (b, features), each block with the place of its first row.
 
     Raises DataError: NaN, infinity, or a number beyond float32, with its row in `x`.

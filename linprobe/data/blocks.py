@@ -23,14 +23,14 @@ from linprobe.data.labels import Bounds
 from linprobe.errors import UsageError
 from linprobe.native import LIBRARY, KernelPeople, KernelRows, address
 from linprobe.options import Precision as Precision
-from linprobe.parallel.array_api import Array, double, namespace
+from linprobe.parallel.array_api import Array, Floats, Indices, Mask, Reals, Singles, double, namespace
 
 BLOCK_ROWS = 1024
 SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
 EVEN_ROWS = 2 * BLOCK_ROWS  # the last rows, fewer than SHARD_ROWS, are divided into two blocks for so many of them
 STEP_ROWS = BLOCK_ROWS // 8  # rows of a float32 sum, of which sizes of blocks are multiples
 
-RawBlocks = Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]
+RawBlocks = Iterator[tuple[Floats, Indices]]
 
 
 def block_sizes(n_rows: int) -> list[int]:
@@ -52,7 +52,7 @@ def whole_blocks(blocks: RawBlocks, sizes: Iterable[int] | None = None) -> RawBl
     Blocks of the right size are not copied.
     """
     wanted = repeat(BLOCK_ROWS) if sizes is None else iter(sizes)
-    waiting: list[tuple[NDArray[np.floating], NDArray[np.int64]]] = []
+    waiting: list[tuple[Floats, Indices]] = []
     missing = next(wanted, BLOCK_ROWS)
     for x, y in blocks:
         start = 0
@@ -68,9 +68,7 @@ def whole_blocks(blocks: RawBlocks, sizes: Iterable[int] | None = None) -> RawBl
         yield _concatenated(waiting)
 
 
-def _concatenated(
-    blocks: list[tuple[NDArray[np.floating], NDArray[np.int64]]],
-) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
+def _concatenated(blocks: list[tuple[Floats, Indices]]) -> tuple[Floats, Indices]:
     if len(blocks) == 1:
         return blocks[0]
     return np.concatenate([x for x, _ in blocks]), np.concatenate([y for _, y in blocks])
@@ -92,7 +90,7 @@ class Source(Protocol):
 class ArraySource:
     """Raw rows in memory: `x` (n_rows, n_features), class indices `y` (n_rows,)."""
 
-    def __init__(self, x: NDArray[np.floating], y: NDArray[np.int64]) -> None:
+    def __init__(self, x: Floats, y: Indices) -> None:
         self._x, self._y = x, y
         self.n_rows, self.n_features = x.shape
 
@@ -150,7 +148,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
+def narrowed(x: Singles, precision: Precision) -> NDArray[Any]:
     """`x` rounded to `precision`, to nearest, ties to even; bfloat16 as its bits in uint16.
 
     Raises UsageError: an unknown precision, or a number out of its range.
@@ -177,7 +175,7 @@ def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
     return half if precision == "float16" else bits
 
 
-def halved(x: NDArray[np.floating]) -> NDArray[np.float16]:
+def halved(x: Floats) -> NDArray[np.float16]:
     """`x` rounded to float16, to nearest, ties to even, beyond its range to an infinity: a contiguous copy."""
     if LIBRARY is None or x.dtype != np.float32:
         with np.errstate(over="ignore", under="ignore"):
@@ -187,11 +185,11 @@ def halved(x: NDArray[np.floating]) -> NDArray[np.float16]:
     return half
 
 
-def widened(x: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[Any]:
+def widened(x: NDArray[Any], out: Singles | None = None) -> NDArray[Any]:
     """`x` converted from float16, or from the bits of bfloat16 in uint16, to float32, in `out` if given; else `x`."""
     if x.dtype not in STORED[1:]:
         return x
-    wide: NDArray[np.float32] = aligned_empty(x.shape, np.float32) if out is None else out
+    wide: Singles = aligned_empty(x.shape, np.float32) if out is None else out
     if LIBRARY is not None:
         x = np.ascontiguousarray(x)
         LIBRARY.linprobe_widen(x.ctypes.data, STORED.index(x.dtype), wide.ctypes.data, x.size)
@@ -211,7 +209,7 @@ class Translation:
         column: value of the constant column.
     """
 
-    shift: NDArray[np.float32]
+    shift: Singles
     column: float
 
 
@@ -226,7 +224,7 @@ class StoredRows:
     """
 
     x: NDArray[Any]
-    places: NDArray[np.int64] | None = None
+    places: Indices | None = None
     translation: Translation | None = None
 
     @property
@@ -249,12 +247,12 @@ class StoredRows:
         addresses = address(self.x), address(places), address(shift)
         return KernelRows(*addresses, self.x.shape[1], column, STORED.index(self.x.dtype))
 
-    def wide(self, out: NDArray[np.float32] | None = None) -> NDArray[Any]:
+    def wide(self, out: Singles | None = None) -> NDArray[Any]:
         """The rows meant, float32 (float64 rows stay so), in `out` if given; `x` itself if there is nothing to do."""
         if self.places is None and self.translation is None:
             return widened(self.x, out)
         if LIBRARY is not None and self.x.dtype in STORED and self.x.flags.c_contiguous:
-            found: NDArray[np.float32] = aligned_empty(self.shape, np.float32) if out is None else out
+            found: Singles = aligned_empty(self.shape, np.float32) if out is None else out
             LIBRARY.linprobe_load(ctypes.byref(self.for_kernel()), found.ctypes.data, len(found))
             return found
         x = widened(self.x if self.places is None else self.x[self.places])
@@ -291,7 +289,7 @@ class Pairs:
     inner: Array = None
 
     @property
-    def places(self) -> NDArray[np.int64] | None:
+    def places(self) -> Indices | None:
         """`rows`, or None for all rows."""
         return None if isinstance(self.rows, slice) else self.rows
 
@@ -317,12 +315,12 @@ class Block:
     start: int
     stored: NDArray[Any]
     y: NDArray[Any]
-    norms: NDArray[np.float64]
-    sampled: NDArray[np.bool_] | None = None
-    bounds: NDArray[np.int64] | None = None
+    norms: Reals
+    sampled: Mask | None = None
+    bounds: Indices | None = None
     pairs: Pairs | None = None
     translation: Translation | None = None
-    weights: NDArray[np.float64] | None = None
+    weights: Reals | None = None
 
     @property
     def n_units(self) -> int:
@@ -335,7 +333,7 @@ class Block:
         return StoredRows(self.stored, translation=self.translation)
 
     @cached_property
-    def x(self) -> NDArray[np.float32]:
+    def x(self) -> Singles:
         """The rows as float32, or float64 if `stored` is float64; one feature wider if they are translated."""
         return self.rows.wide()
 
@@ -358,7 +356,7 @@ class Block:
             weights=None if self.weights is None else self.weights[rows],
         )
 
-    def chosen(self, places: NDArray[np.int64]) -> Block:
+    def chosen(self, places: Indices) -> Block:
         """The rows at some places of the block, shape (m,), widened; each is a unit by itself."""
         x = replace(self.rows, places=places).wide()
         weights = None if self.weights is None else self.weights[places]
@@ -429,7 +427,7 @@ SEGMENT = 32  # squares of a float32 sum
 SQUARES = (1e-20, 1e30)  # range in which float32 sums of squares neither overflow nor lose accuracy
 
 
-def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
+def row_norms(x: Singles) -> Reals:
     """L2 norm of each row, shape (n,), float64, with a relative error of at most 1e-6 (1e-8 is usual).
 
     Squares are summed in float32 in segments of `SEGMENT`, and the segments in float64. So the error is at most
@@ -440,24 +438,22 @@ def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
     whole = n_segments * SEGMENT
     segments = x[:, :whole].reshape(len(x), n_segments, SEGMENT)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # invalid: NaN and infinity, refused elsewhere
-        sums: NDArray[np.float64] = np.einsum("isj,isj->is", segments, segments).astype(np.float64).sum(axis=1)
+        sums: Reals = np.einsum("isj,isj->is", segments, segments).astype(np.float64).sum(axis=1)
         sums += np.einsum("ij,ij->i", x[:, whole:], x[:, whole:])
         odd = ~((sums > SQUARES[0]) & (sums < SQUARES[1]))
         if odd.any():
             wide = x[odd].astype(np.float64)
             sums[odd] = np.einsum("ij,ij->i", wide, wide)
-    norms: NDArray[np.float64] = np.sqrt(sums)
+    norms: Reals = np.sqrt(sums)
     return norms
 
 
-def normalise_rows(
-    x: NDArray[np.float32], norms: NDArray[np.float64] | None = None, out: NDArray[np.float32] | None = None
-) -> NDArray[np.float32]:
+def normalise_rows(x: Singles, norms: Reals | None = None, out: Singles | None = None) -> Singles:
     """Each row divided by its L2 norm, or by its number in `norms` (n,), in `out` if given; a zero row stays zero."""
     norms = row_norms(x) if norms is None else norms
     extreme = (norms > 0) & ((norms < SMALLEST_FLOAT32_NORM) | (norms > 1 / SMALLEST_FLOAT32_NORM))
     inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
-    unit: NDArray[np.float32] = aligned_empty(x.shape, np.float32) if out is None else out
+    unit: Singles = aligned_empty(x.shape, np.float32) if out is None else out
     np.multiply(x, inverse[:, None].astype(np.float32), out=unit)
     # the inverse of such a norm leaves the range of float32
     unit[extreme] = (x[extreme].astype(np.float64) / norms[extreme, None]).astype(np.float32)
@@ -482,11 +478,11 @@ class Preprocessing:
         intercept: value of the constant column appended last, part of the row's norm; 0 appends none.
     """
 
-    centre: NDArray[np.float64] | None = None
+    centre: Reals | None = None
     centred_norm: float = 1.0
     intercept: float = 0.0
 
-    def apply(self, raw: ArrayLike, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    def apply(self, raw: ArrayLike, out: Singles | None = None) -> Singles:
         """Rows in training space, float32, contiguous, from raw rows (n, n_features); in `out` if given."""
         given = np.asarray(raw)
         n_rows, width = given.shape
@@ -502,7 +498,7 @@ class Preprocessing:
         found[:, width:] = self.intercept
         return found
 
-    def around(self, mean: NDArray[np.float64], error: float) -> Preprocessing:
+    def around(self, mean: Reals, error: float) -> Preprocessing:
         """This map with unit rows centred on `mean` (n_features,), a release whose noise has std `error` per entry.
 
         The mean norm of centred rows follows from E ||x - m||^2 = 1 - ||m||^2, which the noise changes by 2 `error` or
@@ -518,9 +514,7 @@ class Preprocessing:
         centre = x.mean(axis=0)
         return cls(centre, float(np.linalg.norm(x - centre, axis=1).mean()) or 1.0)
 
-    def fold(
-        self, weights: NDArray[np.float64], offset: NDArray[np.float64] | float = 0.0
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def fold(self, weights: Reals, offset: Reals | float = 0.0) -> tuple[Singles, Singles]:
         """Weights and bias for L2-normalised raw rows, from weights in training space; `offset` is added to the bias.
 
         Training divides a centred row by its norm, which does not change the ranking of classes. Here the public mean
@@ -537,7 +531,7 @@ class Preprocessing:
             bias = bias - np.einsum("d,...dc->...c", self.centre, folded)
         return folded.astype(np.float32), (bias + offset).astype(np.float32)
 
-    def unfold(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> NDArray[np.float64]:
+    def unfold(self, weights: Floats, bias: Floats) -> Reals:
         """Inverse of `fold` for one set of weights.
 
         Raises UsageError: a bias that this training space cannot express.

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.data.blocks import ChainedSource, Preprocessing, Source
 from linprobe.data.digits import write_digits
@@ -23,6 +22,7 @@ from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
 from linprobe.options import OWNER, RECORD
 from linprobe.options.requests import DIGITS as DIGITS
+from linprobe.parallel.array_api import Floats, Indices, Mask
 
 LEAST_UNLABELLED = 2
 ONE_CLASS = "the rows of {} have several labels each"
@@ -74,7 +74,7 @@ class Dataset:
     private: Source
     n_classes: int
     public: Source | None = None
-    text_weights: NDArray[np.floating] | None = None
+    text_weights: Floats | None = None
     bounds: Bounds | None = None
     weights: RowWeights | None = None
     several_labels: bool = False
@@ -82,7 +82,7 @@ class Dataset:
     features: FeatureReader | None = None
     people: Sequence[str] = ()
     shots: int | None = None
-    present: NDArray[np.bool_] | None = None
+    present: Mask | None = None
     unlabelled: Source | None = None
 
     @property
@@ -118,7 +118,7 @@ class Dataset:
         return self.private.n_features, self.n_classes
 
     @property
-    def encodings(self) -> NDArray[np.floating] | None:
+    def encodings(self) -> Floats | None:
         """Text weights for rows with one class; their scale is meant for softmax."""
         return None if self.several_labels else self.text_weights
 
@@ -140,7 +140,7 @@ class Dataset:
         return self.weights if self.weights is None or not more else self.weights.with_more(more)
 
     @property
-    def keep(self) -> NDArray[np.bool_] | None:
+    def keep(self) -> Mask | None:
         """Mask of the private rows among the training rows of the feature file; None for all."""
         return self.private.keep if isinstance(self.private, GroupRows) else None
 
@@ -290,7 +290,7 @@ def _weights(weight: str | dict[str, float], features: FeatureReader, free: Publ
 
 def _public_rows(
     features: FeatureReader, other: FeatureReader | None, shots: int | None, split: Split
-) -> tuple[PublicRows | None, NDArray[np.bool_] | None]:
+) -> tuple[PublicRows | None, Mask | None]:
     """Public rows, and a mask of the training rows among them, (n_train,); None if no training row is public."""
     parts, mask = [], None
     if shots is not None and shots < 0:
@@ -314,12 +314,12 @@ def _public_rows(
 
 def public_shots(
     ids: Sequence[str],
-    labels: NDArray[np.int64],
+    labels: Indices,
     class_names: Sequence[str],
     shots: int,
     split_seed: int,
     owners: Sequence[str] | None = None,
-) -> NDArray[np.bool_]:
+) -> Mask:
     """Mask of the public rows, shape (n_rows,): in each class the `shots` records with the lowest `id_hashes`.
 
     With `owners`, the people whose names have the lowest `id_hashes` are public with all of their rows, so that each
@@ -433,7 +433,7 @@ def _refuse_private_outside(
 
 
 def private_units(
-    features: FeatureReader, taken: NDArray[np.bool_] | None, split: Split
+    features: FeatureReader, taken: Mask | None, split: Split
 ) -> tuple[GroupRows, Bounds | None, list[str]]:
     """The training rows that are not `taken` (n_train,) as public shots, and the person of each row.
 

@@ -7,18 +7,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import GIVEN, in_share
 from linprobe.errors import LinprobeError
+from linprobe.parallel.array_api import Indices, Reals
 
 DIGITS_SHOTS = 2
 TEST_SHARE = 0.25
 
 
-def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _digits() -> tuple[Reals, Indices]:
     """Pixels (1797, 64) and labels (1797,), read from scikit-learn's data file, as its loader is slow to import."""
     found = find_spec("sklearn")
     if found is None or found.origin is None:

@@ -34,6 +34,7 @@ from linprobe.data.array_files import MOST_COMPRESSED, too_large
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader, extraction_of, first_difference
 from linprobe.data.labels import APART, LONGEST_ID, LONGEST_NAME, MOST_CLASSES, SHARED, TASKS, as_labels, check_stored
 from linprobe.errors import DataError, printable, read_fault, reading
+from linprobe.parallel.array_api import Floats, Indices, Singles
 
 LONGEST_TEXT = 1 << 20  # characters of a text of a description
 MOST_CHUNK = 1 << 28  # bytes of one chunk, which is read whole
@@ -389,13 +390,13 @@ class FeatureFile(FeatureReader):
         with self._reading(f"{group}/owner"):
             return texts(self._sets[f"{group}/owner"], self.path, f"{group}/owner", part)
 
-    def text_weights(self) -> NDArray[np.float32] | None:
+    def text_weights(self) -> Singles | None:
         if "text/weights" not in self._sets:
             return None
         with self._reading("text/weights"):
             return np.asarray(self._sets["text/weights"][:], dtype=np.float32)
 
-    def rows(self, group: str, part: slice) -> NDArray[np.floating]:
+    def rows(self, group: str, part: slice) -> Floats:
         with self._reading(f"{group}/x"):
             start, stop, step = part.indices(self.sizes[group])
             if group not in self._extents:
@@ -462,9 +463,7 @@ class Extents:
         width: values per row. dtype: of a value.
     """
 
-    def __init__(
-        self, descriptor: int, chunk: int, offsets: NDArray[np.int64], width: int, dtype: np.dtype[Any]
-    ) -> None:
+    def __init__(self, descriptor: int, chunk: int, offsets: Indices, width: int, dtype: np.dtype[Any]) -> None:
         self._descriptor, self._chunk, self._offsets = descriptor, chunk, offsets
         self._width, self._dtype = width, dtype
 
@@ -495,7 +494,7 @@ class Extents:
             return None
         return cls(file.id.get_vfd_handle(), chunk, offsets, width, dataset.dtype)
 
-    def read(self, start: int, stop: int) -> NDArray[np.floating]:
+    def read(self, start: int, stop: int) -> Floats:
         """Rows start:stop, shape (stop - start, n_features). Raises OSError if the file is truncated."""
         x = np.empty((max(stop - start, 0), self._width), dtype=self._dtype)
         row_bytes = self._width * self._dtype.itemsize
@@ -591,7 +590,7 @@ class ShardedFeatures(FeatureReader):
             )
         return not without
 
-    def _text_weights(self) -> NDArray[np.float32] | None:
+    def _text_weights(self) -> Singles | None:
         stated = [(shard, text) for shard in self._shards if (text := shard.text_weights()) is not None]
         for shard, text in stated[1:]:
             if not np.array_equal(text, stated[0][1]):
@@ -620,7 +619,7 @@ class ShardedFeatures(FeatureReader):
         joined = np.empty((sum(map(len, found)), *found[0].shape[1:]), dtype=found[0].dtype)
         return np.concatenate(found, out=joined)  # of the very dtype, whose name is in the digest
 
-    def rows(self, group: str, part: slice) -> NDArray[np.floating]:
+    def rows(self, group: str, part: slice) -> Floats:
         return self._joined(group, part, FeatureFile.rows)
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
@@ -635,7 +634,7 @@ class ShardedFeatures(FeatureReader):
     def owners(self, group: str, part: slice = ALL) -> list[str]:
         return [name for shard, here in self._parts(group, part) for name in shard.owners(group, here)]
 
-    def text_weights(self) -> NDArray[np.float32] | None:
+    def text_weights(self) -> Singles | None:
         return self._text
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:

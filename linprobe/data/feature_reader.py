@@ -18,6 +18,7 @@ from linprobe import __version__
 from linprobe.data.blocks import BLOCK_ROWS
 from linprobe.data.labels import APART, GIVEN, MULTICLASS, MULTILABEL, OWNER, SHARED, Bounds, owner_bounds
 from linprobe.errors import DataError
+from linprobe.parallel.array_api import Floats, Indices, Mask, Singles
 
 RECORDS_AT_ONCE = 1 << 16
 ALL = slice(None)
@@ -134,7 +135,7 @@ class FeatureReader(ABC):
         self._digests: dict[tuple[str, bytes], str] = {}
 
     @abstractmethod
-    def rows(self, group: str, part: slice) -> NDArray[np.floating]:
+    def rows(self, group: str, part: slice) -> Floats:
         """Raw rows of a group, shape (b, n_features)."""
 
     @abstractmethod
@@ -154,7 +155,7 @@ class FeatureReader(ABC):
         """The owner of each row of a group that `has_owners`, in row order. Private for private rows."""
 
     @abstractmethod
-    def text_weights(self) -> NDArray[np.float32] | None:
+    def text_weights(self) -> Singles | None:
         """Text weights of the classes, shape (n_features, n_classes), or None."""
 
     @abstractmethod
@@ -166,8 +167,8 @@ class FeatureReader(ABC):
         """Digest of every image before the transform, shape (n_rows, bytes); None if the file has none. Private."""
 
     def blocks(
-        self, group: str, keep: NDArray[np.bool_] | None = None, block_rows: int = BLOCK_ROWS
-    ) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
+        self, group: str, keep: Mask | None = None, block_rows: int = BLOCK_ROWS
+    ) -> Iterator[tuple[Floats, Indices]]:
         """Blocks of rows `x` (b, n_features) and `labels` `y` of a group, in row order.
 
         Args:
@@ -183,17 +184,15 @@ class FeatureReader(ABC):
             kept = ALL if keep is None or keep[part].all() else keep[part]
             yield self.rows(group, part)[kept], labels[part.start - labels_start : part.stop - labels_start][kept]
 
-    def id_batches(self, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[list[str]]:
+    def id_batches(self, group: str, keep: Mask | None = None) -> Iterator[list[str]]:
         """Record ids of a group in row order, in batches; only where `keep` (n_rows,) is true, if given."""
         yield from self._batches(self.ids, group, keep)
 
-    def owner_batches(self, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[list[str]]:
+    def owner_batches(self, group: str, keep: Mask | None = None) -> Iterator[list[str]]:
         """Owners of the rows of a group that `has_owners`, like `id_batches`."""
         yield from self._batches(self.owners, group, keep)
 
-    def _batches(
-        self, texts: Callable[[str, slice], list[str]], group: str, keep: NDArray[np.bool_] | None
-    ) -> Iterator[list[str]]:
+    def _batches(self, texts: Callable[[str, slice], list[str]], group: str, keep: Mask | None) -> Iterator[list[str]]:
         for start in range(0, self.sizes[group], RECORDS_AT_ONCE):
             part = slice(start, start + RECORDS_AT_ONCE)
             if keep is None:
@@ -201,7 +200,7 @@ class FeatureReader(ABC):
             elif keep[part].any():
                 yield list(compress(texts(group, part), keep[part]))
 
-    def digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> str:
+    def digest(self, group: str, keep: Mask | None = None) -> str:
         """SHA-256 of class names and a group's ids, owners, labels and rows; computed once. Private for `train`."""
         known = (group, _mask_digest(keep))
         if known not in self._digests:
@@ -211,11 +210,11 @@ class FeatureReader(ABC):
             digest.keep()
         return self._digests[known]
 
-    def has_digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> bool:
+    def has_digest(self, group: str, keep: Mask | None = None) -> bool:
         """Whether `digest` needs to read no row."""
         return (group, _mask_digest(keep)) in self._digests
 
-    def begin_digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> GroupDigest:
+    def begin_digest(self, group: str, keep: Mask | None = None) -> GroupDigest:
         """The digest of a group whose rows are yet to be added."""
         return GroupDigest(self, group, keep)
 
@@ -227,7 +226,7 @@ class GroupDigest:
         keep: mask of the rows, shape (n_rows,); None for all.
     """
 
-    def __init__(self, features: FeatureReader, group: str, keep: NDArray[np.bool_] | None) -> None:
+    def __init__(self, features: FeatureReader, group: str, keep: Mask | None) -> None:
         self._features, self._known = features, (group, _mask_digest(keep))
         self._sha = hashlib.sha256(json.dumps(features.description.class_names).encode())
         separator = ""
@@ -237,7 +236,7 @@ class GroupDigest:
         for owners in features.owner_batches(group, keep) if features.has_owners(group) else ():
             self._sha.update("".join(f"\0{len(owner)}:{owner}" for owner in owners).encode())
 
-    def add(self, rows: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
+    def add(self, rows: Floats, labels: Indices) -> None:
         """Add the next block of rows (b, n_features) and their labels."""
         self._sha.update(str((rows.shape, rows.dtype)).encode())
         self._sha.update(np.ascontiguousarray(rows).data)
@@ -248,7 +247,7 @@ class GroupDigest:
         self._features._digests[self._known] = self._sha.hexdigest()
 
 
-def _mask_digest(keep: NDArray[np.bool_] | None) -> bytes:
+def _mask_digest(keep: Mask | None) -> bytes:
     return b"" if keep is None else hashlib.sha256(np.packbits(keep).data).digest()
 
 
@@ -268,7 +267,7 @@ class LoadedFeatures(FeatureReader):
         self._source_keys = {group: features.source_keys(group) for group in self.sizes}
         self._text = features.text_weights()
 
-    def rows(self, group: str, part: slice) -> NDArray[np.floating]:
+    def rows(self, group: str, part: slice) -> Floats:
         return self._rows[group][part]
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
@@ -283,7 +282,7 @@ class LoadedFeatures(FeatureReader):
     def owners(self, group: str, part: slice = ALL) -> list[str]:
         return self._owners[group][part]
 
-    def text_weights(self) -> NDArray[np.float32] | None:
+    def text_weights(self) -> Singles | None:
         return self._text
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:

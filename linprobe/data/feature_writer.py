@@ -21,6 +21,7 @@ from linprobe.data.feature_reader import Description
 from linprobe.data.labels import as_labels
 from linprobe.data.row_checks import check_rows
 from linprobe.errors import DataError
+from linprobe.parallel.array_api import Floats
 
 CHUNK_BYTES = 1 << 19
 
@@ -159,7 +160,7 @@ class FeatureWriter:
         group.create_dataset("skipped_id", data=[name for name, _ in skipped], dtype=text)
         group.create_dataset("skipped_reason", data=[reason for _, reason in skipped], dtype=text)
 
-    def write_text_weights(self, weights: NDArray[np.floating]) -> None:
+    def write_text_weights(self, weights: Floats) -> None:
         """Store text weights, shape (n_features, n_classes)."""
         self._file.create_dataset("text/weights", data=np.asarray(weights, dtype=np.float32))
 

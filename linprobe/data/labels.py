@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.errors import DataError, UsageError
+from linprobe.parallel.array_api import Indices, Mask
 
 MULTICLASS, MULTILABEL = "multiclass", "multilabel"  # one class a row, or several labels a row
 TASKS = (MULTICLASS, MULTILABEL)
@@ -57,7 +58,7 @@ def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | 
     return {**arrays, **labels}
 
 
-def _whole(texts: NDArray[np.str_]) -> NDArray[np.int64]:
+def _whole(texts: NDArray[np.str_]) -> Indices:
     """Text labels as whole numbers; `2.0`, as tables write floats, is 2. ValueError for any other text."""
     found, places = np.unique(texts, return_inverse=True)
     return np.array([int(WHOLE_FLOAT.sub("", text)) for text in found.tolist()], dtype=np.int64)[places]
@@ -112,7 +113,7 @@ def class_list(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | Non
     return tuple(str(label) for label in np.unique(labels)), "test labels"
 
 
-def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArray[np.int64]:
+def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> Indices:
     """Labels as indices into `names`, shape (rows,).
 
     Text is matched by name. Whole numbers are matched by name if all names are whole numbers; else they are indices.
@@ -231,7 +232,7 @@ TEST_NAMES = ("test", "val", "validation", "valid")  # of a folder, or in a colu
 OwnerOf = Callable[[str], str | None]  # the owner of the record with an id; None if nobody is named
 LISTED, PERHAPS_LISTED = re.compile(r"[;|\n\t]"), re.compile(r"[,/+&]")  # between the people of a row
 BRACKETS = {"[": "]", "(": ")", "{": "}"}
-Bounds = NDArray[np.int64]  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
+Bounds = Indices  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
 
 
 class ContentIds:
@@ -270,7 +271,7 @@ def id_hashes(names: Iterable[str], split_seed: int) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), dtype="<u8")
 
 
-def in_share(names: Iterable[str], share: float) -> NDArray[np.bool_]:
+def in_share(names: Iterable[str], share: float) -> Mask:
     """Mask of the names whose hash is among the lowest `share` of all numbers, 0 < share < 1, shape (n_names,)."""
     return id_hashes(names, 0) < np.uint64(math.ceil(share * 2.0**64))
 
@@ -356,7 +357,7 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
         )
 
 
-def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> NDArray[np.bool_]:
+def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> Mask:
     """Mask of the test rows, about `fraction` of all, shape (rows,).
 
     A row's side depends on its own id only. With `owner_of` it depends on its owner's name only, so that all rows
@@ -378,7 +379,7 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
 
 def divided(
     ids: Sequence[str], owner_of: OwnerOf | None, named: NDArray[np.str_] | None, fraction: float | None, where: str
-) -> dict[str, NDArray[np.int64]]:
+) -> dict[str, Indices]:
     """Places of the rows of each group: by a column, `named` (n_rows,), of group names; or by `test_side`.
 
     The column holds train, public, and one of `TEST_NAMES`.
@@ -406,7 +407,7 @@ def divided(
     return {group: rows for group, rows in sides.items() if rows.size}
 
 
-def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> NDArray[np.bool_]:
+def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> Mask:
     """Mask of at most `most` rows of each unit, shape (n_rows,): those whose record ids have the lowest `id_hashes`.
 
     The rows of a person depend on that person's ids and on `seed` only.

@@ -33,9 +33,10 @@ from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, common_keys
 from linprobe.data.labels import refuse_both_sides
 from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.parallel.array_api import Floats, Indices, Mask, Reals, Singles
 from linprobe.parallel.threads import behind
 
-RawRows = NDArray[np.floating]
+RawRows = Floats
 Numbers = NDArray[np.uint64]
 SMALLEST, LARGEST = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
 MAGNITUDE, NEGATIVE_ZERO = 0x7FFF, 0x8000  # bits of half precision
@@ -184,12 +185,12 @@ class RowHashes:
         return hashes
 
 
-def norms_of(x: RawRows) -> NDArray[np.float64]:
+def norms_of(x: RawRows) -> Reals:
     """`row_norms` of raw rows of any type, shape (n,): finite where a row is finite as float32, else not."""
     return row_norms(_float32(x))
 
 
-def sampled(x: RawRows, norms: NDArray[np.float64]) -> Numbers:
+def sampled(x: RawRows, norms: Reals) -> Numbers:
     """As `RowSet._digests`, but from `SAMPLED` columns: cheap, equal for equal rows, and equal for some others."""
     columns = np.linspace(0, x.shape[1] - 1, SAMPLED).astype(np.int64)
     few = np.ascontiguousarray(_float32(x[:, columns]))
@@ -197,7 +198,7 @@ def sampled(x: RawRows, norms: NDArray[np.float64]) -> Numbers:
     return np.stack([(part * FACTORS).sum(axis=1, dtype=np.uint64) for part in words], axis=1)
 
 
-def _float32(x: RawRows) -> NDArray[np.float32]:
+def _float32(x: RawRows) -> Singles:
     return widened(x) if x.dtype == np.float16 else np.asarray(x, dtype=np.float32)
 
 
@@ -212,11 +213,11 @@ def _digest(row: NDArray[np.generic]) -> int:
     return int.from_bytes(hashlib.blake2b(row.data, digest_size=8).digest(), "little")
 
 
-def _among(values: Numbers, known: Numbers) -> NDArray[np.bool_]:
+def _among(values: Numbers, known: Numbers) -> Mask:
     """Mask of the `values` that are in `known`, which is sorted."""
     if not known.size:
         return np.zeros(values.shape, dtype=bool)
-    found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, values), known.size - 1)] == values
+    found: Mask = known[np.minimum(np.searchsorted(known, values), known.size - 1)] == values
     return found
 
 
@@ -260,11 +261,7 @@ class GroupRows:
     """The rows of one group of a feature file, streamed: the rows where `keep` is true, labels mapped by `relabel`."""
 
     def __init__(
-        self,
-        features: FeatureReader,
-        group: str,
-        keep: NDArray[np.bool_] | None = None,
-        relabel: NDArray[np.int64] | None = None,
+        self, features: FeatureReader, group: str, keep: Mask | None = None, relabel: Indices | None = None
     ) -> None:
         self.features, self.group, self.keep, self.relabel = features, group, keep, relabel
         self.n_rows = features.sizes[group] if keep is None else int(keep.sum())
@@ -328,7 +325,7 @@ class GroupRows:
 def check_rows(
     features: FeatureReader,
     *,
-    keep: NDArray[np.bool_] | None = None,
+    keep: Mask | None = None,
     compared: Sequence[GroupRows] = (),
     commitments: Sequence[Commitment] = (),
     digest: bool = False,
@@ -484,7 +481,7 @@ def _finite_rows(features: FeatureReader, group: str) -> Iterator[RawRows]:
     return (x for x, _, _ in _finite_blocks(features, group))
 
 
-def _finite_blocks(features: FeatureReader, group: str) -> Iterator[tuple[RawRows, NDArray[Any], NDArray[np.float64]]]:
+def _finite_blocks(features: FeatureReader, group: str) -> Iterator[tuple[RawRows, NDArray[Any], Reals]]:
     """Rows, labels and norms of the blocks of a group whose values are all finite.
 
     Raises DataError: after the last block, if a row is not finite, and so its norm in float64.
@@ -528,13 +525,13 @@ def _check_ids(features: FeatureReader) -> None:
         )
 
 
-def _ids_with_hash(features: FeatureReader, group: str, hashes: NDArray[np.int64]) -> list[str]:
+def _ids_with_hash(features: FeatureReader, group: str, hashes: Indices) -> list[str]:
     """The ids of a group whose hash is in `hashes`."""
     wanted = set(hashes.tolist())
     return [name for batch in features.id_batches(group) for name in batch if hash(name) in wanted]
 
 
-def _repeated(features: FeatureReader, group: str, hashes: NDArray[np.int64]) -> list[str]:
+def _repeated(features: FeatureReader, group: str, hashes: Indices) -> list[str]:
     """The ids that repeat another id of the group. Ids with equal hashes are compared in full."""
     equal = hashes[1:][hashes[1:] == hashes[:-1]]
     names = _ids_with_hash(features, group, equal) if equal.size else []

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.atomic_files import given_text
 from linprobe.errors import DataError, ParameterError
+from linprobe.parallel.array_api import Indices, Reals
 
 OF_PUBLIC = "public"  # in place of weights: one over the number of public rows of a class
 BALANCED = "balanced"  # the same: scores for equal classes, from noisy class counts (`linprobe.methods.class_counts`)
 WORDS = {"class weight": f"{BALANCED}, {OF_PUBLIC}", "prior": "train, uniform"}  # in place of numbers
 MOST_WEIGHT = 1e6
-Weighting = NDArray[np.float64]
+Weighting = Reals
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RowWeights:
     by_class: Weighting
     by_row: Weighting | None = None
 
-    def of(self, start: int, y: NDArray[np.int64]) -> Weighting:
+    def of(self, start: int, y: Indices) -> Weighting:
         """Weights of the rows from `start` on, which have the classes y (b,), or several labels y (b, n_classes)."""
         weights = self.by_class[y] if y.ndim == 1 else np.ones(len(y))
         return weights if self.by_row is None else weights * self.by_row[start : start + len(y)]
@@ -84,7 +84,7 @@ def sample_weights(given: Any, n_rows: int) -> Weighting:
 
 
 def class_weights(
-    given: str | Mapping[Any, float], names: Sequence[Any], public: NDArray[np.int64] | None, what: str = "class weight"
+    given: str | Mapping[Any, float], names: Sequence[Any], public: Indices | None, what: str = "class weight"
 ) -> Weighting:
     """Weights by class, shape (n_classes,), divided by the largest. Classes that are not named have the weight 1.
 

@@ -41,6 +41,7 @@ from linprobe.data.labels import Bounds
 from linprobe.data.row_weights import RowWeights
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
+from linprobe.parallel.array_api import Floats, Indices, Mask, Reals
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import n_threads, prefetched, share
 
@@ -50,8 +51,6 @@ SAMPLED_UNITS = 1024  # people whose sampled rows are one block
 PREFETCHED_BLOCKS = 8
 PREFETCHED_BYTES = 64 << 20
 FAR = 1e100  # norm of an empty place: a clip factor that is 0 in float32; its square is finite
-
-Mask = NDArray[np.bool_]
 
 
 class Rows(ABC):
@@ -84,7 +83,7 @@ class Rows(ABC):
     _changes: tuple[Callable[[Block], Block], ...] = ()
     _mask: Mask | None = None
     _present: Mask | None = None
-    _filler: NDArray[np.float64] | None = None
+    _filler: Reals | None = None
 
     @abstractmethod
     def _whole(self) -> Iterator[LazyBlock]:
@@ -171,7 +170,7 @@ class Rows(ABC):
         n_features = self.n_features if n_features is None else n_features
         return self._view(_changes=(*self._changes, change), n_features=n_features, in_memory=in_memory)
 
-    def translated(self, shift: NDArray[np.float64], column: float) -> Self:
+    def translated(self, shift: Reals, column: float) -> Self:
         """The rows minus the public vector `shift` (n_features,), with a constant `column` appended.
 
         They are translated each time they are used; rows of people, when their block is loaded.
@@ -186,7 +185,7 @@ class Rows(ABC):
         change = partial(_translated, translation=translation, norms=norms)
         return self.changed(change, self.n_features + 1, in_memory=self.in_memory and not self.units)
 
-    def emptied(self, present: Mask, filler: NDArray[np.float64] | None = None) -> Self:
+    def emptied(self, present: Mask, filler: Reals | None = None) -> Self:
         """The rows with empty places: a neighbour under zero-out, for audits and tests.
 
         Places are emptied after all other changes, and whatever the mask of a sample is: code that changes rows, or
@@ -202,7 +201,7 @@ class Rows(ABC):
         return self._view(_present=present, _filler=filler, in_memory=False)
 
 
-def _without(block: Block, present: Mask, filler: NDArray[np.float64] | None) -> Block:
+def _without(block: Block, present: Mask, filler: Reals | None) -> Block:
     if present.all():
         return block
     if block.bounds is not None:
@@ -214,7 +213,7 @@ def _without(block: Block, present: Mask, filler: NDArray[np.float64] | None) ->
     return replace(block, stored=stored, norms=np.where(present, block.norms, FAR), translation=None)
 
 
-def _translated(block: Block, translation: Translation, norms: NDArray[np.float64] | None) -> Block:
+def _translated(block: Block, translation: Translation, norms: Reals | None) -> Block:
     """The same rows with their translation, one column wider; `norms` are norms of all rows, not of people."""
     if norms is None:
         x = replace(block, translation=translation).x
@@ -240,8 +239,8 @@ class ArrayRows(Rows):
         x: NDArray[Any],
         y: ArrayLike,
         block_rows: int = BLOCK_ROWS,
-        weights: NDArray[np.float64] | None = None,
-        norms: NDArray[np.float64] | None = None,
+        weights: Reals | None = None,
+        norms: Reals | None = None,
     ) -> None:
         self.x, self.weights = x, weights
         y = np.asarray(y)
@@ -257,7 +256,7 @@ class ArrayRows(Rows):
                 norms[here] = row_norms(widened(x[here]))
         self.norms = norms
 
-    def emptied(self, present: Mask, filler: NDArray[np.float64] | None = None) -> Self:
+    def emptied(self, present: Mask, filler: Reals | None = None) -> Self:
         """As for all rows. Places are empty in memory too, so that a copy on a device has them."""
         view = super().emptied(present, filler)
         if self.bounds is None:
@@ -352,14 +351,14 @@ class StreamedRows(Rows):
         start: int,
         raw: NDArray[Any],
         y: NDArray[Any],
-        weights: NDArray[np.float64] | None = None,
+        weights: Reals | None = None,
         bounds: Bounds | None = None,
         sampled: Mask | None = None,
     ) -> Block:
         x = widened(narrowed(self._preprocessing.apply(raw), self._precision))
         return Block(start, x, y, row_norms(x), sampled, bounds, weights=weights)
 
-    def _weights_of(self, start: int, y: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    def _weights_of(self, start: int, y: Indices) -> Reals | None:
         return None if self._weights is None else self._weights.of(start, y)
 
     def _whole(self) -> Iterator[LazyBlock]:
@@ -498,7 +497,7 @@ def _loaded(
             yield partial(tuple, (start, raw))
             start += len(y)
 
-    def keep(raw: tuple[int, NDArray[np.floating]]) -> None:
+    def keep(raw: tuple[int, Floats]) -> None:
         start, rows = raw
         here = slice(start, start + len(rows))
         stored = x[here]

@@ -23,7 +23,7 @@ from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.mechanisms.gaussian import NoiseGenerator
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY, KernelPart, KernelPeople, KernelRows, address
-from linprobe.parallel.array_api import Array
+from linprobe.parallel.array_api import Array, Indices, Mask, Reals, Singles
 from linprobe.parallel.threads import n_threads
 
 SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
@@ -84,11 +84,11 @@ class Products:
         self.check(x, r.shape == (len(x), self.n_classes) and (sample is None or sample.fits(len(x))))
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
 
-    def _add(self, total: ExactSum, r: NDArray[np.float32], x: NDArray[np.float32], sample: Sample | None) -> None:
+    def _add(self, total: ExactSum, r: Singles, x: Singles, sample: Sample | None) -> None:
         """`add`, after the shapes have been checked."""
         self._block_sum[:] = 0
         if sample is None:
-            runs: list[slice | NDArray[np.int64]] = [slice(i, i + SUM_ROWS) for i in range(0, len(x), SUM_ROWS)]
+            runs: list[slice | Indices] = [slice(i, i + SUM_ROWS) for i in range(0, len(x), SUM_ROWS)]
         else:
             runs = [sample.places[run] for run in sample.runs()]
         for first in range(0, self.n_classes, SUM_CLASSES):
@@ -97,7 +97,7 @@ class Products:
                 self._block_sum[classes] += r[run, classes].T @ x[run]
         total.add(self._block_sum)
 
-    def check(self, x: NDArray[np.float32] | StoredRows, others_fit: bool = True) -> None:
+    def check(self, x: Singles | StoredRows, others_fit: bool = True) -> None:
         """Raise ValueError unless rows `x` fit the weights, and `others_fit`; the kernel does not check shapes."""
         if len(x.shape) != 2 or x.shape[1] != self.n_features or not others_fit:
             raise ValueError(
@@ -106,7 +106,7 @@ class Products:
             )
 
 
-def strided_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
+def strided_rows(rows: Singles) -> tuple[Singles, int]:
     """Rows as float32, each contiguous, and the stride between rows in elements; copied only if needed."""
     rows = np.asarray(rows, np.float32)
     if rows.strides[1] != rows.itemsize or rows.strides[0] < 0 or rows.strides[0] % rows.itemsize:
@@ -126,17 +126,17 @@ FEATURES = 64  # packed together, so that their weights stay in cache
 class PackedWeights:
     """Weights (n_classes, n_features), float32, packed once for all threads."""
 
-    def __init__(self, weights: NDArray[np.float32]) -> None:
+    def __init__(self, weights: Singles) -> None:
         self.weights = np.asarray(weights, np.float32)
 
     @cached_property
-    def panels(self) -> NDArray[np.float32]:
+    def panels(self) -> Singles:
         """By panel, chunk of features, class and feature, padded with zeros: the order of groups."""
         weights, (n_classes, n_features) = self.weights, self.weights.shape
         if n_features % CHUNK:
             weights = np.pad(weights, ((0, 0), (0, -n_features % CHUNK)))
         by_chunk = weights.reshape(n_classes, -1, CHUNK).swapaxes(0, 1)
-        packed: NDArray[np.float32] = aligned_empty((n_classes, weights.shape[1]), np.float32)
+        packed: Singles = aligned_empty((n_classes, weights.shape[1]), np.float32)
         n_panels, first = -(-n_classes // PANEL), 0
         for panel in range(n_panels):
             stop = first + n_classes // n_panels + (panel < n_classes % n_panels)
@@ -145,11 +145,11 @@ class PackedWeights:
         return packed.reshape(-1)
 
     @cached_property
-    def columns(self) -> NDArray[np.float32]:
+    def columns(self) -> Singles:
         """By chunk of classes, feature and class, padded with zeros: the order of runs."""
         n_classes, n_features = self.weights.shape
         padded = whole_chunks(n_classes)
-        columns: NDArray[np.float32] = aligned_empty((padded // CHUNK, n_features, CHUNK), np.float32)
+        columns: Singles = aligned_empty((padded // CHUNK, n_features, CHUNK), np.float32)
         some = np.zeros((FEATURES, padded), np.float32)
         chunk = np.dtype((np.void, CHUNK * some.itemsize))  # to move a chunk is faster than to move its numbers
         for first in range(0, n_features, FEATURES):
@@ -174,18 +174,16 @@ class ClippedBlock(NamedTuple):
         parts: further products. scores: their scores, shape (b, n_classes of the part) each.
     """
 
-    y: NDArray[np.int64]
-    lengths: NDArray[np.float64]
+    y: Indices
+    lengths: Reals
     bound: float
-    r_norms: NDArray[np.float64]
-    factors: NDArray[np.float64]
+    r_norms: Reals
+    factors: Reals
     parts: Sequence[Part]
-    scores: list[NDArray[np.float32]]
+    scores: list[Singles]
 
     @classmethod
-    def empty(
-        cls, y: NDArray[np.int64], lengths: NDArray[np.float64], bound: float, parts: Sequence[Part] = ()
-    ) -> ClippedBlock:
+    def empty(cls, y: Indices, lengths: Reals, bound: float, parts: Sequence[Part] = ()) -> ClippedBlock:
         """Arrays for rows of classes y and these norms, yet to be clipped."""
         scores = [_padded(len(y), part.products.n_classes) for part in parts]
         return cls(y, lengths, bound, np.empty(len(y)), np.empty(len(y)), parts, scores)
@@ -201,7 +199,7 @@ class ChosenRows(NamedTuple):
     rows: StoredRows
     read: KernelRows
     clipped: ClippedBlock
-    ends: NDArray[np.int64]
+    ends: Indices
 
 
 @dataclass(frozen=True)
@@ -215,17 +213,17 @@ class People:
         factors, lengths: outputs of the kernel, shape (n_units,); 0 for people whom it leaves out.
     """
 
-    bounds: NDArray[np.int64]
-    y: NDArray[np.int64]
-    norms: NDArray[np.float64]
-    weights: NDArray[np.float64] | None
-    inner: NDArray[np.float64]
-    factors: NDArray[np.float64]
-    lengths: NDArray[np.float64]
+    bounds: Indices
+    y: Indices
+    norms: Reals
+    weights: Reals | None
+    inner: Reals
+    factors: Reals
+    lengths: Reals
 
     # long: a list of what the kernel does not check before it reads memory
     @classmethod
-    def of(cls, block: Block, n_classes: int, cells: NDArray[np.int64] | None = None) -> People:
+    def of(cls, block: Block, n_classes: int, cells: Indices | None = None) -> People:
         """The people of a block, after checks that the kernel does not make, of `cells` too.
 
         Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
@@ -248,7 +246,7 @@ class People:
         return cls(bounds, y, norms, weights, pairs.inner, np.zeros(n_units), np.zeros(n_units))
 
     def for_kernel(
-        self, bound: float, most: float, joined: NDArray[np.bool_] | None = None, ends: NDArray[np.int64] | None = None
+        self, bound: float, most: float, joined: Mask | None = None, ends: Indices | None = None
     ) -> KernelPeople:
         """The kernel's argument for the people in the mask `joined`, or all, in cells that end at `ends`.
 
@@ -259,7 +257,7 @@ class People:
         return KernelPeople(*map(address, arrays), bound, most, len(self.factors))
 
 
-def _rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArray[np.int64] | None) -> Sample:
+def _rows_of(sampled: Mask, bounds: Indices, cells: Indices | None) -> Sample:
     """The rows of sampled people, in runs of `SUM_ROWS` rows that cross no cell."""
     sizes = np.diff(bounds)
     joined = np.concatenate([[0], np.cumsum(sizes * sampled)])
@@ -282,30 +280,30 @@ class KernelProducts(Products):
         self._order()  # before the threads start
         return type(self)(self._packed, self._library)
 
-    def _order(self) -> NDArray[np.float32]:
+    def _order(self) -> Singles:
         """The weights in the order of a pass."""
         return self._packed.columns
 
-    def zeros(self) -> NDArray[np.float64]:
+    def zeros(self) -> Reals:
         """The empty sum, shape (n_classes, n_features).
 
         Rows are padded to whole tiles, so that the kernel needs no code for the end of a row. The stride is an odd
         number of cache lines, so that the same columns of different rows map to different cache sets.
         """
-        total: NDArray[np.float64] = aligned_empty((self.n_classes, self._stride), np.float64)
+        total: Reals = aligned_empty((self.n_classes, self._stride), np.float64)
         total[:] = 0
         return total[:, : self.n_features]
 
     @cached_property
-    def _room(self) -> NDArray[np.float32]:
+    def _room(self) -> Singles:
         """Buffer for a run of rows and their residuals, and for the rows and residuals of a sample."""
         tiles = (SUM_ROWS + SPARE_ROWS) * self._whole_tiles
         residuals = SUM_ROWS * whole_chunks(self.n_classes)
-        room: NDArray[np.float32] = aligned_empty((2 * tiles + self._whole_tiles + 3 * residuals,), np.float32)
+        room: Singles = aligned_empty((2 * tiles + self._whole_tiles + 3 * residuals,), np.float32)
         room[:] = 0
         return room
 
-    def _add(self, total: ExactSum, r: NDArray[np.float32], x: NDArray[np.float32], sample: Sample | None) -> None:
+    def _add(self, total: ExactSum, r: Singles, x: Singles, sample: Sample | None) -> None:
         """Round the sum of each run to the grid; with `Scale`, whose grid differs by entry, the sum of each block."""
         if isinstance(total.shift, float):
             self._sum(total.total, total.shift, r, x, sample)
@@ -314,14 +312,7 @@ class KernelProducts(Products):
         self._sum(self._block_sum, 0.0, r, x, sample)
         total.add(self._block_sum)
 
-    def _sum(
-        self,
-        total: NDArray[np.float64],
-        shift: float,
-        r: NDArray[np.float32],
-        x: NDArray[np.float32],
-        sample: Sample | None,
-    ) -> None:
+    def _sum(self, total: Reals, shift: float, r: Singles, x: Singles, sample: Sample | None) -> None:
         r, stride = strided_rows(r)
         chosen = (None, None) if sample is None else (address(sample.places), address(sample.ends))
         n_rows = len(x) if sample is None else len(sample.places)
@@ -329,7 +320,7 @@ class KernelProducts(Products):
         shape = (n_rows, self.n_features, self.n_classes, stride, self._stride)
         self._library.linprobe_sum(x.ctypes.data, r.ctypes.data, *chosen, *buffers, *shape, shift)
 
-    def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
+    def scores(self, x: NDArray[Any]) -> Singles:
         """As of all products, in rows padded to whole vectors of the kernel."""
         self.check(x)
         scores = _padded(len(x), self.n_classes)
@@ -340,8 +331,8 @@ class KernelProducts(Products):
         self,
         total: ExactSum,
         x: NDArray[Any] | StoredRows,
-        y: NDArray[np.int64],
-        lengths: NDArray[np.float64],
+        y: Indices,
+        lengths: Reals,
         bound: float,
         parts: Sequence[Part] = (),
         *,
@@ -369,12 +360,7 @@ class KernelProducts(Products):
         return clipped
 
     def chosen(
-        self,
-        x: NDArray[Any] | StoredRows,
-        y: NDArray[np.int64],
-        lengths: NDArray[np.float64],
-        bound: float,
-        sample: Sample,
+        self, x: NDArray[Any] | StoredRows, y: Indices, lengths: Reals, bound: float, sample: Sample
     ) -> ChosenRows:
         """The rows of `sample`, checked, for `add_chosen` of any products like these. No row outside it is read.
 
@@ -391,20 +377,15 @@ class KernelProducts(Products):
         self._pass(total, chosen.read, chosen.clipped, ends=chosen.ends)
 
     def _checked(
-        self,
-        x: NDArray[Any] | StoredRows,
-        y: NDArray[np.int64],
-        lengths: NDArray[np.float64],
-        sample: Sample | None,
-        others_fit: bool = True,
-    ) -> tuple[StoredRows, NDArray[np.int64], NDArray[np.float64]]:
+        self, x: NDArray[Any] | StoredRows, y: Indices, lengths: Reals, sample: Sample | None, others_fit: bool = True
+    ) -> tuple[StoredRows, Indices, Reals]:
         """The same arrays as the kernel reads them. Raises ValueError: shapes that do not fit."""
         rows, y = StoredRows(x) if isinstance(x, np.ndarray) else x, np.asarray(y)
         fit = y.shape == lengths.shape == rows.shape[:1] and y.dtype.kind in "iu"
         self.check(rows, others_fit and fit and (sample is None or sample.fits(len(y))))
         return _storable(rows), np.ascontiguousarray(y, np.int64), np.ascontiguousarray(lengths, np.float64)
 
-    def _check_classes(self, y: NDArray[np.int64]) -> None:
+    def _check_classes(self, y: Indices) -> None:
         if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
 
@@ -414,8 +395,8 @@ class KernelProducts(Products):
         rows: KernelRows,
         clipped: ClippedBlock,
         parts: Sequence[KernelPart] = (),
-        summed: NDArray[np.int64] | None = None,
-        ends: NDArray[np.int64] | None = None,
+        summed: Indices | None = None,
+        ends: Indices | None = None,
     ) -> None:
         """Score and clip the rows, and sum them, or those at places `summed`, in runs that end at `ends`.
 
@@ -431,7 +412,7 @@ class KernelProducts(Products):
         shape, more = (self.n_classes, self._stride, total.shift), ((KernelPart * len(parts))(*parts), len(parts))
         clip_and_sum(*given, self._address(total.total), len(clipped.y), *runs, *shape, *more)
 
-    def _way(self) -> tuple[Any, NDArray[np.float32]]:
+    def _way(self) -> tuple[Any, Singles]:
         """The function of a pass, and its buffer."""
         return self._library.linprobe_clipped_runs, self._room
 
@@ -453,14 +434,14 @@ class KernelProducts(Products):
         read = ctypes.byref(rows.for_kernel())
         self._library.linprobe_clipped_runs(read, self._room.ctypes.data, None, *nothing, *nowhere, *shape, *given)
 
-    def in_runs(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
+    def in_runs(self, first: int, scores: Singles) -> KernelPart:
         """The argument of a pass by runs: write `scores`, which `_padded` made, of features from `first` on."""
         columns = self._packed.columns.ctypes.data
         return KernelPart(columns, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes)
 
     def add_units(
-        self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[np.int64] | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        self, total: ExactSum, block: Block, bound: float, most: float, cells: Indices | None = None
+    ) -> tuple[Reals, Reals]:
         """Add sum_u c_u S_u over the people of a block, or of its sample, to `total`.
 
         S_u is the sum of x_j r_j^T over the rows of person u, for softmax residuals times the weights of rows. Its
@@ -490,7 +471,7 @@ class KernelProducts(Products):
         self._add(total, r, x, None if few.sampled is None else _rows_of(few.sampled, people.bounds, cells))
         return people.factors, people.lengths
 
-    def _address(self, total: NDArray[np.float64]) -> int:
+    def _address(self, total: Reals) -> int:
         """Address of a sum that `zeros` made. Raises ValueError: any other array; the kernel would write outside it."""
         row_bytes = self._stride * total.itemsize
         made_here = total.shape == self._weights.shape and total.dtype == np.float64 and total.strides == (row_bytes, 8)
@@ -505,17 +486,17 @@ class FusedProducts(KernelProducts):
     """Few classes: the kernel takes a group of rows at a time, where they are, which saves a copy."""
 
     @cached_property
-    def _group_room(self) -> NDArray[np.float32]:
+    def _group_room(self) -> Singles:
         """Buffer for a group of widened rows, and for the sums of a run, which are zero between calls."""
         widened_rows = GROUP * self.n_features
-        room: NDArray[np.float32] = aligned_empty((widened_rows + self.n_classes * self._whole_tiles,), np.float32)
+        room: Singles = aligned_empty((widened_rows + self.n_classes * self._whole_tiles,), np.float32)
         room[widened_rows:] = 0
         return room
 
-    def _order(self) -> NDArray[np.float32]:
+    def _order(self) -> Singles:
         return self._packed.panels
 
-    def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
+    def scores(self, x: NDArray[Any]) -> Singles:
         self.check(x)
         x, stride = strided_rows(widened(x))
         scores = np.empty((len(x), self.n_classes), np.float32)
@@ -524,8 +505,8 @@ class FusedProducts(KernelProducts):
         return scores
 
     def add_units(
-        self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[np.int64] | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        self, total: ExactSum, block: Block, bound: float, most: float, cells: Indices | None = None
+    ) -> tuple[Reals, Reals]:
         """As of products by runs, in one pass over all people, and one over the sample."""
         people, joined = People.of(block, self.n_classes, cells), block.sampled
         self.check(block.rows)
@@ -541,12 +522,12 @@ class FusedProducts(KernelProducts):
         into, shift = (None, 0.0) if total is None else (self._address(total.total), total.shift)
         self._library.linprobe_people(*given, ctypes.byref(people), into, self.n_classes, self._stride, shift)
 
-    def in_groups(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
+    def in_groups(self, first: int, scores: Singles) -> KernelPart:
         """The argument of a pass by groups: write `scores`, which `_padded` made, of features from `first` on."""
         panels = self._packed.panels.ctypes.data
         return KernelPart(panels, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes)
 
-    def _way(self) -> tuple[Any, NDArray[np.float32]]:
+    def _way(self) -> tuple[Any, Singles]:
         return self._library.linprobe_clipped_sum, self._group_room
 
     def _parts(self, rows: StoredRows, clipped: ClippedBlock) -> list[KernelPart]:
@@ -572,13 +553,13 @@ def _storable(rows: StoredRows) -> StoredRows:
     return replace(rows, x=np.ascontiguousarray(rows.x, None if stored else np.float32))
 
 
-def _padded(n: int, n_classes: int) -> NDArray[np.float32]:
+def _padded(n: int, n_classes: int) -> Singles:
     """Uninitialised scores (n, n_classes), with rows padded to whole chunks."""
-    scores: NDArray[np.float32] = aligned_empty((n, whole_chunks(n_classes)), np.float32)
+    scores: Singles = aligned_empty((n, whole_chunks(n_classes)), np.float32)
     return scores[:, :n_classes]
 
 
-def _stride(scores: NDArray[np.float32]) -> int:
+def _stride(scores: Singles) -> int:
     """Floats from one row of `scores` to the next."""
     return scores.strides[0] // scores.itemsize
 
@@ -588,7 +569,7 @@ WORK_PER_THREAD = 1 << 23  # least number of multiplications
 ARITHMETIC = "numpy" if LIBRARY is None else "kernel"
 
 
-def products(weights: NDArray[np.float32]) -> Products:
+def products(weights: Singles) -> Products:
     """Products with `weights` (n_classes, n_features).
 
     The kernel scores, clips and sums in one pass over the rows. Without it, BLAS computes all products. The results

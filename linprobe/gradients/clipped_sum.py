@@ -50,7 +50,18 @@ from linprobe.gradients.rounding import (
 )
 from linprobe.mechanisms.gaussian import ClippedSum, Projection, clip_factors, longest_left, relative_contributions
 from linprobe.options import Loss
-from linprobe.parallel.array_api import Array, by_rows, double, namespace, segment_sums, single, transposed
+from linprobe.parallel.array_api import (
+    Array,
+    Indices,
+    Reals,
+    Singles,
+    by_rows,
+    double,
+    namespace,
+    segment_sums,
+    single,
+    transposed,
+)
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import share
 
@@ -202,7 +213,7 @@ def _joined(block: Block) -> Block:
     return replace(part, sampled=None, pairs=pairs)
 
 
-def _bounds(block: Block) -> NDArray[np.int64]:
+def _bounds(block: Block) -> Indices:
     if block.bounds is None:
         raise ValueError("a block whose rows are units by themselves")
     return block.bounds
@@ -224,7 +235,7 @@ def _formed(block: Block, unit: int, weights: Array, loss: Loss) -> Array:
     return total
 
 
-def unit_means(block: Block, x: NDArray[np.float64]) -> NDArray[np.float64]:
+def unit_means(block: Block, x: Reals) -> Reals:
     """Mean over the rows x (b, width) of each person, shape (n_units, width); zero for a person without rows."""
     bounds = _bounds(block)
     sizes = np.diff(bounds)
@@ -235,14 +246,12 @@ def unit_means(block: Block, x: NDArray[np.float64]) -> NDArray[np.float64]:
     return means
 
 
-def outer_product_norms(block: Block, x: NDArray[np.float64]) -> NDArray[np.float64]:
+def outer_product_norms(block: Block, x: Reals) -> Reals:
     """||sum_j x_j x_j^T|| over the rows x of each person, shape (n_units,), from the inner products of the rows."""
     return np.sqrt(sums_over_pairs(_bounds(block), (x,), lambda inner: inner**2))
 
 
-def sums_over_pairs(
-    bounds: NDArray[np.int64], factors: Sequence[NDArray[np.float64]], term: Callable[..., NDArray[np.float64]]
-) -> NDArray[np.float64]:
+def sums_over_pairs(bounds: Indices, factors: Sequence[Reals], term: Callable[..., Reals]) -> Reals:
     """Sum over all pairs of rows j, k of a person of `term`, shape (n_units,), in pieces of `BLOCK_ROWS` rows.
 
     Args:
@@ -269,7 +278,7 @@ class Subspace(Projection, Protocol):
     def parts(self) -> Sequence[Part]:
         """Products whose scores `row_norms` needs; a pass over the rows can compute them too."""
 
-    def row_norms(self, block: Block, scores: Sequence[NDArray[np.float32]] | None = None) -> NDArray[np.float64]:
+    def row_norms(self, block: Block, scores: Sequence[Singles] | None = None) -> Reals:
         """||U^T x|| of the rows of a block, shape (b,). `scores` of `parts`, if already computed."""
 
 
@@ -418,12 +427,7 @@ class _Worker:
         self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
 
     def _note(
-        self,
-        block: Block,
-        norms: Array,
-        r_norms: Array,
-        factors: Array,
-        scores: Sequence[NDArray[np.float32]] | None = None,
+        self, block: Block, norms: Array, r_norms: Array, factors: Array, scores: Sequence[Singles] | None = None
     ) -> None:
         """Store the contribution of each record of the block, if contributions are wanted."""
         clip = self._clip
@@ -511,7 +515,7 @@ def _itself(given: Block | ChosenRows) -> Block | ChosenRows:
 
 
 def row_sum(
-    rows: Rows, clip_norm: float, origin: NDArray[np.float64] | None = None, *, all_reduce: Reduce = ALONE.all_reduce
+    rows: Rows, clip_norm: float, origin: Reals | None = None, *, all_reduce: Reduce = ALONE.all_reduce
 ) -> ClippedSum:
     """Sum of rows, or of their differences from a public `origin` (n_features,), each clipped to `clip_norm`.
 

@@ -24,6 +24,7 @@ from linprobe.gradients.backend import Backend, Products
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.mechanisms.gpu_noise import DeviceNoise, check_ndtri
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.parallel.array_api import Mask
 
 DEVICE_ROWS = 1 << 16  # rows of a block
 DEVICE_UNITS = 1 << 13  # people of a block
@@ -97,7 +98,7 @@ class DeviceRows(Rows):
         for start in range(0, self.n_rows, DEVICE_UNITS):
             yield partial(self._people, start, self.bounds[start : start + DEVICE_UNITS + 1])
 
-    def _sampled(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+    def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
         raise UsageError(NO_SAMPLES)
 
 

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.data.blocks import BLOCK_ROWS, SEGMENT, Block, row_norms
 from linprobe.data.rows import Rows
@@ -31,7 +30,19 @@ from linprobe.errors import DivergedError, ParameterError
 from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.rounding import FLOAT32_ROUNDING, SteadyProducts
 from linprobe.options import Loss
-from linprobe.parallel.array_api import Array, contiguous, double, namespace, norm, numbers_like, on_host, single
+from linprobe.parallel.array_api import (
+    Array,
+    Floats,
+    Reals,
+    Singles,
+    contiguous,
+    double,
+    namespace,
+    norm,
+    numbers_like,
+    on_host,
+    single,
+)
 from linprobe.parallel.threads import blas_module, in_order
 
 LARGEST_SPREAD = 1e6
@@ -50,9 +61,7 @@ class Geometry:
     weighs = False
     forms = False
 
-    def norms(
-        self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64], multiply: Multiply = np.matmul
-    ) -> NDArray[np.float64]:
+    def norms(self, block: Block, r: Singles, r_norms: Reals, multiply: Multiply = np.matmul) -> Reals:
         """Norms to be clipped, rounded up, shape (b,), for residuals r (b, n_classes).
 
         `multiply` computes products of rows with the one matrix of this geometry.
@@ -81,14 +90,14 @@ class Geometry:
         """Largest summand, in units of `clip_norm`, in this geometry; public."""
         return 1.0
 
-    def longest(self, clip_norm: float) -> NDArray[np.float64]:
+    def longest(self, clip_norm: float) -> Reals:
         """Bound on an entry of a clipped gradient before `finish`; public.
 
         Shape () for one bound, or (n_features, n_classes) for one per entry.
         """
         return np.array(clip_norm * self.amplification(clip_norm))
 
-    def finish(self, total: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+    def finish(self, total: Reals, weight: float) -> Reals:
         """The sum of clipped vectors from `total`, sum_i c_i x_i r_i^T, and `weight`, sum_i c_i."""
         return total
 
@@ -98,7 +107,7 @@ class Origin(Geometry):
 
     weighs = True
 
-    def __init__(self, origin: NDArray[np.float64]) -> None:
+    def __init__(self, origin: Reals) -> None:
         self._narrow = np.ascontiguousarray(origin, dtype=np.float32)
         self._origin = self._narrow.astype(np.float64)  # the rounded origin, as in `norms`
         self._products = SteadyProducts(self._origin)
@@ -107,17 +116,13 @@ class Origin(Geometry):
         self._slack = 2 * (origin.shape[0] + 1) * FLOAT32_ROUNDING * self._length
         self._own_slack = 1 + 2 * (SEGMENT + 2) * FLOAT32_ROUNDING
 
-    def norms(
-        self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64], multiply: Multiply = np.matmul
-    ) -> NDArray[np.float64]:
+    def norms(self, block: Block, r: Singles, r_norms: Reals, multiply: Multiply = np.matmul) -> Reals:
         """||g_i - origin||, rounded up: the inner product may cancel."""
-        inner: NDArray[np.float64] = np.einsum("ij,ij->i", multiply(block.x, self._narrow), r, dtype=np.float64)
+        inner: Reals = np.einsum("ij,ij->i", multiply(block.x, self._narrow), r, dtype=np.float64)
         # float32 norms of residuals are not accurate enough under cancellation
-        squared: NDArray[np.float64] = np.einsum("ij,ij->i", r, r, dtype=np.float64)
-        own: NDArray[np.float64] = block.norms * np.sqrt(squared)
-        apart: NDArray[np.float64] = (
-            np.maximum(own**2 * self._own_slack - 2 * inner + self._length**2, 0.0) + self._slack * own
-        )
+        squared: Reals = np.einsum("ij,ij->i", r, r, dtype=np.float64)
+        own: Reals = block.norms * np.sqrt(squared)
+        apart: Reals = np.maximum(own**2 * self._own_slack - 2 * inner + self._length**2, 0.0) + self._slack * own
         return np.sqrt(apart)
 
     def along(self, x: Array, r: Array) -> Array:
@@ -137,7 +142,7 @@ class Origin(Geometry):
         """c_i ||g_i|| <= clip_norm + ||origin||, as c_i <= 1."""
         return 1 + self._length / clip_norm
 
-    def finish(self, total: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+    def finish(self, total: Reals, weight: float) -> Reals:
         """sum_i c_i g_i - (sum_i c_i) origin."""
         return total - weight * self._origin
 
@@ -153,7 +158,7 @@ class Scale(Geometry):
 
     forms = True
 
-    def __init__(self, scale: NDArray[np.float64]) -> None:
+    def __init__(self, scale: Reals) -> None:
         if not 0 < scale.max() <= LARGEST_SPREAD * scale.min():
             raise ParameterError(
                 f"scale is from {scale.min():.3g} to {scale.max():.3g}; allowed: at most {LARGEST_SPREAD:.0e} times as "
@@ -162,11 +167,9 @@ class Scale(Geometry):
         self._scale = scale
         self._inverse_square = np.ascontiguousarray(1 / scale**2, dtype=np.float32)
 
-    def norms(
-        self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64], multiply: Multiply = np.matmul
-    ) -> NDArray[np.float64]:
+    def norms(self, block: Block, r: Singles, r_norms: Reals, multiply: Multiply = np.matmul) -> Reals:
         """||g_i / scale||, rounded up: a sum of n positive terms has a relative error of at most n roundings."""
-        squared: NDArray[np.float64] = np.einsum(
+        squared: Reals = np.einsum(
             "ij,ij->i", multiply(np.square(block.x), self._inverse_square), np.square(r, dtype=np.float64)
         )
         return np.asarray(np.sqrt(squared * (1 + 2 * block.x.shape[1] * FLOAT32_ROUNDING)), dtype=np.float64)
@@ -175,11 +178,11 @@ class Scale(Geometry):
         """||S_u / scale||."""
         return norm(matrix / self._scale)
 
-    def longest(self, clip_norm: float) -> NDArray[np.float64]:
+    def longest(self, clip_norm: float) -> Reals:
         """clip_norm * scale, as |c g| <= clip_norm * scale in every entry."""
         return clip_norm * self._scale
 
-    def finish(self, total: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+    def finish(self, total: Reals, weight: float) -> Reals:
         """The sum of clipped quotients."""
         return total / self._scale
 
@@ -188,7 +191,7 @@ PLAIN = Geometry()
 
 
 LARGEST_WEIGHTS = 1e9  # norm at which weights count as diverged; scores and their squares stay in the range of float32
-Weights = NDArray[np.float64]
+Weights = Reals
 
 
 def residuals(x: Array, y: Array, weights: Array, loss: Loss = "softmax") -> Array:
@@ -265,7 +268,7 @@ def residual_norms(r: Array) -> Array:
     return xp.linalg.vector_norm(r, axis=1, dtype=xp.float64)
 
 
-def check_weights(weights: NDArray[np.floating]) -> None:
+def check_weights(weights: Floats) -> None:
     """Raise DivergedError for weights too large for float32 scores, where clip factors would not bound gradients.
 
     The check reveals nothing private: weights are initial values or releases.
@@ -356,7 +359,7 @@ def minimise(
     few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
     kept = list(rows.blocks()) if few else None
 
-    def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def objective(flat: Reals) -> tuple[float, Reals]:
         weights = flat.reshape(shape)
         check_weights(weights)
         work = partial(_of_block, narrow=backend.put(weights.astype(np.float32)), loss=loss)

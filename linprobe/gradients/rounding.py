@@ -31,10 +31,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.errors import ParameterError
-from linprobe.parallel.array_api import Array, double, namespace
+from linprobe.parallel.array_api import Array, Indices, Mask, Reals, double, namespace
 
 FLOAT32_ROUNDING = 2.0**-24
 SUM_ROWS = 128  # rows of a float32 sum
@@ -67,7 +66,7 @@ class ExactSum:
             subtracting it rounds to the grid.
     """
 
-    def __init__(self, zeros: Any, longest: NDArray[np.float64], n_rows: int) -> None:
+    def __init__(self, zeros: Any, longest: Reals, n_rows: int) -> None:
         self.total = zeros
         bound = longest * max(n_rows, LEAST_ROWS)
         shift = 1.5 * 2.0 ** (np.ceil(np.log2(bound)) - 1) if np.isfinite(bound).all() else np.zeros(())
@@ -150,11 +149,11 @@ class Sample:
         ends: number of sampled rows up to the end of each run, increasing, without empty runs; the last is m.
     """
 
-    places: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    places: Indices
+    ends: Indices
 
     @classmethod
-    def of(cls, sampled: NDArray[np.bool_], rate: float) -> Sample:
+    def of(cls, sampled: Mask, rate: float) -> Sample:
         """The sample of a block, from its mask (b,) and the public sampling rate."""
         places, bounds = np.flatnonzero(sampled), _bounds(len(sampled), rate)
         ends = places.searchsorted(bounds)
@@ -200,7 +199,7 @@ class Sample:
 
 
 @lru_cache(maxsize=16)
-def _bounds(n: int, rate: float) -> NDArray[np.int64]:
+def _bounds(n: int, rate: float) -> Indices:
     """The places where the runs of a block of n rows begin, and n."""
     bounds = [0]
     for unit in range(0, n, UNIT_PLACES):
@@ -210,7 +209,7 @@ def _bounds(n: int, rate: float) -> NDArray[np.int64]:
     return np.array(bounds)
 
 
-def _ends(places: NDArray[np.int64], first: int, stop: int, start: int) -> list[int]:
+def _ends(places: Indices, first: int, stop: int, start: int) -> list[int]:
     """Ends of the runs from place `first` to `stop`; `start` is the number of sampled rows before them."""
     end = int(places.searchsorted(stop))
     if end - start < SUM_ROWS:

@@ -35,7 +35,6 @@ from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.data.blocks import BLOCK_ROWS, Block
 from linprobe.data.rows import Rows
@@ -43,6 +42,7 @@ from linprobe.gradients.clipped_sum import MOST_CANCELLATION, Reduce, outer_prod
 from linprobe.gradients.loss import Weights, check_weights, residuals_of
 from linprobe.gradients.rounding import ExactSum, SteadyProducts, arithmetic, unit_arithmetic
 from linprobe.mechanisms.gaussian import ClippedSum, clip_factors, relative_contributions
+from linprobe.parallel.array_api import Indices, Reals
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import n_threads, share
 
@@ -62,12 +62,12 @@ class SymmetricSum:
         self._n_features = n_features
         self._stripes = [_Stripe(first, stop, n_rows, longest) for first, stop in pairwise(bounds)]
 
-    def add(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> None:
+    def add(self, left: Reals, right: Reals) -> None:
         """Add left^T right, which is symmetric up to rounding. Threads may call this at the same time."""
         for stripe in self._stripes:
             stripe.add(left, right)
 
-    def packed(self, all_reduce: Reduce) -> NDArray[np.float64]:
+    def packed(self, all_reduce: Reduce) -> Reals:
         """The lower triangle of the sum over all processes, shape (n_features (n_features + 1) / 2,), packed."""
         packed = np.empty(_place(self._n_features))
         for stripe in self._stripes:
@@ -88,13 +88,13 @@ class _Stripe:
         self._sum = ExactSum(np.zeros((stop - first, stop)), np.array(longest), n_rows)
         self.first = first
 
-    def add(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> None:
+    def add(self, left: Reals, right: Reals) -> None:
         """Add the products of a block of rows."""
         term = left[:, self._rows].T @ right[:, self._columns]
         with self._lock:
             self._sum.add(term)
 
-    def pack(self, into: NDArray[np.float64]) -> None:
+    def pack(self, into: Reals) -> None:
         """Write the part of these rows up to the diagonal to its place in the packed triangle."""
         for row, entries in enumerate(self._sum.total, self.first):
             into[_place(row) : _place(row + 1)] = entries[: row + 1]
@@ -133,7 +133,7 @@ def second_moment(rows: Rows, *, all_reduce: Reduce = ALONE.all_reduce) -> Clipp
     return ClippedSum(total.packed(all_reduce)[:, None], 1.0, contributions)
 
 
-def lower_triangle(packed: NDArray[np.float64], n_features: int) -> NDArray[np.float64]:
+def lower_triangle(packed: Reals, n_features: int) -> Reals:
     """The lower triangle of the symmetric matrix in `packed` (n_features (n_features + 1) / 2, 1), zeros above it.
 
     Shape (n_features, n_features).
@@ -146,7 +146,7 @@ def lower_triangle(packed: NDArray[np.float64], n_features: int) -> NDArray[np.f
     return matrix
 
 
-def diagonal_places(n_features: int) -> NDArray[np.int64]:
+def diagonal_places(n_features: int) -> Indices:
     """Where the diagonal is in the packed triangle, shape (n_features,)."""
     row = np.arange(n_features)
     return row * (row + 3) // 2
@@ -155,17 +155,17 @@ def diagonal_places(n_features: int) -> NDArray[np.int64]:
 class _Summands(NamedTuple):
     """What the rows of a block add: x (b, n_features), r (b, n_classes), and s q (b, n_classes), float64."""
 
-    x: NDArray[np.float64]
-    r: NDArray[np.float64]
-    curvature: NDArray[np.float64]
+    x: Reals
+    r: Reals
+    curvature: Reals
 
-    def lengths(self) -> NDArray[np.float64]:
+    def lengths(self) -> Reals:
         """Length of the summand of each row, shape (b,)."""
         squares = (np.einsum("ij,ij->i", each, each) for each in self)
         x, r, curvature = squares
         return np.asarray(np.sqrt(x * r + x * x * curvature))
 
-    def unit_lengths(self, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    def unit_lengths(self, bounds: Indices) -> Reals:
         """Length of the summand of each person, shape (n_units,), at least its rows' lengths over the limit."""
         squares = sums_over_pairs(bounds, self, lambda x, r, curvature: x * r + x * x * curvature)
         lengths = self.lengths()
@@ -219,9 +219,7 @@ def newton_sum(
     return ClippedSum(np.concatenate(parts)[:, None], clip_norm, contributions)
 
 
-def parts_of(
-    released: NDArray[np.float64], n_features: int, n_classes: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def parts_of(released: Reals, n_features: int, n_classes: int) -> tuple[Reals, Reals]:
     """The gradient (n_features, n_classes), and the packed Hessians (n_classes, D (D + 1) / 2), of a `newton_sum`."""
     split = n_features * n_classes
     return released[:split, 0].reshape(n_features, n_classes), released[split:, 0].reshape(n_classes, -1)

@@ -63,9 +63,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.mechanisms.gaussian import ClippedSum
+from linprobe.parallel.array_api import Reals
 
 TEST_ACCURACY = "test accuracy"  # purpose of the release on private test rows
 SHARE_STEP = 2.0**-20
@@ -87,11 +87,11 @@ def correct_counts(counted: Sequence[tuple[float, float]], n_tracked: int) -> Cl
             the sum of the shares of all people, multiples of `SHARE_STEP`, and the number of people present.
         n_tracked: number of units in this process whose contribution is recorded; each contributes in full.
     """
-    centred: NDArray[np.float64] = np.array([[correct - present / 2] for correct, present in counted])
+    centred: Reals = np.array([[correct - present / 2] for correct, present in counted])
     return ClippedSum(centred, correct_counts_sensitivity(len(counted)), np.ones(n_tracked))
 
 
-def held_out_counts(cells: NDArray[np.float64]) -> ClippedSum:
+def held_out_counts(cells: Reals) -> ClippedSum:
     """v, shape (1 + 2 C, 1), to be released, from numbers or shares that are correct and wrong, (n_classes, 2)."""
     counts = np.concatenate([[cells[:, 0].sum()], cells.ravel()]).astype(np.float64)
     return ClippedSum(counts[:, None], SENSITIVITY, np.zeros(0))
@@ -106,11 +106,11 @@ class NoisyTest:
     """
 
     right: float
-    by_class: NDArray[np.float64]
+    by_class: Reals
     std: float
 
     @classmethod
-    def of(cls, released: NDArray[np.float64], noise_multiplier: float) -> NoisyTest:
+    def of(cls, released: Reals, noise_multiplier: float) -> NoisyTest:
         """From v~, shape (1 + 2 n_classes,), and sigma."""
         return cls(float(released[0]), released[1:].reshape(-1, 2), noise_multiplier * SENSITIVITY)
 

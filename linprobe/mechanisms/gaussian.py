@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import GaussianEvent
-from linprobe.parallel.array_api import Array
+from linprobe.parallel.array_api import Array, Reals
 from linprobe.parallel.process_group import ALONE, Group
 
 LEVELS = 64
@@ -36,9 +36,9 @@ class ClippedSum:
         sampling_rate: probability with which Poisson sampling selected each record.
     """
 
-    value: NDArray[np.float64]
+    value: Reals
     sensitivity: float
-    contributions: NDArray[np.float64]
+    contributions: Reals
     sampling_rate: float = 1.0
 
 
@@ -61,10 +61,10 @@ def relative_contributions(clipped_norms: Array, clip_norm: float, margin: float
 class Projection(Protocol):
     """An orthogonal projection U U^T of the feature axis, U (n_features, dim) with orthonormal columns."""
 
-    def coordinates(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    def coordinates(self, matrix: Reals) -> Reals:
         """U^T matrix, shape (dim, n_classes). The norm of a change does not grow, up to the margin of the clip."""
 
-    def embed(self, coordinates: NDArray[np.float64]) -> NDArray[np.float64]:
+    def embed(self, coordinates: Reals) -> Reals:
         """U coordinates, shape (n_features, n_classes)."""
 
 
@@ -72,7 +72,7 @@ class Projection(Protocol):
 class Release:
     """A value that carries its noise, and the event that pays for it."""
 
-    value: NDArray[np.float64]
+    value: Reals
     event: GaussianEvent
 
 
@@ -90,7 +90,7 @@ class Contributed:
         self.squared_mu = np.zeros(0)
         self.levels: NDArray[np.unsignedinteger] = np.zeros((0, LEVELS + 1), dtype=np.uint16)
 
-    def add(self, contributions: NDArray[np.float64], noise_multiplier: float, sampling_rate: float) -> None:
+    def add(self, contributions: Reals, noise_multiplier: float, sampling_rate: float) -> None:
         """Add one release: contributions (n_private,) in units of its sensitivity. An empty array adds nothing."""
         if not len(contributions):
             return
@@ -147,14 +147,14 @@ class GaussianMechanism:
         first_step: int = 0,
         *,
         group: Group = ALONE,
-        repeated: Sequence[NDArray[np.float64]] = (),
+        repeated: Sequence[Reals] = (),
     ) -> None:
         self._source, self._record, self._group = source, record, group
         self.next_step = first_step
         self._contributed = Contributed()
-        self._waiting: list[tuple[NDArray[np.float64], float, float]] = []
+        self._waiting: list[tuple[Reals, float, float]] = []
         self._repeated = list(repeated)
-        self.early: list[NDArray[np.float64]] = []
+        self.early: list[Reals] = []
         self._settled = False
 
     def settle(self) -> None:
@@ -225,10 +225,10 @@ class GaussianMechanism:
             self.early.append(value)
         return Release(value, event)
 
-    def _noised(self, value: NDArray[np.float64], std: float) -> NDArray[np.float64]:
+    def _noised(self, value: Reals, std: float) -> Reals:
         """The released numbers at rank 0. Other ranks only advance the number of draws."""
         if self._group.rank > 0:
             self._source.next_draw()
             return value
-        noised: NDArray[np.float64] = self._source.add_noise(value, math.nextafter(std, math.inf))
+        noised: Reals = self._source.add_noise(value, math.nextafter(std, math.inf))
         return noised

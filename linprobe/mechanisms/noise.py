@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from linprobe.errors import LinprobeError
 from linprobe.native import LIBRARY
-from linprobe.parallel.array_api import contiguous
+from linprobe.parallel.array_api import Mask, Reals, contiguous
 from linprobe.parallel.threads import in_slices
 
 GRID_BITS = 20  # a grid step is between 2^-21 and 2^-20 of the noise's standard deviation
@@ -47,9 +47,7 @@ def grid_step(std: float) -> float:
     return 2.0 ** (math.floor(math.log2(std)) - GRID_BITS)
 
 
-def first_look(
-    value: NDArray[np.float64], words: NDArray[np.uint64], std: float, out: NDArray[np.float64]
-) -> NDArray[np.integer]:
+def first_look(value: Reals, words: NDArray[np.uint64], std: float, out: Reals) -> NDArray[np.integer]:
     """Write round(value + std Z) on the grid of `grid_step(std)` to `out`; all (n,), contiguous.
 
     Args:
@@ -74,9 +72,9 @@ def first_look(
     return np.flatnonzero((steps > 0.5 - UNSURE) | (magnitudes < DEEP))
 
 
-def normals(magnitudes: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.float64]:
+def normals(magnitudes: NDArray[np.uint64], words: NDArray[np.uint64]) -> Reals:
     """Z in float64, for the leading 63 bits of U in `magnitudes` and the sign in the last bit of `words`."""
-    z: NDArray[np.float64] = magnitudes.astype(np.float64)
+    z: Reals = magnitudes.astype(np.float64)
     z += 0.5
     z *= 2.0**-64
     scipy.special.ndtri(z, out=z)
@@ -181,7 +179,7 @@ class NoiseSource:
             return self.key
         return hashlib.sha256(RENEWAL + self.key + os.urandom(32)).digest()
 
-    def add_noise(self, value: NDArray[np.float64], std: float) -> NDArray[np.float64]:
+    def add_noise(self, value: Reals, std: float) -> Reals:
         """round(value + std Z) on the grid of `grid_step(std)`, for independent real normal variates Z; same shape.
 
         Raises ValueError: more numbers than a stream has words.
@@ -203,7 +201,7 @@ class NoiseSource:
         """Index of the grid step nearest to value + std Z, where `word` is word `index` of the draw."""
         return nearest_cell(value, std, grid, word, lambda: self.further_bits(draw, index))
 
-    def bernoulli(self, probability: float, n: int, start: int = 0) -> NDArray[np.bool_]:
+    def bernoulli(self, probability: float, n: int, start: int = 0) -> Mask:
         """Independent events, shape (n,): a 64-bit word below `probability` of the range, rounded down.
 
         With `start`, a multiple of `WORDS_PER_BLOCK`: events `start` to `start + n` of a longer draw.
@@ -268,7 +266,7 @@ class PoissonSampler:
         self.rate = rate
         self._source = source
 
-    def draw(self, n_rows: int, first: int = 0) -> NDArray[np.bool_]:
+    def draw(self, n_rows: int, first: int = 0) -> Mask:
         """Mask of a sample of `n_rows` rows, shape (n_rows,).
 
         Rows are selected independently; the probability is at most `rate` and more than `rate` - 2^-63. A process draws

@@ -44,10 +44,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.mechanisms.correct_predictions import LEAST_SIGNAL, NoisyTest
 from linprobe.mechanisms.gaussian import ClippedSum
+from linprobe.parallel.array_api import Indices, Reals
 
 TEST_AUROC = "test AUROC"  # purpose of the release
 AUROC_SHARE = 1 / 4  # of mu^2 of the releases on private test rows
@@ -61,7 +61,7 @@ def n_histograms(n_classes: int) -> int:
     return 1 if n_classes == 2 else n_classes
 
 
-def bins_of(probability: NDArray[np.float64]) -> NDArray[np.int64]:
+def bins_of(probability: Reals) -> Indices:
     """The bin of each row for each histogram, (b, H), from class probabilities (b, n_classes)."""
     n_classes = probability.shape[1]
     share = probability[:, -n_histograms(n_classes) :]
@@ -70,7 +70,7 @@ def bins_of(probability: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.searchsorted(EDGES, odds).astype(np.int64)
 
 
-def score_sums(cells: NDArray[np.float64]) -> ClippedSum:
+def score_sums(cells: Reals) -> ClippedSum:
     """v, shape (2 H BINS, 1), to be released, from the numbers or shares p and q, shape (H, 2, BINS)."""
     sensitivity = math.nextafter(math.sqrt(len(cells)), math.inf)
     return ClippedSum(cells.reshape(-1, 1), sensitivity, np.zeros(0))
@@ -84,17 +84,17 @@ class NoisyScores:
         cells: p~ and q~, shape (H, 2, BINS). std: s.
     """
 
-    cells: NDArray[np.float64]
+    cells: Reals
     std: float
 
     @classmethod
-    def of(cls, released: NDArray[np.float64], noise_multiplier: float) -> NoisyScores:
+    def of(cls, released: Reals, noise_multiplier: float) -> NoisyScores:
         """From v~, of 2 H BINS numbers in any shape, and sigma."""
         cells = np.asarray(released, dtype=np.float64).reshape(-1, 2, BINS)
         return cls(cells, noise_multiplier * score_sums(cells).sensitivity)
 
 
-def noisy_auroc(released: NDArray[np.float64], std: float, tested: NoisyTest) -> tuple[float, float] | None:
+def noisy_auroc(released: Reals, std: float, tested: NoisyTest) -> tuple[float, float] | None:
     """Mean AUROC of the classes whose totals stand out from their noise, and its standard error.
 
     None without such a class, and for an error above `MOST_ERROR`, which leaves open all from guessing to certainty.
@@ -118,9 +118,7 @@ def noisy_auroc(released: NDArray[np.float64], std: float, tested: NoisyTest) ->
     return None if error > MOST_ERROR else (min(max(float(area.mean()), 0.0), 1.0), error)
 
 
-def _one_auroc(
-    cells: NDArray[np.float64], std: float, totals: NDArray[np.float64], variance: NDArray[np.float64]
-) -> tuple[float, float, float, float]:
+def _one_auroc(cells: Reals, std: float, totals: Reals, variance: Reals) -> tuple[float, float, float, float]:
     """AUROC of one histogram (2, BINS); the variances of its noise from the bins and from the totals; and w."""
     share = (cells - (cells.sum(axis=1) - totals)[:, None] / BINS) / totals[:, None]
     below = np.cumsum(share[1]) - share[1] / 2

@@ -44,7 +44,7 @@ from linprobe.gradients.loss import Weights
 from linprobe.methods._base import Iterates, Problem, Schedule, reference_weights, starting_point
 from linprobe.options import CENTRED_STEPS, ENOUGH_ROWS, DescentOptions, Steps
 from linprobe.options.declaration import refuse_idle
-from linprobe.parallel.array_api import by_rows, on_host
+from linprobe.parallel.array_api import Reals, by_rows, on_host
 
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPSILON = 1e-12
@@ -155,7 +155,7 @@ class Pace:
     """
 
     momentum: float
-    factors: NDArray[np.float64]
+    factors: Reals
 
     @classmethod
     def of(cls, options: Steps, problem: Problem, n_steps: int) -> Pace:

@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.data.blocks import Block
 from linprobe.data.rows import FAR, Rows
@@ -39,18 +38,18 @@ from linprobe.gradients.rounding import SMALLEST_MARGIN
 from linprobe.mechanisms.correct_predictions import SHARE_STEP
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, relative_contributions
 from linprobe.methods._base import Method
-from linprobe.parallel.array_api import on_host
+from linprobe.parallel.array_api import Reals, on_host
 from linprobe.parallel.process_group import ALONE, Group
 
 CLASS_COUNTS = "class counts"
-Shares = NDArray[np.float64]
+Shares = Reals
 
 
 @dataclass(frozen=True)
 class ClassCounts:
     """Released class counts: n~ (n_classes,), and the standard deviation of their noise."""
 
-    by_class: NDArray[np.float64]
+    by_class: Reals
     std: float
 
 

@@ -38,7 +38,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.errors import UsageError
 from linprobe.gradients.second_order import lower_triangle, newton_sum, parts_of
@@ -46,6 +45,7 @@ from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run, start
 from linprobe.methods._descent import private_weight
 from linprobe.options import NEWTON_STEPS, DPNewtonOptions
 from linprobe.parallel import available_memory
+from linprobe.parallel.array_api import Reals
 
 LARGEST_Q = 2 / math.sqrt(27)
 BYTES = 24  # per class and squared number of features: the sums, packed, noised, and a copy
@@ -82,7 +82,7 @@ def hessian_scale(options: DPNewtonOptions) -> float:
     return options.clip_norm * math.sqrt(options.hessian_share) / LARGEST_Q
 
 
-def _solved(packed: NDArray[np.float64], ridge: float, column: NDArray[np.float64]) -> NDArray[np.float64]:
+def _solved(packed: Reals, ridge: float, column: Reals) -> Reals:
     """Lines 5 and 6 for one class: (H + ridge I)^-1 column, with the eigenvalues of H at least 0."""
     values, vectors = np.linalg.eigh(lower_triangle(packed[:, None], len(column)))
     return np.asarray(vectors @ ((vectors.T @ column) / (np.maximum(values, 0.0) + ridge)))

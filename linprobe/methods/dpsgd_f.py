@@ -65,6 +65,7 @@ from linprobe.methods._descent import Descent
 from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.options import DescentOptions, DPSGDFOptions
 from linprobe.options.declaration import refuse_idle
+from linprobe.parallel.array_api import Mask
 
 MEAN_SHARE = 0.05  # of epsilon
 ROUNDS = 10
@@ -148,9 +149,7 @@ def _rotation(n_features: int) -> tuple[Callable[[NDArray[Any]], Weights], Calla
     )
 
 
-def _noisy_count(
-    rows: Rows, run: Run, purpose: str, indicators: Callable[[Block], NDArray[np.bool_]], width: int
-) -> Weights:
+def _noisy_count(rows: Rows, run: Run, purpose: str, indicators: Callable[[Block], Mask], width: int) -> Weights:
     """Noisy number of rows for which each indicator is true, shape (width,); `indicators` returns (b, width)."""
     total = np.zeros(width)
     for block in rows.blocks():
@@ -167,7 +166,7 @@ def _radius(rows: Rows, run: Run, purpose: str, centre: Weights) -> float:
     for _ in range(ROUNDS):
         middle = (low + high) / 2
 
-        def within(block: Block, radius: float = middle) -> NDArray[np.bool_]:
+        def within(block: Block, radius: float = middle) -> Mask:
             return (row_norms(block.x - centre.astype(np.float32)) <= radius)[:, None]
 
         enough = _noisy_count(rows, run, purpose, within, 1)[0] >= QUANTILE * rows.n_rows
@@ -182,7 +181,7 @@ def ball(rows: Rows, run: Run) -> tuple[Weights, float]:
     for _ in range(ROUNDS):
         middle = (low + high) / 2
 
-        def below(block: Block, median: Weights = middle) -> NDArray[np.bool_]:
+        def below(block: Block, median: Weights = middle) -> Mask:
             return np.asarray(rotate(block.x) < median)
 
         many = _noisy_count(rows, run, "median", below, rows.n_features) >= rows.n_rows / 2
@@ -211,7 +210,7 @@ def feature_clipped(rows: Rows, tau: float) -> Rows:
     return rows.changed(change)
 
 
-def _spread(values: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
+def _spread(values: NDArray[Any], mask: Mask) -> NDArray[Any]:
     """`values` where `mask` is true, along the first axis, and zeros elsewhere."""
     found = np.zeros((len(mask), *values.shape[1:]), values.dtype)
     found[mask] = values

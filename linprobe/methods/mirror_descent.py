@@ -30,7 +30,6 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.data.rows import Rows, join
 from linprobe.errors import ParameterError
@@ -39,13 +38,14 @@ from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
 from linprobe.methods._descent import Descent
 from linprobe.options import MirrorDescentOptions
 from linprobe.options.declaration import refuse_idle
+from linprobe.parallel.array_api import Reals
 from linprobe.parallel.threads import blas_module
 
 MIRROR_ITERATIONS = 20
 LANCZOS_FROM = 500
 
 
-def alphas(options: MirrorDescentOptions, n_steps: int) -> NDArray[np.float64]:
+def alphas(options: MirrorDescentOptions, n_steps: int) -> Reals:
     """alpha_1..alpha_T of the first-order update, shape (n_steps,)."""
     if options.alpha is not None:
         if options.horizon is not None:
@@ -87,7 +87,7 @@ def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights
     def solve(weights: Weights, step: Weights) -> Weights:
         dual = gradient_of_map(weights)[1] - step
 
-        def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        def objective(flat: Reals) -> tuple[float, Reals]:
             point = flat.reshape(weights.shape)
             value, gradient = gradient_of_map(point)
             return value - float((dual * point).sum()), (gradient - dual).ravel()

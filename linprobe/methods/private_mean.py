@@ -15,13 +15,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.data.rows import Rows
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.parallel.array_api import on_host
+from linprobe.parallel.array_api import Reals, on_host
 from linprobe.parallel.process_group import Group
 
 MEAN = "mean"
@@ -33,8 +32,8 @@ def released_mean(
     noise_multiplier: float,
     group: Group,
     backend: Backend,
-    guess: NDArray[np.float64] | None = None,
-) -> NDArray[np.float64]:
+    guess: Reals | None = None,
+) -> Reals:
     """The mean of unit rows, shape (n_features,); `guess` is m_0."""
     total = row_sum(rows, 1.0, all_reduce=group.all_reduce)
     placed = replace(total, value=backend.put(total.value), contributions=backend.put(total.contributions))
@@ -42,9 +41,7 @@ def released_mean(
     return shrunk_mean(on_host(released.value)[:, 0], noise_multiplier, rows.n_rows, guess)
 
 
-def shrunk_mean(
-    total: NDArray[np.float64], noise_multiplier: float, n_private: int, guess: NDArray[np.float64] | None = None
-) -> NDArray[np.float64]:
+def shrunk_mean(total: Reals, noise_multiplier: float, n_private: int, guess: Reals | None = None) -> Reals:
     """Line 2 from the released sum of unit rows, shape (n_features,)."""
     start = np.zeros_like(total) if guess is None else guess
     found = total / n_private - start

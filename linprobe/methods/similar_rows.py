@@ -27,7 +27,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.data.blocks import Block, normalise_rows, row_norms
 from linprobe.data.rows import FAR, Rows
@@ -36,7 +35,7 @@ from linprobe.gradients.clipped_sum import Reduce, unit_means
 from linprobe.gradients.rounding import SMALLEST_MARGIN, SteadyProducts
 from linprobe.mechanisms.correct_predictions import SHARE_STEP
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, relative_contributions
-from linprobe.parallel.array_api import on_host
+from linprobe.parallel.array_api import Floats, Mask, Reals, Singles, on_host
 from linprobe.parallel.process_group import ALONE, Group
 
 SIMILAR_ROWS = "similar rows"
@@ -63,9 +62,9 @@ class Surroundings:
         mean: m, (n_features,), float64.
     """
 
-    def __init__(self, rows: NDArray[np.floating]) -> None:
+    def __init__(self, rows: Floats) -> None:
         unit = normalise_rows(np.asarray(rows, dtype=np.float32))
-        self.mean: NDArray[np.float64] = unit.mean(axis=0, dtype=np.float64)
+        self.mean: Reals = unit.mean(axis=0, dtype=np.float64)
         directions, distances = self._from_mean(unit)
         self._furthest = float(distances.max()) * len(unit) / (len(unit) - 1)
         n = min(len(unit), MOST_ROWS)
@@ -76,16 +75,16 @@ class Surroundings:
         np.fill_diagonal(cosines, -np.inf)
         self._least = float(np.quantile(self._nearness(cosines), FAR_SHARE))
 
-    def _from_mean(self, unit: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    def _from_mean(self, unit: Singles) -> tuple[Singles, Reals]:
         """z(x) and ||x - m|| of unit rows."""
         offsets = unit - self.mean.astype(np.float32)
         distances = row_norms(offsets)
         return normalise_rows(offsets, distances), distances
 
-    def _nearness(self, cosines: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _nearness(self, cosines: Reals) -> Reals:
         return np.partition(cosines, -self._k, axis=1)[:, -self._k]
 
-    def near(self, unit: NDArray[np.float32]) -> NDArray[np.bool_]:
+    def near(self, unit: Singles) -> Mask:
         """Line 3 for unit rows (b, n_features)."""
         directions, distances = self._from_mean(unit)
         nearness = self._nearness(self._products.of(directions))
@@ -107,7 +106,7 @@ def similar_count(rows: Rows, around: Surroundings, *, all_reduce: Reduce = ALON
     return ClippedSum(all_reduce(total)[:, None], 1.0, contributions)
 
 
-def _shares_of_units(block: Block, around: Surroundings) -> NDArray[np.float64]:
+def _shares_of_units(block: Block, around: Surroundings) -> Reals:
     near = around.near(block.x).astype(np.float64)
     if block.bounds is None:
         return np.asarray(near * (block.norms < FAR))

@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 from linprobe.parallel.threads import in_slices
 
 Array = Any  # an NDArray, or a torch.Tensor
+Reals = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Floats = NDArray[np.floating]
+Indices = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 COLUMNS = 64  # of a transposed array, copied at a time
 PART = 1 << 15  # numbers in a slice of rows; a few of these fit into the cache of a core
 

@@ -186,14 +186,17 @@ def calibrate(
     left = _squared_mu_left(judge, others, epsilon, delta)
 
     def least_multiplier(n_steps: int) -> float:
-        guess = _multiplier_of(left / n_steps, rate)
+        squared = left / n_steps
+        guess = 1 / math.sqrt(squared if rate == 1 else math.log1p(squared / rate**2))
         return judge.calibrate(lambda sigma: (*others, Releases(GRADIENT, sigma, rate, n_steps)), epsilon, delta, guess)
 
     if noise_multiplier is None:
         n_steps = check_steps(default_steps if steps is None else steps)
         return _cross_checked(Budget(epsilon, delta, n_steps, least_multiplier(n_steps), rate, judge, others))
     sigma = check_sigma(noise_multiplier)
-    guess = left / _squared_mu(sigma, rate)
+    # mu^2 of a step: exact at rate 1, else in the limit of many steps (Bu, Dong, Long, Su 2020)
+    squared = 1 / max(sigma, SMALLEST_GUESS) ** 2
+    guess = left / (squared if rate == 1 else rate**2 * math.expm1(squared))
     n_steps = _largest_count(
         lambda count: judge.epsilon((*others, Releases(GRADIENT, sigma, rate, count)), delta), epsilon, guess
     )
@@ -244,17 +247,6 @@ def _cross_checked(budget: Budget) -> Budget:
             "too far apart to trust either; choose accountant rdp, a larger sampling rate or more steps"
         )
     return budget
-
-
-def _squared_mu(sigma: float, rate: float) -> float:
-    """Contribution of one step to mu^2: exact at rate 1, else in the limit of many steps (Bu, Dong, Long, Su 2020)."""
-    squared = 1 / max(sigma, SMALLEST_GUESS) ** 2
-    return squared if rate == 1 else rate**2 * math.expm1(squared)
-
-
-def _multiplier_of(squared_mu: float, rate: float) -> float:
-    """Inverse of `_squared_mu`."""
-    return 1 / math.sqrt(squared_mu if rate == 1 else math.log1p(squared_mu / rate**2))
 
 
 def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: float) -> int:

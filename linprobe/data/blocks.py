@@ -247,12 +247,12 @@ class StoredRows:
         addresses = address(self.x), address(places), address(shift)
         return KernelRows(*addresses, self.x.shape[1], column, STORED.index(self.x.dtype))
 
-    def wide(self, out: Singles | None = None) -> NDArray[Any]:
-        """The rows meant, float32 (float64 rows stay so), in `out` if given; `x` itself if there is nothing to do."""
+    def wide(self) -> NDArray[Any]:
+        """The rows meant, float32 (float64 rows stay so); `x` itself if there is nothing to do."""
         if self.places is None and self.translation is None:
-            return widened(self.x, out)
+            return widened(self.x)
         if LIBRARY is not None and self.x.dtype in STORED and self.x.flags.c_contiguous:
-            found: Singles = aligned_empty(self.shape, np.float32) if out is None else out
+            found: Singles = aligned_empty(self.shape, np.float32)
             LIBRARY.linprobe_load(ctypes.byref(self.for_kernel()), found.ctypes.data, len(found))
             return found
         x = widened(self.x if self.places is None else self.x[self.places])

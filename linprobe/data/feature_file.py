@@ -442,14 +442,7 @@ class FeatureFile(FeatureReader):
             return list(zip(*(texts(column, self.path, PRIVATE_LOG, ALL) for column in columns), strict=True))
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Extents:
@@ -658,10 +651,7 @@ class ShardedFeatures(FeatureReader):
             ]
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._open.close()
 
 

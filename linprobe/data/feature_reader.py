@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,6 +165,15 @@ class FeatureReader(ABC):
     @abstractmethod
     def source_keys(self, group: str) -> NDArray[np.uint8] | None:
         """Digest of every image before the transform, shape (n_rows, bytes); None if the file has none. Private."""
+
+    def close(self) -> None:  # noqa: B027
+        """Close the file, where there is one."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def blocks(
         self, group: str, keep: Mask | None = None, block_rows: int = BLOCK_ROWS

@@ -505,13 +505,9 @@ def _pieces(rows: Rows, worker: _Worker) -> Iterator[Callable[[], Block | Chosen
     """The blocks. Those in memory are prepared one after another, so that a thread has little else to do in Python."""
     for load in rows.lazy_blocks():
         if rows.in_memory:
-            yield partial(_itself, worker.prepared(load()))
+            yield partial(lambda prepared: prepared, worker.prepared(load()))
         else:
             yield load
-
-
-def _itself(given: Block | ChosenRows) -> Block | ChosenRows:
-    return given
 
 
 def row_sum(

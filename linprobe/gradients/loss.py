@@ -190,6 +190,7 @@ class Scale(Geometry):
 PLAIN = Geometry()
 
 
+MOST_ITERATIONS = 300  # of L-BFGS
 LARGEST_WEIGHTS = 1e9  # norm at which weights count as diverged; scores and their squares stay in the range of float32
 Weights = Reals
 
@@ -347,7 +348,6 @@ def minimise(
     weight_decay: float,
     reference: Weights,
     loss: Loss = "softmax",
-    max_iterations: int = 300,
     on_iteration: Callable[[], None] | None = None,
     backend: Backend = HOST,
 ) -> Weights:
@@ -376,6 +376,6 @@ def minimise(
         jac=True,
         method="L-BFGS-B",
         callback=None if on_iteration is None else lambda _: on_iteration(),
-        options={"maxiter": max_iterations, "maxcor": 20, "gtol": 1e-4, "ftol": 1e-9},
+        options={"maxiter": MOST_ITERATIONS, "maxcor": 20, "gtol": 1e-4, "ftol": 1e-9},
     )
     return np.asarray(result.x, dtype=np.float64).reshape(shape)

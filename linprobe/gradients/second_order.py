@@ -60,44 +60,31 @@ class SymmetricSum:
     def __init__(self, n_features: int, n_rows: int, longest: float = 1.0) -> None:
         bounds = [*range(0, n_features, STRIPE), n_features]
         self._n_features = n_features
-        self._stripes = [_Stripe(first, stop, n_rows, longest) for first, stop in pairwise(bounds)]
+        # rows `first` to `stop` of the sum, with the columns up to `stop`; all threads add to each
+        self._stripes = [
+            (first, stop, Lock(), ExactSum(np.zeros((stop - first, stop)), np.array(longest), n_rows))
+            for first, stop in pairwise(bounds)
+        ]
 
     def add(self, left: Reals, right: Reals) -> None:
         """Add left^T right, which is symmetric up to rounding. Threads may call this at the same time."""
-        for stripe in self._stripes:
-            stripe.add(left, right)
+        for first, stop, lock, total in self._stripes:
+            term = left[:, first:stop].T @ right[:, :stop]
+            with lock:
+                total.add(term)
 
     def packed(self, all_reduce: Reduce) -> Reals:
         """The lower triangle of the sum over all processes, shape (n_features (n_features + 1) / 2,), packed."""
         packed = np.empty(_place(self._n_features))
-        for stripe in self._stripes:
-            stripe.pack(packed)
+        for first, _, _, total in self._stripes:
+            for row, entries in enumerate(total.total, first):
+                packed[_place(row) : _place(row + 1)] = entries[: row + 1]
         packed = all_reduce(packed)
         diagonal = diagonal_places(self._n_features)
         entries = packed[diagonal]
         packed = packed * math.sqrt(2)
         packed[diagonal] = entries
         return packed
-
-
-class _Stripe:
-    """Rows `first` to `stop` of the sum, with the columns up to `stop`. All threads add to it."""
-
-    def __init__(self, first: int, stop: int, n_rows: int, longest: float) -> None:
-        self._rows, self._columns, self._lock = slice(first, stop), slice(stop), Lock()
-        self._sum = ExactSum(np.zeros((stop - first, stop)), np.array(longest), n_rows)
-        self.first = first
-
-    def add(self, left: Reals, right: Reals) -> None:
-        """Add the products of a block of rows."""
-        term = left[:, self._rows].T @ right[:, self._columns]
-        with self._lock:
-            self._sum.add(term)
-
-    def pack(self, into: Reals) -> None:
-        """Write the part of these rows up to the diagonal to its place in the packed triangle."""
-        for row, entries in enumerate(self._sum.total, self.first):
-            into[_place(row) : _place(row + 1)] = entries[: row + 1]
 
 
 def _place(row: int) -> int:

@@ -26,9 +26,8 @@ from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.api.estimators import ESTIMATORS, LinearProbe, NoisyGD, NonPrivate
+from linprobe.data.blocks import ArraySource, normalise_rows
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.sources import ArraySource
 from linprobe.errors import (
     DataError,
     DivergedError,

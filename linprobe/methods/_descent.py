@@ -41,8 +41,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.rows import Rows
 from linprobe.gradients.loss import Weights
-from linprobe.methods._base import Problem, Schedule, reference_weights, starting_point
-from linprobe.methods._iterates import Iterates
+from linprobe.methods._base import Iterates, Problem, Schedule, reference_weights, starting_point
 from linprobe.options import CENTRED_STEPS, ENOUGH_ROWS, DescentOptions, Steps
 from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import by_rows, on_host

@@ -29,9 +29,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import BLOCK_ROWS, normalise_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, join
-from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.geometry import Origin
 from linprobe.gradients.loss import Weights, loss_and_gradient
@@ -48,8 +47,7 @@ def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:
     sum of the public rows' residuals with normal weights has this covariance, so no covariance matrix is formed.
     Classes without public rows get no samples.
 
-    Raises:
-        UsageError: no class has two public rows, so there is no covariance to estimate.
+    Raises UsageError: no class has two public rows, so there is no covariance to estimate.
     """
     means = np.zeros((n_classes, public.n_features))
     labels = public.y.astype(np.intp)

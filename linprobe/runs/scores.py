@@ -19,9 +19,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import RawBlocks, Source, normalise_rows, whole_blocks
 from linprobe.data.owners import Bounds
-from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.sources import RawBlocks, Source, whole_blocks
 from linprobe.mechanisms.correct_predictions import SHARE_STEP, TEST_ACCURACY, held_out_counts
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, bins_of, n_histograms, score_sums

@@ -16,14 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import Accountant
-from linprobe.accounting.book import Entry
+from linprobe.accounting.book import EXAMPLES, Entry
 from linprobe.accounting.calibrate import Budget, large_delta
-from linprobe.accounting.events import Releases
+from linprobe.accounting.events import REMOVED, Relation, Releases, converted
 from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.relations import REMOVED, Relation, converted
-from linprobe.accounting.spending import EXAMPLES
+from linprobe.data.blocks import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.methods import METHODS, Method, Schedule
 from linprobe.methods.class_counts import gives_log_odds

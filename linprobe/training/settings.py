@@ -11,7 +11,7 @@ from typing import Any, get_args
 from linprobe.accounting.accountants import round_up
 from linprobe.accounting.calibrate import Budget, calibrate, check_delta, check_epsilon
 from linprobe.accounting.events import Releases
-from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.accounting.figures import largest_mu
 from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, ParameterError, UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY

@@ -5,7 +5,7 @@ import pytest
 
 from linprobe.accounting.accountants import gdp_mu
 from linprobe.accounting.events import grouped
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism, Release

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from linprobe.data import rows
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
 from linprobe.methods import METHODS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options.declaration import declared

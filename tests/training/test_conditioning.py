@@ -10,9 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from linprobe.api.estimators import ESTIMATORS, NoisyGD
+from linprobe.data.blocks import ArraySource, Preprocessing, normalise_rows
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing, normalise_rows
-from linprobe.data.sources import ArraySource
 from linprobe.errors import ParameterError, UsageError
 from linprobe.methods.private_mean import MEAN, shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS

@@ -440,8 +440,7 @@ def _parsed(path: Path, written: bytes) -> Contents:
                     raise ValueError(f"it does not begin with the words of a book of format 1 or {BOOK_FORMAT}")
             elif fields["entry"] == "cap":
                 before, cap = cap, _cap(fields)
-                raised = before is not None and cap.runs and cap.exceeds(before)
-                first_cap = first_cap or (before if raised else None)
+                first_cap = first_cap or _raised(before, cap)
             elif fields["entry"] == "keys":
                 keys = (*(keys or ("",)), _digest(fields))
             else:
@@ -455,6 +454,11 @@ def _parsed(path: Path, written: bytes) -> Contents:
                 "proved; restore the file, or give --book another"
             ) from None
     return Contents(entries, cap, first_cap, keys)
+
+
+def _raised(before: Cap | None, cap: Cap) -> Cap | None:
+    """The cap `before`, if `cap` raised it after a run."""
+    return before if before is not None and cap.runs and cap.exceeds(before) else None
 
 
 def _digest(fields: dict[str, Any]) -> str:

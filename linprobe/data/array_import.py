@@ -195,9 +195,7 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
         found = read_archive(source, list(chosen.values()))
         return {name: found[key] for name, key in chosen.items()}
     if source.suffix in TABLES:
-        group = group or _group_of(source)
-        parquet = source.suffix != ".csv"
-        return _read_parquet(source, columns, group) if parquet else _read_csv(source, columns, progress, group)
+        return _read_table(source, columns, progress, group or _group_of(source))
     if source.suffix in HDF5:
         return _read_hdf5(source, owner)
     if source.suffix not in SUFFIXES:
@@ -347,6 +345,11 @@ def _group_of(source: Path) -> str:
             f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table of all rows"
         )
     return source.stem
+
+
+def _read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
+    csv_file = source.suffix == ".csv"
+    return _read_csv(source, columns, progress, group) if csv_file else _read_parquet(source, columns, group)
 
 
 def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
@@ -576,8 +579,7 @@ def import_arrays(
     """
     where = ", ".join(map(str, sources))
     arrays = _read_groups(sources, test_fraction, columns, progress, by_row=shared_owners)
-    if shared_owners and not {f"{OWNER}_test", f"{OWNER}_train"} <= arrays.keys():
-        raise UsageError(f"--owners-on-both-sides does nothing for {where}, where rows have no owners; leave it out")
+    test_owners = _test_owners(arrays, where, shared=shared_owners)
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
         _check_present(arrays, columns, where)
@@ -595,7 +597,7 @@ def import_arrays(
         source=", ".join(source.name for source in sources),
         ids_from=GIVEN if f"id_{first}" in arrays else CONTENT,
         test_rows=PRIVATE if private_test else "public",
-        test_owners=SHARED if shared_owners else APART,
+        test_owners=test_owners,
         task=MULTILABEL if labelled and holds_label_matrix(arrays) else MULTICLASS,
     )
     with FeatureWriter(out, description, shown_as=Path(where)) as writer:
@@ -622,6 +624,13 @@ def _read_groups(
     arrays = read_arrays(sources, columns, progress, "train" if whole else None)
     where = ", ".join(map(str, sources))
     return _in_groups(arrays, fraction, columns, where, by_row=by_row) if divides else arrays
+
+
+def _test_owners(arrays: Arrays, where: str, *, shared: bool) -> str:
+    """What a description states of people with test rows. UsageError where rows have no owners to be `shared`."""
+    if shared and not {f"{OWNER}_test", f"{OWNER}_train"} <= arrays.keys():
+        raise UsageError(f"--owners-on-both-sides does nothing for {where}, where rows have no owners; leave it out")
+    return SHARED if shared else APART
 
 
 def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str, *, by_row: bool) -> Arrays:

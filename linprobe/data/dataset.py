@@ -401,13 +401,10 @@ def unlabelled_group(features: FeatureReader) -> GroupRows:
 def _refuse_private_outside(
     features: FeatureReader, split: Split, people: Iterable[str], public: PublicRows | None, further: GroupRows | None
 ) -> None:
-    """PrivacyError if public rows, or `further` ones without labels, show private `people` or private test rows.
-
-    A private test row is shown by its row, its image, or under unit `owner` its person.
-    """
+    """PrivacyError if public rows, or `further` ones without labels, show private `people` or private test rows."""
     labelled = () if public is None else public.parts
     unlabelled = () if further is None else (further,)
-    protected, by_owner = set(people), split.unit == OWNER
+    protected = set(people)
     if features.description.shares_owners and test_people(features, split.unit) is not None:
         protected.update(features.owners("test"))
     for part in (*labelled, *unlabelled):
@@ -416,10 +413,16 @@ def _refuse_private_outside(
                 f"group {part.group} of {part.features.path} holds rows of people who have private rows too; a person "
                 "is private or public; remove those rows, or give --public-shots K"
             )
+    # a method that joins public rows protects them
+    _refuse_private_test(features, (*(() if split.joined else labelled), *unlabelled), by_owner=split.unit == OWNER)
+
+
+def _refuse_private_test(features: FeatureReader, public: Iterable[GroupRows], *, by_owner: bool) -> None:
+    """PrivacyError if private test rows of a file, or rows of their images or people, are among public rows."""
     if not features.description.private_test:
         return
     test = GroupRows(features, "test")
-    for part in (*(() if split.joined else labelled), *unlabelled):  # a method that joins public rows protects them
+    for part in public:
         if share_rows(test, part) or (by_owner and share_people(test, part)):
             use = (
                 "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"

@@ -390,8 +390,7 @@ def _check_training_rows(
         of_private = () if sha is None else (stack.enter_context(behind(sha.add, WAITING)),)
         start = 0
         for x, y, norms in _finite_blocks(features, "train"):
-            mask = None if keep is None else keep[start : start + len(x)]
-            kept = slice(None) if mask is None or mask.all() else mask  # a slice copies no row
+            kept = _kept(keep, slice(start, start + len(x)))
             rows, labels = x[kept], y[kept]
             for add in of_all:
                 add(x)
@@ -399,7 +398,7 @@ def _check_training_rows(
                 add(rows, labels)
             if test is not None or sets:
                 samples = sampled(x, norms)
-                shared = shared or [part for part, known in sets if len(rows) and known.find(rows, samples[kept])]
+                shared = shared or _sharing(sets, rows, samples[kept])
                 if test is not None:
                     test.find(x, samples)
             start += len(x)
@@ -407,6 +406,16 @@ def _check_training_rows(
         raise PrivacyError(_shared("rows", features, shared[0]))
     if sha is not None:
         sha.keep()
+
+
+def _kept(keep: Mask | None, part: slice) -> Mask | slice:
+    """An index of the rows of a block where `keep` is true: a slice, which copies no row, if it is true everywhere."""
+    return slice(None) if keep is None or keep[part].all() else keep[part]
+
+
+def _sharing(sets: Iterable[tuple[GroupRows, RowSet]], rows: RawRows, samples: Numbers) -> list[GroupRows]:
+    """The public rows among which is one of the `rows`; `samples` are theirs."""
+    return [part for part, known in sets if len(rows) and known.find(rows, samples)]
 
 
 def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_others: int, what: str) -> EqualRows | None:

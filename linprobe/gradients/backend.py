@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from linprobe.data.blocks import BLOCK_ROWS, STORED, Block, StoredRows, aligned_empty, paired, widened
 from linprobe.data.rows import BLOCK_UNITS, Rows
-from linprobe.errors import require
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.mechanisms.gaussian import NoiseGenerator
 from linprobe.mechanisms.noise import NoiseSource
@@ -613,18 +612,3 @@ class Backend:
 
 
 HOST = Backend()
-
-
-def choose_backend(device: str) -> Backend:
-    """The backend of a run: the host for `cpu`, else a GPU.
-
-    `products` chooses between the kernel and BLAS on the host.
-
-    Raises ParameterError: an unknown device, or a GPU that torch does not find. UsageError: torch is not installed.
-    """
-    if device == "cpu":
-        return HOST
-    require("torch", f"device {device}")
-    from linprobe.gradients.gpu import GpuBackend, check_device  # imports torch
-
-    return GpuBackend(check_device(device))

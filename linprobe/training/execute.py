@@ -27,8 +27,8 @@ from linprobe.accounting.per_instance import RecordLosses, histogram_counts, rec
 from linprobe.data.blocks import Precision, Preprocessing, Source
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import Rows, prepare, prepare_shard
-from linprobe.errors import DivergedError, UsageError
-from linprobe.gradients.backend import Backend, choose_backend
+from linprobe.errors import DivergedError, UsageError, require
+from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.loss import check_weights
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest, correct_counts, correct_counts_sensitivity
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
@@ -500,6 +500,19 @@ def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.fl
     """Weights and bias for raw rows."""
     weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
     return np.ascontiguousarray(weights), bias
+
+
+def choose_backend(device: str) -> Backend:
+    """The backend of a run: the host for `cpu`, else a GPU.
+
+    Raises ParameterError: an unknown device, or a GPU that torch does not find. UsageError: torch is not installed.
+    """
+    if device == "cpu":
+        return HOST
+    require("torch", f"device {device}")
+    from linprobe.gradients.gpu import GpuBackend, check_device  # imports torch
+
+    return GpuBackend(check_device(device))
 
 
 def _noise_source(insecure_seed: int | None, group: Group) -> NoiseSource:

@@ -12,12 +12,19 @@ from flint import acb, arb, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linprobe.accounting import convolution
+from linprobe.accounting import loss_distribution
 from linprobe.accounting.accountants import GAUSSIAN, GOOGLE, PLD, RENYI, third_opinion
-from linprobe.accounting.convolution import convolved, exponentials, gains
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import delta_of
-from linprobe.accounting.loss_distribution import UnresolvedError, epsilon_of_kinds, loss_of, total_loss
+from linprobe.accounting.loss_distribution import (
+    UnresolvedError,
+    convolved,
+    epsilon_of_kinds,
+    exponentials,
+    gains,
+    loss_of,
+    total_loss,
+)
 from linprobe.accounting.loss_grid import Grid, Kind, Window, grid_for
 from tests.accounting.lower_bounds import Setting, delta_of_the_sum, random_settings
 from tests.conftest import mostly_nightly
@@ -290,11 +297,11 @@ def _dft(values: np.ndarray) -> list[acb]:
 
 @pytest.mark.parametrize("length", [2, 4, 64, 1 << 13])
 def test_roots_of_unity_are_within_the_error_of_a_pass(length: int) -> None:
-    roots = convolution._roots(length)
+    roots = loss_distribution._roots(length)
     with ctx.workprec(120):
         for place in range(0, length // 2, max(1, length // 64)):
             exact = (acb(-2) * place / length).exp_pi_i()
-            assert float(abs(acb(complex(roots[place])) - exact).upper()) <= 7 * convolution.UNIT
+            assert float(abs(acb(complex(roots[place])) - exact).upper()) <= 7 * loss_distribution.UNIT
 
 
 @pytest.mark.parametrize(("rate", "start", "count"), [(1e-3, -500, 1000), (-2e-5, 0, 4097), (0.7, -3, 9)])
@@ -303,9 +310,9 @@ def test_tables_of_exponentials_are_within_eight_units(rate: float, start: int, 
     with ctx.workprec(120):
         for place in range(0, count, 1 + count // 50):
             exact = (arb(rate) * (start + place)).exp()
-            assert abs(float(arb(float(powers[place])) / exact - 1)) <= 8 * convolution.UNIT
+            assert abs(float(arb(float(powers[place])) / exact - 1)) <= 8 * loss_distribution.UNIT
             kept = -(-arb(abs(rate)) * place).expm1()
-            assert place == 0 or abs(float(arb(float(less[place])) / kept - 1)) <= 8 * convolution.UNIT
+            assert place == 0 or abs(float(arb(float(less[place])) / kept - 1)) <= 8 * loss_distribution.UNIT
 
 
 @pytest.mark.parametrize("reverse", [False, True])

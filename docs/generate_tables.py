@@ -282,7 +282,7 @@ def _text_weights(method: Method) -> str:
 
 
 def _gpu(method: Method) -> str:
-    if not method.on_device:
+    if not method.options.on_gpu:
         return "no"
     limited = [option for option in declared(method.options).values() if option.on_gpu is not None]
     return ", ".join(["yes", *(f"`{option.spellings[0]} {'|'.join(option.on_gpu or ())}` only" for option in limited)])

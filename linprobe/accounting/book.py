@@ -430,9 +430,10 @@ def _parsed(path: Path, written: bytes) -> Contents:
     cap: Cap | None = None
     first_cap: Cap | None = None
     keys: tuple[str, ...] = ()
-    if not whole_lines(written) and not FIRST_LINE.startswith(written):  # no book whose first line is torn
+    lines = whole_lines(written)
+    if not lines and not FIRST_LINE.startswith(written):  # no book whose first line is torn
         raise DataError(NO_BOOK.format(path))
-    for number, line in enumerate(whole_lines(written).splitlines(), start=1):
+    for number, line in enumerate(lines.splitlines(), start=1):
         try:
             fields = json.loads(line.decode(), parse_constant=_no_such_number)
             if number == 1:

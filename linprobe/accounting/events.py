@@ -30,6 +30,16 @@ LARGEST_FIGURE = 1e300  # noise multiplier or sensitivity
 INHERITED = "inherited"  # purpose of the releases of the run that a run started from
 
 
+_NUMBER = (int, float)
+FIELDS: dict[str, type | tuple[type, ...]] = {
+    "purpose": str,
+    "step": int,
+    "sensitivity": _NUMBER,
+    "noise_multiplier": _NUMBER,
+    "sampling_rate": _NUMBER,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class GaussianEvent:
     """One release of a sum over private rows with Gaussian noise added.
@@ -56,16 +66,14 @@ class GaussianEvent:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> GaussianEvent:
-        """Inverse of `as_dict`. Raises KeyError, TypeError or ValueError on anything else."""
+        """Inverse of `as_dict`. Raises KeyError, TypeError, AttributeError or ValueError on anything else."""
         if fields.get("event") != "gaussian":
             raise ValueError(f"event {fields.get('event')!r} is not known to this version; known: 'gaussian'")
-        return cls(
-            purpose=str(fields["purpose"]),
-            step=int(fields["step"]),
-            sensitivity=float(fields["sensitivity"]),
-            noise_multiplier=float(fields["noise_multiplier"]),
-            sampling_rate=float(fields["sampling_rate"]),
-        )
+        for name, kind in FIELDS.items():
+            if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
+                raise ValueError(f"{name} is {str(fields[name])[:40]!r}")
+        purpose, step, *figures = (fields[name] for name in FIELDS)
+        return cls(purpose, step, *map(float, figures))
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,10 @@ class Rows(ABC):
         Rows outside the sample may hold anything.
         """
 
+    def _people(self, bounds: Bounds, size: int, sampled: Mask | None) -> Iterator[LazyBlock]:
+        """Blocks of `size` people each: all of them, or the people `sampled`, with the mask."""
+        raise NotImplementedError(f"{type(self).__name__} has no people")
+
     @property
     def n_local(self) -> int:
         """Number of units in the shard of this process."""
@@ -107,10 +111,11 @@ class Rows(ABC):
         Lazy blocks are independent: call them in any order and from any thread, each at most once.
         """
         mask, present = self._mask, self._present
-        if mask is None or self.observed:
-            loads = self._whole()
+        sampled = None if mask is None or self.observed else mask if present is None else mask & present
+        if self.bounds is not None:
+            loads = self._people(self.bounds, BLOCK_UNITS if sampled is None else SAMPLED_UNITS, sampled)
         else:
-            loads = self._sampled(mask if present is None else mask & present)
+            loads = self._whole() if sampled is None else self._sampled(sampled)
         if not self._changes and present is None and (mask is None or not self.observed):
             return loads
         return (partial(self._finished, load) for load in loads)
@@ -277,9 +282,6 @@ class ArrayRows(Rows):
         return Block(start, self.x[here], self.y[here], self.norms[here], mask, weights=weights)
 
     def _whole(self) -> Iterator[LazyBlock]:
-        if self.bounds is not None:
-            yield from self._people(self.bounds, BLOCK_UNITS)
-            return
         whole, n = self._block_rows == BLOCK_ROWS, len(self.y)
         start = 0
         for size in block_sizes(n) if whole else repeat(self._block_rows, -(-n // self._block_rows)):
@@ -288,9 +290,6 @@ class ArrayRows(Rows):
 
     def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
         """All rows with their mask; no row is copied. The fewer rows are in the sample, the larger are the blocks."""
-        if self.bounds is not None:
-            yield from self._people(self.bounds, SAMPLED_UNITS, sampled)
-            return
         threads, n_sampled, n_rows = n_threads(), int(np.count_nonzero(sampled)), len(self.y)
         # equal shares for all threads; a last block, of less than a shard, may be added
         n_blocks = threads * max(1, round(n_sampled / (SAMPLED_ROWS * threads)))
@@ -298,7 +297,7 @@ class ArrayRows(Rows):
         for start in range(0, n_rows, n):
             yield partial(self._block, start, start + n, sampled)
 
-    def _people(self, bounds: Bounds, size: int, sampled: Mask | None = None) -> Iterator[LazyBlock]:
+    def _people(self, bounds: Bounds, size: int, sampled: Mask | None) -> Iterator[LazyBlock]:
         for start in range(0, len(bounds) - 1, size):
             mask = None if sampled is None else sampled[start : start + size]
             yield partial(self._block_of_people, start, bounds[start : start + size + 1], mask)
@@ -363,9 +362,6 @@ class StreamedRows(Rows):
 
     def _whole(self) -> Iterator[LazyBlock]:
         """All rows in order. The iterator reads them; a lazy block preprocesses its own."""
-        if self.bounds is not None:
-            yield from self._people(self.bounds, BLOCK_UNITS)
-            return
         start = 0
         for raw, y in self._raw(block_sizes(self._rows_read)):
             yield partial(self._block, start, raw, y, self._weights_of(start, y))
@@ -373,9 +369,6 @@ class StreamedRows(Rows):
 
     def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
         """The blocks of `ArrayRows` with zeros outside the sample. Reads all rows, preprocesses those in the sample."""
-        if self.bounds is not None:
-            yield from self._people(self.bounds, SAMPLED_UNITS, sampled)
-            return
         start, taken = 0, []
         for raw, y in self._raw():
             taken.append((raw[sampled[start : start + len(y)]], y))
@@ -397,7 +390,7 @@ class StreamedRows(Rows):
         y = np.concatenate([labels for _, labels in taken])
         return Block(start, x, y, norms, sampled, weights=self._weights_of(start, y))
 
-    def _people(self, bounds: Bounds, size: int, sampled: Mask | None = None) -> Iterator[LazyBlock]:
+    def _people(self, bounds: Bounds, size: int, sampled: Mask | None) -> Iterator[LazyBlock]:
         """Blocks of people. There are no rows of people outside a sample."""
         parts = [bounds[start : start + size + 1] for start in range(0, len(bounds) - 1, size)]
         blocks = self._raw([int(part[-1] - part[0]) for part in parts])

@@ -76,7 +76,7 @@ class DeviceRows(Rows):
         x, y, norms = self._x[here].float(), self._y[here], self._norms[here]
         return Block(start, x, y, norms, weights=weights)  # type: ignore[arg-type]
 
-    def _people(self, start: int, bounds: Bounds) -> Block:
+    def _block_of_people(self, start: int, bounds: Bounds) -> Block:
         block = self._block(start, slice(int(bounds[0]), int(bounds[-1])))
         bounds = bounds - bounds[0]
         if start not in self._pairs:
@@ -91,12 +91,14 @@ class DeviceRows(Rows):
         return replace(block, bounds=bounds, pairs=self._pairs[start])
 
     def _whole(self) -> Iterator[LazyBlock]:
-        if self.bounds is None:
-            for start in range(0, self.n_rows, DEVICE_ROWS):
-                yield partial(self._block, start, slice(start, start + DEVICE_ROWS))
-            return
+        for start in range(0, self.n_rows, DEVICE_ROWS):
+            yield partial(self._block, start, slice(start, start + DEVICE_ROWS))
+
+    def _people(self, bounds: Bounds, size: int, sampled: Mask | None) -> Iterator[LazyBlock]:
+        if sampled is not None:
+            raise UsageError(NO_SAMPLES)
         for start in range(0, self.n_rows, DEVICE_UNITS):
-            yield partial(self._people, start, self.bounds[start : start + DEVICE_UNITS + 1])
+            yield partial(self._block_of_people, start, bounds[start : start + DEVICE_UNITS + 1])
 
     def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
         raise UsageError(NO_SAMPLES)

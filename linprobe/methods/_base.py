@@ -473,11 +473,6 @@ class Method:
         return sys.modules[self.fit.__module__].__doc__ or ""
 
     @property
-    def on_device(self) -> bool:
-        """Whether it can train on a GPU."""
-        return self.options.on_gpu
-
-    @property
     def one_step(self) -> bool:
         """Whether the method spends its budget without steps: it then makes one gradient release."""
         return self.spends and "n_steps" not in arguments_of(self.options)

@@ -185,7 +185,9 @@ def test_a_neighbour_publishes_the_same_bits_in_two_processes(case, neighbours, 
 
 
 @on_path(
-    [*(case for case in DEFAULTS if METHODS[case[0]].on_device), ("fully-private", MEAN), COUNTS, UNCENTRED], ENDS, 4
+    [*(case for case in DEFAULTS if METHODS[case[0]].options.on_gpu), ("fully-private", MEAN), COUNTS, UNCENTRED],
+    ENDS,
+    4,
 )
 def test_a_neighbour_publishes_the_same_bits_on_a_device(case, neighbours, datasets, monkeypatch) -> None:
     torch = pytest.importorskip("torch")

@@ -89,15 +89,16 @@ def test_public_rows_of_unknown_owners_are_not_protected_as_people() -> None:
 
 def test_a_sample_draws_whole_people(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    original = ArrayRows._sampled
+    original = ArrayRows._people
 
-    def watched(self: ArrayRows, sampled: Any) -> Any:
-        for load in original(self, sampled):
+    def watched(self: ArrayRows, bounds: Any, size: int, sampled: Any) -> Any:
+        for load in original(self, bounds, size, sampled):
             block = load()
-            seen.append((len(sampled), int(sampled.sum()), np.diff(block.bounds)))
+            if sampled is not None:
+                seen.append((len(sampled), int(sampled.sum()), np.diff(block.bounds)))
             yield lambda block=block: block
 
-    monkeypatch.setattr(ArrayRows, "_sampled", watched)
+    monkeypatch.setattr(ArrayRows, "_people", watched)
     given = {"epsilon": 3, "classes": CLASSES, "n_steps": 3, "accountant": "rdp", "per_record": False}
     DPSGD(sampling_rate=0.5, condition="none", **given).fit(X, Y, owners=OWNERS)
     assert {n for n, _, _ in seen} == {200}

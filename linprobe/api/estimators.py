@@ -51,8 +51,7 @@ from linprobe.training.arrays import (
     people_of,
 )
 from linprobe.training.execute import Observer, Runtime, execute
-from linprobe.training.plan import Plan, plan_run, warnings_of
-from linprobe.training.settings import OF_LABELS, Settings
+from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
 HASHES = RowHashes()
 

@@ -58,9 +58,8 @@ from linprobe.runs.manifest import PrivacyStatement
 from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights
 from linprobe.runs.release_rules import HISTOGRAM, SELECTION
 from linprobe.runs.scores import count_private, sums_of_test_rows
-from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.plan import Plan
+from linprobe.training.plan import SHORTEST_MEAN, Plan
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,7 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.methods.private_mean import MEAN, shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS
 from linprobe.training import plan as plan_module
-from linprobe.training.centring import LARGEST_NOISE, SHARE, mean_release, settled
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import Settings
+from linprobe.training.plan import LARGEST_NOISE, SHARE, Settings, mean_release, plan_run, settled
 
 CLASSES, N, WIDTH = 3, 3000, 20
 

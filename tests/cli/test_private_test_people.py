@@ -12,7 +12,7 @@ import pytest
 
 from linprobe.mechanisms.correct_predictions import SENSITIVITY
 from linprobe.mechanisms.score_histogram import BINS
-from linprobe.runs import scores
+from linprobe.runs import figures
 from tests.cli.outcomes import write_sealed
 from tests.conftest import gaussian_rows
 
@@ -115,7 +115,7 @@ def test_a_test_person_moves_what_is_noised_by_at_most_the_sensitivity(
         sums.append(counted(cells))
         return sums[-1]
 
-    monkeypatch.setattr(scores, name, watched)
+    monkeypatch.setattr(figures, name, watched)
 
     def without(person: int) -> Callable[[dict[str, Any]], None]:
         def edit(rows: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""Scores and predictions of folded weights on L2-normalised raw rows, streamed; metrics on test rows: overall, by class,
-or by label; `test_figures.json`, which must agree with itself; and what the manifest states of them.
+"""Scores and predictions of folded weights on L2-normalised raw rows, streamed; metrics on test rows: overall, by
+class, or by label; `test_figures.json`, which must agree with itself; and what the manifest states of them.
 
 Weights are one set, (n_features, n_classes) with bias (n_classes,), or a stack of voters, (n_voters, n_features,
 n_classes) with bias (n_voters, n_classes). Each voter has one vote; ties go to the higher summed probability.

@@ -107,7 +107,7 @@ def test_one_test_person_moves_what_is_noised_by_at_most_the_sensitivity(
     cli, later, monkeypatch, name: str, sensitivity: float
 ) -> None:
     sums: list[Any] = []
-    counted = getattr(scores, name)
+    counted = getattr(figures, name)
     monkeypatch.setattr(figures, name, lambda cells: sums.append(counted(cells)) or sums[-1])
 
     def without(rows: dict[str, Any]) -> None:

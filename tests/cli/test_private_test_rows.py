@@ -142,7 +142,7 @@ def test_one_test_row_moves_what_is_noised_by_at_most_the_sensitivity(
     sensitivity: float,
 ) -> None:
     sums: list[Any] = []
-    counted = getattr(scores, name)
+    counted = getattr(figures, name)
 
     def watched(cells: Any) -> Any:
         sums.append(counted(cells))

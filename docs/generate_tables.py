@@ -19,7 +19,7 @@ from scipy.stats import norm
 
 from linprobe.accounting.accountants import ACCOUNTANTS, tpr_limit
 from linprobe.accounting.events import UNITS
-from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.accounting.figures import largest_mu
 from linprobe.atomic_files import json_text
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import CHOICES, METHODS, Facts, Method, choose

@@ -55,12 +55,7 @@ def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = Linprobe
 
 @contextmanager
 def held(
-    path: Path,
-    busy: str = "",
-    *,
-    create: bool = False,
-    error: type[LinprobeError] = LinprobeError,
-    wait: bool = False,
+    path: Path, busy: str = "", *, create: bool = False, error: type[LinprobeError] = LinprobeError, wait: bool = False
 ) -> Iterator[int | None]:
     """Lock an existing folder, or with `create` a lock file, inside the block. Forked children do not keep the lock.
 

@@ -28,12 +28,12 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import settings
 from jsonschema import Draft202012Validator
 
-from linprobe.accounting import accountants, spending
+from linprobe.accounting import accountants, book
 from linprobe.atomic_files import json_text
 from linprobe.cli import _terminal, run
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
 from linprobe.methods import METHODS
 from linprobe.parallel import available_memory
 from linprobe.runs import guarantee
@@ -232,7 +232,7 @@ def own_books(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """The folder of the budget books of this test."""
     state = new_folder(tmp_path_factory, "state")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    monkeypatch.setattr(spending, "FITS", spending.Fits())
+    monkeypatch.setattr(book, "FITS", book.Fits())
     return state / "linprobe"
 
 

@@ -25,8 +25,8 @@ from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.api.estimators import ESTIMATORS, LinearProbe, NoisyGD, NonPrivate
+from linprobe.data.blocks import ArraySource
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.sources import ArraySource
 from linprobe.errors import (
     DataError,
     DivergedError,

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
+from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import Dataset
-from linprobe.data.sources import ArraySource
 from linprobe.methods import METHODS
 from linprobe.runs.figures import label_figures
 from linprobe.training.execute import execute

@@ -30,8 +30,8 @@ from tables import CURVES, DATA, TABLES, Table, arrays, dataset_of, fitted, sett
 
 from linprobe.accounting.calibrate import releases_cost
 from linprobe.cli._terminal import TerminalProgress
+from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import open_features
-from linprobe.data.sources import ArraySource
 from linprobe.evaluation.compare import compare_methods
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, MethodRow
 from linprobe.methods import METHODS

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from linprobe import options
+from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import Dataset, open_features
-from linprobe.data.sources import ArraySource
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, MethodRow
 from linprobe.methods import METHODS
 from linprobe.methods import _descent as descent

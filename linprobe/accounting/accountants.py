@@ -1,7 +1,7 @@
 """Accountants: releases in, epsilon out. The only file that imports dp_accounting and autodp.
 
 `GAUSSIAN` is Gaussian differential privacy, whose composition is exact. It is the accountant of record if all sums are
-over all rows: `gaussian_dp.py` has the formula and proven bounds.
+over all rows: `figures.py` has the formula and proven bounds.
 `PLD` is the distribution of the privacy loss on a grid, a proven bound: `loss_distribution.py`. It is the accountant of
 record if any sum is over a Poisson sample. `RENYI` uses dp-accounting's Renyi bounds, which are looser and need no
 grid. A second accountant cross-checks every epsilon of record. `AUTODP` gives a third opinion on sums over all rows,
@@ -27,14 +27,14 @@ import scipy
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.gaussian_dp import (
+from linprobe.accounting.figures import (
     LARGEST_MU,
     composed_mu,
     composed_rho,
     delta_of,
     epsilon_of,
     largest_mu,
+    rounded_up,
     upper_float,
 )
 from linprobe.accounting.loss_distribution import deltas_of_kinds, epsilon_of_kinds
@@ -178,9 +178,7 @@ class Accountant(ABC):
 
         Args:
             releases_at: from the noise multiplier to all releases. guess: only saves evaluations.
-
-        Raises:
-            PrivacyError: no multiplier spends at most `epsilon` and at least `LEAST_SHARE` of it.
+        Raises PrivacyError: no multiplier spends at most `epsilon` and at least `LEAST_SHARE` of it.
         """
         sigma = smallest_multiplier(
             lambda sigma: self.epsilon(releases_at(sigma), delta),
@@ -371,8 +369,7 @@ def accountant_versions() -> dict[str, str]:
 def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
     """The accountant of record: `auto` is `GAUSSIAN` if every sum is over all rows, else `PLD`.
 
-    Raises:
-        ParameterError: an unknown name, or an accountant that does not cover the releases.
+    Raises ParameterError: an unknown name, or an accountant that does not cover the releases.
     """
     if name == "auto":
         return GAUSSIAN if GAUSSIAN.covers(releases) else PLD
@@ -402,8 +399,7 @@ def third_opinion(
 def gdp_mu(releases: Sequence[Releases]) -> float:
     """mu of a composition of sums over all rows, dimensionless; 0 for no releases, infinity if one had no noise.
 
-    Raises:
-        ValueError: a sampled release, which has no mu.
+    Raises ValueError: a sampled release, which has no mu.
     """
     return composed_mu(_terms(releases))
 
@@ -602,7 +598,6 @@ def renyi_table(
     Mironov, Talwar, Zhang 2019, equation for integer orders alpha at multiplier sigma / share:
 
         exp((alpha - 1) D) = sum_k C(alpha, k) q^k (1 - q)^(alpha - k) exp((k^2 - k) / (2 (sigma/share)^2)).
-
     Returns: nats, proven upper bounds by ball arithmetic, shape (len(shares), len(orders)).
     """
     from flint import arb, arb_mat, ctx

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from linprobe.accounting.figures import NOUNS
 from linprobe.accounting.figures import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
+from linprobe.data.blocks import ArraySource, ChainedSource
 from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.sources import ArraySource, ChainedSource
 from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError
 from linprobe.evaluation.membership import (
     CONFIDENCE,

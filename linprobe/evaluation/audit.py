@@ -51,9 +51,9 @@ from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.accounting.per_instance import histogram_counts
 from linprobe.accounting.selection import selection_epsilon
+from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import Dataset, Split, dataset_of, open_features
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.sources import ArraySource
 from linprobe.errors import DivergedError, ParameterError, PrivacyError, Progress, UsageError
 from linprobe.evaluation.audit_bounds import Trials, lower_bounds
 from linprobe.evaluation.audit_canaries import (
@@ -66,7 +66,7 @@ from linprobe.evaluation.audit_canaries import (
     background_of,
     plant,
 )
-from linprobe.gradients.host import ARITHMETIC
+from linprobe.gradients.backend import ARITHMETIC
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Method, find_method

@@ -29,8 +29,8 @@ from scipy.optimize import brentq
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import binom, nct
 
-from linprobe.accounting.gaussian_dp import epsilon_of
-from linprobe.mechanisms.grid import GRID_BITS
+from linprobe.accounting.figures import epsilon_of
+from linprobe.mechanisms.noise import GRID_BITS
 from linprobe.options import MAX_EPSILON
 
 ALL = "all"

@@ -12,11 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.book import Entry
+from linprobe.accounting.book import Entry, spending
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import AppendOnlyFile, read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.accounting.spending import spending
 from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
@@ -81,7 +80,7 @@ class ComparisonFolder:
     def composed(self, delta: float) -> dict[str, Any]:
         """The total cost of all runs that ever were here, for a record or person private in all of them.
 
-        `linprobe budget` composes in the same way: see `linprobe.accounting.spending`.
+        `linprobe budget` composes in the same way: see `linprobe.accounting.book`.
 
         Returns: private_runs (runs that released something, killed and diverged ones included), not_private_runs,
             epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant, unit.

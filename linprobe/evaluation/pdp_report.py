@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from linprobe import atomic_files
 from linprobe.accounting.accountants import gaussian_figures
+from linprobe.accounting.book import Spending
 from linprobe.accounting.calibrate import calibrate, check_epsilon
 from linprobe.accounting.events import OWNER, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
-from linprobe.accounting.spending import Spending
 from linprobe.atomic_files import json_text, write_whole
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.mechanisms.gaussian import GaussianMechanism

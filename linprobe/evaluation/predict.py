@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from linprobe.atomic_files import plain_cell
 from linprobe.data.array_files import check_float32, open_array
+from linprobe.data.blocks import BLOCK_ROWS
 from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import extraction_of
 from linprobe.data.labels import MULTILABEL
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import shares_given
-from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between

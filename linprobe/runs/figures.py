@@ -46,11 +46,10 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta
 from linprobe.accounting.events import OWNER
+from linprobe.data.blocks import RawBlocks, Source, normalise_rows, whole_blocks
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.data.labels import MULTILABEL
 from linprobe.data.owners import Bounds
-from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.sources import RawBlocks, Source, whole_blocks
 from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms.correct_predictions import SHARE_STEP, TEST_ACCURACY, NoisyTest, held_out_counts
 from linprobe.mechanisms.gaussian import ClippedSum

@@ -52,7 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import normalise_rows
 from linprobe.errors import UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.score_histogram import TEST_AUROC

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from linprobe.accounting import book
-from linprobe.accounting.book import Cap, Check, Contents, Entry
+from linprobe.accounting.book import Cap, Check, Contents, Entry, Spending, refuse_above, spending
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.figures import cost_in_words
 from linprobe.accounting.ledger import Ledger
@@ -26,11 +26,9 @@ from linprobe.accounting.row_keys import (
     refuse_public,
     with_shared,
 )
-from linprobe.accounting.spending import Spending, refuse_above, spending
 from linprobe.atomic_files import alone, write_whole
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.row_checks import GroupRows
-from linprobe.data.row_digests import Commitment
+from linprobe.data.row_checks import Commitment, GroupRows
 from linprobe.errors import DataError, LinprobeError, Progress
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder

@@ -15,15 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting import calibrate
-from linprobe.accounting.book import Cap, Contents, Entry, read_book, set_cap
+from linprobe.accounting.book import Cap, Contents, Entry, read_book, rows_of_a_person, set_cap, spending, together
 from linprobe.accounting.calibrate import check_delta, check_epsilon
-from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
-from linprobe.accounting.spending import rows_of_a_person, spending, together
 from linprobe.data.dataset import DIGITS, open_features
-from linprobe.data.feature_file import is_hdf5
-from linprobe.data.shards import is_pattern
+from linprobe.data.feature_file import is_hdf5, is_pattern
 from linprobe.errors import DataError, LinprobeError, ParameterError, Progress, UsageError
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared

@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.book import Entry
+from linprobe.accounting.book import Entry, Spending
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.figures import NOUNS
-from linprobe.accounting.spending import Spending
-from linprobe.data.blocks import STORAGE, Precision
+from linprobe.data.blocks import STORAGE, ArraySource, Precision, Preprocessing, normalise_rows
 from linprobe.data.dataset import DIGITS, Dataset
-from linprobe.data.preprocessing import Preprocessing, normalise_rows
 from linprobe.data.rows import prepare
-from linprobe.data.sources import ArraySource
 from linprobe.errors import Progress
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource

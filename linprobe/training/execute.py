@@ -24,14 +24,11 @@ from linprobe.accounting.accountants import installed_version
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
-from linprobe.data.blocks import Precision
+from linprobe.data.blocks import Precision, Preprocessing, Source
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import Rows, prepare, prepare_shard
-from linprobe.data.sources import Source
 from linprobe.errors import DivergedError, UsageError
-from linprobe.gradients.backend import Backend
-from linprobe.gradients.host import choose_backend
+from linprobe.gradients.backend import Backend, choose_backend
 from linprobe.gradients.loss import check_weights
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest, correct_counts, correct_counts_sensitivity
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism

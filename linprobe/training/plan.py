@@ -33,15 +33,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import Accountant, round_up
-from linprobe.accounting.book import Entry
+from linprobe.accounting.book import EXAMPLES, Entry
 from linprobe.accounting.calibrate import Budget, calibrate, check_delta, check_epsilon, large_delta
-from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.gaussian_dp import largest_mu
-from linprobe.accounting.relations import REMOVED, Relation, converted
-from linprobe.accounting.spending import EXAMPLES
+from linprobe.accounting.events import REMOVED, Relation, Releases, converted
+from linprobe.accounting.figures import largest_mu, rounded_up
+from linprobe.data.blocks import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
@@ -270,7 +267,7 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
     """
     declared(RunOptions)["preset"].check(request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
-    given = _of_preset(request, method) if request.preset == "paper" else request
+    given = request if request.preset == "default" else _of_preset(request, method)
     known, options = arguments_of(method.options), dict(given.options or {})
     shared = {name: value for name in SHARED if (value := getattr(given, name)) is not None}
     method_options(method, options)
@@ -292,10 +289,10 @@ def _of_preset(request: TrainRequest, method: Method) -> TrainRequest:
     """The request with the settings of the AdaMix paper for all options that it leaves open."""
     if method.name not in PAPER_METHODS:
         raise UsageError(
-            f"preset paper is the AdaMix paper's, which has no {method.name}; leave it out, or choose one of "
-            f"{', '.join(PAPER_METHODS)}"
+            f"preset {request.preset} is the AdaMix paper's, which has no {method.name}; leave it out, or choose one "
+            f"of {', '.join(PAPER_METHODS)}"
         )
-    options = {**paper_options(method), **(request.options or {})}
+    options = {**paper_options(method, request.preset), **(request.options or {})}
     if options.get("subspace") == "none" and "subspace_dim" not in (request.options or {}):
         del options["subspace_dim"]  # the preset's, of a subspace that the caller turned off
     by_paper = method.spends and request.sigma is None and request.steps is None

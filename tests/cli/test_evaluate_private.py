@@ -12,7 +12,7 @@ import pytest
 
 import linprobe
 from linprobe.accounting.book import read_book
-from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.figures import epsilon_of
 from linprobe.errors import UsageError
 from linprobe.evaluation import private_test
 from linprobe.mechanisms.correct_predictions import SENSITIVITY

@@ -15,7 +15,7 @@ import pytest
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import selection_epsilon
-from linprobe.data.sources import ArraySource
+from linprobe.data.blocks import ArraySource
 from linprobe.errors import DivergedError, ParameterError
 from linprobe.gradients.geometry import Scale
 from linprobe.mechanisms import correct_predictions as mechanism

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.book import read_book
-from linprobe.data.sources import ArraySource
+from linprobe.data.blocks import ArraySource
 from linprobe.mechanisms.correct_predictions import correct_counts
 from linprobe.runs.figures import count_private
 from linprobe.runs.run_folder import read_run

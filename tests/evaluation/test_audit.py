@@ -16,9 +16,9 @@ import pytest
 
 from linprobe.accounting.accountants import PLD
 from linprobe.accounting.calibrate import Budget
+from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
-from linprobe.data.sources import ArraySource
 from linprobe.errors import ParameterError, PrivacyError, Silent, UsageError
 from linprobe.evaluation.audit import HOST_PATHS, audit, check_audit, play
 from linprobe.evaluation.audit_bounds import ALL, Trials, lower_bounds

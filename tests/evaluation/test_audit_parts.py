@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
+from linprobe.accounting.figures import epsilon_of, largest_mu
 from linprobe.errors import PrivacyError, Silent
 from linprobe.evaluation.audit import HOST_PATHS, PARTS, audit, check_audit
 from linprobe.gradients import second_order

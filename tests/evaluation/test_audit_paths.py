@@ -10,10 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import Budget
+from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
-from linprobe.data.sources import ArraySource
 from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, play
 from linprobe.evaluation.audit_canaries import plant
 from linprobe.gradients.clipped_sum import clipped_sum

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linprobe import AdaMix, NoisyGD, Prototypes
-from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.accounting.figures import largest_mu
 from linprobe.data import rows as rows_module
+from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import Rows, prepare_shard
-from linprobe.data.sources import ArraySource
 from linprobe.errors import UsageError
 from linprobe.methods.class_counts import (
     CLASS_COUNTS,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import normalise_rows
 from linprobe.runs import figures as module
 from linprobe.runs.figures import LABEL_METRICS, label_contradictions, label_figures, no_better_than_commonest_answers
 from linprobe.runs.manifest import fits

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.events import Releases
-from linprobe.data.sources import ArraySource
+from linprobe.data.blocks import ArraySource
 from linprobe.errors import UsageError
 from linprobe.runs import refined_weights as refinement
 from linprobe.runs.figures import class_scores

@@ -10,10 +10,9 @@ import pytest
 from linprobe import DPSGD, AdaMix, FullyPrivate, NoisyGD
 from linprobe.accounting.calibrate import calibrate
 from linprobe.data import rows
+from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, prepare_shard
-from linprobe.data.sources import ArraySource
 from linprobe.errors import DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.parallel import available_memory

@@ -40,8 +40,7 @@ def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = Linprobe
 
     Network file systems lock a file only if it is open for writing, and no folder.
 
-    Raises:
-        `error`: another process holds the lock; `busy` is the message. Not with `wait`, which waits for the lock.
+    Raises `error`: another process holds the lock; `busy` is the message. Not with `wait`, which waits for the lock.
     """
     if fcntl is None:
         return False
@@ -56,22 +55,14 @@ def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = Linprobe
 
 @contextmanager
 def held(
-    path: Path,
-    busy: str = "",
-    *,
-    create: bool = False,
-    error: type[LinprobeError] = LinprobeError,
-    wait: bool = False,
+    path: Path, busy: str = "", *, create: bool = False, error: type[LinprobeError] = LinprobeError, wait: bool = False
 ) -> Iterator[int | None]:
     """Lock an existing folder, or with `create` a lock file, inside the block. Forked children do not keep the lock.
 
     The previous holder may have removed or renamed `path` before the lock was obtained; the caller checks.
 
-    Yields:
-        The open descriptor; None on a system or file system without locks.
-
-    Raises:
-        `error`: another process holds the lock; `busy` is the message. With `wait` the block begins when it is free.
+    Yields: The open descriptor; None on a system or file system without locks.
+    Raises `error`: another process holds the lock; `busy` is the message. With `wait` the block begins when it is free.
     """
     if fcntl is None:
         yield None
@@ -95,8 +86,7 @@ def alone(path: Path) -> Iterator[None]:
     network file systems too. A process that is killed inside the block leaves that file behind. Another machine may be
     at work, so no process removes the file of another one.
 
-    Raises:
-        PrivacyError: another process has held it for `PATIENCE` seconds.
+    Raises PrivacyError: another process has held it for `PATIENCE` seconds.
     """
     with held(path, wait=True) as locked:
         if locked is not None:
@@ -155,11 +145,9 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
 
     Args:
         what: the kind of output, and flag: the one that names it, for messages.
-
-    Raises:
-        UsageError: the unfinished output, `.NAME.0123abcd.partial`, would have too long a name. LinprobeError: a file
-            is where a folder of the path would be, or folders of the path would have to be made in the root folder:
-            the path is then most likely mistyped, or a disk is not mounted.
+    Raises UsageError: the unfinished output, `.NAME.0123abcd.partial`, would have too long a name. LinprobeError: a
+    file is where a folder of the path would be, or folders of the path would have to be made in the root folder: the
+    path is then most likely mistyped, or a disk is not mounted.
     """
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
@@ -223,8 +211,7 @@ def sync_folder(folder: Path) -> None:
 def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading.
 
-    Raises:
-        OSError: missing, unreadable, or anything but a regular file: a link could lead anywhere, a FIFO never ends.
+    Raises OSError: missing, unreadable, or anything but a regular file: a link could lead anywhere, a FIFO never ends.
     """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if path.is_symlink():

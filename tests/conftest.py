@@ -28,18 +28,18 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import settings
 from jsonschema import Draft202012Validator
 
-from linprobe.accounting import accountants, spending
+from linprobe.accounting import accountants, book
 from linprobe.atomic_files import json_text
 from linprobe.cli import _terminal, run
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
 from linprobe.methods import METHODS
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs import guarantee
 from linprobe.runs.manifest import Manifest
-from linprobe.training import settings as plan_settings
+from linprobe.training import plan as plan_settings
 
 # the second run and each of some hundred processes would compile the package and its tests again
 sys.dont_write_bytecode = False
@@ -255,7 +255,7 @@ def own_books(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """The folder of the budget books of this test."""
     state = new_folder(tmp_path_factory, "state")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    monkeypatch.setattr(spending, "FITS", spending.Fits())
+    monkeypatch.setattr(book, "FITS", book.Fits())
     return state / "linprobe"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from linprobe.data.blocks import Block
-from linprobe.gradients.unit_sums import ClippedUnits, UnitClip
+from linprobe.gradients.clipped_sum import ClippedUnits, UnitClip
 
 
 def no_locks(patch: pytest.MonkeyPatch, number: int = errno.ENOLCK) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linprobe import DPLS, DPSGD, AdaMix, NoisyGD
-from linprobe.data.sources import ArraySource
+from linprobe.data.blocks import ArraySource
 from linprobe.errors import DataError, ParameterError, UsageError
 
 G = np.random.default_rng(2)

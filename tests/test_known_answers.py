@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from linprobe import native
-from linprobe.mechanisms.grid import EXTRA_BITS, UNSURE, nearest_cell
-from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.noise import EXTRA_BITS, UNSURE, NoiseSource, nearest_cell
 from tests.narrow_kernel import SOURCE, narrow_kernel, needs_compiler
 
 UPWARD, DOWNWARD, TO_ZERO = 0x800, 0x400, 0xC00  # of fesetround on x86-64

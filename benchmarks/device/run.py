@@ -25,8 +25,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from linprobe.data.blocks import narrowed
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import narrowed, normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.gradients.gpu import DeviceRows, GpuBackend, check_device
 from linprobe.mechanisms.gaussian import GaussianMechanism

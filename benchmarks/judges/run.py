@@ -30,7 +30,7 @@ import numpy as np
 
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
-from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.figures import epsilon_of
 from linprobe.errors import Silent
 from linprobe.evaluation.audit import played, subject_of
 from linprobe.evaluation.audit_bounds import guess, mu_lower_bound, one_run_bound, one_run_mu, summed

@@ -20,7 +20,7 @@ import torch
 from flint import arb, ctx
 from scipy.special import ndtri
 
-from linprobe.mechanisms.grid import LIBRARY
+from linprobe.mechanisms.noise import LIBRARY
 
 LEAST = 2.0**-21
 GRID = 2.0**-48

@@ -30,15 +30,15 @@ from tables import CURVES, DATA, TABLES, Table, arrays, dataset_of, fitted, sett
 
 from linprobe.accounting.calibrate import releases_cost
 from linprobe.cli._terminal import TerminalProgress
+from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import open_features
-from linprobe.data.sources import ArraySource
 from linprobe.evaluation.compare import compare_methods
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, MethodRow
 from linprobe.methods import METHODS
 from linprobe.options.requests import CompareRequest
 from linprobe.reporting.comparison import Result, Setting, summarise
 from linprobe.runs import run_folder
-from linprobe.runs.scores import class_scores, probabilities
+from linprobe.runs.figures import class_scores, probabilities
 from linprobe.training.execute import Trained
 
 HERE = Path(__file__).parent

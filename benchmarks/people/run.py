@@ -29,12 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
-from linprobe.data.blocks import Precision, narrowed
+from linprobe.accounting.figures import epsilon_of, largest_mu
+from linprobe.data.blocks import Precision, narrowed, normalise_rows
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.owners import by_owner
-from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows, Rows
 from linprobe.errors import Silent
 from linprobe.gradients.clipped_sum import clipped_sum

@@ -25,12 +25,10 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.calibrate import calibrate
-from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.figures import epsilon_of
 from linprobe.accounting.per_instance import ORDERS
-from linprobe.data.blocks import narrowed
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import BLOCK_ROWS, narrowed, normalise_rows
 from linprobe.data.rows import ArrayRows
-from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients.clipped_sum import WEIGHT_STEPS, clipped_sum
 from linprobe.gradients.rounding import SMALLEST_MARGIN
 from linprobe.mechanisms.gaussian import LEVELS

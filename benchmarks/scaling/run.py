@@ -32,9 +32,8 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.ledger import Ledger
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import SHARD_ROWS, normalise_rows
 from linprobe.data.rows import ArrayRows
-from linprobe.data.sources import SHARD_ROWS
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource

@@ -20,7 +20,7 @@ from random import Random
 import numpy as np
 from timing import shortest
 
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler

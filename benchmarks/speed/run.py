@@ -28,8 +28,7 @@ import peers
 from numpy.typing import NDArray
 from timing import Repeated, flags, machine, shortest
 
-from linprobe.data.blocks import STORAGE, Precision, aligned_empty, narrowed
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import STORAGE, Precision, aligned_empty, narrowed, normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from timing import machine
 
-from linprobe.data.blocks import STORAGE, aligned_empty, narrowed
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import STORAGE, aligned_empty, narrowed, normalise_rows
 from linprobe.data.rows import ArrayRows, Rows
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale

@@ -27,13 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.data.blocks import LazyBlock
+from linprobe.data.blocks import BLOCK_ROWS, LazyBlock, Preprocessing
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import StreamedRows
-from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import Silent
 from linprobe.options.requests import TrainRequest
 from linprobe.training.train import train_run

@@ -1,7 +1,7 @@
 """Accountants: releases in, epsilon out. The only file that imports dp_accounting and autodp.
 
 `GAUSSIAN` is Gaussian differential privacy, whose composition is exact. It is the accountant of record if all sums are
-over all rows: `gaussian_dp.py` has the formula and proven bounds.
+over all rows: `figures.py` has the formula and proven bounds.
 `PLD` is the distribution of the privacy loss on a grid, a proven bound: `loss_distribution.py`. It is the accountant of
 record if any sum is over a Poisson sample. `RENYI` uses dp-accounting's Renyi bounds, which are looser and need no
 grid. A second accountant cross-checks every epsilon of record. `AUTODP` gives a third opinion on sums over all rows,
@@ -10,7 +10,9 @@ grid. A second accountant cross-checks every epsilon of record. `AUTODP` gives a
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,14 +30,14 @@ import scipy
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.gaussian_dp import (
+from linprobe.accounting.figures import (
     LARGEST_MU,
     composed_mu,
     composed_rho,
     delta_of,
     epsilon_of,
     largest_mu,
+    rounded_up,
     upper_float,
 )
 from linprobe.accounting.loss_distribution import deltas_of_kinds, epsilon_of_kinds
@@ -178,9 +181,7 @@ class Accountant(ABC):
 
         Args:
             releases_at: from the noise multiplier to all releases. guess: only saves evaluations.
-
-        Raises:
-            PrivacyError: no multiplier spends at most `epsilon` and at least `LEAST_SHARE` of it.
+        Raises PrivacyError: no multiplier spends at most `epsilon` and at least `LEAST_SHARE` of it.
         """
         sigma = smallest_multiplier(
             lambda sigma: self.epsilon(releases_at(sigma), delta),
@@ -263,6 +264,46 @@ class _PrivacyLossDistribution(Accountant):
         return super().agrees(record, cross_check) and record <= most
 
 
+class _Later(ModuleType):
+    """Stands for a module that takes long to import, and imports it when something that is not here is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what the import system asks every module
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+class _Normal:
+    """scipy.stats.norm: its logcdf, which is log_ndtr of scipy.special, and the rest when it is asked for."""
+
+    def __init__(self) -> None:
+        self.logcdf = scipy.special.log_ndtr
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("scipy.stats").norm, name)
+
+
+@contextmanager
+def _light_imports() -> Iterator[None]:
+    """Let autodp and dp-accounting be imported without scipy.stats and dp_accounting.pld: 0.4 and 0.2 s of processor.
+
+    autodp's analytic Gaussian mechanism uses logcdf of scipy.stats, and dp_accounting.rdp nothing of either.
+    """
+    later = [_Later(name) for name in ("scipy.stats", "dp_accounting.pld") if name not in sys.modules]
+    for module in later:
+        sys.modules[module.__name__] = module
+        if module.__name__ == "scipy.stats":
+            module.norm = _Normal()  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module in later:
+            if sys.modules.get(module.__name__) is module:
+                del sys.modules[module.__name__]
+
+
 class _DPAccounting(Accountant):
     """An accountant of dp-accounting."""
 
@@ -317,7 +358,8 @@ class _RenyiDP(_DPAccounting):
     name, words, tolerance = "rdp", "Renyi DP (dp-accounting)", 1e-9
 
     def compose(self, kinds: Kinds, delta: float) -> Any:
-        from dp_accounting.rdp import RdpAccountant
+        with _light_imports():
+            from dp_accounting.rdp import RdpAccountant
 
         return _composed_by(RdpAccountant(), kinds)
 
@@ -338,7 +380,7 @@ class _AnalyticGaussian(_GaussianDP):
 
     def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
         """Epsilon; NaN if autodp finds none."""
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _light_imports():
             warnings.simplefilter("ignore")  # of its docstrings when it is compiled, and of its logarithms
             from autodp.dp_bank import get_eps_ana_gaussian
 
@@ -371,8 +413,7 @@ def accountant_versions() -> dict[str, str]:
 def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
     """The accountant of record: `auto` is `GAUSSIAN` if every sum is over all rows, else `PLD`.
 
-    Raises:
-        ParameterError: an unknown name, or an accountant that does not cover the releases.
+    Raises ParameterError: an unknown name, or an accountant that does not cover the releases.
     """
     if name == "auto":
         return GAUSSIAN if GAUSSIAN.covers(releases) else PLD
@@ -402,8 +443,7 @@ def third_opinion(
 def gdp_mu(releases: Sequence[Releases]) -> float:
     """mu of a composition of sums over all rows, dimensionless; 0 for no releases, infinity if one had no noise.
 
-    Raises:
-        ValueError: a sampled release, which has no mu.
+    Raises ValueError: a sampled release, which has no mu.
     """
     return composed_mu(_terms(releases))
 
@@ -470,7 +510,8 @@ def renyi_divergences(releases: tuple[Releases, ...]) -> tuple[float, ...]:
     """Renyi divergences of all `releases` together at `FILTER_ORDERS`, nats, by dp-accounting."""
     if any(release.noise_multiplier < NEGLIGIBLE_NOISE for release in releases):
         return (math.inf,) * len(FILTER_ORDERS)
-    from dp_accounting.rdp import RdpAccountant
+    with _light_imports():
+        from dp_accounting.rdp import RdpAccountant
 
     with _quiet():
         accountant = _composed_by(RdpAccountant(FILTER_ORDERS), _kinds(releases))
@@ -485,9 +526,10 @@ def repeated_epsilon(releases: tuple[Releases, ...], mean_repetitions: int, delt
 
     Papernot and Steinke 2022, Theorem 2 with eta = 1.
     """
-    from dp_accounting import ComposedDpEvent
-    from dp_accounting.dp_event import RepeatAndSelectDpEvent
-    from dp_accounting.rdp import RdpAccountant
+    with _light_imports():
+        from dp_accounting import ComposedDpEvent
+        from dp_accounting.dp_event import RepeatAndSelectDpEvent
+        from dp_accounting.rdp import RdpAccountant
 
     kinds = _kinds(releases)
     if any(multiplier < NEGLIGIBLE_NOISE for multiplier, _, _ in kinds):
@@ -602,7 +644,6 @@ def renyi_table(
     Mironov, Talwar, Zhang 2019, equation for integer orders alpha at multiplier sigma / share:
 
         exp((alpha - 1) D) = sum_k C(alpha, k) q^k (1 - q)^(alpha - k) exp((k^2 - k) / (2 (sigma/share)^2)).
-
     Returns: nats, proven upper bounds by ball arithmetic, shape (len(shares), len(orders)).
     """
     from flint import arb, arb_mat, ctx

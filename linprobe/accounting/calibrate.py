@@ -31,8 +31,7 @@ from linprobe.accounting.accountants import (
     round_up,
 )
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.options import DEFAULT_STEPS
 from linprobe.options import MAX_EPSILON as MAX_EPSILON
@@ -175,10 +174,8 @@ def calibrate(
         sampling_rate: q, in (0, 1].
         accountant: `auto`, or one of `ACCOUNTANTS`.
         others: further releases that the same budget pays for.
-
-    Raises:
-        ParameterError: a value outside its range. UsageError: both `noise_multiplier` and `steps`.
-        PrivacyError: `delta >= 1/n_private`, a multiplier too small for one step, or `others` that cost too much.
+    Raises ParameterError: a value outside its range. UsageError: both `noise_multiplier` and `steps`. PrivacyError:
+    `delta >= 1/n_private`, a multiplier too small for one step, or `others` that cost too much.
     """
     epsilon = check_epsilon(epsilon)
     delta = check_delta(delta, n_private)
@@ -324,12 +321,10 @@ def epsilons(sampling_rate: float, noise_multiplier: float, n_steps: int, delta:
         noise_multiplier: noise standard deviation divided by the clip norm, in (0, 10^9].
         n_steps: releases, from 1 to `MAX_STEPS`.
         delta: in (0, 1).
-
     Returns: epsilon by accountant, the accountant of record first: `gdp` if q = 1, then `pld` and `rdp`, and `autodp`
-        if q = 1 and it has an opinion. Infinity if the noise is too small for any figure.
+    if q = 1 and it has an opinion. Infinity if the noise is too small for any figure.
 
-    Raises:
-        ParameterError: a value outside its range.
+    Raises ParameterError: a value outside its range.
     """
     rate, sigma, count = check_sampling_rate(sampling_rate), check_sigma(noise_multiplier), check_steps(n_steps)
     if not 0 < delta < 1:
@@ -360,11 +355,8 @@ def plan_rates(
         sampling_rates: each in (0, 1]; duplicates count once.
         accountant: `auto`, or one of `ACCOUNTANTS`; `gdp` for rate 1 only.
         on_row: called after each row, for a progress bar.
-
     Returns: one row per rate, by rising rate.
-
-    Raises:
-        ParameterError: a value outside its range. PrivacyError: `delta >= 1/n_rows`, or a target out of reach.
+    Raises ParameterError: a value outside its range. PrivacyError: `delta >= 1/n_rows`, or a target out of reach.
     """
     if n_rows < 1:
         raise ParameterError(f"number of private rows is {n_rows}; allowed: a whole number of at least 1")

@@ -30,7 +30,6 @@ def convolved(parts: Sequence[tuple[Reals, int]]) -> tuple[Reals, float]:
 
     Args:
         parts: arrays of no negative number, shape (n,), and their counts, whose sum is at most 10^12.
-
     Returns: the convolution, shape (n,); a bound on the error of each of its values.
     """
     values, sizes = np.ones(1, dtype=np.complex128), np.ones(1)

@@ -46,8 +46,7 @@ class AppendOnlyFile:
     def append(self, line: str, *, sync: bool = True) -> None:
         """Append a line. The operating system has received it when this returns; with `sync` it is on the disk.
 
-        Raises:
-            OSError: it cannot be written; nothing of it is left.
+        Raises OSError: it cannot be written; nothing of it is left.
         """
         text, start = line.encode(), os.fstat(self.descriptor).st_size
         try:
@@ -100,8 +99,7 @@ class Ledger:
     def append(self, event: GaussianEvent) -> None:
         """Record `event`. The operating system has received it when this returns.
 
-        Raises:
-            PrivacyError: the run is resumed and had another event at this position.
+        Raises PrivacyError: the run is resumed and had another event at this position.
         """
         if self.position < len(self.events):
             before = self.events[self.position]
@@ -119,8 +117,7 @@ class Ledger:
     def advance(self, position: int) -> None:
         """Skip the first `position` events: the steps before the checkpoint are not repeated.
 
-        Raises:
-            PrivacyError: the file has fewer.
+        Raises PrivacyError: the file has fewer.
         """
         if position > len(self.events):
             raise PrivacyError(
@@ -171,9 +168,7 @@ def read_selection(path: Path, content: bytes | None = None) -> SelectionEvent |
 
     Args:
         content: of the file, if it has been read already.
-
-    Raises:
-        PrivacyError: the file is missing, or the selection is malformed or not alone.
+    Raises PrivacyError: the file is missing, or the selection is malformed or not alone.
     """
     try:
         with _opened(path, content) as stream:
@@ -211,9 +206,8 @@ def _is_selection(line: bytes) -> bool:
 def read_ledger(path: Path, content: bytes | None = None) -> list[GaussianEvent]:
     """Events of the ledger file at `path`; `content` as in `read_selection`.
 
-    Raises:
-        PrivacyError: the file is missing, a line is not an event with finite, positive figures, or the ledger
-            belongs to a private selection, which composes with no further release here.
+    Raises PrivacyError: the file is missing, a line is not an event with finite, positive figures, or the ledger
+    belongs to a private selection, which composes with no further release here.
     """
     events, number = [], 0
     try:
@@ -236,9 +230,8 @@ def read_ledger(path: Path, content: bytes | None = None) -> list[GaussianEvent]
 def event_of(line: bytes) -> GaussianEvent:
     """The event on one line of a ledger.
 
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is none, or a figure is not
-            allowed.
+    Raises ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is none, or a figure is
+    not allowed.
     """
     if len(line) > LONGEST_LINE:
         raise ValueError(f"it has {len(line)} bytes")

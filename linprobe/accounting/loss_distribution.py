@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.convolution import Reals, convolved, exponentials, gains
-from linprobe.accounting.gaussian_dp import upper_float
+from linprobe.accounting.figures import upper_float
 from linprobe.accounting.loss_grid import LARGEST_EXPONENT, Grid, Kind, Window, grid_for
 from linprobe.parallel.threads import blas_held_to_one_thread
 

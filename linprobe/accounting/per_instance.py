@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import renyi_table
 from linprobe.accounting.events import Releases
-from linprobe.accounting.gaussian_dp import upper_float
+from linprobe.accounting.figures import upper_float
 
 BISECTIONS = 60
 LOG_ROUNDING = 2.0**-46

@@ -28,10 +28,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, read_book, state_keys
+from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, read_book, spending, state_keys
 from linprobe.accounting.events import OWNER
 from linprobe.accounting.figures import cost_in_words, rounded_up
-from linprobe.accounting.spending import spending
 from linprobe.atomic_files import alone, open_regular, sync_folder, write_whole
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, read_fault
 
@@ -121,8 +120,7 @@ def keys_file(book: Path) -> Path:
 def read_keys(path: Path) -> RowKeys:
     """The keys in a file.
 
-    Raises:
-        DataError: a damaged file. LinprobeError: one that cannot be read for a reason outside it.
+    Raises DataError: a damaged file. LinprobeError: one that cannot be read for a reason outside it.
     """
     try:
         with open_regular(path) as stream:
@@ -154,9 +152,8 @@ def read_with_keys(book: Path, new: RowKeys | None = None) -> tuple[Contents, Ro
 
     Args:
         new: keys in place of a missing file, if they are those that the book states.
-
-    Raises:
-        DataError: a damaged book, damaged keys, or others than the book states: lost, or brought back from an old copy.
+    Raises DataError: a damaged book, damaged keys, or others than the book states: lost, or brought back from an old
+    copy.
     """
     path = keys_file(book)
     for attempt in range(ATTEMPTS):  # another process may write both meanwhile
@@ -215,8 +212,7 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
 def keyed_books(folder: Path) -> list[tuple[Path, Contents, RowKeys]]:
     """The books of a folder with their row keys, in the order of their names; those without keys are left out.
 
-    Raises:
-        DataError: a damaged book, damaged or lost keys, or keys without their book.
+    Raises DataError: a damaged book, damaged or lost keys, or keys without their book.
     """
     found = []
     for path in sorted(folder.glob(f"*{BOOK_SUFFIX}")):
@@ -262,8 +258,7 @@ class Account:
     def at(cls, path: Path, keys: RowKeys | None = None) -> Account:
         """The account of a book, with `keys` and the keys beside the book, if there are any.
 
-        Raises:
-            DataError: a damaged book; damaged, old or lost keys.
+        Raises DataError: a damaged book; damaged, old or lost keys.
         """
         known = read_with_keys(path, keys)[1]
         return cls(path, keys if known is None else known if keys is None else known.joined(keys))
@@ -274,10 +269,8 @@ class Account:
 
         Args:
             check: may raise, before any key is written.
-
-        Raises:
-            DataError: damaged keys. LinprobeError: they cannot be written. PrivacyError: the folder is held by another
-                process for too long.
+        Raises DataError: damaged keys. LinprobeError: they cannot be written. PrivacyError: the folder is held by
+        another process for too long.
         """
         if self.keys is None:
             yield
@@ -299,8 +292,7 @@ class Account:
     def shared(self) -> list[SharedBook]:
         """The other books of the folder that have a key in common with this one, in the order of their names.
 
-        Raises:
-            DataError: a damaged book, or damaged or lost keys.
+        Raises DataError: a damaged book, or damaged or lost keys.
         """
         found: list[SharedBook] = []
         if self.keys is None:
@@ -354,9 +346,8 @@ def recorded_totals(run: str, epsilon: float | None) -> tuple[str, str]:
 
     Args:
         run, epsilon: of the run.
-
     Returns: a line for a page, and one that is private: it counts runs on other files with some of the rows too, and
-        that two files have one row in common can tell who is in both.
+    that two files have one row in common can tell who is in both.
     """
     own = "no epsilon holds" if epsilon is None else rounded_up(epsilon)
     unknown = "the total of all runs on these rows is not known"

@@ -194,11 +194,8 @@ def calibrate_selection(
     Args:
         runs_at: from the epsilon of one run, at delta / m, to the releases of every possible budget.
         accountant: `auto`, or one of `ACCOUNTANTS`; it judges a single run.
-
     Returns: epsilon of one run at delta / m, the accountant, the event.
-
-    Raises:
-        PrivacyError: no budget of one run is small enough.
+    Raises PrivacyError: no budget of one run is small enough.
     """
     best: tuple[float, Accountant, SelectionEvent] | None = None
     one, low, high = epsilon / 2, 0.0, epsilon

@@ -22,23 +22,23 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from linprobe.accounting.book import refit_warning
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import RECORD
 from linprobe.accounting.ledger import Ledger
-from linprobe.accounting.spending import refit_warning
+from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
 from linprobe.data.feature_file import NO_LABEL
 from linprobe.data.labels import MULTILABEL
 from linprobe.data.owners import Bounds
-from linprobe.data.row_digests import RowHashes, share_a_row
+from linprobe.data.row_checks import RowHashes, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
-from linprobe.data.sources import ArraySource, Source
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
 from linprobe.options.declaration import arguments_of, estimator_name, hint
+from linprobe.runs.figures import class_scores, label_probabilities, probabilities
 from linprobe.runs.refined_weights import unrefinable
-from linprobe.runs.scores import class_scores, label_probabilities, probabilities
 from linprobe.training.arrays import (
     adjacent_people,
     check_range,
@@ -51,8 +51,7 @@ from linprobe.training.arrays import (
     people_of,
 )
 from linprobe.training.execute import Observer, Runtime, execute
-from linprobe.training.plan import Plan, plan_run, warnings_of
-from linprobe.training.settings import OF_LABELS, Settings
+from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
 HASHES = RowHashes()
 

@@ -189,11 +189,7 @@ def typer_function(name: str, *, bare: bool = False) -> Callable[..., None]:
 
 
 def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
-    """A request with the values of its flags.
-
-    Raises:
-        ParameterError: a value that is not allowed.
-    """
+    """A request with the values of its flags. Raises ParameterError: a value that is not allowed."""
     return request(**{name: _value(one, given[one.parameter]) for name, one in declared(request).items()})
 
 
@@ -312,8 +308,7 @@ class Everywhere:
 def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
     """The options of `EVERYWHERE` among some arguments, and the other arguments.
 
-    Raises:
-        UsageError: an option without its file, or twice.
+    Raises UsageError: an option without its file, or twice.
     """
     found: dict[str, Any] = {}
     others: list[str] = []
@@ -343,9 +338,7 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
 
     Args:
         parameters: of the command, as typer made them. commands: names of all commands.
-
-    Raises:
-        UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
+    Raises UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
     """
     content = _content(path)
     tables = {name: value for name, value in content.items() if isinstance(value, dict)}

@@ -37,7 +37,6 @@ class Watched:
     Args:
         lossy: lose what cannot be written in place of raising: a full disk or a reader that left must not end a paid
             run.
-
     Attributes:
         error: of the last write that failed; None without one.
     """
@@ -120,10 +119,8 @@ def printing(made: str, what: str = "its name") -> Iterator[None]:
 
     Args:
         made: what is complete and where, for the error; empty if the command writes nothing. what: goes to stdout.
-
-    Raises:
-        LinprobeError: stdout cannot be written; the text says that nothing else is missing. BrokenPipeError: its reader
-            has left, which is no error; the text is a line on stderr.
+    Raises LinprobeError: stdout cannot be written; the text says that nothing else is missing. BrokenPipeError: its
+    reader has left, which is no error; the text is a line on stderr.
     """
     try:
         yield
@@ -141,10 +138,7 @@ def printing(made: str, what: str = "its name") -> Iterator[None]:
 
 
 def print_made(what: str, place: object, facts: Any = None) -> None:
-    """Print the place of a complete output of the kind `what`, or with `facts` these as JSON.
-
-    Raises: as `printing`.
-    """
+    """Print the place of a complete output of the kind `what`, or with `facts` these as JSON. Raises as `printing`."""
     with printing(f"the {what} is complete in {place}", "its name" if facts is None else "its JSON object"):
         if facts is None:
             typer.echo(str(place))

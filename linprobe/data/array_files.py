@@ -66,8 +66,7 @@ def array_names(path: Path, opened: IO[bytes] | None = None) -> list[str]:
 def read_archive(path: Path, wanted: Collection[str] | None = None, opened: IO[bytes] | None = None) -> Arrays:
     """The arrays of an .npz file by name; only those `wanted`, if given. `opened` is the file, if it is open already.
 
-    Raises:
-        DataError: a damaged file, a pickle, or an array larger than its bytes in the file can stand for.
+    Raises DataError: a damaged file, a pickle, or an array larger than its bytes in the file can stand for.
     """
     arrays: Arrays = {}
     with (
@@ -114,8 +113,7 @@ def is_archive_of(content: bytes, arrays: Arrays) -> bool:
 def checked_arrays(path: Path, arrays: Arrays, **wanted: tuple[int, str]) -> list[NDArray[Any]]:
     """The arrays of the names wanted, each with its number of axes and kind.
 
-    Raises:
-        DataError: others in `arrays`, which were read from `path`.
+    Raises DataError: others in `arrays`, which were read from `path`.
     """
     for name, (axes, kind) in wanted.items():
         found = arrays.get(name)
@@ -128,8 +126,7 @@ def checked_arrays(path: Path, arrays: Arrays, **wanted: tuple[int, str]) -> lis
 def open_array(path: Path) -> NDArray[Any]:
     """The array of an .npy file, mapped into memory.
 
-    Raises:
-        DataError: a damaged file, a pickle, or a shape that its size contradicts.
+    Raises DataError: a damaged file, a pickle, or a shape that its size contradicts.
     """
     with reading(f"array file {path}", "write it again"):
         with path.open("rb") as stream:
@@ -162,8 +159,7 @@ def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None
 def load_torch(path: Path) -> Any:
     """What torch reads from a .pt file, without running its code. A tensor may be larger than the file: `tensor_fits`.
 
-    Raises:
-        DataError: a damaged file, or one that holds more than tensors and plain containers.
+    Raises DataError: a damaged file, or one that holds more than tensors and plain containers.
     """
     require("torch", f"file {path}")
     import torch
@@ -195,8 +191,7 @@ def tensor_fits(tensor: Any, path: Path) -> bool:
 def parquet_table(source: Path) -> Any:
     """The table in a Parquet file. Text stays in dictionaries: a text that stands in all rows is held once.
 
-    Raises:
-        DataError: the file declares more values than its bytes can stand for. UsageError: pyarrow is not installed.
+    Raises DataError: the file declares more values than its bytes can stand for. UsageError: pyarrow is not installed.
     """
     require("arrow", "a Parquet file")
     from pyarrow import parquet, types

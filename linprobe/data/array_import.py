@@ -30,10 +30,9 @@ from linprobe.data.array_files import (
     tensor_fits,
     too_large,
 )
-from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names
+from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names, data_set, open_hdf5, texts
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.hdf5_checks import data_set, open_hdf5, texts
 from linprobe.data.labels import (
     MULTICLASS,
     MULTILABEL,
@@ -98,8 +97,7 @@ class Columns:
 
         Only the training rows must have the column of owners.
 
-        Raises:
-            UsageError: no such column. DataError: no column of features.
+        Raises UsageError: no such column. DataError: no column of features.
         """
         labels = self.labels(names)
         needed = [*(("--label-column", label) for label in labels), ("--id-column", self.id)]
@@ -139,9 +137,7 @@ def read_arrays(
         columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
         progress: gets the lines of a CSV, and a note about each file with arrays that are not read.
         group: the group in the keys of a table; None for the group that it is named after.
-
-    Raises:
-        UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
+    Raises UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
     """
     arrays: Arrays = {}
     stems = [source.stem for source in sources if source.suffix in (".npy", ".pt")]
@@ -260,8 +256,7 @@ def _group_or_train(source: Path) -> str:
 def _read_named(source: Path, columns: Columns) -> Arrays:
     """The arrays that `columns` names, as training rows, or without `y` as rows without labels.
 
-    Raises:
-        UsageError: no such array, or a file of another kind. DataError: a file that cannot be read.
+    Raises UsageError: no such array, or a file of another kind. DataError: a file that cannot be read.
     """
     group = UNLABELLED if columns.y is None else "train"
     named = {"X": columns.x, "y": columns.y, "id": columns.id, OWNER: columns.owner}
@@ -361,9 +356,8 @@ def _read_table(source: Path, columns: Columns, progress: Progress, group: str) 
 def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
     """X, y and, where there are such columns, id and owner of one group, from CSV; a byte-order mark is skipped.
 
-    Raises:
-        UsageError: a missing column. DataError: two columns of one name, a line of another length, or a cell
-            that is no number, with its line.
+    Raises UsageError: a missing column. DataError: two columns of one name, a line of another length, or a cell that is
+    no number, with its line.
     """
     with source.open("rb") as stream:
         n_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
@@ -516,8 +510,7 @@ def _refuse_long(longest: int, where: str) -> None:
 def _text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str_]:
     """Texts as an array, which gives each of them the room of the longest.
 
-    Raises:
-        DataError: a text longer than LONGEST_ID, or an array far larger than the `stored` bytes of the file.
+    Raises DataError: a text longer than LONGEST_ID, or an array far larger than the `stored` bytes of the file.
     """
     longest = max(map(len, values), default=0)
     _refuse_long(longest, where)
@@ -582,10 +575,8 @@ def import_arrays(
         test_fraction: share of the rows, or of the people where rows have owners, to use for testing.
         shared_owners: people may have test rows and other rows; the fraction is then of rows.
         columns, progress: as in `read_arrays`.
-
-    Raises:
-        UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays, or rows that
-            are no finite float32.
+    Raises UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays, or rows that
+    are no finite float32.
     """
     where = ", ".join(map(str, sources))
     arrays = _read_groups(sources, test_fraction, columns, progress, by_row=shared_owners)
@@ -767,8 +758,7 @@ def _blocks(
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Flattened rows in `order` as float32, (b, features), each block with the place of its first row.
 
-    Raises:
-        DataError: NaN, infinity, or a number beyond float32, with its row in `x`.
+    Raises DataError: NaN, infinity, or a number beyond float32, with its row in `x`.
     """
     width = int(np.prod(x.shape[1:]))
     at_once = max(1, BLOCK_BYTES // (4 * max(1, width)))
@@ -782,8 +772,7 @@ def _blocks(
 def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
     """The owner of each row of a group as text, shape (n_rows,); None if none are given.
 
-    Raises:
-        DataError: another number of owners than rows, numbers that are not whole, or rows that show several people.
+    Raises DataError: another number of owners than rows, numbers that are not whole, or rows that show several people.
     """
     given = arrays.get(f"{OWNER}_{group}")
     if given is None:

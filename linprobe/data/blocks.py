@@ -1,4 +1,6 @@
-"""How rows are stored, and blocks of them, which a back end clips and sums.
+"""Blocks of rows: raw ones from a source, the map to training space, and stored blocks, which back ends clip and sum.
+
+The map acts on single rows and uses public constants only, so it costs no privacy.
 
 A unit is what is protected: a row, or all rows of one person. Where people are protected, a block holds whole people,
 and numbers and places of units are of people.
@@ -8,19 +10,126 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import repeat
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from linprobe.data.owners import Bounds
 from linprobe.errors import UsageError
 from linprobe.native import LIBRARY, KernelPeople, KernelRows, address
 from linprobe.options import Precision as Precision
 from linprobe.parallel.array_api import Array, double, namespace
+
+BLOCK_ROWS = 1024
+SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
+EVEN_ROWS = 2 * BLOCK_ROWS  # the last rows, fewer than SHARD_ROWS, are divided into two blocks for so many of them
+STEP_ROWS = BLOCK_ROWS // 8  # rows of a float32 sum, of which sizes of blocks are multiples
+
+RawBlocks = Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]
+
+
+def block_sizes(n_rows: int) -> list[int]:
+    """Rows in each block of a pass over `n_rows` rows.
+
+    The last rows are in an even number of blocks of about the same size, which two threads finish at the same time.
+    Sizes depend on places from the last multiple of SHARD_ROWS on, so that shards change none.
+    """
+    last = n_rows % SHARD_ROWS
+    whole = [min(BLOCK_ROWS, n_rows - last - start) for start in range(0, n_rows - last, BLOCK_ROWS)]
+    n_blocks = 2 * -(-last // EVEN_ROWS) if last > BLOCK_ROWS else 1
+    size = -(-last // (n_blocks * STEP_ROWS)) * STEP_ROWS
+    return whole + [min(size, last - start) for start in range(0, last, size or 1)]
+
+
+def whole_blocks(blocks: RawBlocks, sizes: Iterable[int] | None = None) -> RawBlocks:
+    """The same rows in blocks of the given `sizes`, or of `BLOCK_ROWS`; the last may be shorter.
+
+    Blocks of the right size are not copied.
+    """
+    wanted = repeat(BLOCK_ROWS) if sizes is None else iter(sizes)
+    waiting: list[tuple[NDArray[np.floating], NDArray[np.int64]]] = []
+    missing = next(wanted, BLOCK_ROWS)
+    for x, y in blocks:
+        start = 0
+        while len(y) - start >= missing:
+            waiting.append((x[start : start + missing], y[start : start + missing]))
+            start += missing
+            yield _concatenated(waiting)
+            waiting, missing = [], next(wanted, BLOCK_ROWS)
+        if start < len(y):
+            waiting.append((x[start:], y[start:]))
+            missing -= len(y) - start
+    if waiting:
+        yield _concatenated(waiting)
+
+
+def _concatenated(
+    blocks: list[tuple[NDArray[np.floating], NDArray[np.int64]]],
+) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
+    if len(blocks) == 1:
+        return blocks[0]
+    return np.concatenate([x for x, _ in blocks]), np.concatenate([y for _, y in blocks])
+
+
+class Source(Protocol):
+    """Raw rows with labels that can be read any number of times."""
+
+    n_rows: int
+    n_features: int
+
+    def blocks(self) -> RawBlocks:
+        """Blocks of raw rows (b, n_features) and class indices (b,), in order."""
+
+    def shard(self, start: int, stop: int) -> Source:
+        """The rows from `start` up to `stop`."""
+
+
+class ArraySource:
+    """Raw rows in memory: `x` (n_rows, n_features), class indices `y` (n_rows,)."""
+
+    def __init__(self, x: NDArray[np.floating], y: NDArray[np.int64]) -> None:
+        self._x, self._y = x, y
+        self.n_rows, self.n_features = x.shape
+
+    def shard(self, start: int, stop: int) -> ArraySource:
+        """The rows from `start` up to `stop`."""
+        return ArraySource(self._x[start:stop], self._y[start:stop])
+
+    def blocks(self) -> RawBlocks:
+        """All rows in blocks."""
+        for start in range(0, self.n_rows, BLOCK_ROWS):
+            here = slice(start, start + BLOCK_ROWS)
+            yield self._x[here], self._y[here]
+
+
+class ChainedSource:
+    """The rows of several sources, one after another."""
+
+    def __init__(self, *sources: Source) -> None:
+        self._sources = sources
+        self.n_rows = sum(source.n_rows for source in sources)
+        self.n_features = sources[0].n_features
+
+    def shard(self, start: int, stop: int) -> ChainedSource:
+        """The rows from `start` up to `stop`."""
+        shards, first = [], 0
+        for source in self._sources:
+            low, high = max(start - first, 0), min(stop - first, source.n_rows)
+            if low < high:
+                shards.append(source.shard(low, high))
+            first += source.n_rows
+        return ChainedSource(*shards)
+
+    def blocks(self) -> RawBlocks:
+        """All rows in blocks."""
+        for source in self._sources:
+            yield from source.blocks()
+
 
 CACHE_LINE = 64  # bytes
 STORAGE: dict[Precision, type[np.generic]] = {
@@ -44,8 +153,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
     """`x` rounded to `precision`, to nearest, ties to even; bfloat16 as its bits in uint16.
 
-    Raises:
-        UsageError: an unknown precision, or a number out of its range.
+    Raises UsageError: an unknown precision, or a number out of its range.
     """
     if precision not in STORAGE:
         raise UsageError(f"precision is {precision!r}; allowed: {', '.join(STORAGE)}")
@@ -130,8 +238,7 @@ class StoredRows:
     def for_kernel(self) -> KernelRows:
         """The kernel's argument. It holds addresses, so `self` must outlive it.
 
-        Raises:
-            ValueError: rows that are not contiguous or have no storage type, or places outside the rows.
+        Raises ValueError: rows that are not contiguous or have no storage type, or places outside the rows.
         """
         places, translation = self.places, self.translation
         if self.x.dtype not in STORED or not self.x.flags.c_contiguous:
@@ -235,8 +342,7 @@ class Block:
     def compact(self) -> Block:
         """The rows of the people in the sample. All people keep their places; those outside have no rows.
 
-        Raises:
-            ValueError: a block without a sample, or without people.
+        Raises ValueError: a block without a sample, or without people.
         """
         if self.sampled is None or self.bounds is None:
             raise ValueError("compact() is for a sample of people")
@@ -304,8 +410,7 @@ def inner_products(stored: Array, pairs: Pairs) -> Array:
 def paired(block: Block) -> Pairs:
     """The pairs of the rows of a block of people, with their inner products.
 
-    Raises:
-        ValueError: bounds that do not fit the rows.
+    Raises ValueError: bounds that do not fit the rows.
     """
     pairs, bounds = block.pairs, block.bounds
     if pairs is None or pairs.inner is None:
@@ -314,3 +419,139 @@ def paired(block: Block) -> Pairs:
         pairs = pairs_of(bounds) if pairs is None else pairs
         pairs = replace(pairs, inner=inner_products(block.stored, pairs))
     return pairs
+
+
+SMALLEST_FLOAT32_NORM = 1e-30
+BIAS_TOLERANCE = 1e-3
+SHORTEST_ROW = 0.4  # least typical norm of a row around the mean
+CACHED_ROWS = 64  # that every step of a map works on, so that they stay in the cache; no row depends on another
+SEGMENT = 32  # squares of a float32 sum
+SQUARES = (1e-20, 1e30)  # range in which float32 sums of squares neither overflow nor lose accuracy
+
+
+def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
+    """L2 norm of each row, shape (n,), float64, with a relative error of at most 1e-6 (1e-8 is usual).
+
+    Squares are summed in float32 in segments of `SEGMENT`, and the segments in float64. So the error is at most
+    SEGMENT + 1 roundings of 2^-24, halved by the root. Rows whose squares leave the range of float32 are summed in
+    float64. The norm of a row does not depend on other rows.
+    """
+    n_segments = x.shape[1] // SEGMENT
+    whole = n_segments * SEGMENT
+    segments = x[:, :whole].reshape(len(x), n_segments, SEGMENT)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # invalid: NaN and infinity, refused elsewhere
+        sums: NDArray[np.float64] = np.einsum("isj,isj->is", segments, segments).astype(np.float64).sum(axis=1)
+        sums += np.einsum("ij,ij->i", x[:, whole:], x[:, whole:])
+        odd = ~((sums > SQUARES[0]) & (sums < SQUARES[1]))
+        if odd.any():
+            wide = x[odd].astype(np.float64)
+            sums[odd] = np.einsum("ij,ij->i", wide, wide)
+    norms: NDArray[np.float64] = np.sqrt(sums)
+    return norms
+
+
+def normalise_rows(
+    x: NDArray[np.float32], norms: NDArray[np.float64] | None = None, out: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
+    """Each row divided by its L2 norm, or by its number in `norms` (n,), in `out` if given; a zero row stays zero."""
+    norms = row_norms(x) if norms is None else norms
+    extreme = (norms > 0) & ((norms < SMALLEST_FLOAT32_NORM) | (norms > 1 / SMALLEST_FLOAT32_NORM))
+    inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
+    unit: NDArray[np.float32] = aligned_empty(x.shape, np.float32) if out is None else out
+    np.multiply(x, inverse[:, None].astype(np.float32), out=unit)
+    # the inverse of such a norm leaves the range of float32
+    unit[extreme] = (x[extreme].astype(np.float64) / norms[extreme, None]).astype(np.float32)
+    return unit
+
+
+def default_intercept(n_features: int) -> float:
+    """The value of a bias column: 2 / sqrt(n_features), twice a typical feature of a unit row.
+
+    It is rounded to a power of 2, which every precision holds exactly.
+    """
+    return float(2.0 ** round(1 - np.log2(n_features) / 2))
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Map from raw feature rows to training space: L2-normalise, subtract a public centre and renormalise, add a bias.
+
+    Attributes:
+        centre: public or released mean of normalised rows, shape (n_features,), or None.
+        centred_norm: estimated mean norm of centred rows before they are renormalised; 1 without a centre.
+        intercept: value of the constant column appended last, part of the row's norm; 0 appends none.
+    """
+
+    centre: NDArray[np.float64] | None = None
+    centred_norm: float = 1.0
+    intercept: float = 0.0
+
+    def apply(self, raw: ArrayLike, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Rows in training space, float32, contiguous, from raw rows (n, n_features); in `out` if given."""
+        given = np.asarray(raw)
+        n_rows, width = given.shape
+        found = aligned_empty((n_rows, width + bool(self.intercept)), np.float32) if out is None else out
+        centre = None if self.centre is None else self.centre.astype(np.float32)
+        for start in range(0, n_rows, CACHED_ROWS):
+            here = slice(start, start + CACHED_ROWS)
+            x = widened(given[here]) if given.dtype == np.float16 else given[here].astype(np.float32, copy=False)
+            if centre is not None:
+                x = normalise_rows(x)
+                x -= centre
+            normalise_rows(x, out=found[here, :width])
+        found[:, width:] = self.intercept
+        return found
+
+    def around(self, mean: NDArray[np.float64], error: float) -> Preprocessing:
+        """This map with unit rows centred on `mean` (n_features,), a release whose noise has std `error` per entry.
+
+        The mean norm of centred rows follows from E ||x - m||^2 = 1 - ||m||^2, which the noise changes by 2 `error` or
+        so. A norm that is too large would let the bias of rare classes outweigh everything else.
+        """
+        least = min(SHORTEST_ROW**2, 2 * error)
+        return replace(self, centre=mean, centred_norm=math.sqrt(max(least, 1 - float(mean @ mean))))
+
+    @classmethod
+    def centred_on(cls, public_raw: ArrayLike) -> Preprocessing:
+        """Centre on the mean of public rows, shape (n_public, n_features)."""
+        x = normalise_rows(np.asarray(public_raw, dtype=np.float32)).astype(np.float64)
+        centre = x.mean(axis=0)
+        return cls(centre, float(np.linalg.norm(x - centre, axis=1).mean()) or 1.0)
+
+    def fold(
+        self, weights: NDArray[np.float64], offset: NDArray[np.float64] | float = 0.0
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Weights and bias for L2-normalised raw rows, from weights in training space; `offset` is added to the bias.
+
+        Training divides a centred row by its norm, which does not change the ranking of classes. Here the public mean
+        of these norms replaces it, so that scores have the right scale on average.
+
+        Returns: weights (n_features, n_classes) and bias (n_classes,), both float32; with a leading axis if `weights`
+            is a stack.
+        """
+        folded, bias = weights, np.zeros_like(weights[..., 0, :])
+        if self.intercept:
+            folded, bias = weights[..., :-1, :], self.intercept * weights[..., -1, :]
+        if self.centre is not None:
+            folded = folded / self.centred_norm
+            bias = bias - np.einsum("d,...dc->...c", self.centre, folded)
+        return folded.astype(np.float32), (bias + offset).astype(np.float32)
+
+    def unfold(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Inverse of `fold` for one set of weights.
+
+        Raises UsageError: a bias that this training space cannot express.
+        """
+        wide, offset = weights.astype(np.float64), bias.astype(np.float64) - float(np.mean(bias))
+        if self.intercept:
+            return np.concatenate([wide, offset[None] / self.intercept])
+        if self.centre is not None:
+            offset = offset + self.centre @ wide
+            offset -= offset.mean()
+            wide = wide * self.centred_norm
+        if np.abs(offset).max() > BIAS_TOLERANCE * max(1.0, float(np.abs(wide).max())):
+            raise UsageError(
+                f"the first model has a bias of up to {np.abs(offset).max():.3g}, which these rows cannot express; "
+                "give --intercept 1 --centre none, or the public rows and --centre it was trained with"
+            )
+        return wide

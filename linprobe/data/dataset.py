@@ -13,16 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import ChainedSource, Preprocessing, Source
 from linprobe.data.digits import write_digits
-from linprobe.data.feature_file import UNLABELLED, FeatureFile
+from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference, test_people
 from linprobe.data.owners import Bounds, capped, id_hashes, owner_bounds, refuse_both_sides
-from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.row_checks import GroupRows, check_rows, compare_test_rows, share_people, share_rows
-from linprobe.data.row_digests import Commitment
+from linprobe.data.row_checks import Commitment, GroupRows, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
-from linprobe.data.shards import ShardedFeatures, is_pattern
-from linprobe.data.sources import ChainedSource, Source
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
 from linprobe.options import OWNER, RECORD
 from linprobe.options.requests import DIGITS as DIGITS
@@ -210,9 +207,7 @@ def open_features(
 
     Args:
         whole: check every row first. labelled: refuse a file without training rows. progress: gets a note of the check.
-
-    Raises:
-        DataError: as `FeatureFile`, `ShardedFeatures` and `check_rows`, or unlabelled rows where labels are needed.
+    Raises DataError: as `FeatureFile`, `ShardedFeatures` and `check_rows`, or unlabelled rows where labels are needed.
     """
     if path is None or (str(path) == DIGITS and not path.exists()):
         with tempfile.TemporaryDirectory() as folder:
@@ -252,10 +247,9 @@ def dataset_of(
 
     Of the rows of `features` only private test rows are read, to compare them with public ones.
 
-    Raises:
-        UsageError: options that do not fit the files, or `owner` without owners. DataError: files that do not belong
-            together, rows of a person that are not adjacent, classes with fewer rows than `shots`.
-        PrivacyError: a person with private and with public rows, or a private test row that is public.
+    Raises UsageError: options that do not fit the files, or `owner` without owners. DataError: files that do not belong
+    together, rows of a person that are not adjacent, classes with fewer rows than `shots`. PrivacyError: a person with
+    private and with public rows, or a private test row that is public.
     """
     split = split or Split()
     # a method that joins public rows protects all rows
@@ -331,8 +325,7 @@ def public_shots(
     With `owners`, the people whose names have the lowest `id_hashes` are public with all of their rows, so that each
     class has at least `shots` public rows.
 
-    Raises:
-        DataError: a class has fewer than `shots` rows, or no private row would be left.
+    Raises DataError: a class has fewer than `shots` rows, or no private row would be left.
     """
     order = id_hashes(ids if owners is None else owners, split_seed)
     public = np.zeros(len(labels), dtype=bool)
@@ -443,10 +436,8 @@ def private_units(
     """The training rows that are not `taken` (n_train,) as public shots, and the person of each row.
 
     Returns: rows, and with unit `owner` where the rows of each person begin and the names; else None and no names.
-
-    Raises:
-        UsageError: `owner` without owners, or `per_owner_rows` without `owner`. DataError: rows of a person that are
-            not adjacent.
+    Raises UsageError: `owner` without owners, or `per_owner_rows` without `owner`. DataError: rows of a person that are
+    not adjacent.
     """
     keep, most = None if taken is None else ~taken, split.per_owner_rows
     if (split.unit or RECORD) == RECORD:

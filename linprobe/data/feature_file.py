@@ -1,38 +1,210 @@
-"""The feature file: HDF5 with `train`, optional `test` and `public` rows, and optional text weights.
+"""Feature files: HDF5 with `train`, optional `test` and `public` rows, optional text weights; one file, or shards.
 
-A file of new images has unlabelled `rows` instead.
+A file of new images has unlabelled `rows` instead. The schema is documented in `features/README.md`. Rows are read in
+blocks; memory use does not grow with their number.
 
-The schema is documented in `features/README.md`. Rows are read in blocks; memory use does not grow with their number.
+A file may come from a stranger. HDF5 data may lie in other files: behind external and soft links, in external storage,
+in virtual data sets. A FIFO there would never end. A data set may declare far more than the file stores. Test rows may
+be the bytes of the private rows. All of it is refused before memory is allocated.
+
+Shards, `shards/*.h5` in place of the path of a file, are read in the order of their names, as if their rows were in one
+file: the same digest, row keys, people and shards of processes. A process reads the rows of its own part only, and so
+only from the files that hold them.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import fields
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
-from linprobe.data.hdf5_checks import (
-    data_set,
-    find,
-    open_hdf5,
-    refuse_shared_storage,
-    text_attribute,
-    text_attributes,
-    texts,
-)
+from linprobe.data.array_files import MOST_COMPRESSED, too_large
+from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader, extraction_of, first_difference
 from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, TASKS, as_labels, check_stored
-from linprobe.data.owners import APART, SHARED
-from linprobe.errors import DataError, reading
+from linprobe.data.owners import APART, LONGEST_ID, SHARED
+from linprobe.errors import DataError, printable, read_fault, reading
+
+LONGEST_TEXT = 1 << 20  # characters of a text of a description
+MOST_CHUNK = 1 << 28  # bytes of one chunk, which is read whole
+AT_ONCE = 1 << 28  # bytes of text that one read may make
+FEWEST_AT_ONCE = 64
+while h5py.h5pl.size():  # a file must not make HDF5 load a library
+    h5py.h5pl.remove(0)
+
+
+def open_hdf5(path: Path, what: str) -> h5py.File:
+    """An HDF5 file, open for reading; `what` is its kind and path, for messages.
+
+    Raises DataError: not HDF5, truncated, or not closed by its writer. LinprobeError: it cannot be read for a reason
+    outside the file.
+    """
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        if (fault := read_fault(what, error)) is not None:
+            raise fault from None
+        if "already open for write" in str(error):
+            raise DataError(
+                f"{what} is being written, or its writer was killed; wait for the writer; if it has ended, make the "
+                "file again"
+            ) from None
+        wrong = "is truncated" if "truncated" in str(error) else "is not an HDF5 file"
+        raise DataError(f"{what} {wrong}; make it again with `linprobe import`") from None
+
+
+def find(file: h5py.File, path: Path, name: str) -> Any:
+    """The object `name` of a file, None if there is none.
+
+    Raises DataError: the name is a link, inside the file or out of it.
+    """
+    found: Any = file
+    for part in name.split("/"):
+        if not isinstance(found, h5py.Group) or part not in found.id:
+            return None
+        if not isinstance(found.get(part, getlink=True), h5py.HardLink):
+            raise DataError(f"{path}: {name} is a link; allowed: data in the file itself; copy it in")
+        found = found[part]
+    return found
+
+
+def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
+    """The data set `name` of a file, None if there is none; its content has not been read.
+
+    Raises DataError: it is a link, lies in another file, needs a plug-in, or declares more than the file stores.
+    """
+    found = find(file, path, name)
+    if not isinstance(found, h5py.Dataset):
+        return None
+    plan = found.id.get_create_plist()
+    if plan.get_external_count() or plan.get_layout() == h5py.h5d.VIRTUAL:
+        raise DataError(f"{path}: {name} lies in another file; allowed: data in the file itself; copy it in")
+    for code, _, _, filter_name in (plan.get_filter(place) for place in range(plan.get_nfilters())):
+        if not h5py.h5z.filter_avail(code):
+            called = printable(filter_name.decode("utf-8", "replace"))[:40] or "without a name"
+            raise DataError(
+                f"{path}: {name} is compressed by HDF5 filter {code} ({called}), which needs a plug-in; allowed: gzip, "
+                "lzf, or no compression; write it anew"
+            )
+    chunk = int(np.prod(found.chunks, dtype=object)) * found.dtype.itemsize if found.chunks else 0
+    if chunk > MOST_CHUNK:
+        raise DataError(
+            f"{path}: {name} has chunks of {chunk} bytes; allowed: {MOST_CHUNK}; write it with smaller ones"
+        )
+    declared, stored = int(found.size or 0) * found.dtype.itemsize, found.id.get_storage_size()
+    if too_large(declared, stored) or (declared and not stored):
+        raise DataError(
+            f"{path}: {name} declares {declared} bytes and {stored} are stored; allowed: {MOST_COMPRESSED} times the "
+            "stored ones; make the file again"
+        )
+    return found
+
+
+def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
+    """Refuse checked data sets, by name, that lie in the same bytes of the file.
+
+    Raises DataError: two of `sets` are one data set, or their bytes overlap.
+    """
+    objects: dict[Any, str] = {}
+    stored: list[tuple[int, int, str]] = []
+    for name, data_set in sets.items():
+        found = data_set.id
+        first = objects.setdefault(found, name)
+        if first != name:
+            raise DataError(f"{path}: {first} and {name} are one data set; allowed: a data set for each; copy one")
+        if found.get_create_plist().get_layout() == h5py.h5d.CHUNKED:
+            found.chunk_iter(lambda chunk, name=name: stored.append((chunk.byte_offset, chunk.size, name)))
+        elif found.get_offset() is not None:
+            stored.append((found.get_offset(), found.get_storage_size(), name))
+    end, last = 0, ""
+    for start, size, name in sorted(stored):
+        if start < end:
+            raise DataError(
+                f"{path}: {last} and {name} lie in the same bytes; allowed: bytes of its own for each; make it again"
+            )
+        end, last = start + size, name
+
+
+def text_attributes(attributes: h5py.AttributeManager, path: Path, names: Iterable[str]) -> dict[str, str]:
+    """`text_attribute` of each name."""
+    return {name: text_attribute(attributes, path, name) for name in names}
+
+
+def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, longest: int = LONGEST_TEXT) -> str:
+    """A text attribute, empty if it is absent.
+
+    Raises DataError: an array, another type, text that is not UTF-8, or more than `longest` characters.
+    """
+    if name not in attributes:
+        return ""
+    if attributes.get_id(name).shape != ():
+        raise DataError(f"{path}: {name} is no single text; make the file again")
+    value = attributes[name]
+    text = value.decode("utf-8") if isinstance(value, bytes) else value
+    if not isinstance(text, str):
+        raise DataError(f"{path}: {name} is {type(value).__name__}; allowed: text; make the file again")
+    if len(text) > longest:
+        raise DataError(f"{path}: {name} has {len(text)} characters; allowed: {longest}; make the file again")
+    text.encode("utf-8")  # h5py returns bytes that are no UTF-8 as surrogates
+    return text
+
+
+def texts(found: h5py.Dataset, path: Path, name: str, part: slice) -> list[str]:
+    """Record ids of the rows `part` of a checked data set of text.
+
+    Raises DataError: an id of more than LONGEST_ID bytes.
+    """
+    start, stop, _ = part.indices(len(found))
+    lengths = _stored_lengths(found, start, stop)
+    if lengths is not None:
+        _refuse_long(int(lengths.max(initial=0)), path, name)
+        return [str(one) for one in found.asstr()[start:stop]]
+    if h5py.check_string_dtype(found.dtype).length is None:
+        # one stored text may stand in every row
+        step = max(FEWEST_AT_ONCE, AT_ONCE // max(1, path.stat().st_size if path.is_file() else AT_ONCE))
+    else:
+        _refuse_long(found.dtype.itemsize, path, name)
+        step = stop - start
+    read: list[str] = []
+    for first in range(start, stop, max(1, step)):
+        some = [str(one) for one in found.asstr()[first : min(stop, first + step)]]
+        _refuse_long(max(map(len, some)), path, name)
+        read += some
+    return read
+
+
+def _stored_lengths(found: h5py.Dataset, start: int, stop: int) -> Any:
+    """Lengths of texts of variable length, in bytes, (b,), as the file states them; None if they are not at hand.
+
+    A row of such a data set is the length of its text, 4 bytes, and the place of its text in the file, 12 bytes.
+    """
+    contiguous = found.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
+    offset = found.id.get_offset()
+    variable = h5py.check_string_dtype(found.dtype).length is None
+    if not contiguous or not variable or offset is None or found.file.driver != "sec2" or not hasattr(os, "pread"):
+        return None
+    row = np.dtype([("length", "<u4"), ("place", "V12")])
+    if found.id.get_storage_size() != row.itemsize * len(found):
+        return None
+    stored = os.pread(found.file.id.get_vfd_handle(), row.itemsize * (stop - start), offset + row.itemsize * start)
+    return np.frombuffer(stored[: len(stored) // row.itemsize * row.itemsize], dtype=row)["length"]
+
+
+def _refuse_long(length: int, path: Path, name: str) -> None:
+    if length > LONGEST_ID:
+        raise DataError(f"{path}: {name} holds an id of {length} bytes; allowed: {LONGEST_ID}; shorten the ids")
+
 
 SCHEMA_VERSION = 1
 GROUPS = ("train", "test", "public")
@@ -71,10 +243,8 @@ class FeatureFile(FeatureReader):
 
     Args:
         shown_as: path for messages, if not `path`.
-
-    Raises:
-        DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
-            labels outside the declared classes, fewer than two classes.
+    Raises DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
+    labels outside the declared classes, fewer than two classes.
     """
 
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
@@ -308,8 +478,7 @@ class Extents:
     def of(cls, dataset: h5py.Dataset) -> Self | None:
         """Extents of a data set of shape (n_rows, n_features).
 
-        Returns:
-            None if rows are compressed, split between chunks, or not stored in this file.
+        Returns: None if rows are compressed, split between chunks, or not stored in this file.
         """
         file, plan = dataset.file, dataset.id.get_create_plist()
         usual = file.driver == "sec2" and not file.userblock_size and hasattr(os, "preadv")
@@ -355,3 +524,180 @@ class Extents:
     def _adjacent(self, chunk: int, row_bytes: int) -> bool:
         """Whether the next chunk follows directly in the file."""
         return bool(self._offsets[chunk + 1] == self._offsets[chunk] + self._chunk * row_bytes)
+
+
+ALIKE = ("class_names", "class_names_from", "ids_from", "normalisation", "test_rows", "task", "test_owners")
+Part = TypeVar("Part")
+
+
+def is_pattern(path: Path) -> bool:
+    """Whether a path names shards: it has `*`, `?` or `[`, and no file has this name."""
+    return glob.has_magic(str(path)) and not path.exists()
+
+
+def is_there(path: Path) -> bool:
+    """Whether a path is a file, or a pattern that matches one."""
+    return path.is_file() or (is_pattern(path) and bool(_matching(path)))
+
+
+def _matching(pattern: Path) -> list[Path]:
+    # Path.glob would find hidden files too, and half-written files are hidden
+    return [Path(name) for name in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207
+
+
+def shards_of(pattern: Path) -> list[Path]:
+    """The files that match a pattern, by name. DataError if there is none."""
+    paths = _matching(pattern)
+    if not paths:
+        raise DataError(
+            f"no file matches {pattern}; allowed: feature files; make them with `linprobe extract` or `linprobe import`"
+        )
+    return paths
+
+
+class ShardedFeatures(FeatureReader):
+    """The rows of several feature files, one file after another. Use as a context manager.
+
+    A group holds the rows of this group of every shard that has it, so that test rows may be in one shard of their own.
+
+    Raises DataError: as `FeatureFile`; or no file matches, or shards differ in classes, width, type of numbers, how
+    rows were made, labels, text weights, or in whether a group has owners.
+    """
+
+    def __init__(self, pattern: Path) -> None:
+        super().__init__()
+        self.path = pattern
+        self._open = ExitStack()
+        try:
+            self._shards = [self._open.enter_context(FeatureFile(path)) for path in shards_of(pattern)]
+            for shard in self._shards[1:]:
+                _refuse_different(self._shards[0], shard)
+            self._settle()
+        except BaseException:
+            self._open.close()
+            raise
+
+    def _settle(self) -> None:
+        first = self._shards[0]
+        self.description, self.n_features = first.description, first.n_features
+        groups = [name for name in (*GROUPS, UNLABELLED) if any(name in shard.sizes for shard in self._shards)]
+        self._ends = {name: list(accumulate(shard.sizes.get(name, 0) for shard in self._shards)) for name in groups}
+        self.sizes = {name: ends[-1] for name, ends in self._ends.items()}
+        if UNLABELLED in groups and len(groups) > 1:
+            raise DataError(
+                f"{self.path}: some shards hold rows with labels, and some without; allowed: one of the two; name "
+                "them apart"
+            )
+        self._with_owners = {name for name in groups if self._names_owners(name)}
+        self._text = self._text_weights()
+
+    def _having(self, group: str) -> list[FeatureFile]:
+        return [shard for shard in self._shards if group in shard.sizes]
+
+    def _names_owners(self, group: str) -> bool:
+        """Whether the group has owners, in every shard or in none."""
+        having = self._having(group)
+        without = [shard for shard in having if not shard.has_owners(group)]
+        if without and len(without) < len(having):
+            raise DataError(
+                f"{without[0].path} does not name the owners of its {group} rows, and other shards of {self.path} do; "
+                "allowed: owners in all or in none"
+            )
+        return not without
+
+    def _text_weights(self) -> NDArray[np.float32] | None:
+        stated = [(shard, text) for shard in self._shards if (text := shard.text_weights()) is not None]
+        for shard, text in stated[1:]:
+            if not np.array_equal(text, stated[0][1]):
+                raise DataError(
+                    f"{shard.path} has other text weights than {stated[0][0].path}; allowed: the same in every shard"
+                )
+        return stated[0][1] if stated else None
+
+    def _parts(self, group: str, part: slice) -> Iterator[tuple[FeatureFile, slice]]:
+        """The shards that hold rows `part` of a group, and where these are in the shard."""
+        start, stop, _ = part.indices(self.sizes[group])
+        ends = self._ends[group]
+        number = bisect_right(ends, start)
+        while start < stop:
+            first = ends[number] - self._shards[number].sizes.get(group, 0)
+            until = min(stop, ends[number])
+            if start < until:
+                yield self._shards[number], slice(start - first, until - first)
+            start, number = until, number + 1
+
+    def _joined(self, group: str, part: slice, read: Callable[[FeatureFile, str, slice], NDArray[Any]]) -> NDArray[Any]:
+        parts = list(self._parts(group, part)) or [(self._having(group)[0], slice(0, 0))]
+        found = [read(shard, group, here) for shard, here in parts]
+        if len(found) == 1:
+            return found[0]
+        joined = np.empty((sum(map(len, found)), *found[0].shape[1:]), dtype=found[0].dtype)
+        return np.concatenate(found, out=joined)  # of the very dtype, whose name is in the digest
+
+    def rows(self, group: str, part: slice) -> NDArray[np.floating]:
+        return self._joined(group, part, FeatureFile.rows)
+
+    def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
+        return self._joined(group, part, FeatureFile.labels)
+
+    def ids(self, group: str, part: slice = ALL) -> list[str]:
+        return [name for shard, here in self._parts(group, part) for name in shard.ids(group, here)]
+
+    def has_owners(self, group: str) -> bool:
+        return group in self._with_owners
+
+    def owners(self, group: str, part: slice = ALL) -> list[str]:
+        return [name for shard, here in self._parts(group, part) for name in shard.owners(group, here)]
+
+    def text_weights(self) -> NDArray[np.float32] | None:
+        return self._text
+
+    def image_keys(self, group: str) -> NDArray[np.uint8] | None:
+        return self._keys(group, FeatureFile.image_keys)
+
+    def source_keys(self, group: str) -> NDArray[np.uint8] | None:
+        return self._keys(group, FeatureFile.source_keys)
+
+    def _keys(
+        self, group: str, keys: Callable[[FeatureFile, str], NDArray[np.uint8] | None]
+    ) -> NDArray[np.uint8] | None:
+        """Digests of all shards; zeros, which equal no image, for rows of a shard that has none."""
+        having = [(shard, keys(shard, group)) for shard in self._having(group)]
+        width = next((found.shape[1] for _, found in having if found is not None), None)
+        if width is None:
+            return None
+        return np.concatenate(
+            [
+                np.zeros((shard.sizes[group], width), dtype=np.uint8) if found is None else found
+                for shard, found in having
+            ]
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+
+def _refuse_different(first: FeatureFile, other: FeatureFile) -> None:
+    """DataError unless two files can be shards of one data set."""
+    here, there = first.description, other.description
+    facts = {name: (getattr(here, name), getattr(there, name)) for name in ALIKE}
+    facts["width"] = first.n_features, other.n_features
+    facts["type of numbers"] = _dtype(first), _dtype(other)
+    for name, (mine, theirs) in facts.items():
+        if mine != theirs:
+            shown = [str(value) if len(str(value)) <= 60 else f"{str(value)[:60]} ..." for value in (theirs, mine)]
+            raise DataError(
+                f"{other.path} has {name.replace('_', ' ')} {shown[0]}, and {first.path} {shown[1]}; allowed: the same "
+                "in every shard"
+            )
+    differs = first_difference(extraction_of(here), extraction_of(there))
+    if differs is not None:
+        name, mine, theirs = differs
+        raise DataError(f"{other.path} has {name} {theirs}, and {first.path} {mine}; allowed: the same in every shard")
+
+
+def _dtype(features: FeatureFile) -> str:
+    return str(features.rows(next(iter(features.sizes)), slice(0, 0)).dtype)

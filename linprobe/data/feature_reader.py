@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe import __version__
+from linprobe.data.blocks import BLOCK_ROWS
 from linprobe.data.labels import MULTICLASS, MULTILABEL
 from linprobe.data.owners import APART, GIVEN, OWNER, SHARED, Bounds, owner_bounds
-from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError
 
 RECORDS_AT_ONCE = 1 << 16
@@ -364,8 +364,7 @@ def _shown(value: Any) -> str:
 def test_people(features: FeatureReader, unit: str | None) -> Bounds | None:
     """Where the private test rows of each person begin, shape (n_people + 1,); None if each row is a unit, or public.
 
-    Raises:
-        DataError: rows of a person that are not adjacent.
+    Raises DataError: rows of a person that are not adjacent.
     """
     if unit != OWNER or not features.description.private_test or not features.has_owners("test"):
         return None

@@ -60,9 +60,8 @@ class FeatureWriter:
 
     Attributes:
         note: after the block, a note about test rows that equal training rows, or None.
-
-    Raises:
-        DataError: the folder does not exist. At the end of the block also: what `scan` refuses. OSError: a full disk.
+    Raises DataError: the folder does not exist. At the end of the block also: what `scan` refuses. OSError: a full
+    disk.
     """
 
     def __init__(self, path: Path, description: Description, *, shown_as: Path | None = None) -> None:
@@ -109,9 +108,7 @@ class FeatureWriter:
             ids: one stable id per row; read after the last block.
             dtype: of a feature on disk.
             owners: the person of each row; rows of a person are adjacent. None if rows have no owners.
-
-        Raises:
-            DataError: no rows, no features, or another number of rows than `n_rows`. OSError: a full disk.
+        Raises DataError: no rows, no features, or another number of rows than `n_rows`. OSError: a full disk.
         """
         if n_rows < 1 or n_features < 1:
             raise DataError(

@@ -30,8 +30,7 @@ def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | 
 
     Text labels that are all among the declared class names stay text.
 
-    Raises:
-        DataError: a label that is neither a whole number nor text, with its row.
+    Raises DataError: a label that is neither a whole number nor text, with its row.
     """
     labels = {key: _plain(key, np.asarray(array)) for key, array in arrays.items() if key.startswith("y_")}
     texts = [array for array in labels.values() if array.dtype.kind == "U"]
@@ -78,8 +77,7 @@ def class_list(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | Non
 
     Whole test labels that begin at 0 count the classes; others are the names of the classes, in order.
 
-    Raises:
-        DataError: no names are declared, and there are no test labels.
+    Raises DataError: no names are declared, and there are no test labels.
     """
     if declared is not None:
         return tuple(declared), "declared"
@@ -107,8 +105,7 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArr
 
     Text is matched by name. Whole numbers are matched by name if all names are whole numbers; else they are indices.
 
-    Raises:
-        DataError: a label outside the classes, with its row; `key` says whose labels they are.
+    Raises DataError: a label outside the classes, with its row; `key` says whose labels they are.
     """
     listed = f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
     numbered = all(
@@ -147,9 +144,8 @@ def settle_matrix(
     The number of labels is the width of `y_train`, which is public like the number of features. Undeclared labels are
     named after their column: 0, 1, 2, ...
 
-    Raises:
-        DataError: groups of different widths, fewer than 2 labels or more than `MOST_LABELS`, another number of names,
-            or a value that is neither 0 nor 1.
+    Raises DataError: groups of different widths, fewer than 2 labels or more than `MOST_LABELS`, another number of
+    names, or a value that is neither 0 nor 1.
     """
     labels = {key: array for key, array in arrays.items() if key.startswith("y_")}
     shapes = {key: array.shape for key, array in labels.items()}

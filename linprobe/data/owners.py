@@ -84,9 +84,7 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
 
     Args:
         batches: the owner of each row, in row order. where: the rows, for the message.
-
-    Raises:
-        DataError: rows of an owner that are not adjacent, an empty name, or one that lists several people.
+    Raises DataError: rows of an owner that are not adjacent, an empty name, or one that lists several people.
     """
     starts: list[int] = []
     names: list[str] = []
@@ -127,9 +125,7 @@ def refuse_several(owners: Sequence[str], where: str, rows: Sequence[object] | N
     Args:
         owners: of rows, shape (n_rows,). where: the rows, for the message, which names rows and nobody. rows: their
             names, by default their places. known: a set of owners of other rows as well; None for `owners` alone.
-
-    Raises:
-        DataError: an owner that lists people.
+    Raises DataError: an owner that lists people.
     """
     each = set(owners)
     several = {owner for owner in each if names_several(owner, each if known is None else known)}
@@ -148,9 +144,7 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
     Args:
         test, others: owners of the test rows, and of training and public rows. where: the rows, for the message, which
             counts people and names nobody.
-
-    Raises:
-        DataError: a name is among both.
+    Raises DataError: a name is among both.
     """
     both = set(test).intersection(others)
     if both:
@@ -167,8 +161,7 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
     A row's side depends on its own id only. With `owner_of` it depends on its owner's name only, so that all rows
     of a person are on one side.
 
-    Raises:
-        UsageError: `fraction` is not between 0 and 1. DataError: all rows, or none, fall on the test side.
+    Raises UsageError: `fraction` is not between 0 and 1. DataError: all rows, or none, fall on the test side.
     """
     if not 0 < fraction < 1:
         raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
@@ -189,9 +182,8 @@ def divided(
 
     The column holds train, public, and one of `TEST_NAMES`.
 
-    Raises:
-        UsageError: both a column and a fraction, or neither; or as `test_side`. DataError: another value in the column,
-            two names for test rows, or no training row; or as `test_side`.
+    Raises UsageError: both a column and a fraction, or neither; or as `test_side`. DataError: another value in the
+    column, two names for test rows, or no training row; or as `test_side`.
     """
     if (named is None) == (fraction is None):
         raise UsageError(
@@ -218,8 +210,7 @@ def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> NDArray[
 
     The rows of a person depend on that person's ids and on `seed` only.
 
-    Raises:
-        UsageError: `most` is below 1.
+    Raises UsageError: `most` is below 1.
     """
     if most < 1:
         raise UsageError(f"per-owner-rows is {most}; allowed: 1 or more")

@@ -68,8 +68,7 @@ class RowWeights:
 def sample_weights(given: Any, n_rows: int) -> Weighting:
     """Weights by row, shape (n_rows,).
 
-    Raises:
-        DataError: another shape, a weight outside 0 to `MOST_WEIGHT`, or zeros only.
+    Raises DataError: another shape, a weight outside 0 to `MOST_WEIGHT`, or zeros only.
     """
     try:
         weights = np.asarray(given, dtype=np.float64)
@@ -93,10 +92,8 @@ def class_weights(
         given: weight by class; or text: `public`, `LABEL=WEIGHT,...`, or a JSON file with an object of weights.
         names: classes in label order. public: labels of the public rows, for `public`; None without such rows.
         what: what errors call it.
-
-    Raises:
-        ParameterError: text of another form, an unknown class, or a weight that is not a finite number of 0 or more.
-        DataError: a class without public rows, or a file that cannot be read.
+    Raises ParameterError: text of another form, an unknown class, or a weight that is not a finite number of 0 or more.
+    DataError: a class without public rows, or a file that cannot be read.
     """
     if isinstance(given, str) and given == OF_PUBLIC:
         counts = np.zeros(len(names)) if public is None else np.bincount(public, minlength=len(names))
@@ -128,10 +125,8 @@ def shares_given(given: str, names: Sequence[str]) -> Weighting:
 
     Args:
         given: `LABEL=SHARE,...`, or a JSON file with an object of shares. names: classes in label order.
-
-    Raises:
-        ParameterError: text of another form, an unknown class, or a share that is not a finite number above 0.
-        DataError: a file that cannot be read.
+    Raises ParameterError: text of another form, an unknown class, or a share that is not a finite number above 0.
+    DataError: a file that cannot be read.
     """
     named = _parsed(given, "prior")
     shares = class_weights(named, names, None, "prior")

@@ -19,20 +19,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from linprobe.data.blocks import (
+    BLOCK_ROWS,
+    SHARD_ROWS,
     STORAGE,
     Block,
     LazyBlock,
     Precision,
+    Preprocessing,
+    RawBlocks,
+    Source,
     Translation,
     aligned_empty,
+    block_sizes,
     narrowed,
     paired,
+    row_norms,
+    whole_blocks,
     widened,
 )
 from linprobe.data.owners import Bounds
-from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS, RawBlocks, Source, block_sizes, whole_blocks
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
 from linprobe.parallel.process_group import Group
@@ -464,9 +470,7 @@ def prepare(
     Args:
         processes: processes on this machine, each of which prepares a source of this size.
         weights: of the rows. streamed: keep no rows, though they fit in memory.
-
-    Raises:
-        UsageError: an unknown precision, one that cannot hold the bias column exactly, or numbers out of its range.
+    Raises UsageError: an unknown precision, one that cannot hold the bias column exactly, or numbers out of its range.
     """
     column = np.full((1, 1), preprocessing.intercept, dtype=np.float32)
     rounded = widened(narrowed(column, precision))
@@ -535,9 +539,7 @@ def prepare_shard(
     Args:
         bounds: rows of person u are bounds[u] to bounds[u + 1] of `source`. weights: of all rows of `source`.
         streamed: read the rows again in every pass, though they fit in memory.
-
-    Raises:
-        UsageError: more processes than blocks of `shard_units` units.
+    Raises UsageError: more processes than blocks of `shard_units` units.
     """
     if group.size == 1:
         whole = prepare(source, preprocessing, precision, weights=weights, streamed=streamed)

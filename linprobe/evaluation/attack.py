@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from linprobe.accounting.figures import NOUNS
 from linprobe.accounting.figures import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
+from linprobe.data.blocks import ArraySource, ChainedSource
 from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.sources import ArraySource, ChainedSource
 from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError
 from linprobe.evaluation.membership import (
     CONFIDENCE,
@@ -41,8 +41,7 @@ from linprobe.runs.manifest import UNIFORM
 from linprobe.runs.matching import features_of, private_mask, split_of
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 from linprobe.training.execute import execute
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Settings, plan_run
 
 PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publish"
 
@@ -50,12 +49,10 @@ PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publ
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private.
 
-    Returns: run, manifest_digest, method, attack, auc, auc_low, auc_high, tpr_at_fpr, tpr_limit_at_fpr,
-        tpr_limit_from (in words), compared (`rows` or `people`), members, non_members, confidence, shadows, epsilon,
-        delta, private_output.
-
-    Raises:
-        DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
+    Returns: run, manifest_digest, method, attack, auc, auc_low, auc_high, tpr_at_fpr, tpr_limit_at_fpr, tpr_limit_from
+        (in words), compared (`rows` or `people`), members, non_members, confidence, shadows, epsilon, delta,
+        private_output.
+    Raises DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
     """
     _check(request)
     inputs = (*inputs_of(request.run), request.features, request.public)

@@ -51,9 +51,9 @@ from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.accounting.per_instance import histogram_counts
 from linprobe.accounting.selection import selection_epsilon
+from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import Dataset, Split, dataset_of, open_features
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.sources import ArraySource
 from linprobe.errors import DivergedError, ParameterError, PrivacyError, Progress, UsageError
 from linprobe.evaluation.audit_bounds import Trials, lower_bounds
 from linprobe.evaluation.audit_canaries import (
@@ -66,7 +66,7 @@ from linprobe.evaluation.audit_canaries import (
     background_of,
     plant,
 )
-from linprobe.gradients.host import ARITHMETIC
+from linprobe.gradients.backend import ARITHMETIC
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Method, find_method
@@ -76,11 +76,10 @@ from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_STEPS, OWNER
 from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS, AuditRequest, TrainRequest
 from linprobe.parallel.process_group import Group, in_group
+from linprobe.runs.figures import count_private
 from linprobe.runs.release_rules import SELECTION
-from linprobe.runs.scores import count_private
 from linprobe.training.execute import Runtime, Trained, execute, released_histogram
-from linprobe.training.plan import Plan, plan_run
-from linprobe.training.settings import make_settings
+from linprobe.training.plan import Plan, make_settings, plan_run
 from linprobe.training.tune import chosen_run
 from linprobe.training.tuning import Selection, Tuning, selection_of
 
@@ -170,8 +169,7 @@ def played(
 ) -> tuple[Subject, Trials]:
     """Lines 1 and 2 for what a request names.
 
-    Raises:
-        ParameterError, UsageError: a method that adds no noise, or sizes that are not allowed.
+    Raises ParameterError, UsageError: a method that adds no noise, or sizes that are not allowed.
     """
     method = find_method(request.method)
     if not method.spends:

@@ -29,8 +29,8 @@ from scipy.optimize import brentq
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import binom, nct
 
-from linprobe.accounting.gaussian_dp import epsilon_of
-from linprobe.mechanisms.grid import GRID_BITS
+from linprobe.accounting.figures import epsilon_of
+from linprobe.mechanisms.noise import GRID_BITS
 from linprobe.options import MAX_EPSILON
 
 ALL = "all"
@@ -142,7 +142,6 @@ def mu_lower_bound(inside: NDArray[np.float64], outside: NDArray[np.float64], co
 
     Args:
         inside, outside: independent values, any shape. confidence: at least 1/2.
-
     Returns: at least 0, at most `LARGEST_MU`; 0 if a group has fewer than two values.
     """
     n_in, n_out = inside.size, outside.size

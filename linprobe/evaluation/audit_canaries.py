@@ -26,9 +26,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.sources import ArraySource, Source
 from linprobe.gradients.second_order import diagonal_places, parts_of
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, Projection, Release
@@ -153,7 +153,6 @@ class Adversary(GaussianMechanism):
 
     Args:
         hessian_scale: of the Hessians beside a gradient; see `linprobe.methods.dp_newton`.
-
     Attributes:
         scores: one array (canaries,) for each gradient release.
         others: scores in each other release, (canaries,), by its purpose.

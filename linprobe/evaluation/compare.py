@@ -32,14 +32,7 @@ from linprobe.data.row_checks import check_rows
 from linprobe.errors import LinprobeError, Progress, Silent, UsageError
 from linprobe.evaluation.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.evaluation.comparison_folder import ComparisonFolder, is_new_comparison, open_comparison
-from linprobe.evaluation.comparison_plan import (
-    PARAGON,
-    PUBLIC_BASELINE,
-    Planned,
-    check_request,
-    left_out,
-    plan_runs,
-)
+from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, Planned, check_request, left_out, plan_runs
 from linprobe.methods import METHODS
 from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest, name_of
@@ -59,8 +52,7 @@ from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import Manifest
 from linprobe.training.charge import BookFinder, book_of, preview
 from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines
-from linprobe.training.plan import plan_facts, plan_run
-from linprobe.training.settings import make_settings, refuse_other_encodings
+from linprobe.training.plan import make_settings, plan_facts, plan_run, refuse_other_encodings
 from linprobe.training.train import Ready, train_on
 from linprobe.training.tune import tune_on
 from linprobe.training.tuning import selection_of, settings_of
@@ -105,10 +97,8 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     Returns: out, composed, commonest_class and commonest_share (of the public test rows), balanced_limit (balanced
         accuracy above which a row is clearly better than one class for all rows), summary (one object for each row,
         setting and epsilon), runs (one object each), figures; if requested attacks, one object for each run, private.
-
-    Raises:
-        UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
-            finished runs are kept, and the same command continues.
+    Raises UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
+    finished runs are kept, and the same command continues.
     """
     with _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
@@ -139,8 +129,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
 def _opened(request: CompareRequest) -> Iterator[_Comparison]:
     """Check a request, open its files and plan its runs. Nothing is trained or written.
 
-    Raises:
-        UsageError, ParameterError: an invalid request. DataError: a file that cannot be read.
+    Raises UsageError, ParameterError: an invalid request. DataError: a file that cannot be read.
     """
     check_request(request)
     refuse_other_encodings([request.folder, *request.public])
@@ -214,8 +203,7 @@ def _public_digest(features: Features) -> str:
 def _train(run: Planned, features: Features, other: Features) -> Path:
     """Train a planned run; returns its folder.
 
-    Raises:
-        UsageError: another process has finished the same run. LinprobeError: training failed.
+    Raises UsageError: another process has finished the same run. LinprobeError: training failed.
     """
     with ExitStack() as stack:
         other = None if run.request.public is None else _rows(stack, other)
@@ -365,11 +353,8 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
     Returns: as `rows_facts` of the first run, without method and why; rows (one object for each method, setting and
         epsilon with missing runs: method, shots, public, epsilon, runs, plans); finished, missing and not_private
         (numbers of runs); together (runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with the
-        missing ones);
-        out, book (None if there is none yet); seconds (of the steps of `timed` runs); warnings.
-
-    Raises:
-        LinprobeError: as `compare`, before its first run.
+        missing ones); out, book (None if there is none yet); seconds (of the steps of `timed` runs); warnings.
+    Raises LinprobeError: as `compare`, before its first run.
     """
     with _opened(request) as found:
         request = found.request

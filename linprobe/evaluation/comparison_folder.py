@@ -12,16 +12,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.book import Entry
+from linprobe.accounting.book import Entry, spending
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import AppendOnlyFile, read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.accounting.spending import spending
 from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.options import RECORD
-from linprobe.runs import per_record_file
+from linprobe.runs import run_folder
 from linprobe.runs.check import check_run
 from linprobe.runs.manifest import LEDGER, Manifest
 from linprobe.runs.run_folder import RunFolder
@@ -81,7 +80,7 @@ class ComparisonFolder:
     def composed(self, delta: float) -> dict[str, Any]:
         """The total cost of all runs that ever were here, for a record or person private in all of them.
 
-        `linprobe budget` composes in the same way: see `linprobe.accounting.spending`.
+        `linprobe budget` composes in the same way: see `linprobe.accounting.book`.
 
         Returns: private_runs (runs that released something, killed and diverged ones included), not_private_runs,
             epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant, unit.
@@ -93,8 +92,7 @@ class ComparisonFolder:
     def entries(self) -> list[Entry]:
         """All runs that ever were here, killed and diverged ones included.
 
-        Raises:
-            PrivacyError: a ledger that cannot be read.
+        Raises PrivacyError: a ledger that cannot be read.
         """
         # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
         kept = [path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{LEDGER}")]
@@ -154,9 +152,8 @@ class ComparisonFolder:
 def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
     """Whether `out` is still free for a new comparison. Nothing is written.
 
-    Raises:
-        UsageError: it holds another comparison, or something else. DataError: a damaged file. LinprobeError: see
-            `check_place`.
+    Raises UsageError: it holds another comparison, or something else. DataError: a damaged file. LinprobeError: see
+    `check_place`.
     """
     check_place(out, "comparison")
     stated = out / STATED
@@ -178,9 +175,8 @@ def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
 def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> Iterator[ComparisonFolder]:
     """Create or continue the comparison in `out`, locked for this process.
 
-    Raises:
-        UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a run
-            in it does not verify. DataError: a damaged file.
+    Raises UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a
+    run in it does not verify. DataError: a damaged file.
     """
     is_new = is_new_comparison(out, of)
     try:
@@ -232,7 +228,7 @@ def _commit(path: Path, features: FeatureReader) -> None:
     content = hashlib.sha256("".join(features.digest(group) for group in features.sizes).encode()).hexdigest()
     if not path.exists():
         key = secrets.token_bytes(32)
-        value = {"private": True, "key": key.hex(), "commitment": per_record_file.commitment(key, content)}
+        value = {"private": True, "key": key.hex(), "commitment": run_folder.commitment(key, content)}
         write_json(path, value, private=True)
         return
     try:
@@ -240,7 +236,7 @@ def _commit(path: Path, features: FeatureReader) -> None:
         key, commitment = bytes.fromhex(held["key"]), held["commitment"]
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}); give --out a new folder") from None
-    if per_record_file.commitment(key, content) != commitment:
+    if run_folder.commitment(key, content) != commitment:
         raise PrivacyError(
             f"{features.path} does not hold the rows that {path.parent} compares; find the right file, or give --out a "
             "new folder"

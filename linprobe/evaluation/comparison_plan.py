@@ -20,7 +20,7 @@ from linprobe.options import RECORD
 from linprobe.options.requests import COMPARED, CompareRequest, TrainRequest, name_of
 from linprobe.reporting.comparison import Setting
 from linprobe.runs.run_folder import RunFolder
-from linprobe.training.settings import make_settings, method_options
+from linprobe.training.plan import make_settings, method_options
 from linprobe.training.tuning import Tuning, option_kinds, settings_of, typed
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
@@ -192,8 +192,7 @@ def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) ->
 
     A baseline that cannot run is left out, and a method that the request does not name.
 
-    Raises:
-        UsageError: a row that was asked for needs public rows, and there are none.
+    Raises UsageError: a row that was asked for needs public rows, and there are none.
     """
     asked = {row.name: row for row in rows_of(request)}
     if not public_rows and request.methods is None:

@@ -122,10 +122,7 @@ def onnx_bytes(probe: Probe) -> bytes:
         graph.nodes,
         "linprobe",
         [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["rows", probe.weights.shape[-2]])],
-        [
-            answer,
-            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["rows", n_classes]),
-        ],
+        [answer, helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["rows", n_classes])],
         graph.constants,
     )
     opsets = [helper.make_opsetid("", OPSET)]
@@ -167,11 +164,9 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
     """Write a verified run to a file; a run that is not private is exported with a warning.
 
     Returns: the note that the file holds.
-
-    Raises:
-        UsageError: an unknown format or one whose package is missing, a run too large for the format, or see
-            `new_files` and `temperature_of`. PrivacyError: the run does not verify.
-            DataError: not a run folder, or see `temperature_of`.
+    Raises UsageError: an unknown format or one whose package is missing, a run too large for the format, or see
+    `new_files` and `temperature_of`. PrivacyError: the run does not verify. DataError: not a run folder, or see
+    `temperature_of`.
     """
     to = _format_of(request)
     require_for({"to": to})

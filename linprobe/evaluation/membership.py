@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
 
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import normalise_rows
 
 FALSE_POSITIVE_RATES = (0.001, 0.01)
 CONFIDENCE = 0.95
@@ -43,7 +43,7 @@ def log_odds(
 
     Args:
         blocks: rows (b, n_features) and class indices (b,).
-        weights, bias: one set or a stack of voters, as in `linprobe.runs.scores`.
+        weights, bias: one set or a stack of voters, as in `linprobe.runs.figures`.
     """
     stack = weights.reshape(-1, *weights.shape[-2:])
     offsets = bias.reshape(len(stack), -1)

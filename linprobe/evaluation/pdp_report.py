@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from linprobe import atomic_files
 from linprobe.accounting.accountants import gaussian_figures
+from linprobe.accounting.book import Spending
 from linprobe.accounting.calibrate import calibrate, check_epsilon
 from linprobe.accounting.events import OWNER, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
-from linprobe.accounting.spending import Spending
 from linprobe.atomic_files import json_text, write_whole
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.mechanisms.gaussian import GaussianMechanism
@@ -37,19 +37,20 @@ from linprobe.options.requests import PdpReportRequest, name_of
 from linprobe.reporting import plots
 from linprobe.runs import signature
 from linprobe.runs.check import check_run, check_signature, refuse_interrupted
-from linprobe.runs.claim import claimed, refuse_existing
 from linprobe.runs.guarantee import accountant_of, guarantee_text
 from linprobe.runs.manifest import CARD, LEDGER, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
-from linprobe.runs.per_record_file import write_per_record
 from linprobe.runs.release_rules import HISTOGRAM
 from linprobe.runs.run_folder import (
     RUN_ID,
     RunFolder,
+    claimed,
     inputs_of,
     new_files,
     new_run_folder,
     read_run,
+    refuse_existing,
     write_manifest,
+    write_per_record,
     writing,
 )
 from linprobe.training.charge import charge_histogram, preview_histogram
@@ -88,10 +89,8 @@ def publish(
     The charge is written to the budget book and the ledger before the noise is drawn.
 
     Returns: the histogram, and the manifest of the run with it.
-
-    Raises:
-        PrivacyError: a run that is not private, or one that does not match its manifest; or see `refuse_moving`.
-        UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
+    Raises PrivacyError: a run that is not private, or one that does not match its manifest; or see `refuse_moving`.
+    UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
     """
     manifest, key = run.manifest, signing_key(run, sign)
     events, planned = _planned(run, epsilon)
@@ -130,8 +129,7 @@ def publish(
 def preview_publication(run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None) -> Publication:
     """What `publish` would charge and write; nothing is drawn, charged or written.
 
-    Raises:
-        LinprobeError: as `publish`.
+    Raises LinprobeError: as `publish`.
     """
     key = signing_key(run, sign)
     events, planned = _planned(run, epsilon)
@@ -190,9 +188,8 @@ def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
 
     The signature is checked, so that an edited manifest is never signed.
 
-    Raises:
-        PrivacyError: a run that is not private. UsageError: a signed run without a key, or a key for a run that is not
-            signed.
+    Raises PrivacyError: a run that is not private. UsageError: a signed run without a key, or a key for a run that is
+    not signed.
     """
     if not run.manifest.private:
         raise PrivacyError(
@@ -274,9 +271,8 @@ class PdpReport:
 def pdp_report(request: PdpReportRequest) -> PdpReport:
     """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
 
-    Raises:
-        UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
-            PrivacyError: a histogram of a run that is not private.
+    Raises UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
+    PrivacyError: a histogram of a run that is not private.
     """
     with _checked_files(request):
         return _pdp_report(request)
@@ -288,9 +284,7 @@ def dry_run_of_report(request: PdpReportRequest) -> DryRun:
     Returns: run, records, epsilon and delta of the run (epsilon None if it is not private); publish_epsilon; with it
         noise_std, epsilon_after, file and signed; together (runs, epsilon, delta and epsilon_by_unit of all runs of the
         budget book with the histogram); book; private_files (`csv` and `plot`).
-
-    Raises:
-        LinprobeError: as `pdp_report`.
+    Raises LinprobeError: as `pdp_report`.
     """
     with _checked_files(request):
         run = _loaded(request.run)

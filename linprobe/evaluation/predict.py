@@ -13,18 +13,26 @@ from numpy.typing import NDArray
 
 from linprobe.atomic_files import plain_cell
 from linprobe.data.array_files import check_float32, open_array
+from linprobe.data.blocks import BLOCK_ROWS
 from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import extraction_of
 from linprobe.data.labels import MULTILABEL
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import shares_given
-from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
 from linprobe.runs import run_folder
-from linprobe.runs.figures import class_figures, figures_by_task, no_better_than_guessing
+from linprobe.runs.figures import (
+    class_figures,
+    class_scores,
+    figures_by_task,
+    fit_temperature,
+    label_probabilities,
+    no_better_than_guessing,
+    probabilities,
+)
 from linprobe.runs.manifest import TRAINED, UNIFORM
 from linprobe.runs.matching import (
     check_fits,
@@ -37,7 +45,6 @@ from linprobe.runs.matching import (
 )
 from linprobe.runs.refined_weights import gathered, refined_weights
 from linprobe.runs.refinement import kept_shares, known_of, refuse_unrefinable
-from linprobe.runs.scores import class_scores, fit_temperature, label_probabilities, probabilities
 from linprobe.training.charge import refuse_private_in_books
 
 
@@ -63,12 +70,9 @@ def predict_rows(
         calibrate: feature file whose public rows give the temperature. prior: as in `bias_for`.
         together: refine the weights on these rows first, and give the rows the classes that they have together. The
             rows are then needed in memory, up to a number at which a fixed part of them refines.
-
-    Raises:
-        DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
-            `temperature_of`.
-        UsageError: an unknown group, a group of an array, a temperature for a run that votes, or a prior for a run
-            without class counts.
+    Raises DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
+    `temperature_of`. UsageError: an unknown group, a group of an array, a temperature for a run that votes, or a prior
+    for a run without class counts.
     """
     if group is not None and features.suffix == ".npy":
         raise UsageError(f"option --group {group} does nothing for {features}, whose rows have no groups; leave it out")
@@ -212,16 +216,12 @@ def evaluate_run(
     Args:
         allow_other: score rows that were extracted with other settings than the run's rows; a note says so.
         calibrate: feature file whose public rows give the temperature. prior: as in `bias_for`.
-
     Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`; for a run with class counts,
         by_prior: test_accuracy and balanced_accuracy for the class shares of training, `train`, and for equal ones,
         `uniform`.
-
-    Raises:
-        DataError, UsageError: see `temperature_of`. UsageError: a prior for a run without class counts.
-        DataError: the file has other classes or another number of features than the run, rows made otherwise, no test
-            rows, or test rows or people that the run was trained on.
-        PrivacyError: its test rows are private.
+    Raises DataError, UsageError: see `temperature_of`. UsageError: a prior for a run without class counts. DataError:
+    the file has other classes or another number of features than the run, rows made otherwise, no test rows, or test
+    rows or people that the run was trained on. PrivacyError: its test rows are private.
     """
     run = run_folder.read_run(folder)
     bias = bias_for(run, prior)
@@ -253,10 +253,8 @@ def bias_for(run: run_folder.RunFolder, prior: str | None) -> NDArray[np.float32
     Args:
         prior: `train`, the estimated shares of the private rows; `uniform`; shares as in `shares_given`; or None for
             the bias as it is.
-
-    Raises:
-        UsageError: a run without class counts, or whose scores are no log-odds. ParameterError, DataError: as
-            `shares_given`.
+    Raises UsageError: a run without class counts, or whose scores are no log-odds. ParameterError, DataError: as
+    `shares_given`.
     """
     return _moved(run, prior)[0]
 
@@ -298,10 +296,8 @@ def temperature_of(
     Args:
         bias: of the scores that are predicted; None for that of the run.
         allow_other: fit on rows that were extracted with other settings than the rows of the run, with a note.
-
-    Raises:
-        UsageError: a run that votes, or a multilabel run. DataError: a file without the group `public`, with other
-            classes, other settings of extraction, or another number of features. PrivacyError: a row that is private.
+    Raises UsageError: a run that votes, or a multilabel run. DataError: a file without the group `public`, with other
+    classes, other settings of extraction, or another number of features. PrivacyError: a row that is private.
     """
     if public is None:
         return 1.0

@@ -22,10 +22,9 @@ from linprobe.options.requests import ReleaseRequest
 from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs import signature
 from linprobe.runs.check import check_signature, verified
-from linprobe.runs.claim import claimed
 from linprobe.runs.manifest import CARD, MANIFEST, MODEL, NAMED_FILES, PAGES, SIGNATURE, VERIFY_PAGE
 from linprobe.runs.officer_page import officer_page
-from linprobe.runs.run_folder import RunFolder, write_manifest
+from linprobe.runs.run_folder import RunFolder, claimed, write_manifest
 
 MODEL_ARRAYS = {"weights", "bias"}
 WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}
@@ -65,11 +64,9 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
     them, or the request gives a key or words of the publisher, they are written anew, and the manifest is sealed again.
 
     Returns: release, files (their names), run_id (of the run, in the budget book), epsilon, delta, signed.
-
-    Raises:
-        PrivacyError: a run that is not private or does not verify, a signature that is not by the public key or by the
-            key, or a file that must not leave. UsageError: `out` exists, or a signed run whose pages would change
-            without its key. DataError: not a run folder, or an unreadable key.
+    Raises PrivacyError: a run that is not private or does not verify, a signature that is not by the public key or by
+    the key, or a file that must not leave. UsageError: `out` exists, or a signed run whose pages would change without
+    its key. DataError: not a run folder, or an unreadable key.
     """
     with claimed(request.out, "release folder"):
         parts = _checked(request)

@@ -8,15 +8,7 @@ from pathlib import Path
 
 from linprobe.atomic_files import check_place
 from linprobe.errors import DataError, LinprobeError, Progress, UsageError, advice, reading, require
-from linprobe.extraction.request import (
-    DEFAULT,
-    LAYERS,
-    ExtractOutcome,
-    ExtractRequest,
-    Recipe,
-    check_layer,
-    family_of,
-)
+from linprobe.extraction.request import DEFAULT, LAYERS, ExtractOutcome, ExtractRequest, Recipe, check_layer, family_of
 from linprobe.options.declaration import declared
 
 # arguments that do not change how an image becomes a row
@@ -35,12 +27,9 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
 
     Under torchrun, all processes make this call; rank 0 assembles the file and reports.
 
-    Returns:
-        What was done; None in processes other than rank 0.
-
-    Raises:
-        UsageError: an option, or an unfinished run with other settings. DataError: images or weights. PrivacyError:
-        private images would become public or several records. LinprobeError: memory, disk, a worker or another process.
+    Returns: What was done; None in processes other than rank 0.
+    Raises UsageError: an option, or an unfinished run with other settings. DataError: images or weights. PrivacyError:
+    private images would become public or several records. LinprobeError: memory, disk, a worker or another process.
     """
     recipe = _checked(request, progress)
     from linprobe.extraction.run import run_extraction
@@ -56,9 +45,8 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
 def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
     """Check all that needs neither PyTorch nor an image, and read the recipe of `like`; None without `like`.
 
-    Raises:
-        UsageError: a value that is not allowed, or an output path that cannot or must not be written. DataError: no
-        such source, or no recipe in the run or file.
+    Raises UsageError: a value that is not allowed, or an output path that cannot or must not be written. DataError: no
+    such source, or no recipe in the run or file.
     """
     backbone = request.backbone or DEFAULT
     family = family_of(backbone)
@@ -122,8 +110,7 @@ def _refuse_idle(request: ExtractRequest, idle: Iterable[str], beside: str) -> N
 def _recipe(path: Path) -> Recipe:
     """How the rows of a run or a feature file were made.
 
-    Raises:
-        DataError: neither of the two, or rows that `linprobe extract` did not make.
+    Raises DataError: neither of the two, or rows that `linprobe extract` did not make.
     """
     from linprobe.data.feature_file import FeatureFile
     from linprobe.data.feature_reader import extraction_of

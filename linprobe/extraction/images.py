@@ -50,9 +50,7 @@ def decode(content: bytes | NDArray[np.uint8], mode: str | None) -> Image.Image:
     Args:
         content: bytes of a file, or an array (height, width) or (height, width, 3 or 4).
         mode: RGB or L, of the returned image; None for L if the image is grey, else RGB.
-
-    Raises:
-        UnreadableImage: empty, no image, damaged, truncated, more than MAX_PIXELS, or pixel values of unknown range.
+    Raises UnreadableImage: empty, no image, damaged, truncated, more than MAX_PIXELS, or pixel values of unknown range.
     """
     if isinstance(content, np.ndarray):
         return _to_mode(Image.fromarray(content), mode)
@@ -107,9 +105,7 @@ class ImageTransform:
         mean, std: one number per channel, for values in [0, 1].
         mode: RGB, or L for one grey channel.
         views: number of views of an image, the first ones of VIEWS.
-
-    Raises:
-        ParameterError: a value out of range, or another number of means or stds than of channels.
+    Raises ParameterError: a value out of range, or another number of means or stds than of channels.
     """
 
     resize: int | tuple[int, int] | None
@@ -156,8 +152,7 @@ class ImageTransform:
 
         One mean or std applies to all channels; 0 for `resize` or `crop` turns that step off.
 
-        Raises:
-            ParameterError: as for the constructor.
+        Raises ParameterError: as for the constructor.
         """
         channels = len(self.mode)
         mean, std = (each * channels if each is not None and len(each) == 1 else each for each in (mean, std))
@@ -191,8 +186,7 @@ class ImageTransform:
 
         A shifted view that reaches beyond the image's border shows the image's reflection there.
 
-        Raises:
-            UnreadableImage: the image is smaller than the crop, or so narrow that resizing exceeds MAX_PIXELS.
+        Raises UnreadableImage: the image is smaller than the crop, or so narrow that resizing exceeds MAX_PIXELS.
         """
         if self.resize is not None:
             size = [self.resize] if isinstance(self.resize, int) else list(self.resize)
@@ -279,8 +273,7 @@ class Batches(Dataset[Batch]):
     def _pixels(self, content: Any) -> NDArray[np.uint8]:
         """Pixels of one row, uint8 (views, height, width, channels).
 
-        Raises:
-            UnreadableImage: the image cannot be decoded, or its size after the transform is not `size`.
+        Raises UnreadableImage: the image cannot be decoded, or its size after the transform is not `size`.
         """
         pixels = self.transform.shown(decode(content, self.transform.mode))
         height, width = pixels.shape[1:3]

@@ -35,10 +35,8 @@ def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) ->
     Args:
         workers: number of decoding processes; 0 decodes in this process.
         pin: use pinned memory, for faster copies to a GPU.
-
-    Raises:
-        LinprobeError: an image could not be read for a reason outside its file. RuntimeError, ConnectionError,
-            EOFError: a worker died; see `_stopped`.
+    Raises LinprobeError: an image could not be read for a reason outside its file. RuntimeError, ConnectionError,
+    EOFError: a worker died; see `_stopped`.
     """
     loader: Any = DataLoader(
         batches,
@@ -99,8 +97,7 @@ class Network:
         A row is the mean of the features of the views of one image, so it is a function of this image alone. It stays
         on the device.
 
-        Raises:
-            LinprobeError: out of memory, and shrinking is off or at one image already.
+        Raises LinprobeError: out of memory, and shrinking is off or at one image already.
         """
         while True:
             try:
@@ -141,10 +138,8 @@ def extract_group(
 
     Args:
         local_size: number of extracting processes on this machine, which share its cores.
-
-    Raises:
-        DataError: an unreadable image, unless `on_error` is skip, or features that do not fit the dtype on disk.
-        LinprobeError: out of memory, or a worker that died.
+    Raises DataError: an unreadable image, unless `on_error` is skip, or features that do not fit the dtype on disk.
+    LinprobeError: out of memory, or a worker that died.
     """
     if not numbers:
         return 0.0

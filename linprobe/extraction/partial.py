@@ -56,8 +56,7 @@ class Partial:
     def continues(self, settings: dict[str, Any], *, overwrite: bool = False) -> bool:
         """Whether the folder holds an extraction with the same settings, to resume. Nothing is written.
 
-        Raises:
-            UsageError: it holds an extraction with other settings, and `overwrite` is false.
+        Raises UsageError: it holds an extraction with other settings, and `overwrite` is false.
         """
         if not (self.folder / SETTINGS).is_file():
             return False
@@ -78,11 +77,8 @@ class Partial:
     def begin(self, settings: dict[str, Any], *, overwrite: bool = False) -> bool:
         """Start a new extraction in the folder, unless it holds one with the same settings to resume.
 
-        Returns:
-            Whether there is one to resume.
-
-        Raises:
-            UsageError: as `continues`.
+        Returns: Whether there is one to resume.
+        Raises UsageError: as `continues`.
         """
         if self.continues(settings, overwrite=overwrite):
             # left by a run that was killed while it assembled the file
@@ -206,8 +202,7 @@ def shown(value: Any) -> str:
 def locked(folder: Path) -> Iterator[None]:
     """Create and lock the folder `NAME.partial`; at the end, remove it if no extraction was begun in it.
 
-    Raises:
-        UsageError: `folder` is a file, or holds files of something else. LinprobeError: another extraction holds it.
+    Raises UsageError: `folder` is a file, or holds files of something else. LinprobeError: another extraction holds it.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is no folder and prevents the extraction; move it, or give another --out")

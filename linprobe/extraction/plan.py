@@ -36,9 +36,7 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
 
     Args:
         weights: a file, or a name of the family; None for the name in the recipe.
-
-    Raises:
-        UsageError: the weights were a file, and none is given. DataError: other weights, or as `load_backbone`.
+    Raises UsageError: the weights were a file, and none is given. DataError: other weights, or as `load_backbone`.
     """
     random = recipe.weights == RANDOM
     if weights is None and not random and Path(recipe.weights).suffix in SUFFIXES:
@@ -75,9 +73,7 @@ def prompt_parts(
     Args:
         class_names: file with one name per line; None to use the class list of the source.
         templates: a name in TEMPLATE_SETS, or a file with one template per line; None for DEFAULT_TEMPLATES.
-
-    Raises:
-        UsageError: the network has no text tower, or no such templates. DataError: an unsuitable file.
+    Raises UsageError: the network has no text tower, or no such templates. DataError: an unsuitable file.
     """
     if backbone.encode_text is None or not source.class_names:
         if class_names is not None or templates is not None:
@@ -120,8 +116,7 @@ def _templates(wanted: str | None) -> tuple[str, ...]:
 def choose_device(wanted: str, local_rank: int) -> torch.device:
     """The device for an option value such as auto, cpu or cuda:1; processes on one machine share its GPUs in turn.
 
-    Raises:
-        UsageError: no such device here.
+    Raises UsageError: no such device here.
     """
     found = ["cpu"]
     if torch.cuda.is_available():
@@ -200,9 +195,8 @@ def make_plan(
 ) -> ExtractionPlan:
     """Settle transform, image size, batches, width, prompts and the output path.
 
-    Raises:
-        UsageError: the network does not take such images, or an option that does not fit it.
-        DataError: no readable test image, repeated ids, or an unsuitable text file.
+    Raises UsageError: the network does not take such images, or an option that does not fit it. DataError: no readable
+    test image, repeated ids, or an unsuitable text file.
     """
     backbone = _with_transform(request, source, backbone)
     transform = backbone.transform

@@ -80,8 +80,7 @@ class ExtractOutcome:
 def family_of(backbone: str) -> str:
     """The module of a backbone's family in `linprobe.extraction.backbones`.
 
-    Raises:
-        UsageError: there is no such backbone.
+    Raises UsageError: there is no such backbone.
     """
     family = backbone.partition(":")[0]
     if family not in FAMILIES or ((":" in backbone) != (family in ("clip", "timm")) and backbone != "clip"):
@@ -106,9 +105,7 @@ def read_lines(path: Path, what: str, one: str) -> list[str]:
 
     Args:
         what: the file's role, for messages. one: what each line holds, for messages.
-
-    Raises:
-        DataError: the file cannot be read, or is empty.
+    Raises DataError: the file cannot be read, or is empty.
     """
     try:
         if path.exists() and not path.is_file():

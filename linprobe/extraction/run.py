@@ -66,8 +66,7 @@ def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Pro
 def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> ExtractionPlan:
     """The plan of an extraction, with its images and its network. No feature is computed, and no file written.
 
-    Raises:
-        UsageError, DataError, PrivacyError: as `extract`.
+    Raises UsageError, DataError, PrivacyError: as `extract`.
     """
     device = choose_device(request.device, group.local_rank)
     # rank 0 chooses the backbone; the others wait until it has downloaded the weights
@@ -144,8 +143,7 @@ def _describe(plan: ExtractionPlan, progress: Progress) -> None:
 def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
     """Whether the file exists and was made with these settings; always false with `--overwrite`.
 
-    Raises:
-        UsageError: it was made with other settings.
+    Raises UsageError: it was made with other settings.
     """
     if request.overwrite or not plan.out.exists():
         return False
@@ -255,9 +253,8 @@ def write_text(plan: ExtractionPlan) -> None:
 def assemble(plan: ExtractionPlan) -> str | None:
     """Write the feature file from the partial folder, then remove the folder; returns the note of `scan`.
 
-    Raises:
-        DataError: a group without a readable image, or what `scan` refuses. PrivacyError: an image is both private
-        and public.
+    Raises DataError: a group without a readable image, or what `scan` refuses. PrivacyError: an image is both private
+    and public.
     """
     settings = plan.public_settings
     fingerprint = plan.settings["fingerprint"]

@@ -1,20 +1,30 @@
-"""What a back end does: protocols, which `host.py`, `kernel.py` and `gpu.py` implement; and products by BLAS."""
+"""Back ends: their protocols, products on the host by BLAS or by the C kernel if it was built, and the choice of one.
+
+The kernel is `linprobe/native/clipped_sum.c`; `gpu.py` has products on a GPU.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from itertools import chain, pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import StoredRows, widened
-from linprobe.data.rows import Rows
+from linprobe.data.blocks import BLOCK_ROWS, STORED, Block, StoredRows, aligned_empty, paired, widened
+from linprobe.data.rows import BLOCK_UNITS, Rows
+from linprobe.errors import require
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.mechanisms.gaussian import NoiseGenerator
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.native import LIBRARY, KernelPart, KernelPeople, KernelRows, address
 from linprobe.parallel.array_api import Array
+from linprobe.parallel.threads import n_threads
 
 SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
 
@@ -68,11 +78,7 @@ class Backend(Protocol):
         """Zeros, float64."""
 
     def place(self, rows: Rows) -> Rows:
-        """`rows` on this backend.
-
-        Raises:
-            UsageError: rows that this backend does not support.
-        """
+        """`rows` on this backend. Raises UsageError: rows that this backend does not support."""
 
     def noise(self, source: NoiseSource) -> NoiseGenerator:
         """Noise from the stream of `source`, generated on this backend."""
@@ -112,8 +118,7 @@ class NumpyProducts:
 
         The sum of the runs is rounded to the grid of `total`.
 
-        Raises:
-            ValueError: shapes that do not fit.
+        Raises ValueError: shapes that do not fit.
         """
         self.check(x, r.shape == (len(x), self.n_classes) and (sample is None or sample.fits(len(x))))
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
@@ -146,3 +151,532 @@ def strided_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
     if rows.strides[1] != rows.itemsize or rows.strides[0] < 0 or rows.strides[0] % rows.itemsize:
         rows = np.ascontiguousarray(rows)
     return rows, rows.strides[0] // rows.itemsize
+
+
+TILE = 32  # features; sums are padded to a multiple, which every vector width of the kernel divides
+SPARE_ROWS = 13  # in a tile beyond the rows of a run, as in clipped_sum.c
+GROUP = 32  # rows that the kernel widens together, as in clipped_sum.c
+PADDING = 8  # doubles in a cache line
+PANEL = 6  # classes in a panel of packed weights, as in clipped_sum.c
+CHUNK = 16  # features or classes in a chunk of packed weights, as in clipped_sum.c; floats in the widest vector
+FEATURES = 64  # packed together, so that their weights stay in cache
+
+
+class PackedWeights:
+    """Weights (n_classes, n_features), float32, packed once for all threads."""
+
+    def __init__(self, weights: NDArray[np.float32]) -> None:
+        self.weights = np.asarray(weights, np.float32)
+
+    @cached_property
+    def panels(self) -> NDArray[np.float32]:
+        """By panel, chunk of features, class and feature, padded with zeros: the order of groups."""
+        weights, (n_classes, n_features) = self.weights, self.weights.shape
+        if n_features % CHUNK:
+            weights = np.pad(weights, ((0, 0), (0, -n_features % CHUNK)))
+        by_chunk = weights.reshape(n_classes, -1, CHUNK).swapaxes(0, 1)
+        packed: NDArray[np.float32] = aligned_empty((n_classes, weights.shape[1]), np.float32)
+        n_panels, first = -(-n_classes // PANEL), 0
+        for panel in range(n_panels):
+            stop = first + n_classes // n_panels + (panel < n_classes % n_panels)
+            packed[first:stop].reshape(-1, stop - first, CHUNK)[:] = by_chunk[:, first:stop]
+            first = stop
+        return packed.reshape(-1)
+
+    @cached_property
+    def columns(self) -> NDArray[np.float32]:
+        """By chunk of classes, feature and class, padded with zeros: the order of runs."""
+        n_classes, n_features = self.weights.shape
+        padded = whole_chunks(n_classes)
+        columns: NDArray[np.float32] = aligned_empty((padded // CHUNK, n_features, CHUNK), np.float32)
+        some = np.zeros((FEATURES, padded), np.float32)
+        chunk = np.dtype((np.void, CHUNK * some.itemsize))  # to move a chunk is faster than to move its numbers
+        for first in range(0, n_features, FEATURES):
+            here = slice(first, min(first + FEATURES, n_features))
+            taken = some[: here.stop - first]
+            taken[:, :n_classes] = self.weights[:, here].T
+            columns.view(chunk)[:, here, 0] = taken.view(chunk).T
+        return columns
+
+
+def whole_chunks(n_classes: int) -> int:
+    """`n_classes` rounded up to whole chunks."""
+    return -(-n_classes // CHUNK) * CHUNK
+
+
+class ClippedBlock(NamedTuple):
+    """What clipping a block reads and writes.
+
+    Attributes:
+        y, lengths: class indices and norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
+        r_norms: norms of the residuals, shape (b,). factors: clip factors, shape (b,).
+        parts: further products. scores: their scores, shape (b, n_classes of the part) each.
+    """
+
+    y: NDArray[np.int64]
+    lengths: NDArray[np.float64]
+    bound: float
+    r_norms: NDArray[np.float64]
+    factors: NDArray[np.float64]
+    parts: Sequence[Part]
+    scores: list[NDArray[np.float32]]
+
+    @classmethod
+    def empty(
+        cls, y: NDArray[np.int64], lengths: NDArray[np.float64], bound: float, parts: Sequence[Part] = ()
+    ) -> ClippedBlock:
+        """Arrays for rows of classes y and these norms, yet to be clipped."""
+        scores = [_padded(len(y), part.products.n_classes) for part in parts]
+        return cls(y, lengths, bound, np.empty(len(y)), np.empty(len(y)), parts, scores)
+
+    def arguments(self) -> tuple[int | float | None, ...]:
+        """The kernel's arguments."""
+        return address(self.y), address(self.lengths), self.bound, address(self.r_norms), address(self.factors)
+
+
+class ChosenRows(NamedTuple):
+    """Some rows, as the kernel reads them, and the ends of their runs."""
+
+    rows: StoredRows
+    read: KernelRows
+    clipped: ClippedBlock
+    ends: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class People:
+    """People and their clip factors, min(1, bound / max(norm, spread / most)).
+
+    Attributes:
+        bounds: rows of person u are bounds[u] to bounds[u + 1], shape (n_units + 1,).
+        y, norms, weights: one entry for each row, shape (b,); weights may be None.
+        inner: inner products of the pairs of rows of each person with at most `PAIRED_ROWS` rows.
+        factors, lengths: outputs of the kernel, shape (n_units,); 0 for people whom it leaves out.
+    """
+
+    bounds: NDArray[np.int64]
+    y: NDArray[np.int64]
+    norms: NDArray[np.float64]
+    weights: NDArray[np.float64] | None
+    inner: NDArray[np.float64]
+    factors: NDArray[np.float64]
+    lengths: NDArray[np.float64]
+
+    # long: a list of what the kernel does not check before it reads memory
+    @classmethod
+    def of(cls, block: Block, n_classes: int, cells: NDArray[np.int64] | None = None) -> People:
+        """The people of a block, after checks that the kernel does not make, of `cells` too.
+
+        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
+        """
+        pairs, bounds = paired(block), np.ascontiguousarray(block.bounds, np.int64)
+        y, norms = np.ascontiguousarray(block.y, np.int64), np.ascontiguousarray(block.norms, np.float64)
+        weights = None if block.weights is None else np.ascontiguousarray(block.weights, np.float64)
+        n_rows, n_units = (len(block.stored),), len(bounds) - 1
+        fit = all(each is None or each.shape == n_rows for each in (y, norms, weights))
+        fit = fit and bounds[0] == 0 and bounds[-1] == n_rows[0] and bool((bounds[1:] >= bounds[:-1]).all())
+        fit = fit and len(pairs.inner) == int(pairs.pair_counts.sum()) and len(pairs.pair_counts) == n_units
+        if cells is not None and len(cells):
+            fit = fit and cells[0] > 0 and cells[-1] == n_units and bool((cells[1:] > cells[:-1]).all())
+        if not fit or (block.sampled is not None and block.sampled.shape != (n_units,)):
+            raise ValueError(
+                f"{n_units} people with bounds from {bounds[0]} to {bounds[-1]} do not fit {n_rows[0]} rows"
+            )
+        if n_rows[0] and not 0 <= y.min() <= y.max() < n_classes:
+            raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {n_classes - 1}")
+        return cls(bounds, y, norms, weights, pairs.inner, np.zeros(n_units), np.zeros(n_units))
+
+    def for_kernel(
+        self, bound: float, most: float, joined: NDArray[np.bool_] | None = None, ends: NDArray[np.int64] | None = None
+    ) -> KernelPeople:
+        """The kernel's argument for the people in the mask `joined`, or all, in cells that end at `ends`.
+
+        It holds addresses, so all arrays must outlive it.
+        """
+        ends = None if ends is None or not len(ends) else ends
+        arrays = (self.bounds, ends, self.y, self.norms, self.weights, self.inner, joined, self.factors, self.lengths)
+        return KernelPeople(*map(address, arrays), bound, most, len(self.factors))
+
+
+def _rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArray[np.int64] | None) -> Sample:
+    """The rows of sampled people, in runs of `SUM_ROWS` rows that cross no cell."""
+    sizes = np.diff(bounds)
+    joined = np.concatenate([[0], np.cumsum(sizes * sampled)])
+    ends = [joined[-1]] if cells is None else joined[cells].tolist()
+    runs = [range(first + SUM_ROWS, stop, SUM_ROWS) for first, stop in pairwise([0, *ends])]
+    found = sorted({*chain(*runs), *ends} - {0})
+    return Sample(np.flatnonzero(np.repeat(sampled, sizes)), np.array(found, np.int64))
+
+
+class KernelProducts(NumpyProducts):
+    """Any number of classes: the kernel scores, clips and sums a run of rows at a time, in one call."""
+
+    def __init__(self, packed: PackedWeights, library: ctypes.CDLL) -> None:
+        super().__init__(packed.weights)
+        self._packed, self._library = packed, library
+        self._whole_tiles = -(-self.n_features // TILE) * TILE
+        self._stride = self._whole_tiles + PADDING  # doubles from one row of a sum to the next
+
+    def for_thread(self) -> KernelProducts:
+        self._order()  # before the threads start
+        return type(self)(self._packed, self._library)
+
+    def _order(self) -> NDArray[np.float32]:
+        """The weights in the order of a pass."""
+        return self._packed.columns
+
+    def zeros(self) -> NDArray[np.float64]:
+        """The empty sum, shape (n_classes, n_features).
+
+        Rows are padded to whole tiles, so that the kernel needs no code for the end of a row. The stride is an odd
+        number of cache lines, so that the same columns of different rows map to different cache sets.
+        """
+        total: NDArray[np.float64] = aligned_empty((self.n_classes, self._stride), np.float64)
+        total[:] = 0
+        return total[:, : self.n_features]
+
+    @cached_property
+    def _room(self) -> NDArray[np.float32]:
+        """Buffer for a run of rows and their residuals, and for the rows and residuals of a sample."""
+        tiles = (SUM_ROWS + SPARE_ROWS) * self._whole_tiles
+        residuals = SUM_ROWS * whole_chunks(self.n_classes)
+        room: NDArray[np.float32] = aligned_empty((2 * tiles + self._whole_tiles + 3 * residuals,), np.float32)
+        room[:] = 0
+        return room
+
+    def _add(self, total: ExactSum, r: NDArray[np.float32], x: NDArray[np.float32], sample: Sample | None) -> None:
+        """Round the sum of each run to the grid; with `Scale`, whose grid differs by entry, the sum of each block."""
+        if isinstance(total.shift, float):
+            self._sum(total.total, total.shift, r, x, sample)
+            return
+        self._block_sum[:] = 0
+        self._sum(self._block_sum, 0.0, r, x, sample)
+        total.add(self._block_sum)
+
+    def _sum(
+        self,
+        total: NDArray[np.float64],
+        shift: float,
+        r: NDArray[np.float32],
+        x: NDArray[np.float32],
+        sample: Sample | None,
+    ) -> None:
+        r, stride = strided_rows(r)
+        chosen = (None, None) if sample is None else (address(sample.places), address(sample.ends))
+        n_rows = len(x) if sample is None else len(sample.places)
+        buffers = (self._address(total), self._room.ctypes.data)
+        shape = (n_rows, self.n_features, self.n_classes, stride, self._stride)
+        self._library.linprobe_sum(x.ctypes.data, r.ctypes.data, *chosen, *buffers, *shape, shift)
+
+    def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
+        """As of all products, in rows padded to whole vectors of the kernel."""
+        self.check(x)
+        scores = _padded(len(x), self.n_classes)
+        self._score(_storable(StoredRows(x)), [self.in_runs(0, scores)])
+        return scores
+
+    def add_clipped(
+        self,
+        total: ExactSum,
+        x: NDArray[Any] | StoredRows,
+        y: NDArray[np.int64],
+        lengths: NDArray[np.float64],
+        bound: float,
+        parts: Sequence[Part] = (),
+        *,
+        sample: Sample | None = None,
+    ) -> ClippedBlock:
+        """Add sum_i c_i r_i x_i^T to `total`, for softmax residuals r_i and c_i = min(1, bound / (length_i ||r_i||)).
+
+        The scores and factor of a row and what is added of it have the same bits whatever its place and the other rows
+        are.
+
+        Args:
+            total: sum with one `shift` for all entries.
+            x: rows, shape (b, n_features), in any storage type. y: class indices, shape (b,).
+            lengths: norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
+            parts: further scores to compute in the same pass.
+            sample: the rows to add; None for all. All are scored and clipped.
+        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
+        """
+        inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
+        rows, y, lengths = self._checked(x, y, lengths, sample, inside)
+        self._check_classes(y)
+        clipped = ClippedBlock.empty(y, lengths, bound, parts)
+        some, ends = (None, None) if sample is None else (sample.places, sample.ends)
+        self._pass(total, rows.for_kernel(), clipped, self._parts(rows, clipped), some, ends)
+        return clipped
+
+    def chosen(
+        self,
+        x: NDArray[Any] | StoredRows,
+        y: NDArray[np.int64],
+        lengths: NDArray[np.float64],
+        bound: float,
+        sample: Sample,
+    ) -> ChosenRows:
+        """The rows of `sample`, checked, for `add_chosen` of any products like these. No row outside it is read.
+
+        Arguments and errors as in `add_clipped`.
+        """
+        rows, y, lengths = self._checked(x, y, lengths, sample)
+        rows = StoredRows(rows.x, sample.places, rows.translation)
+        clipped = ClippedBlock.empty(y[sample.places], lengths[sample.places], bound)
+        self._check_classes(clipped.y)
+        return ChosenRows(rows, rows.for_kernel(), clipped, sample.ends)
+
+    def add_chosen(self, total: ExactSum, chosen: ChosenRows) -> None:
+        """Add the clipped gradients of `chosen` rows to `total`. What is added of a row depends on no other row."""
+        self._pass(total, chosen.read, chosen.clipped, ends=chosen.ends)
+
+    def _checked(
+        self,
+        x: NDArray[Any] | StoredRows,
+        y: NDArray[np.int64],
+        lengths: NDArray[np.float64],
+        sample: Sample | None,
+        others_fit: bool = True,
+    ) -> tuple[StoredRows, NDArray[np.int64], NDArray[np.float64]]:
+        """The same arrays as the kernel reads them. Raises ValueError: shapes that do not fit."""
+        rows, y = StoredRows(x) if isinstance(x, np.ndarray) else x, np.asarray(y)
+        fit = y.shape == lengths.shape == rows.shape[:1] and y.dtype.kind in "iu"
+        self.check(rows, others_fit and fit and (sample is None or sample.fits(len(y))))
+        return _storable(rows), np.ascontiguousarray(y, np.int64), np.ascontiguousarray(lengths, np.float64)
+
+    def _check_classes(self, y: NDArray[np.int64]) -> None:
+        if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
+            raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
+
+    def _pass(
+        self,
+        total: ExactSum,
+        rows: KernelRows,
+        clipped: ClippedBlock,
+        parts: Sequence[KernelPart] = (),
+        summed: NDArray[np.int64] | None = None,
+        ends: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Score and clip the rows, and sum them, or those at places `summed`, in runs that end at `ends`.
+
+        The scores and factor of a row depend on no other row.
+
+        Raises ValueError: a sum with a shift for each entry.
+        """
+        if not isinstance(total.shift, float):
+            raise ValueError("the clipped sums of the kernel do not fit a sum with a shift for each entry")
+        clip_and_sum, room = self._way()
+        given = ctypes.byref(rows), address(room), address(self._order()), *clipped.arguments()
+        runs = address(summed), 0 if summed is None else len(summed), address(ends)
+        shape, more = (self.n_classes, self._stride, total.shift), ((KernelPart * len(parts))(*parts), len(parts))
+        clip_and_sum(*given, self._address(total.total), len(clipped.y), *runs, *shape, *more)
+
+    def _way(self) -> tuple[Any, NDArray[np.float32]]:
+        """The function of a pass, and its buffer."""
+        return self._library.linprobe_clipped_runs, self._room
+
+    def _parts(self, rows: StoredRows, clipped: ClippedBlock) -> list[KernelPart]:
+        """The parts whose scores a pass computes; the scores of other parts are computed here."""
+        parts = []
+        for part, out in zip(clipped.parts, clipped.scores, strict=True):
+            if isinstance(part.products, KernelProducts):
+                parts.append(part.products.in_runs(part.first, out))
+            else:
+                out[:] = part.scores(rows.wide())
+        return parts
+
+    def _score(self, rows: StoredRows, parts: list[KernelPart]) -> None:
+        """Compute the scores of parts, which `in_runs` made, and nothing else."""
+        nothing = ClippedBlock.empty(np.empty(0, np.int64), np.empty(0), 0.0).arguments()
+        nowhere, shape = (None, rows.shape[0], None, 0, None), (self.n_classes, self._stride, 0.0)
+        given = (KernelPart * len(parts))(*parts), len(parts)
+        read = ctypes.byref(rows.for_kernel())
+        self._library.linprobe_clipped_runs(read, self._room.ctypes.data, None, *nothing, *nowhere, *shape, *given)
+
+    def in_runs(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
+        """The argument of a pass by runs: write `scores`, which `_padded` made, of features from `first` on."""
+        columns = self._packed.columns.ctypes.data
+        return KernelPart(columns, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes)
+
+    def add_units(
+        self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Add sum_u c_u S_u over the people of a block, or of its sample, to `total`.
+
+        S_u is the sum of x_j r_j^T over the rows of person u, for softmax residuals times the weights of rows. Its
+        factor is c_u = min(1, bound / max(||S_u||, sum_j ||x_j|| ||r_j|| / most)). What is added of a person depends on
+        nobody else, up to the rounding of float32 sums of at most `SUM_ROWS` rows.
+
+        Args:
+            cells: no float32 sum crosses these places of people, increasing, the last is n_units. Given if the rows
+                of people outside the sample are not to be read.
+        Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too without `cells`. People with more
+        than `PAIRED_ROWS` rows are left out, with zeros.
+
+        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
+        """
+        few = block if cells is None else block.compact()
+        pairs = paired(few)
+        if pairs.places is not None:
+            weights = None if few.weights is None else few.weights[pairs.places]
+            stored, y, norms = (each[pairs.places] for each in (few.stored, few.y, few.norms))
+            bounds = np.concatenate([[0], np.cumsum(pairs.counts)])
+            few = replace(few, stored=stored, y=y, norms=norms, weights=weights, bounds=bounds)
+        few = replace(few, pairs=pairs)
+        x, people = np.ascontiguousarray(widened(few.stored), np.float32), People.of(few, self.n_classes)
+        r = self.scores(x)
+        given = ctypes.byref(people.for_kernel(bound, most))
+        self._library.linprobe_clip_people(r.ctypes.data, _stride(r), given, self.n_classes)
+        self._add(total, r, x, None if few.sampled is None else _rows_of(few.sampled, people.bounds, cells))
+        return people.factors, people.lengths
+
+    def _address(self, total: NDArray[np.float64]) -> int:
+        """Address of a sum that `zeros` made. Raises ValueError: any other array; the kernel would write outside it."""
+        row_bytes = self._stride * total.itemsize
+        made_here = total.shape == self._weights.shape and total.dtype == np.float64 and total.strides == (row_bytes, 8)
+        memory = total if total.base is None else total.base
+        left = memory.ctypes.data + memory.nbytes - total.ctypes.data
+        if not made_here or left < row_bytes * self.n_classes:
+            raise ValueError("a sum that does not begin with zeros() of these products")
+        return int(total.ctypes.data)
+
+
+class FusedProducts(KernelProducts):
+    """Few classes: the kernel takes a group of rows at a time, where they are, which saves a copy."""
+
+    @cached_property
+    def _group_room(self) -> NDArray[np.float32]:
+        """Buffer for a group of widened rows, and for the sums of a run, which are zero between calls."""
+        widened_rows = GROUP * self.n_features
+        room: NDArray[np.float32] = aligned_empty((widened_rows + self.n_classes * self._whole_tiles,), np.float32)
+        room[widened_rows:] = 0
+        return room
+
+    def _order(self) -> NDArray[np.float32]:
+        return self._packed.panels
+
+    def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
+        self.check(x)
+        x, stride = strided_rows(widened(x))
+        scores = np.empty((len(x), self.n_classes), np.float32)
+        arrays = x.ctypes.data, self._packed.panels.ctypes.data, scores.ctypes.data
+        self._library.linprobe_scores(*arrays, *x.shape, self.n_classes, stride)
+        return scores
+
+    def add_units(
+        self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """As of products by runs, in one pass over all people, and one over the sample."""
+        people, joined = People.of(block, self.n_classes, cells), block.sampled
+        self.check(block.rows)
+        rows = _storable(block.rows)
+        if joined is not None and cells is None:
+            self._people_pass(None, rows, people.for_kernel(bound, most))
+        self._people_pass(total, rows, people.for_kernel(bound, most, joined, cells))
+        return people.factors, people.lengths
+
+    def _people_pass(self, total: ExactSum | None, rows: StoredRows, people: KernelPeople) -> None:
+        """Score, clip and sum the rows of people; without `total`, score and clip only."""
+        given = ctypes.byref(rows.for_kernel()), address(self._group_room), address(self._packed.panels)
+        into, shift = (None, 0.0) if total is None else (self._address(total.total), total.shift)
+        self._library.linprobe_people(*given, ctypes.byref(people), into, self.n_classes, self._stride, shift)
+
+    def in_groups(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
+        """The argument of a pass by groups: write `scores`, which `_padded` made, of features from `first` on."""
+        panels = self._packed.panels.ctypes.data
+        return KernelPart(panels, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes)
+
+    def _way(self) -> tuple[Any, NDArray[np.float32]]:
+        return self._library.linprobe_clipped_sum, self._group_room
+
+    def _parts(self, rows: StoredRows, clipped: ClippedBlock) -> list[KernelPart]:
+        """The parts whose scores a pass computes. Those with many classes take a pass by runs, which comes first."""
+        parts, in_runs = [], []
+        for part, out in zip(clipped.parts, clipped.scores, strict=True):
+            if isinstance(part.products, FusedProducts):
+                parts.append(part.products.in_groups(part.first, out))
+            elif isinstance(part.products, KernelProducts):
+                in_runs.append(part.products.in_runs(part.first, out))
+            else:
+                out[:] = part.scores(rows.wide())
+        if in_runs:
+            self._score(rows, in_runs)
+        return parts
+
+
+def _storable(rows: StoredRows) -> StoredRows:
+    """The same rows, contiguous and of a storage type."""
+    stored = rows.x.dtype in STORED
+    if stored and rows.x.flags.c_contiguous:
+        return rows
+    return replace(rows, x=np.ascontiguousarray(rows.x, None if stored else np.float32))
+
+
+def _padded(n: int, n_classes: int) -> NDArray[np.float32]:
+    """Uninitialised scores (n, n_classes), with rows padded to whole chunks."""
+    scores: NDArray[np.float32] = aligned_empty((n, whole_chunks(n_classes)), np.float32)
+    return scores[:, :n_classes]
+
+
+def _stride(scores: NDArray[np.float32]) -> int:
+    """Floats from one row of `scores` to the next."""
+    return scores.strides[0] // scores.itemsize
+
+
+FEW_CLASSES = 32  # with more classes, runs are as fast as groups; at most MOST of clipped_sum.c
+WORK_PER_THREAD = 1 << 23  # least number of multiplications
+ARITHMETIC = "numpy" if LIBRARY is None else "kernel"
+
+
+def products(weights: NDArray[np.float32]) -> Products:
+    """Products with `weights` (n_classes, n_features).
+
+    The kernel scores, clips and sums in one pass over the rows. Without it, BLAS computes all products. The results
+    differ by rounding only.
+    """
+    if LIBRARY is None or not len(weights):
+        return NumpyProducts(weights)
+    kernel = FusedProducts if len(weights) <= FEW_CLASSES else KernelProducts
+    return kernel(PackedWeights(weights), LIBRARY)
+
+
+class HostBackend:
+    """`linprobe.gradients.backend.Backend` in this process's memory."""
+
+    def put(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array
+
+    def zeros(self, *shape: int) -> NDArray[np.float64]:
+        return np.zeros(shape)
+
+    def place(self, rows: Rows) -> Rows:
+        return rows
+
+    def noise(self, source: NoiseSource) -> NoiseSource:
+        return source
+
+    def products(self, weights: NDArray[np.float32]) -> Products:
+        return products(weights)
+
+    def n_threads(self, rows: Rows, weights: NDArray[Any]) -> int:
+        """One thread per block or per `WORK_PER_THREAD` multiplications, whichever gives fewer; at least one."""
+        n_rows = round(rows.n_local * rows.unit_rows)
+        n_blocks = -(-rows.n_local // BLOCK_UNITS) if rows.units else -(-n_rows // BLOCK_ROWS)
+        return max(1, min(n_threads(), n_blocks, n_rows * math.prod(weights.shape) // WORK_PER_THREAD))
+
+
+HOST = HostBackend()
+
+
+def choose_backend(device: str) -> Backend:
+    """The backend of a run: the host for `cpu`, else a GPU.
+
+    `products` chooses between the kernel and BLAS on the host.
+
+    Raises ParameterError: an unknown device, or a GPU that torch does not find. UsageError: torch is not installed.
+    """
+    if device == "cpu":
+        return HOST
+    require("torch", f"device {device}")
+    from linprobe.gradients.gpu import GpuBackend, check_device  # imports torch
+
+    return GpuBackend(check_device(device))

@@ -6,7 +6,7 @@ The gradient of one record is `x r^T`, so each norm has a closed form in `x` and
     origin    ||x r^T - g||^2   = ||x||^2 ||r||^2 - 2 x^T g r + ||g||^2       (one more product, X g)
     scale     ||(x r^T) / A||^2 = (x*x)^T (1/A^2) (r*r)                       (one more product; / and * elementwise)
 
-The gradient of a person with several rows is a sum of such matrices; `linprobe.gradients.unit_sums` has its norm.
+The gradient of a person with several rows is a sum of such matrices; `linprobe.gradients.clipped_sum` has its norm.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block
-from linprobe.data.preprocessing import SEGMENT
+from linprobe.data.blocks import SEGMENT, Block
 from linprobe.errors import ParameterError
 from linprobe.gradients.rounding import FLOAT32_ROUNDING, SteadyProducts
 from linprobe.parallel.array_api import Array, norm
@@ -137,8 +136,7 @@ class Scale(Geometry):
     The error of a float32 sum is relative to the terms of each entry, and the grid of exact sums is relative to
     `longest` of each entry. So a scale amplifies neither.
 
-    Raises:
-        ParameterError: a scale whose squares leave the range of float32.
+    Raises ParameterError: a scale whose squares leave the range of float32.
     """
 
     forms = True

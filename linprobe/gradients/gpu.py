@@ -33,9 +33,8 @@ NO_SAMPLES = "rows on a GPU cannot be sampled; use device cpu"
 def check_device(name: str) -> torch.device:
     """The torch device `name`: cpu, cuda (the current GPU) or cuda:N.
 
-    Raises:
-        ParameterError: any other name, or a GPU that torch does not find.
-        LinprobeError: a GPU whose inverse normal distribution differs too much from the host.
+    Raises ParameterError: any other name, or a GPU that torch does not find. LinprobeError: a GPU whose inverse normal
+    distribution differs too much from the host.
     """
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     found = ["cpu", *(["cuda"] if n_gpus else []), *(f"cuda:{number}" for number in range(n_gpus))]
@@ -121,8 +120,7 @@ class DeviceProducts:
     def add(self, total: ExactSum, r: Tensor, x: Tensor, sample: Sample | None = None) -> None:
         """Add sum_i r_i x_i^T over all rows to `total`, for r (b, n_classes); float32 sums of `SUM_ROWS` rows each.
 
-        Raises:
-            UsageError: `sample` is given; samples are taken on the host.
+        Raises UsageError: `sample` is given; samples are taken on the host.
         """
         if sample is not None:
             raise UsageError(NO_SAMPLES)

@@ -19,13 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block
-from linprobe.data.preprocessing import row_norms
+from linprobe.data.blocks import BLOCK_ROWS, Block, row_norms
 from linprobe.data.rows import Rows
-from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DivergedError
-from linprobe.gradients.backend import Backend
-from linprobe.gradients.host import HOST
+from linprobe.gradients.backend import HOST, Backend
 from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, contiguous, double, namespace, norm, numbers_like, on_host, single
 from linprobe.parallel.threads import blas_module, in_order

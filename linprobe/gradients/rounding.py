@@ -12,7 +12,7 @@ changes by at most tau in exact arithmetic. In floating point, with u = 2^-24 an
         That changes each sum by at most one grid step per entry, and all sums of a sample by at most `SAMPLED_STEPS`.
         If the sum of a block is rounded as a whole (without the kernel, on a GPU, with `Scale`), float64 sums in the
         block add an error of at most 2^-27 A.
-    The relative error of norms of rows and of residuals is 17 u each (`linprobe.data.preprocessing.row_norms`), of
+    The relative error of norms of rows and of residuals is 17 u each (`linprobe.data.blocks.row_norms`), of
         factors and products 2 u.
     The scores of a row are the same numbers in both cases: the kernel adds them in one order at every place; BLAS gets
         the same rows at the same places in calls of the same shape; or no addition rounds (`SteadyProducts`).
@@ -251,9 +251,7 @@ def arithmetic(
         n_entries: number of entries of the gradient.
         n_rows: number of rows in all processes.
         sampling_rate: 1 without sampling.
-
-    Raises:
-        ParameterError: an amplification beyond which rounding could not be bounded.
+    Raises ParameterError: an amplification beyond which rounding could not be bounded.
     """
     grid = (1 if sampling_rate == 1 else SAMPLED_STEPS) * n_rows * math.sqrt(n_entries) * GRID_STEP
     margin = SMALLEST_MARGIN + amplification * (SUM_ROWS * (SUM_ROWS + 3) * FLOAT32_ROUNDING + grid)
@@ -273,9 +271,7 @@ def unit_arithmetic(amplification: float, n_entries: int, n_units: int, *, block
         amplification: largest sum of the norms of a person's clipped rows, in units of the clip norm; public.
         n_entries: number of entries of the gradient. n_units: number of people in all processes.
         block_units: people in a cell whose sums are float32; None if all sums are float64.
-
-    Raises:
-        ParameterError: as in `arithmetic`.
+    Raises ParameterError: as in `arithmetic`.
     """
     grid = n_units * math.sqrt(n_entries) * GRID_STEP
     if block_units is None:

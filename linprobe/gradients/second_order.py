@@ -24,7 +24,7 @@ triangle. Its length, and the length of the sum over the rows j of a person, are
     sum_(j, k) <x_j, x_k> <r_j, r_k> + s^2 <x_j, x_k>^2 <q_j, q_k>
 
 No entry of a summand exceeds tau. The gradients of one person may cancel, so the margin is the same as in
-`linprobe.gradients.unit_sums`.
+`linprobe.gradients.clipped_sum`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block
+from linprobe.data.blocks import BLOCK_ROWS, Block
 from linprobe.data.rows import Rows
-from linprobe.data.sources import BLOCK_ROWS
-from linprobe.gradients.clipped_sum import Reduce
+from linprobe.gradients.clipped_sum import MOST_CANCELLATION, Reduce, outer_product_norms, sums_over_pairs
 from linprobe.gradients.loss import Weights, check_weights, residuals_of
 from linprobe.gradients.rounding import ExactSum, SteadyProducts, arithmetic, unit_arithmetic
-from linprobe.gradients.unit_sums import MOST_CANCELLATION, outer_product_norms, sums_over_pairs
 from linprobe.mechanisms.gaussian import ClippedSum, clip_factors, relative_contributions
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import n_threads, share
@@ -114,8 +112,7 @@ def second_moment(rows: Rows, *, all_reduce: Reduce = ALONE.all_reduce) -> Clipp
     for any number of threads and of processes. Memory: 4 D^2 bytes for the sum and as many for its packed form, and
     for each thread a block of rows in float64 and a stripe of products.
 
-    Raises:
-        ParameterError: so many rows and features that rounding could not be bounded.
+    Raises ParameterError: so many rows and features that rounding could not be bounded.
     """
     n_features = rows.n_features
     margin = arithmetic(1.0, n_features**2, rows.n_rows).margin
@@ -185,9 +182,8 @@ def newton_sum(
     `parts_of` takes it apart. Sensitivity `clip_norm` under zero-out of one record, or of one person where the rows of
     a person are one unit. The sum has the same bits for any number of threads and of processes.
 
-    Raises:
-        DivergedError: weights too large.
-        ParameterError: so many rows and features that rounding could not be bounded.
+    Raises DivergedError: weights too large. ParameterError: so many rows and features that rounding could not be
+    bounded.
     """
     check_weights(weights)
     n_features, n_classes = weights.shape

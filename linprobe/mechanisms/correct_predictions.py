@@ -157,9 +157,7 @@ def private_selection(run: Callable[[int], tuple[float, _Output]], n_settings: i
         run: from a setting, 0 to n_settings - 1, to a score and an output, with fresh noise at every call. It must not
             fail for a reason that depends on private rows.
         mean_repetitions: m, at least 2.
-
-    Raises:
-        ValueError: fewer settings than 1 or a mean below 2.
+    Raises ValueError: fewer settings than 1 or a mean below 2.
     """
     if n_settings < 1 or mean_repetitions < 2:
         raise ValueError(f"{n_settings} settings, mean {mean_repetitions}; allowed: at least 1, at least 2")

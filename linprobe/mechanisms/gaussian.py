@@ -192,12 +192,7 @@ class GaussianMechanism:
         self._contributed.squared_mu, self._contributed.levels = state["squared_mu"], state["levels"]
 
     def release(
-        self,
-        clipped: ClippedSum,
-        noise_multiplier: float,
-        *,
-        purpose: str,
-        projection: Projection | None = None,
+        self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
     ) -> Release:
         """`clipped.value + N(0, (noise_multiplier * sensitivity)^2 I)`, projected if asked.
 
@@ -206,8 +201,7 @@ class GaussianMechanism:
         numbers (docs/proofs/gaussian.md). With a projection, noise is added to the coordinates of the sum, and the
         result is embedded again, so `clipped.contributions` may be measured in the subspace.
 
-        Raises:
-            ValueError: a negative or non-finite multiplier, or noise asked for an unbounded sum.
+        Raises ValueError: a negative or non-finite multiplier, or noise asked for an unbounded sum.
         """
         if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
             raise ValueError(f"noise multiplier is {noise_multiplier}; allowed: a finite number of at least 0")

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from linprobe.errors import LinprobeError
-from linprobe.mechanisms.grid import DEEP, UNSURE, grid_step, normals
-from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
+from linprobe.mechanisms.noise import DEEP, UNSURE, WORDS_PER_BLOCK, NoiseSource, grid_step, normals
 
 CHUNK_BLOCKS = 1 << 18
 STREAM_WORDS = WORDS_PER_BLOCK << 32
@@ -44,8 +43,7 @@ class Stream:
     def words(self, n: int, start: int = 0) -> Tensor:
         """Words `start` to `start + n` of the stream, shape (n,), int64 with the bits of the unsigned words.
 
-        Raises:
-            ValueError: a range that leaves the 2^32 blocks of the stream.
+        Raises ValueError: a range that leaves the 2^32 blocks of the stream.
         """
         result = torch.empty(n, dtype=torch.int64, device=self.device)
         for offset, words in self.chunks(n, start):
@@ -119,8 +117,7 @@ class DeviceNoise:
     def add_noise(self, value: Tensor, std: float) -> Tensor:
         """The numbers of `NoiseSource.add_noise`. The host takes the second look.
 
-        Raises:
-            ValueError: more numbers than a stream has words.
+        Raises ValueError: more numbers than a stream has words.
         """
         flat, grid, draw = value.reshape(-1), grid_step(std), self.next_draw()
         noised = torch.empty_like(flat)
@@ -155,8 +152,7 @@ def places(unsure: Tensor) -> list[int]:
 def check_ndtri(device: torch.device) -> None:
     """Refuse a device whose inverse normal distribution is not the host's within `NDTRI_TOLERANCE`.
 
-    Raises:
-        LinprobeError: the device differs more; it is named.
+    Raises LinprobeError: the device differs more; it is named.
     """
     words = np.arange(1, 1 << 12, dtype=np.uint64) << np.uint64(52) | np.uint64(1 << 46)
     found = _normals(torch.from_numpy(words.view(np.int64)).to(device)).cpu().numpy()
@@ -167,7 +163,7 @@ def check_ndtri(device: torch.device) -> None:
 
 
 def _normals(words: Tensor) -> Tensor:
-    """`linprobe.mechanisms.grid.normals` of words as signed integers."""
+    """`linprobe.mechanisms.noise.normals` of words as signed integers."""
     # the shift is arithmetic: clear the copies of the sign
     z = (words >> 1).bitwise_and_((1 << 63) - 1).double().add_(0.5).mul_(2.0**-64)
     torch.special.ndtri(z, out=z)

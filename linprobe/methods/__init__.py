@@ -53,13 +53,20 @@ PAPER_SETTINGS: dict[str, Any] = {
     "clip_quantile": 0.9,
     "clip_floor": 1e-6,
 }
+PAPER_CHANGES: dict[str, dict[str, Any]] = {"paper": {}, "paper-clip": {"learning_rate": 5e-7, "subspace_dim": 500}}
 PAPER_NOISE_MULTIPLIER = 20.0
 PAPER_METHODS = ("adamix", "noisy-gd", "ngd", "ppgd", "fully-private", "non-private", "only-public")
 
 
-def paper_options(method: Method) -> dict[str, Any]:
-    """Settings of the AdaMix paper (section 4, A.6) for the options that `method` has."""
-    settings = {name: value for name, value in PAPER_SETTINGS.items() if name in declared(method.options)}
+def paper_options(method: Method, preset: str = "paper") -> dict[str, Any]:
+    """Settings of the AdaMix paper (section 4, A.6) for the options that `method` has.
+
+    Args:
+        preset: `paper`, for features of ResNet-50; `paper-clip`, for those of CLIP. Of three learning rates, which the
+            paper tries for each, the middle one.
+    """
+    chosen = {**PAPER_SETTINGS, **PAPER_CHANGES[preset]}
+    settings = {name: value for name, value in chosen.items() if name in declared(method.options)}
     if method.name == "noisy-gd":
         settings["init"] = "zero"
     return settings

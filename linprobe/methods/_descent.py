@@ -41,8 +41,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.rows import Rows
 from linprobe.gradients.loss import Weights
-from linprobe.methods._base import Problem, Schedule, reference_weights, starting_point
-from linprobe.methods._iterates import Iterates
+from linprobe.methods._base import Iterates, Problem, Schedule, reference_weights, starting_point
 from linprobe.options import CENTRED_STEPS, ENOUGH_ROWS, DescentOptions, Steps
 from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import by_rows, on_host
@@ -250,6 +249,11 @@ class Descent(Iterates):
         t = len(self.history) + 1
         first, second = (moment[rows] / (1 - decay**t) for moment, decay in zip(moments, ADAM_BETAS, strict=True))
         return np.asarray(first / (np.sqrt(second) + ADAM_EPSILON))
+
+    def mean_gradient(self) -> Weights:
+        """The exponential mean of the gradients so far, which begins at 0; of `momentum` and `adam` alone."""
+        first: Weights = self._moments[0]
+        return (1 - self._options.momentum) * first if self._options.optimizer == "momentum" else first
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), **dict(zip(MOMENTS, self._moments, strict=True))}

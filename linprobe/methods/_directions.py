@@ -31,11 +31,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block
-from linprobe.data.preprocessing import row_norms
+from linprobe.data.blocks import Block, row_norms
 from linprobe.errors import LinprobeError, UsageError
-from linprobe.gradients.backend import Part
-from linprobe.gradients.host import products
+from linprobe.gradients.backend import Part, products
 from linprobe.gradients.loss import Weights
 from linprobe.gradients.second_order import lower_triangle, second_moment
 from linprobe.methods._base import Problem, Run, Share
@@ -228,8 +226,7 @@ class Covariance:
 def released_covariance(problem: Problem, run: Run) -> Covariance:
     """Lines 1 and 2: one release of sensitivity 1 from all private rows.
 
-    Raises:
-        UsageError: more features than the memory holds a covariance of.
+    Raises UsageError: more features than the memory holds a covariance of.
     """
     private, sigma = problem.private_rows, run.schedule.others[COVARIANCE]
     n_features = private.n_features

@@ -44,10 +44,19 @@ import numpy as np
 
 from linprobe.data.rows import Rows
 from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms, residuals
-from linprobe.methods._base import Fitted, Method, Problem, Run, project_to_ball, public_generator, starting_point
+from linprobe.methods._base import (
+    Fitted,
+    Iterates,
+    Method,
+    Problem,
+    Run,
+    descended,
+    project_to_ball,
+    public_generator,
+    starting_point,
+)
 from linprobe.methods._descent import Pace, has_momentum, step_size
 from linprobe.methods._directions import Squares, top_left_subspace
-from linprobe.methods._iterates import Iterates, descended
 from linprobe.options import AdaMixOptions
 from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import norm, on_host
@@ -91,11 +100,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         weights = descended(weights, eta, [public_gradient, gradient], options.weight_decay, reference)
         weights = iterates.coasted(weights)
         iterates.move(
-            weights,
-            clip_norm=tau,
-            learning_rate=eta,
-            captured_energy=captured,
-            public_loss=public_loss / public.n_rows,
+            weights, clip_norm=tau, learning_rate=eta, captured_energy=captured, public_loss=public_loss / public.n_rows
         )
     return Fitted(iterates.result(), iterates.history, start=iterates.start)
 

@@ -1,11 +1,12 @@
-"""DOPE-SGD: clip private gradients around an estimate from public rows.
+"""DOPE-SGD: clip private gradients around an estimate from public rows, or from earlier releases.
 
 Nasr, Mahloujifar, Tang, Mittal, Houmansadr, "Effectively Using Public Data in Privacy Preserving Machine Learning",
 ICML 2023, Algorithms 1 and 2, equation 2.
 
     1  public rows <- public rows and draws from class-conditional Gaussians fitted on them, if asked; W_1 <- init
     2  for t = 1..T:
-    3      g   <- mean public gradient at W_t over a fresh public batch
+    3      g   <- mean public gradient at W_t over a fresh public batch; or the optimiser's mean of released
+                  gradients per record, so far                                                 (algorithm 1, if asked)
     4      g   <- g min(1, lambda_o / ||g||)                                                   (equation 2, if asked)
     5      B   <- Poisson sample of the private records at rate q
     6      G   <- 1/q (b g + sum_{i in B} clip_C(g_i(W_t) - g) + N(0, sigma^2 C^2 I)),   b = qN
@@ -20,22 +21,23 @@ ICML 2023, Algorithms 1 and 2, equation 2.
 The paper adds |B_t| g with the realised batch size, which it assumes to be independent of the data. Under zero-out
 adjacency with Poisson sampling |B_t| depends on the data, so the public constant qN replaces it; then the sensitivity
 is C. `extended` adds a share of the public rows to the private rows. They are clipped alike, at no privacy cost.
-Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set.
+Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set. In
+a step g is fixed by public rows and earlier releases, so the composition is adaptive and its cost the same.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import BLOCK_ROWS, normalise_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, join
-from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.geometry import Origin
 from linprobe.gradients.loss import Weights, loss_and_gradient
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, public_generator
 from linprobe.methods._descent import Descent
 from linprobe.options import DopeSGDOptions
+from linprobe.options.declaration import refuse_idle
 
 
 def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:
@@ -45,8 +47,7 @@ def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:
     sum of the public rows' residuals with normal weights has this covariance, so no covariance matrix is formed.
     Classes without public rows get no samples.
 
-    Raises:
-        UsageError: no class has two public rows, so there is no covariance to estimate.
+    Raises UsageError: no class has two public rows, so there is no covariance to estimate.
     """
     means = np.zeros((n_classes, public.n_features))
     labels = public.y.astype(np.intp)
@@ -76,6 +77,13 @@ def clip_origin(origin: Weights, longest: float | None) -> Weights:
 
 def fit(problem: Problem, options: DopeSGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
+    if options.origin == "history":
+        refuse_idle(options, ("public_batch",), "origin history")
+        if options.optimizer == "sgd":
+            raise UsageError(
+                "origin history is the optimiser's mean of released gradients, and optimizer sgd keeps none; give "
+                "--optimizer momentum or adam"
+            )
     schedule, private = run.schedule, problem.private_rows
     public = join(problem.public_rows)
     if options.augment_public:
@@ -94,24 +102,29 @@ def fit(problem: Problem, options: DopeSGDOptions, run: Run) -> Fitted:
         private = ChainedRows(private, ArrayRows(public.x[joining], public.y[joining]))
     descent, loss = Descent(problem, options, schedule), problem.loss(options.loss)
     for t in run.steps(descent):
-        batch = public
-        if size < public.n_rows:
-            chosen = public_generator(t).choice(public.n_rows, size, replace=False)
-            batch = ArrayRows(public.x[chosen], public.y[chosen])
-        public_loss, public_gradient = loss_and_gradient(batch, descent.weights, loss)
-        origin = clip_origin(public_gradient / size, options.origin_norm)
+        facts: dict[str, float] = {}
+        if options.origin == "history":
+            gradient = descent.mean_gradient() / private.n_rows
+        else:
+            batch = public
+            if size < public.n_rows:
+                chosen = public_generator(t).choice(public.n_rows, size, replace=False)
+                batch = ArrayRows(public.x[chosen], public.y[chosen])
+            total, gradient = loss_and_gradient(batch, descent.weights, loss)
+            gradient, facts = gradient / size, {"public_loss": total / size}
+        origin = clip_origin(gradient, options.origin_norm)
         released = run.gradient(private, descent.weights, options.clip_norm, geometry=Origin(origin), loss=loss)
         descent.step(
             private.n_rows * origin + released / schedule.sampling_rate,
             origin_norm=float(np.linalg.norm(origin)),
-            public_loss=public_loss / size,
+            **facts,
         )
     return Fitted(descent.result(), descent.history, start=descent.start)
 
 
 METHOD = Method(
     summary="private gradients clipped around the public one, over Poisson samples",
-    paper="Nasr et al. 2023 (DOPE-SGD), Algorithm 2 and equation 2",
+    paper="Nasr et al. 2023 (DOPE-SGD), Algorithms 1 and 2 and equation 2",
     options=DopeSGDOptions,
     fit=fit,
     needs=("private", "public"),

@@ -30,10 +30,9 @@ import math
 
 import numpy as np
 
-from linprobe.methods._base import Fitted, Method, Problem, Run, starting_point
+from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run, starting_point
 from linprobe.methods._descent import step_size
 from linprobe.methods._directions import covariance_share, released_covariance
-from linprobe.methods._iterates import Iterates
 from linprobe.options import DPFCOptions
 
 

@@ -26,9 +26,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from linprobe.methods._base import Fitted, Method, Problem, Run
+from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run
 from linprobe.methods._directions import covariance_share, released_covariance
-from linprobe.methods._iterates import Iterates
 from linprobe.options import DPLSOptions
 
 

@@ -42,9 +42,8 @@ from numpy.typing import NDArray
 
 from linprobe.errors import UsageError
 from linprobe.gradients.second_order import lower_triangle, newton_sum, parts_of
-from linprobe.methods._base import Fitted, Method, Problem, Run, starting_point
+from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run, starting_point
 from linprobe.methods._descent import private_weight
-from linprobe.methods._iterates import Iterates
 from linprobe.options import NEWTON_STEPS, DPNewtonOptions
 from linprobe.parallel import available_memory
 
@@ -55,8 +54,7 @@ BYTES = 24  # per class and squared number of features: the sums, packed, noised
 def fit(problem: Problem, options: DPNewtonOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says.
 
-    Raises:
-        UsageError: more Hessians than the memory holds.
+    Raises UsageError: more Hessians than the memory holds.
     """
     private, tau, n_features, n_classes = problem.private_rows, options.clip_norm, problem.n_features, problem.n_classes
     _refuse_large(n_features, n_classes)

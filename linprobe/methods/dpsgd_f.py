@@ -45,8 +45,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block
-from linprobe.data.preprocessing import SHORTEST_ROW, row_norms
+from linprobe.data.blocks import SHORTEST_ROW, Block, row_norms
 from linprobe.data.rows import Rows
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import Weights

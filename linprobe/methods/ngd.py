@@ -14,9 +14,8 @@ Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private
 from __future__ import annotations
 
 from linprobe.gradients.loss import loss_and_gradient
-from linprobe.methods._base import Fitted, Method, Problem, Run, starting_point
+from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run, descended, starting_point
 from linprobe.methods._descent import step_size
-from linprobe.methods._iterates import Iterates, descended
 from linprobe.options import NGDOptions
 from linprobe.parallel.array_api import norm
 
@@ -32,11 +31,7 @@ def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
         public_loss, public_gradient = loss_and_gradient(public, weights, backend=run.backend)
         gradient = run.gradient(problem.private_rows, weights, options.clip_norm)
         weights = descended(weights, eta, [public_gradient, gradient], options.weight_decay, reference)
-        facts = {
-            "clip_norm": options.clip_norm,
-            "learning_rate": eta,
-            "public_loss": public_loss / public.n_rows,
-        }
+        facts = {"clip_norm": options.clip_norm, "learning_rate": eta, "public_loss": public_loss / public.n_rows}
         iterates.move(weights, **facts)
     return Fitted(iterates.result(), iterates.history, start=iterates.start)
 

@@ -21,9 +21,17 @@ Lemma 8 it is T / (2 sigma^2).)
 
 from __future__ import annotations
 
-from linprobe.methods._base import Fitted, Method, Problem, Run, project_to_ball, starting_point
+from linprobe.methods._base import (
+    DampedIterates,
+    Fitted,
+    Method,
+    Problem,
+    Run,
+    descended,
+    project_to_ball,
+    starting_point,
+)
 from linprobe.methods._descent import Pace, has_momentum, step_size
-from linprobe.methods._iterates import DampedIterates, descended
 from linprobe.options import NoisyGDOptions
 from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import norm

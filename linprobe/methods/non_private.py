@@ -22,12 +22,7 @@ def fit(problem: Problem, options: NonPrivateOptions, run: Run) -> Fitted:
     rows = problem.private_rows if problem.public is None else join(problem.private_rows, problem.public)
     zeros = np.zeros((problem.n_features, problem.n_classes))
     weights = minimise(
-        rows,
-        zeros,
-        weight_decay=options.weight_decay,
-        reference=zeros,
-        loss=problem.loss(),
-        on_iteration=run.on_step,
+        rows, zeros, weight_decay=options.weight_decay, reference=zeros, loss=problem.loss(), on_iteration=run.on_step
     )
     return Fitted(weights)
 

@@ -19,9 +19,8 @@ from __future__ import annotations
 import numpy as np
 
 from linprobe.gradients.loss import loss_and_gradient, minimise
-from linprobe.methods._base import Fitted, Method, Problem, Run
+from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run
 from linprobe.methods._descent import step_size
-from linprobe.methods._iterates import Iterates
 from linprobe.options import PPGDOptions
 
 

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linprobe.methods._base import Fitted, Method, Problem, Run
-from linprobe.methods._iterates import Iterates
+from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run
 from linprobe.options import PrototypesOptions
 
 SHORTEST = 1e-12  # length of a sum that has no direction: of no rows, without noise

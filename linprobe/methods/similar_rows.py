@@ -29,13 +29,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block
-from linprobe.data.preprocessing import normalise_rows, row_norms
+from linprobe.data.blocks import Block, normalise_rows, row_norms
 from linprobe.data.rows import FAR, Rows
 from linprobe.gradients.backend import Backend
-from linprobe.gradients.clipped_sum import Reduce
+from linprobe.gradients.clipped_sum import Reduce, unit_means
 from linprobe.gradients.rounding import SMALLEST_MARGIN, SteadyProducts
-from linprobe.gradients.unit_sums import unit_means
 from linprobe.mechanisms.correct_predictions import SHARE_STEP
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, relative_contributions
 from linprobe.parallel.array_api import on_host

@@ -27,7 +27,7 @@
 #define SLAB 64  /* chunks whose weights stay in cache while a group is scored */
 #define RUN 128  /* rows of a float32 sum: SUM_ROWS in linprobe/gradients/rounding.py */
 #define TILE 32  /* features in a tile of runs.h; every 2 LANES divide it */
-#define SPARE 13 /* rows in a tile beyond those of a run: SPARE_ROWS in linprobe/gradients/kernel.py */
+#define SPARE 13 /* rows in a tile beyond those of a run: SPARE_ROWS in linprobe/gradients/backend.py */
 #define MOST 64  /* largest n_classes of linprobe_clipped_sum */
 #define PAIRED 16 /* rows of a person, at most; at most GROUP: PAIRED_ROWS in linprobe/data/blocks.py */
 

@@ -129,8 +129,8 @@ class RunOptions:
         flags=("--resume",),
         group="Speed",
     )
-    preset: Literal["default", "paper"] = option(
-        "default", "Settings", after=" (the settings of the AdaMix paper)", group="Method"
+    preset: Literal["default", "paper", "paper-clip"] = option(
+        "default", "Settings", after=" (the AdaMix paper's, for features of ResNet-50 or CLIP)", group="Method"
     )
     test_epsilon: float | None = option(
         None,
@@ -487,11 +487,12 @@ class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIV
 
 @dataclass(frozen=True, kw_only=True)
 class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples, *ROWS)):
-    """Options of `dope-sgd`, whose `clip_norm` bounds the distance of a gradient from the public one."""
+    """Options of `dope-sgd`, whose `clip_norm` bounds the distance of a gradient from the origin."""
 
-    origin_norm: float | None = option(
-        None, "Norm bound of the public gradient used as origin.", unset="no bound", above=0, most=1e9
+    origin: Literal["public", "history"] = option(
+        "public", "Point around which gradients are clipped", after="; history: the mean of released gradients"
     )
+    origin_norm: float | None = option(None, "Norm bound of the origin.", unset="no bound", above=0, most=1e9)
     public_batch: int | None = option(None, "Public rows per step.", unset="all", above=0, most=1e9)
     augment_public: int = option(0, "Number of public rows to draw from fitted Gaussians.", least=0)
     extended: float = option(

@@ -157,21 +157,30 @@ class Request:
     Class arguments:
         command: its name. examples: command lines without `linprobe`, for the help text; a test runs each of them.
         first: parameters that `--help` shows, while `--help-all` shows all; empty if `--help` shows all.
+        checked_later: check nothing yet: the range of an option depends on the method.
     """
 
     command: ClassVar[str] = ""
     examples: ClassVar[tuple[str, ...]] = ()
     first: ClassVar[tuple[str, ...]] = ()
+    checked_later: ClassVar[bool] = False
 
-    def __init_subclass__(cls, command: str = "", examples: tuple[str, ...] = (), first: tuple[str, ...] = ()) -> None:
+    def __init_subclass__(
+        cls,
+        command: str = "",
+        examples: tuple[str, ...] = (),
+        first: tuple[str, ...] = (),
+        checked_later: bool = False,
+    ) -> None:
         super().__init_subclass__()
         if command:
-            cls.command, cls.examples, cls.first = command, examples, first
+            cls.command, cls.examples, cls.first, cls.checked_later = command, examples, first, checked_later
             REQUESTS[command] = cls
 
     def __post_init__(self) -> None:
         """Check every value."""
-        check_declared(type(self), self)
+        if not self.checked_later:
+            check_declared(type(self), self)
 
 
 REQUESTS: dict[str, type[Request]] = {}  # in the order of declaration
@@ -210,11 +219,7 @@ def declared(group: type[Any]) -> Mapping[str, Option]:
 
 
 def check_declared(group: type[Any], values: object) -> None:
-    """Check the attributes of `values` that a group declares.
-
-    Raises:
-        ParameterError: a value that is not allowed.
-    """
+    """Check the attributes of `values` that a group declares. Raises ParameterError: a value that is not allowed."""
     for name, one in declared(group).items():
         one.check(getattr(values, name))
 
@@ -280,9 +285,8 @@ def methods_on_gpu() -> list[str]:
 def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
     """The options of a method with the values of `given`; the others have their defaults.
 
-    Raises:
-        UsageError: an option that the method does not have, or one that does nothing beside another.
-        ParameterError: a value that is not allowed.
+    Raises UsageError: an option that the method does not have, or one that does nothing beside another. ParameterError:
+    a value that is not allowed.
     """
     known = declared(options)
     for name in given:
@@ -303,8 +307,7 @@ def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
 def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
     """Refuse options among `idle` that were changed from their defaults and would do nothing.
 
-    Raises:
-        UsageError: such an option; the message names the first.
+    Raises UsageError: such an option; the message names the first.
     """
     for name in idle:
         value = getattr(options, name)

@@ -33,9 +33,7 @@ def available(root: Path = Path("/")) -> int:
 
     Args:
         root: folder of `proc` and `sys`.
-
-    Returns:
-        `UNKNOWN` if the system reports none of them.
+    Returns: `UNKNOWN` if the system reports none of them.
     """
     limits = (*_machine(root), *_control_groups(root), *_address_space(root))
     return max(0, min(limits, default=UNKNOWN))
@@ -117,8 +115,7 @@ def _address_space(root: Path) -> Iterator[int]:
 def check_limit() -> None:
     """Under a limit on address space, take the work space of OpenBLAS now, so that it does not fail later.
 
-    Raises:
-        LinprobeError: the limit leaves too little to start.
+    Raises LinprobeError: the limit leaves too little to start.
     """
     soft = address_limit()
     if soft is None:

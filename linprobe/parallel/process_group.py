@@ -103,8 +103,7 @@ class ThreadGroup(Group):
 def in_group(size: int, work: Callable[[Group], Value]) -> list[Value]:
     """`work(group)` of every member of a group of `size` threads, in rank order. A group of one needs no thread.
 
-    Raises:
-        The error of the lowest rank that failed by itself; the other ranks end at their next collective call.
+    Raises: The error of the lowest rank that failed by itself; the other ranks end at their next collective call.
     """
     if size == 1:
         return [work(ALONE)]

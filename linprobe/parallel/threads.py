@@ -40,9 +40,7 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
     Args:
         jobs: number of processes; None for one per processor, at most `MOST_JOBS`. With 1, calls run in this process,
             in order.
-
-    Raises:
-        LinprobeError: one of the processes was killed.
+    Raises LinprobeError: one of the processes was killed.
     """
     processors = n_processors()
     wanted = list(arguments)
@@ -195,8 +193,7 @@ def share(pieces: Iterator[Callable[[], Item]], consumers: Sequence[Callable[[It
     Pieces start in order and may finish in any order. The first piece of every thread is taken before any of them
     starts, because threads in Python wait for each other.
 
-    Raises:
-        The first error of a piece or consumer; no further piece is started.
+    Raises: The first error of a piece or consumer; no further piece is started.
     """
     lock, stopped = Lock(), Event()
 
@@ -250,8 +247,7 @@ def behind(call: Callable[..., None], depth: int) -> Iterator[Callable[..., None
 
     The block ends after the last call.
 
-    Raises:
-        The first error of a call, from a later call or at the end of the block.
+    Raises: The first error of a call, from a later call or at the end of the block.
     """
     unfinished: deque[Future[None]] = deque()
 
@@ -272,8 +268,7 @@ def prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
     The thread starts when the first item is requested. It ends with this iterator: at its end, on an exception, on
     `close()`, or when it is collected.
 
-    Raises:
-        Whatever `items` raises, after the items before it.
+    Raises: Whatever `items` raises, after the items before it.
     """
 
     def read() -> tuple[Item] | None:

@@ -32,10 +32,8 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
     Args:
         timeout: longest wait for another process.
         next_step: advice to the user, the end of the error message, if another process has ended.
-
-    Raises:
-        UsageError: no torch, one without torch.distributed, or a rank or size that is no number.
-        LinprobeError: another process ended or is unreachable.
+    Raises UsageError: no torch, one without torch.distributed, or a rank or size that is no number. LinprobeError:
+    another process ended or is unreachable.
     """
     if not all(name in os.environ for name in TORCHRUN_VARIABLES):
         yield ALONE

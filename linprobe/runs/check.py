@@ -41,6 +41,7 @@ from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, NoisyScores, n_histograms
 from linprobe.methods import METHODS, Method
+from linprobe.runs.figures import noisy_accuracy
 from linprobe.runs.guarantee import (
     ADJACENCIES,
     SEED_KINDS,
@@ -68,7 +69,6 @@ from linprobe.runs.manifest import (
     Manifest,
     digest_of,
 )
-from linprobe.runs.metrics_file import noisy_accuracy
 from linprobe.runs.officer_page import is_officer_page
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.release_rules import (
@@ -109,9 +109,8 @@ def verified(run: RunFolder) -> Recomputed:
 
     A run that is not private passes if its manifest says so.
 
-    Raises:
-        PrivacyError: any mismatch, or an incomplete or damaged run. DataError: not a run folder, or one of another
-            format.
+    Raises PrivacyError: any mismatch, or an incomplete or damaged run. DataError: not a run folder, or one of another
+    format.
     """
     check_complete(run)
     manifest, recomputed = run.manifest, check_run(run)
@@ -143,9 +142,8 @@ def check_complete(run: RunFolder) -> None:
 def check_run(run: RunFolder) -> Recomputed:
     """Recompute the guarantee of a run from its ledger with all accountants, and compare every figure and digest.
 
-    Raises:
-        PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
-        DataError: not a run folder, or a damaged manifest.
+    Raises PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
+    DataError: not a run folder, or a damaged manifest.
     """
     refuse_interrupted(run)
     path, content, manifest = run.folder / LEDGER, ledger_of(run), run.manifest
@@ -580,8 +578,7 @@ def _described(releases: Iterable[Releases]) -> str:
 def check_signature(run: RunFolder, key: Ed25519PublicKey) -> None:
     """Check the signature of the manifest.
 
-    Raises:
-        PrivacyError: no signature, or not one of this manifest by this key.
+    Raises PrivacyError: no signature, or not one of this manifest by this key.
     """
     if SIGNATURE not in run.names:
         raise PrivacyError(
@@ -638,9 +635,8 @@ class FirstRun:
 def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
     """The weights of a run and the releases they depend on, for `init`.
 
-    Raises:
-        DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a run that
-            starts from it cannot be private either, or a private selection chose it.
+    Raises DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a run
+    that starts from it cannot be private either, or a private selection chose it.
     """
     run = RunFolder(folder)
     manifest, weights, bias = run.manifest, run.weights, run.bias

@@ -70,9 +70,7 @@ def privacy_statement(
     Args:
         n_private: number of private units. unit: `record` or `owner`.
         software: versions of what computed the result.
-
-    Raises:
-        PrivacyError: the events cost more than the target. This would be a bug; no result is written.
+    Raises PrivacyError: the events cost more than the target. This would be a bug; no result is written.
     """
     facts: dict[str, Any] = {
         "method": method.name,
@@ -187,9 +185,8 @@ def selected(
 
     Args:
         manifest: of the run alone. Its releases must be in `event`.
-
-    Raises:
-        PrivacyError: other releases than planned, or a selection that costs more than the target. Both would be bugs.
+    Raises PrivacyError: other releases than planned, or a selection that costs more than the target. Both would be
+    bugs.
     """
     made = sorted(map(astuple, manifest.releases or ()))
     if made not in [sorted(map(astuple, planned)) for planned in event.runs]:
@@ -219,8 +216,7 @@ def selected(
 def accountant_of(manifest: Manifest) -> Accountant:
     """The accountant that a manifest states in words; for a selection, the accountant of a single run.
 
-    Raises:
-        PrivacyError: no accountant has that description, or it does not apply to the releases.
+    Raises PrivacyError: no accountant has that description, or it does not apply to the releases.
     """
     selection = manifest.selection
     known = {one.words if selection is None else selection_accountant_text(one): one for one in ACCOUNTANTS.values()}

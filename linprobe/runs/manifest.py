@@ -318,8 +318,7 @@ class PrivacyStatement:
     def bound(self) -> tuple[float, float]:
         """Epsilon and delta; for a run with an insecure seed, as if the seed were secret.
 
-        Raises:
-            PrivacyError: the run states none.
+        Raises PrivacyError: the run states none.
         """
         epsilon = self.epsilon if self.private else self.epsilon_if_seed_were_secret
         if epsilon is None or self.delta is None:
@@ -412,15 +411,11 @@ class Manifest(Accuracy, RunStatement):
     def read(cls, content: bytes, where: object = MANIFEST) -> Self:
         """The manifest in the bytes of a file, whose name is `where`.
 
-        Raises:
-            DataError: a manifest of another format. DamagedManifestError: anything else that is no manifest.
+        Raises DataError: a manifest of another format. DamagedManifestError: anything else that is no manifest.
         """
         try:
             found = json.loads(
-                content.decode(),
-                object_pairs_hook=_no_repeated_keys,
-                parse_constant=_finite,
-                parse_float=_finite,
+                content.decode(), object_pairs_hook=_no_repeated_keys, parse_constant=_finite, parse_float=_finite
             )
             written = found.get("format")
         except (ValueError, AttributeError, RecursionError) as error:
@@ -526,10 +521,7 @@ def json_schema() -> dict[str, Any]:
         "$schema": SCHEMA_PAGE,
         "title": "Manifest of a linprobe run",
         "type": "object",
-        "properties": {
-            "format": {"description": "version of this layout", "const": MANIFEST_FORMAT},
-            **keys,
-        },
+        "properties": {"format": {"description": "version of this layout", "const": MANIFEST_FORMAT}, **keys},
         "required": ["format", *(name for name in keys if not Manifest.is_later(name))],
         "additionalProperties": False,
     }

@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.events import OWNER
 from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_units
+from linprobe.data.feature_file import is_there
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference, is_known
 from linprobe.data.owners import refuse_both_sides
 from linprobe.data.row_checks import GroupRows, compare_test_rows, share_people, share_rows
-from linprobe.data.shards import is_there
 from linprobe.errors import DataError, PrivacyError, Progress
 from linprobe.methods import find_method
+from linprobe.runs.figures import figures_of, stated_metrics
 from linprobe.runs.manifest import Manifest
-from linprobe.runs.metrics_file import figures_of, stated_metrics
-from linprobe.runs.per_record_file import commitment
-from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.run_folder import RunFolder, commitment
 
 ROUNDING = 1e-3  # scores may round differently on another machine, and change the answer for a row
 OF_PRIVATE = ("n_private", "n_units")
@@ -32,8 +31,7 @@ OF_PRIVATE = ("n_private", "n_units")
 def features_of(run: RunFolder, features: Path | None) -> Path | None:
     """The feature file to use with a run: `features` if given, else the file the run was trained on.
 
-    Raises:
-        DataError: that file is not where the manifest says.
+    Raises DataError: that file is not where the manifest says.
     """
     if features is not None:
         return features
@@ -71,9 +69,7 @@ def check_made_alike(
 
     Args:
         given: `extraction_of` the rows in `path`. That they do not say how they were made is noted.
-
-    Raises:
-        DataError: they were made otherwise, by the first difference. With `allow_other`, a note instead.
+    Raises DataError: they were made otherwise, by the first difference. With `allow_other`, a note instead.
     """
     trained_on: dict[str, Any] = run.manifest.extraction or {}
     differs = first_difference(trained_on, given)
@@ -210,8 +206,7 @@ def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] |
 
     None if the run released nothing about private rows, so that it has no commitment.
 
-    Raises:
-        DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
+    Raises DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
     """
     manifest = run.manifest
     if manifest.private_commitment is None:
@@ -242,8 +237,7 @@ def check_stated(run: RunFolder, features: FeatureReader) -> list[str]:
     Keys about rows that the file does not hold are left out: public rows of another file, and test rows of another
     number or kind.
 
-    Raises:
-        PrivacyError: a key contradicts the file.
+    Raises PrivacyError: a key contradicts the file.
     """
     manifest = run.manifest
     if list(features.description.class_names) != run.class_names or features.n_features != manifest.n_features:

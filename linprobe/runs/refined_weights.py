@@ -52,7 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import normalise_rows
 from linprobe.errors import UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.score_histogram import TEST_AUROC
@@ -60,8 +60,8 @@ from linprobe.methods import Method
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
+from linprobe.runs.figures import class_scores, softmax
 from linprobe.runs.release_rules import HISTOGRAM
-from linprobe.runs.scores import class_scores, softmax
 
 NEIGHBOURS, POWER = 10, 3
 SPREAD_ROUNDS, SPREAD, MASS_ROUNDS, OUTER_ROUNDS = 20, 0.9, 5, 4
@@ -162,9 +162,7 @@ def refined_weights(
         class_shares: shares of the classes to keep, (n_classes,): from noisy counts for accuracy, equal for balanced
             use. None to estimate them.
         together: for predictions of these rows; their classes may lack, or have other shares than in training.
-
-    Raises:
-        UsageError: shares that are no distribution.
+    Raises UsageError: shares that are no distribution.
     """
     unit = normalise_rows(np.asarray(rows, dtype=np.float32))
     scores = class_scores(unit, weights, bias)

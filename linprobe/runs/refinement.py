@@ -25,10 +25,7 @@ TOLERANCE = 0.02
 
 
 def refinement(
-    unlabelled: FeatureReader,
-    refined: Refined,
-    parent: RunFolder | None = None,
-    similar: NoisyNumber | None = None,
+    unlabelled: FeatureReader, refined: Refined, parent: RunFolder | None = None, similar: NoisyNumber | None = None
 ) -> Refinement:
     """What the manifest states of a refinement; `parent` is the run that was refined, None for training itself, which
     may have released the number of `similar` rows."""
@@ -84,9 +81,7 @@ def check_refinement(run: RunFolder, unlabelled: Path | None, parent: Path | Non
     Args:
         unlabelled: feature file that must hold the rows; the refinement is computed anew. parent: the run that must
             have been refined.
-
-    Raises:
-        UsageError: a run that was not refined. PrivacyError: other rows, another run, or other weights.
+    Raises UsageError: a run that was not refined. PrivacyError: other rows, another run, or other weights.
     """
     stated, before, proved = run.manifest.refined, run.unrefined, []
     if stated is None or before is None:

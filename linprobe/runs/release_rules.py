@@ -70,8 +70,7 @@ def check_selection_line(content: bytes, selection: SelectionEvent) -> None:
 def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
     """The public facts of each step.
 
-    Raises:
-        PrivacyError: other columns than linprobe writes, another number of lines, or a cell that is no number.
+    Raises PrivacyError: other columns than linprobe writes, another number of lines, or a cell that is no number.
     """
     rows, n_steps = [], steps or 0
     try:

@@ -23,11 +23,7 @@ LONGEST_SIGNATURE = 4096  # bytes
 
 
 def private_key(path: Path) -> Ed25519PrivateKey:
-    """The key in a PEM file without a password.
-
-    Raises:
-        DataError: a missing file, or one without such a key.
-    """
+    """The key in a PEM file without a password. Raises DataError: a missing file, or one without such a key."""
     key = _read(path, lambda text: load_pem_private_key(text, password=None))
     if not isinstance(key, Ed25519PrivateKey):
         raise DataError(
@@ -38,11 +34,7 @@ def private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def public_key(path: Path) -> Ed25519PublicKey:
-    """The public key in a PEM file.
-
-    Raises:
-        DataError: a missing file, or one without such a key.
-    """
+    """The public key in a PEM file. Raises DataError: a missing file, or one without such a key."""
     key = _read(path, load_pem_public_key)
     if not isinstance(key, Ed25519PublicKey):
         raise DataError(

@@ -48,15 +48,13 @@ def verify_run(
         public_key: file of the key that must have signed the run.
         max_epsilon, max_delta: the most that the guarantee may state, 0 or more.
         unlabelled, before: the rows that refined the run, and the run that they refined.
-
     Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp and epsilon_dp_accounting (third
         opinions on sums over all rows and over samples; None where the library has none), delta, gdp_mu, zcdp_rho,
         releases, data, signature and per_record (what was checked, in words), not_covered (pages that no digest and so
         no signature covers), stated_not_checked (keys of the manifest and files that nothing in the folder proves),
         refused (why it is not verified). Figures that were not verified are None.
-
-    Raises:
-        ParameterError: a limit that is not allowed. DataError: not a run folder, or an unreadable key or feature file.
+    Raises ParameterError: a limit that is not allowed. DataError: not a run folder, or an unreadable key or feature
+    file.
     """
     for name, limit in (("max-eps", max_epsilon), ("max-delta", max_delta)):
         if limit is not None and not limit >= 0:
@@ -71,10 +69,7 @@ def verify_run(
 
             proved = check_refinement(run, unlabelled, before)
             result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
-        for name, limit, stated in (
-            ("max-eps", max_epsilon, bound[0]),
-            ("max-delta", max_delta, bound[1]),
-        ):
+        for name, limit, stated in (("max-eps", max_epsilon, bound[0]), ("max-delta", max_delta, bound[1])):
             if limit is not None and stated > limit:
                 raise PrivacyError(f"run {folder} states {stated:.9g}; allowed by --{name}: {limit:g}; train with less")
     except PrivacyError as error:

@@ -128,8 +128,7 @@ def declared_classes(
 
     With `n_labels` labels a row: their names, as declared, else 0, 1, 2, ...
 
-    Raises:
-        ParameterError: none can be known, fewer than 2, repeats, or another number than `n_labels`.
+    Raises ParameterError: none can be known, fewer than 2, repeats, or another number than `n_labels`.
     """
     if given is not None:
         classes = np.asarray(list(given))
@@ -154,11 +153,7 @@ def declared_classes(
 
 
 def class_indices(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDArray[np.int64]:
-    """Labels as indices into `classes`, shape (n,).
-
-    Raises:
-        DataError: a label outside the classes.
-    """
+    """Labels as indices into `classes`, shape (n,). Raises DataError: a label outside the classes."""
     order = np.argsort(classes, kind="stable")
     ordered = classes[order]
     try:
@@ -180,8 +175,7 @@ def class_indices(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDA
 def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.uint8]:
     """Several labels a row as uint8, shape (n, n_labels).
 
-    Raises:
-        DataError: another shape, or a value that is neither 0 nor 1.
+    Raises DataError: another shape, or a value that is neither 0 nor 1.
     """
     if labels.ndim != 2 or labels.shape[1] != n_labels:
         raise DataError(f"{name} has shape {labels.shape}; allowed with {n_labels} labels a row: (rows, {n_labels})")
@@ -194,8 +188,7 @@ def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.u
 def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[NDArray[np.intp], Bounds, NDArray[Any]]:
     """The order that puts rows of a person next to each other, where each person's rows begin, and the people.
 
-    Raises:
-        DataError: not one name or whole number for each row.
+    Raises DataError: not one name or whole number for each row.
     """
     names = _names(owners, n_rows, name)
     order = by_owner(names)
@@ -206,8 +199,7 @@ def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[
 def adjacent_people(owners: ArrayLike, n_rows: int) -> tuple[Bounds, NDArray[Any]]:
     """Where each person's rows begin, and the people, for rows that cannot be put into another order.
 
-    Raises:
-        DataError: not one name or whole number for each row, or rows of a person that are not adjacent.
+    Raises DataError: not one name or whole number for each row, or rows of a person that are not adjacent.
     """
     names = _names(np.asarray(owners), n_rows, "owners").astype(str)
     bounds, people = owner_bounds([names.tolist()], "owners")

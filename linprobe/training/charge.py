@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from linprobe.accounting import book
-from linprobe.accounting.book import Cap, Check, Contents, Entry
+from linprobe.accounting.book import Cap, Check, Contents, Entry, Spending, refuse_above, spending
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.figures import cost_in_words
 from linprobe.accounting.ledger import Ledger
@@ -26,11 +26,9 @@ from linprobe.accounting.row_keys import (
     refuse_public,
     with_shared,
 )
-from linprobe.accounting.spending import Spending, refuse_above, spending
 from linprobe.atomic_files import alone, write_whole
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.row_checks import GroupRows
-from linprobe.data.row_digests import Commitment
+from linprobe.data.row_checks import Commitment, GroupRows
 from linprobe.errors import DataError, LinprobeError, Progress
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
@@ -51,12 +49,9 @@ class BookFinder:
     Args:
         given: the book; None for the default one. make: make the key of default books, and the keys of the rows, if
             there are none yet.
-
     Attributes:
         commitments: to add the training rows to, with `check_rows`.
-
-    Raises:
-        DataError: a damaged or missing key. LinprobeError: a folder that cannot be written.
+    Raises DataError: a damaged or missing key. LinprobeError: a folder that cannot be written.
     """
 
     def __init__(self, given: Path | None, *, make: bool = True) -> None:
@@ -91,12 +86,9 @@ class BookFinder:
             protected: rows that a run protects besides the training rows: public ones, and private test rows.
             public: rows from outside the training rows that the run uses as public, protected or not.
             unit: of the guarantee of the run; None if it has none.
-
         Returns: None if there is no book of any rows yet and none is to be made.
-
-        Raises:
-            DataError: damaged keys. LinprobeError: keys that cannot be written. PrivacyError: a public row that is
-                private in a book, or a private one that is public in a book.
+        Raises DataError: damaged keys. LinprobeError: keys that cannot be written. PrivacyError: a public row that is
+        private in a book, or a private one that is public in a book.
         """
         if self._given is None and not self.commitments:
             return None
@@ -171,11 +163,8 @@ def existing_book(
 
     Args:
         group: of the rows, in place of the training rows. unit: as for `BookFinder.account`.
-
     Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
-
-    Raises:
-        DataError, LinprobeError, PrivacyError: as `BookFinder`.
+    Raises DataError, LinprobeError, PrivacyError: as `BookFinder`.
     """
     finder = BookFinder(given, make=make)
     for x, _ in features.blocks(group) if finder.commitments else ():
@@ -242,7 +231,6 @@ class RunCharge:
             the book alone.
         progress: told in one line what this run and earlier ones cost together.
         group: processes that train together; rank 0 writes.
-
     Attributes:
         run: id of the run; empty in other ranks.
     """
@@ -276,9 +264,8 @@ class RunCharge:
     def charge(self, plan: Plan) -> None:
         """Write what the run is going to release, before a private row is used; again if the plan changes.
 
-        Raises:
-            PrivacyError: the run would exceed the cap. DataError: a damaged book. LinprobeError: one that cannot be
-                written.
+        Raises PrivacyError: the run would exceed the cap. DataError: a damaged book. LinprobeError: one that cannot be
+        written.
         """
         if not self.run or self._account is None or (plan.budget is None and plan.method.private):
             return  # another rank writes, or no private row is used
@@ -308,11 +295,8 @@ def charged_selection(
 
     Args:
         account, folder, out, cap, progress: as in `RunCharge`. entry: of the selection, without a name.
-
     Yields: id of the run.
-
-    Raises:
-        PrivacyError, DataError, LinprobeError: as `RunCharge.charge`.
+    Raises PrivacyError, DataError, LinprobeError: as `RunCharge.charge`.
     """
     assert account is not None  # noqa: S101 - a selection spends, so its book was found
     run = run_folder.run_id(folder)
@@ -352,9 +336,7 @@ def preview(account: Account | None, entries: Sequence[Entry], cap: float | None
 
     Args:
         account: None if there is no book yet.
-
-    Raises:
-        PrivacyError: the runs would exceed a cap. DataError: a damaged book.
+    Raises PrivacyError: the runs would exceed a cap. DataError: a damaged book.
     """
     contents = Contents() if account is None else book.read_book(account.path)
     shared = [] if account is None else account.shared()
@@ -394,11 +376,7 @@ def _check_histogram(account: Account, shared: Sequence[SharedBook]) -> Check:
 
 
 def _check_others(
-    account: Account | None,
-    shared: Sequence[SharedBook],
-    others: Contents,
-    entry: Entry,
-    finished: Entry | None = None,
+    account: Account | None, shared: Sequence[SharedBook], others: Contents, entry: Entry, finished: Entry | None = None
 ) -> None:
     """Refuse an entry that takes the rows of another book above its cap.
 
@@ -454,9 +432,7 @@ def charge_histogram(
     Args:
         given: the book, None for the one among the default books that has the run. A book without the run gets all
             that the run released.
-
-    Raises:
-        PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
+    Raises PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
     """
     path, entry = _book_with_entry(run, before, given)
     account = Account.at(path)
@@ -469,8 +445,7 @@ def preview_histogram(
 ) -> tuple[Path, Spending]:
     """The book that `charge_histogram` would charge, and the cost of its runs with the histogram. Nothing is written.
 
-    Raises:
-        LinprobeError: as `charge_histogram`.
+    Raises LinprobeError: as `charge_histogram`.
     """
     path, entry = _book_with_entry(run, before, given)
     contents = book.read_book(path)

@@ -39,9 +39,8 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import arithmetic_name
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.runs.per_record_file import commitment
-from linprobe.runs.run_folder import CHECKPOINT
-from linprobe.training.settings import Settings
+from linprobe.runs.run_folder import CHECKPOINT, commitment
+from linprobe.training.plan import Settings
 
 PER_RECORD = ("squared_mu", "levels")
 NEEDED = ("key", "salt", "identity", "private_commitment", "done", "next_step", "draws", "weights", "output", "history")
@@ -58,13 +57,10 @@ class Checkpoints:
         every: seconds between checkpoints; 0 for one after every step.
         group: processes that train together; rank 0 writes.
         held: slice of the private rows in this process.
-
     Attributes:
         path: of the file.
-
-    Raises:
-        DataError: a checkpoint that cannot be read. UsageError: of a run with other settings. PrivacyError: of one on
-            other private rows.
+    Raises DataError: a checkpoint that cannot be read. UsageError: of a run with other settings. PrivacyError: of one
+    on other private rows.
     """
 
     def __init__(
@@ -153,12 +149,7 @@ class Checkpoints:
         if self._group.rank == 0:
             self._ledger.sync()
             with replace_when_complete(self.path, private=True) as stream:
-                arrays = {
-                    **self._identity,
-                    **state,
-                    "key": key,
-                    "history": np.array(json.dumps(history)),
-                }
+                arrays = {**self._identity, **state, "key": key, "history": np.array(json.dumps(history))}
                 np.savez(stream, allow_pickle=False, **arrays)
             sync_folder(self.path.parent)
         # only now: after a power cut, the file must have the key of every release in the ledger
@@ -179,8 +170,7 @@ def check_same_run(
 ) -> None:
     """Refuse the state in the checkpoint `path` unless it is of a run with this identity and these private rows.
 
-    Raises:
-        DataError: an incomplete state. UsageError: other settings. PrivacyError: other private rows.
+    Raises DataError: an incomplete state. UsageError: other settings. PrivacyError: other private rows.
     """
     missing = [name for name in (*PER_RECORD, *NEEDED) if name not in state]
     if missing:
@@ -229,8 +219,7 @@ class Keeping:
     def check(self) -> None:
         """Refuse the checkpoint of another run before writing to the budget book.
 
-        Raises:
-            DataError, UsageError, PrivacyError: as `check_same_run`.
+        Raises DataError, UsageError, PrivacyError: as `check_same_run`.
         """
         path = self._folder / CHECKPOINT
         if path.is_file():

@@ -15,15 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting import calibrate
-from linprobe.accounting.book import Cap, Contents, Entry, read_book, set_cap
+from linprobe.accounting.book import Cap, Contents, Entry, read_book, rows_of_a_person, set_cap, spending, together
 from linprobe.accounting.calibrate import check_delta, check_epsilon
-from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
-from linprobe.accounting.spending import rows_of_a_person, spending, together
 from linprobe.data.dataset import DIGITS, open_features
-from linprobe.data.feature_file import is_hdf5
-from linprobe.data.shards import is_pattern
+from linprobe.data.feature_file import is_hdf5, is_pattern
 from linprobe.errors import DataError, LinprobeError, ParameterError, Progress, UsageError
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
@@ -118,15 +115,13 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
         cap, cap_delta (None without a cap), cap_runs (number of runs that were recorded before it was set),
         cap_raised_from (epsilon of the first cap, if it was raised after a run; else None), entries (one object for
         each run: run, name, method, created (None for a private selection), unit, private, epsilon, delta, cap,
-        ended_early (whether it counts what it had released, and not its plan), book),
-        shared (one object for each other book that counts together with this one: book, runs, and the number of rows,
-        fingerprints of images and owners in common), compared (by what other files are recognised; empty for a book
-        given by hand), not_compared (number of books without row keys), not_recorded (run folders beside the recorded
-        folders that no book has: the book may be an old copy).
-
-    Raises:
-        DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
-        PrivacyError: a cap raised after a run without `raise_cap`. UsageError: `raise_cap` without a cap.
+        ended_early (whether it counts what it had released, and not its plan), book), shared (one object for each other
+        book that counts together with this one: book, runs, and the number of rows, fingerprints of images and owners
+        in common), compared (by what other files are recognised; empty for a book given by hand), not_compared (number
+        of books without row keys), not_recorded (run folders beside the recorded folders that no book has: the book may
+        be an old copy).
+    Raises DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
+    PrivacyError: a cap raised after a run without `raise_cap`. UsageError: `raise_cap` without a cap.
     """
     if request.raise_cap and request.cap is None:
         raise UsageError("--raise-cap was given without --set-cap; give the new cap, for example --set-cap 8")

@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.book import Entry
+from linprobe.accounting.book import Entry, Spending
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.figures import NOUNS
-from linprobe.accounting.spending import Spending
-from linprobe.data.blocks import STORAGE, Precision
+from linprobe.data.blocks import STORAGE, ArraySource, Precision, Preprocessing, normalise_rows
 from linprobe.data.dataset import DIGITS, Dataset
-from linprobe.data.preprocessing import Preprocessing, normalise_rows
 from linprobe.data.rows import prepare
-from linprobe.data.sources import ArraySource
 from linprobe.errors import Progress
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
@@ -29,8 +26,7 @@ from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
 from linprobe.training.charge import preview
 from linprobe.training.execute import Runtime
-from linprobe.training.plan import Plan, plan_facts, plan_run
-from linprobe.training.settings import make_settings
+from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run
 from linprobe.training.train import Ready, checked_rows, opened, with_method
 from linprobe.training.tune import candidates_of, selection_note, tunable_rows
 from linprobe.training.tuning import Selection, Tuning, selection_of
@@ -63,9 +59,7 @@ def dry_run(request: TrainRequest, progress: Progress) -> DryRun:
         delta and epsilon_by_unit of all runs of the budget book with this one; None if nothing is spent); out, book
         (None if there is none yet); seconds (an estimate; None on a GPU, without steps, or for steps that cost more
         than a gradient); warnings.
-
-    Raises:
-        LinprobeError: as `train`, if the run would be refused.
+    Raises LinprobeError: as `train`, if the run would be refused.
     """
     request, choice = with_method(request)
     method = find_method(str(request.method))
@@ -80,9 +74,7 @@ def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -
 
     Returns: as `dry_run`. With a grid, each plan has its `setting` too; further settings (their number), mean_runs and
         epsilon_of_a_run (at delta / mean_runs). The seconds are for the mean number of runs.
-
-    Raises:
-        LinprobeError: as `tune`, if the choice would be refused.
+    Raises LinprobeError: as `tune`, if the choice would be refused.
     """
     request, choice, candidates = candidates_of(request, tuning)
     with opened(request, candidates[0].method, progress) as ready:

@@ -24,21 +24,13 @@ from linprobe.accounting.accountants import installed_version
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
-from linprobe.data.blocks import Precision
+from linprobe.data.blocks import Precision, Preprocessing, Source
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import Rows, prepare, prepare_shard
-from linprobe.data.sources import Source
 from linprobe.errors import DivergedError, UsageError
-from linprobe.gradients.backend import Backend
-from linprobe.gradients.host import choose_backend
+from linprobe.gradients.backend import Backend, choose_backend
 from linprobe.gradients.loss import check_weights
-from linprobe.mechanisms.correct_predictions import (
-    TEST_ACCURACY,
-    NoisyTest,
-    correct_counts,
-    correct_counts_sensitivity,
-)
+from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest, correct_counts, correct_counts_sensitivity
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
@@ -58,14 +50,13 @@ from linprobe.options.declaration import Options, refuse_on_gpu
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.threads import blas_held_to_one_thread
+from linprobe.runs.figures import count_private, sums_of_test_rows
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
 from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights
 from linprobe.runs.release_rules import HISTOGRAM, SELECTION
-from linprobe.runs.scores import count_private, sums_of_test_rows
-from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.plan import Plan
+from linprobe.training.plan import SHORTEST_MEAN, Plan
 
 
 @dataclass(frozen=True)
@@ -122,8 +113,7 @@ class Runtime:
     def check(self, options: Options) -> None:
         """Refuse a device that cannot train a method with these options.
 
-        Raises:
-            UsageError: a method, an option or a group that needs device cpu.
+        Raises UsageError: a method, an option or a group that needs device cpu.
         """
         if self.device == "cpu":
             return
@@ -233,9 +223,8 @@ def execute(
 
     Args:
         ledger: records each event before its result exists; None for a ledger in memory.
-
-    Raises:
-        UsageError: a device or a number of processes that the plan cannot have. DivergedError: weights without bound.
+    Raises UsageError: a device or a number of processes that the plan cannot have. DivergedError: weights without
+    bound.
     """
     runtime, ledger = runtime or Runtime(), Ledger() if ledger is None else ledger
     observer = observer or Observer()
@@ -277,12 +266,7 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
 
 
 def _problem(
-    plan: Plan,
-    dataset: Dataset,
-    preprocessing: Preprocessing,
-    rows: Rows | None,
-    public: Rows | None,
-    backend: Backend,
+    plan: Plan, dataset: Dataset, preprocessing: Preprocessing, rows: Rows | None, public: Rows | None, backend: Backend
 ) -> Problem:
     """What the method gets: rows in training space, where the back end wants them."""
     return Problem(
@@ -371,8 +355,7 @@ def private_rows(plan: Plan, dataset: Dataset, preprocessing: Preprocessing, run
 def _fit(prepared: _Prepared) -> Fitted:
     """`method.fit`. What it refuses after a release depends on the release: it counts as divergence, without figures.
 
-    Raises:
-        DivergedError: a bound on one record does not hold at weights that depend on releases.
+    Raises DivergedError: a bound on one record does not hold at weights that depend on releases.
     """
     method, start = prepared.plan.method, prepared.ledger.position
     try:

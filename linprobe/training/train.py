@@ -39,21 +39,23 @@ from linprobe.options.declaration import Option, by_parameter, check_declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder, signature
-from linprobe.runs.claim import claimed
-from linprobe.runs.figures import no_better_than_guessing
+from linprobe.runs.figures import (
+    PRINTED,
+    PRINTED_OF_SOME,
+    accuracy_of,
+    figures_of,
+    no_better_than_guessing,
+    test_epsilon_of,
+)
 from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
-from linprobe.runs.metrics_file import PRINTED, PRINTED_OF_SOME, accuracy_of, figures_of, test_epsilon_of
-from linprobe.runs.per_record_file import PrivateRecords
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
-from linprobe.runs.run_folder import run_folder_of_group
-from linprobe.training.centring import SHORTEST_MEAN
+from linprobe.runs.run_folder import PrivateRecords, claimed, run_folder_of_group
 from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.execute import Observer, Runtime, Trained, execute
-from linprobe.training.plan import Plan, plan_run, warnings_of
-from linprobe.training.settings import Settings, make_settings
+from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, make_settings, plan_run, warnings_of
 
 RANDOM_WEIGHTS = "random"
 CHECKPOINT_SECONDS = 60.0
@@ -102,11 +104,7 @@ class Ready:
         return find_method(str(self.request.method))
 
     def dataset(self) -> Dataset:
-        """The rows, split; none is read.
-
-        Raises:
-            LinprobeError: as `check_unit` and `dataset_of`.
-        """
+        """The rows, split; none is read. Raises LinprobeError: as `check_unit` and `dataset_of`."""
         request = self.request
         if self.method.spends:
             check_unit(self.features, request.unit)
@@ -118,8 +116,7 @@ class Ready:
     def with_test(self, settings: Settings) -> Settings:
         """The settings with the part of epsilon that pays for a noisy accuracy on private test rows.
 
-        Raises:
-            UsageError: no private test rows. PrivacyError: delta too large for their number.
+        Raises UsageError: no private test rows. PrivacyError: delta too large for their number.
         """
         request = self.request
         found = test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
@@ -156,11 +153,9 @@ def train_run(request: TrainRequest, progress: Progress | None = None, group: Gr
 
     Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, unit, n_units,
         n_private (as n_units), n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None
-        without), test_balanced_accuracy, test_macro_auroc, test_calibration_error, seconds, seed_kind;
-        for rows with several labels also test_label_accuracy, test_macro_average_precision.
-
-    Raises:
-        LinprobeError: any failure, with its exit status; no run folder is left behind.
+        without), test_balanced_accuracy, test_macro_auroc, test_calibration_error, seconds, seed_kind; for rows with
+        several labels also test_label_accuracy, test_macro_average_precision.
+    Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
     progress = progress or Silent()
     request, choice = with_method(request)
@@ -209,8 +204,7 @@ def _refuse_without_public(request: TrainRequest, method: Method, features: Feat
 def opened(request: TrainRequest, method: Method, progress: Progress, group: Group = ALONE) -> Iterator[Ready]:
     """Check a request, open its feature files and reserve the run folder. No row is read.
 
-    Raises:
-        UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
+    Raises UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
     """
     check_declared(RunOptions, request)
     if request.resume and request.out is None:
@@ -284,11 +278,8 @@ def checked_rows(
     Args:
         warnings: stated before any row is read.
         make: make the key of budget books, if there is none. rank: of the process; rank 0 needs book and digest.
-
     Returns: the book; None for a run that uses no private row, in other ranks, or, without `make`, where there is none.
-
-    Raises:
-        LinprobeError: as `check_rows`, or test rows that are training rows.
+    Raises LinprobeError: as `check_rows`, or test rows that are training rows.
     """
     charged = rank == 0 and (plan.budget is not None or not plan.method.private)
     finder = BookFinder(ready.request.book, make=make) if charged else None

@@ -29,14 +29,13 @@ from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import ChosenMethod, find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.runs import run_folder
+from linprobe.runs.figures import figures_of
 from linprobe.runs.guarantee import selected
 from linprobe.runs.manifest import LEDGER
-from linprobe.runs.metrics_file import figures_of
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.charge import charged_selection
 from linprobe.training.execute import Observer, Runtime, Trained, execute
-from linprobe.training.plan import Plan
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Plan, Settings
 from linprobe.training.train import (
     OUTCOME_KEYS,
     Ready,
@@ -60,9 +59,7 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
     of one person with `unit` owner.
 
     Returns: as `train`, without the seconds, and `tuning`, the choice as in the manifest.
-
-    Raises:
-        LinprobeError: any failure, with its exit status; no run folder is left behind.
+    Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
     request, choice, candidates = candidates_of(request, tuning)
     with opened(request, find_method(str(request.method)), progress) as ready:
@@ -72,8 +69,7 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
 def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, ChosenMethod | None, list[Settings]]:
     """The request with a method, why it was chosen if none was named, and the settings of every run that may be made.
 
-    Raises:
-        UsageError, ParameterError: an option or combination that is not allowed.
+    Raises UsageError, ParameterError: an option or combination that is not allowed.
     """
     methods = dict(tuning.grid).get("method")
     if methods is not None:
@@ -106,8 +102,7 @@ def tune_on(ready: Ready, tuning: Tuning, candidates: Sequence[Settings], progre
 def tunable_rows(ready: Ready, tuning: Tuning, candidates: Sequence[Settings]) -> Dataset:
     """The rows that all candidates train on.
 
-    Raises:
-        UsageError: no budget, or a factor on weights that start from zero. LinprobeError: as `dataset_of`.
+    Raises UsageError: no budget, or a factor on weights that start from zero. LinprobeError: as `dataset_of`.
     """
     check_one_class(ready.features, "tune")
     if ready.request.epsilon is None:

@@ -18,8 +18,7 @@ from linprobe.methods import METHODS, Method, find_method
 from linprobe.options import RunOptions
 from linprobe.options.declaration import arguments_of, declared
 from linprobe.options.requests import TrainRequest
-from linprobe.training.plan import Plan, plan_run
-from linprobe.training.settings import Settings, make_settings
+from linprobe.training.plan import Plan, Settings, make_settings, plan_run
 
 REQUEST_OPTIONS = ("method", "sigma", "steps", "sampling_rate", "centre", "condition", "intercept")
 MOST_SETTINGS = 1000
@@ -44,8 +43,7 @@ class Tuning:
     def parse(cls, grid: Sequence[str], shrink: Sequence[float], repetitions: int | None, method: str | None) -> Tuning:
         """Parse words such as `score_noise=0.3,1,3`; `method` is the method of the run, None if none was named.
 
-        Raises:
-            UsageError, ParameterError: nothing to choose, or a value that is not allowed.
+        Raises UsageError, ParameterError: nothing to choose, or a value that is not allowed.
         """
         texts = {}
         for word in grid:
@@ -100,8 +98,7 @@ class Tuning:
 def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
     """The settings of every run that may be made.
 
-    Raises:
-        UsageError, ParameterError: an option or combination that is not allowed.
+    Raises UsageError, ParameterError: an option or combination that is not allowed.
     """
     found = []
     for one in tuning.settings:
@@ -183,8 +180,7 @@ class Selection:
 def selection_of(dataset: Dataset, request: TrainRequest, tuning: Tuning, candidates: Sequence[Settings]) -> Selection:
     """The private selection among `candidates` that costs `request.epsilon`. No private row is read.
 
-    Raises:
-        UsageError: an option that a selection does not take. PrivacyError: no budget of one run is small enough.
+    Raises UsageError: an option that a selection does not take. PrivacyError: no budget of one run is small enough.
     """
     if request.per_record:
         raise UsageError(

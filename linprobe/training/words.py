@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from linprobe.accounting.book import Spending
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.figures import cost_in_words
-from linprobe.accounting.spending import Spending
 
 Lines = list[tuple[str, str]]
 NO_BOOK = "that does not exist yet"

@@ -18,11 +18,10 @@ import pytest
 
 from linprobe.accounting import book
 from linprobe.accounting.accountants import GAUSSIAN, PLD, RENYI
-from linprobe.accounting.book import Cap, Contents, Entry, read_book
+from linprobe.accounting.book import Cap, Contents, Entry, composed, read_book, refuse_above, spending
 from linprobe.accounting.events import INHERITED, Releases
-from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.figures import epsilon_of
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
-from linprobe.accounting.spending import composed, refuse_above, spending
 from linprobe.errors import DataError, LinprobeError, PrivacyError
 from tests.planted import no_locks
 from tests.processes import ended, start_copy
@@ -345,7 +344,7 @@ def test_full_sums_compose_exactly_and_sampled_ones_by_loss_distributions() -> N
 
 
 def test_merging_kinds_does_not_understate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("linprobe.accounting.spending.MOST_KINDS", 3)
+    monkeypatch.setattr("linprobe.accounting.book.MOST_KINDS", 3)
     full = [Releases("gradient", sigma, 1.0, 10) for sigma in (7.0, 9.0, 13.0)]
     direct = PLD.epsilon([*full, SAMPLED], DELTA)
     assert composed([*full, SAMPLED], DELTA)[0] == pytest.approx(direct, rel=1e-4)
@@ -382,7 +381,7 @@ def test_shares_of_delta_add_up_to_at_most_delta(parts: int, monkeypatch: pytest
         shares.append(Fraction(delta))
         return 0.1
 
-    monkeypatch.setattr("linprobe.accounting.spending.selection_epsilon", cost)
+    monkeypatch.setattr("linprobe.accounting.book.selection_epsilon", cost)
     spent = spending([selection(str(place)) for place in range(parts)])
     assert len(shares) == parts
     assert Fraction(DELTA) * Fraction(999, 1000) < sum(shares) <= Fraction(DELTA)

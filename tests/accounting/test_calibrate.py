@@ -17,7 +17,7 @@ from linprobe.accounting.calibrate import (
     large_delta,
 )
 from linprobe.accounting.events import Releases
-from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
+from linprobe.accounting.figures import epsilon_of, largest_mu
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 
 RANDOM = np.random.default_rng(20)

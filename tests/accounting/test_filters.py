@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.accountants import FILTER_ORDERS, GAUSSIAN, PLD, renyi_divergences, repeated_epsilon
-from linprobe.accounting.book import Cap, Contents, Entry
-from linprobe.accounting.events import OWNER, RECORD, Releases
-from linprobe.accounting.relations import REMOVED
+from linprobe.accounting.book import Cap, Contents, Entry, filter_order, refuse_above, together, under_cap
+from linprobe.accounting.events import OWNER, RECORD, REMOVED, Releases
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
-from linprobe.accounting.spending import filter_order, refuse_above, together, under_cap
 from linprobe.errors import PrivacyError
 
 DELTA = 1e-5

@@ -9,7 +9,7 @@ from flint import arb, ctx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe.accounting.gaussian_dp import (
+from linprobe.accounting.figures import (
     LARGEST_MU,
     composed_mu,
     composed_rho,

@@ -16,7 +16,7 @@ from linprobe.accounting import convolution
 from linprobe.accounting.accountants import GAUSSIAN, GOOGLE, PLD, RENYI, third_opinion
 from linprobe.accounting.convolution import convolved, exponentials, gains
 from linprobe.accounting.events import Releases
-from linprobe.accounting.gaussian_dp import delta_of
+from linprobe.accounting.figures import delta_of
 from linprobe.accounting.loss_distribution import UnresolvedError, epsilon_of_kinds, loss_of, total_loss
 from linprobe.accounting.loss_grid import Grid, Kind, Window, grid_for
 from tests.accounting.lower_bounds import Setting, delta_of_the_sum, random_settings

@@ -9,14 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linprobe.accounting import spending as module
+from linprobe.accounting import book as module
 from linprobe.accounting.accountants import GAUSSIAN, PLD
-from linprobe.accounting.book import Cap, Contents, Entry
-from linprobe.accounting.events import OWNER, RECORD, Releases
-from linprobe.accounting.gaussian_dp import epsilon_of
-from linprobe.accounting.relations import REMOVED, Relation, converted
+from linprobe.accounting.book import EXAMPLES, Cap, Contents, Entry, refuse_above, rows_of_a_person, spending, together
+from linprobe.accounting.events import OWNER, RECORD, REMOVED, Relation, Releases, converted
+from linprobe.accounting.figures import epsilon_of
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
-from linprobe.accounting.spending import EXAMPLES, refuse_above, rows_of_a_person, spending, together
 from linprobe.errors import PrivacyError
 
 DELTA = 1e-5

@@ -10,7 +10,7 @@ import pytest
 
 from linprobe.accounting.accountants import GAUSSIAN, PLD, RENYI, gaussian_figures
 from linprobe.accounting.events import Releases
-from linprobe.accounting.gaussian_dp import delta_of, epsilon_of, holds
+from linprobe.accounting.figures import delta_of, epsilon_of, holds
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from tests.hostile.officer import Officer, officer
 

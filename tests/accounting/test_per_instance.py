@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from linprobe.accounting.accountants import PLD
 from linprobe.accounting.events import Releases
-from linprobe.accounting.gaussian_dp import epsilon_of, holds
+from linprobe.accounting.figures import epsilon_of, holds
 from linprobe.accounting.per_instance import (
     ORDERS,
     RecordLosses,

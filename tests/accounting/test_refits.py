@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from linprobe.accounting import spending
+from linprobe.accounting import book
 from linprobe.accounting.events import Releases
 
 STEPS, OTHER = Releases("gradient", 10.0, 1.0, 50), Releases("gradient", 5.0, 1.0, 20)
@@ -22,7 +22,7 @@ def totals(bound: dict[str, list[Releases]]) -> dict[float, int]:
 
 
 def test_folds_cost_the_records_that_are_in_most_of_them() -> None:
-    fits = spending.Fits()
+    fits = book.Fits()
     folds = [records(2, 3, 4, 5), records(0, 1, 4, 5), records(0, 1, 2, 3)]
     assert [fits.add(fold, [STEPS], "record")[0] for fold in folds] == [1, 2, 2]
     count, bound = fits.add(records(*range(6)), [OTHER], "record")  # the refit on all rows
@@ -31,15 +31,15 @@ def test_folds_cost_the_records_that_are_in_most_of_them() -> None:
 
 
 def test_other_rows_are_not_charged() -> None:
-    fits = spending.Fits()
+    fits = book.Fits()
     fits.add(records(0, 1), [STEPS], "record")
     assert fits.add(records(2, 3), [STEPS], "record") == (1, {"record": [Releases("", 10.0, 1.0, 50)]})
 
 
 @pytest.mark.parametrize("most", [1, 64])
 def test_no_record_is_charged_less_than_its_fits(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(spending, "MOST_HISTORIES", most)
-    fits, g = spending.Fits(), np.random.default_rng(0)
+    monkeypatch.setattr(book, "MOST_HISTORIES", most)
+    fits, g = book.Fits(), np.random.default_rng(0)
     spent = [Counter() for _ in range(30)]
     for _ in range(40):
         chosen, kind = g.choice(30, 12, replace=False), (STEPS, OTHER)[g.integers(2)]
@@ -56,7 +56,7 @@ def test_no_record_is_charged_less_than_its_fits(monkeypatch: pytest.MonkeyPatch
 
 
 def test_memory_grows_with_records_and_not_with_fits() -> None:
-    fits, g = spending.Fits(), np.random.default_rng(1)
+    fits, g = book.Fits(), np.random.default_rng(1)
     for _ in range(200):
         fits.add(records(*g.choice(50, 25, replace=False).tolist()), [STEPS], "record")
     assert len(fits._table) <= 51

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from linprobe.accounting.events import OWNER, RECORD, Releases
-from linprobe.accounting.relations import REMOVED, Change, Relation, converted, neighbours_between
+from linprobe.accounting.events import OWNER, RECORD, REMOVED, Change, Relation, Releases, converted, neighbours_between
 from linprobe.errors import PrivacyError
 
 GONE, OTHER, LABEL = Change.REMOVED, Change.EXCHANGED, Change.RELABELLED

@@ -15,7 +15,7 @@ from scipy.stats import norm
 from linprobe.accounting.accountants import GAUSSIAN, PLD
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import Releases
-from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.figures import epsilon_of
 from linprobe.accounting.ledger import read_ledger, read_selection, record_selection
 from linprobe.accounting.selection import (
     SelectionEvent,

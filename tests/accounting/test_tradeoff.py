@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from linprobe.accounting.accountants import ACCOUNTANTS, GAUSSIAN, tpr_limit
 from linprobe.accounting.events import Releases
-from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.figures import epsilon_of
 
 RATES = np.array([1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9])
 FULL = [Releases("gradient", 9.8329807, 1.0, 50)]

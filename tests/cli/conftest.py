@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from linprobe.methods._iterates import Iterates
+from linprobe.methods._base import Iterates
 from tests.extraction.conftest import images, offline
 from tests.hostile.case import own_books
 from tests.hostile.kinds import write_runs

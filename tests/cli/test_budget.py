@@ -20,13 +20,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from linprobe.accounting.book import read_book
-from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.book import read_book, refuse_above
+from linprobe.accounting.figures import epsilon_of
 from linprobe.accounting.row_keys import keys_file
-from linprobe.accounting.spending import refuse_above
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.row_digests import Commitment
+from linprobe.data.row_checks import Commitment
 from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.planted import no_locks
@@ -228,7 +227,7 @@ def test_a_book_of_version_0_2_is_found_and_goes_on(
     found = spent(cli, four)
     assert [Path(entry["name"]).name for entry in found["entries"]] == ["a", "b", "c"]
     assert found["epsilon"] > before > 5.6
-    with mock.patch("linprobe.data.row_digests._raw_bytes", side_effect=AssertionError("no old book")):
+    with mock.patch("linprobe.data.row_checks._raw_bytes", side_effect=AssertionError("no old book")):
         assert spent(cli, features_file) == found
 
 

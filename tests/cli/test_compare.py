@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.accountants import GAUSSIAN
-from linprobe.accounting.book import read_book
+from linprobe.accounting.book import read_book, spending
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
-from linprobe.accounting.spending import spending
 from linprobe.evaluation import compare, comparison_folder
 from linprobe.evaluation.compare import compare_methods
 from linprobe.runs.run_folder import RunFolder

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from linprobe.accounting.book import read_book
-from linprobe.accounting.spending import spending
+from linprobe.accounting.book import read_book, spending
 from linprobe.options.requests import TrainRequest
 from linprobe.training.train import train_run
 from linprobe.training.tune import tune_run

@@ -16,8 +16,7 @@ import pytest
 
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.figures import epsilon_of, rounded_up
 from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter

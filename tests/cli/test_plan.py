@@ -11,7 +11,7 @@ from statistics import fmean
 
 import pytest
 
-from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.accounting.figures import largest_mu
 from linprobe.cli import _terminal
 from linprobe.training.costs import BANDS
 from tests.cli.outcomes import Cli, result_of

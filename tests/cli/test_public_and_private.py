@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from linprobe.accounting import book
-from linprobe.accounting.book import Entry, read_book
+from linprobe.accounting.book import Entry, read_book, spending
 from linprobe.accounting.events import Releases
 from linprobe.accounting.row_keys import Account, RowKeys, keys_file, read_keys
-from linprobe.accounting.spending import spending
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from tests.cli.outcomes import NOISY, Cli, result_of

@@ -19,8 +19,8 @@ from linprobe.accounting.accountants import PLD, RENYI
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.cli import run
+from linprobe.data.blocks import normalise_rows
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.preprocessing import normalise_rows
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 from tests.cli.test_verify import _edit_manifest
 

@@ -15,13 +15,13 @@ import pytest
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import selection_epsilon
-from linprobe.data.sources import ArraySource
+from linprobe.data.blocks import ArraySource
 from linprobe.errors import DivergedError, ParameterError
 from linprobe.gradients.geometry import Scale
 from linprobe.mechanisms import correct_predictions as mechanism
 from linprobe.mechanisms.correct_predictions import correct_counts
 from linprobe.methods import adadps
-from linprobe.runs.scores import count_private
+from linprobe.runs.figures import count_private
 from linprobe.training import execute as execution
 from linprobe.training import tune as tune_command
 from tests.cli.outcomes import Cli, result_of, weights_of, write_sealed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from linprobe.data.row_digests import share_a_row
+from linprobe.data.row_checks import share_a_row
 
 RNG = np.random.default_rng(4)
 PRIVATE = RNG.standard_normal((300, 40)).astype(np.float32)

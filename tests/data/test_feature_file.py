@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from linprobe.data.blocks import BLOCK_ROWS
 from linprobe.data.feature_file import SCHEMA_VERSION, FeatureFile
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.row_checks import check_rows
-from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, LinprobeError
 
 NAMES = ("ünï", "b c", '"quoted"')

@@ -22,18 +22,28 @@ from linprobe.api.estimators import (
     NoisyGD,
     NonPrivate,
 )
+from linprobe.data import blocks
 from linprobe.data import rows as rows_module
-from linprobe.data import sources
-from linprobe.data.blocks import narrowed, widened
-from linprobe.data.preprocessing import Preprocessing, normalise_rows, row_norms
+from linprobe.data.blocks import (
+    BLOCK_ROWS,
+    SHARD_ROWS,
+    ArraySource,
+    ChainedSource,
+    Preprocessing,
+    RawBlocks,
+    block_sizes,
+    narrowed,
+    normalise_rows,
+    row_norms,
+    widened,
+)
 from linprobe.data.rows import FAR, ArrayRows, Rows, StreamedRows, join, prepare
-from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS, ArraySource, ChainedSource, RawBlocks, block_sizes
 from linprobe.errors import UsageError
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.options import Precision
 from linprobe.parallel import available_memory
-from linprobe.runs.scores import class_scores
+from linprobe.runs.figures import class_scores
 from tests.conftest import mostly_nightly
 
 RNG = np.random.default_rng(11)
@@ -325,7 +335,7 @@ def test_streaming_and_block_size_change_no_trained_weight_beyond_rounding(
 
     in_memory = train()
     monkeypatch.setattr(available_memory, "available", lambda: 0)
-    for module in (rows_module, sources):
+    for module in (rows_module, blocks):
         monkeypatch.setattr(module, "BLOCK_ROWS", block_rows)
     streamed = train()
     scale = np.abs(in_memory.coef_).max()

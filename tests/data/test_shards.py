@@ -13,9 +13,9 @@ import pytest
 from linprobe.accounting.book import read_book
 from linprobe.accounting.row_keys import keys_file, read_keys
 from linprobe.data.dataset import Split, dataset_of, open_features
+from linprobe.data.feature_file import ShardedFeatures
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.shards import ShardedFeatures
 from linprobe.errors import DataError, Silent
 from linprobe.options.requests import TrainRequest
 from linprobe.training.charge import book_of

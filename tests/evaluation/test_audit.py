@@ -16,9 +16,9 @@ import pytest
 
 from linprobe.accounting.accountants import PLD
 from linprobe.accounting.calibrate import Budget
+from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
-from linprobe.data.sources import ArraySource
 from linprobe.errors import ParameterError, PrivacyError, Silent, UsageError
 from linprobe.evaluation.audit import HOST_PATHS, audit, check_audit, play
 from linprobe.evaluation.audit_bounds import ALL, Trials, lower_bounds
@@ -29,8 +29,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options.requests import AuditRequest
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Settings, plan_run
 from tests.conftest import mostly_nightly
 
 SEED, DELTA = 5, 1e-5

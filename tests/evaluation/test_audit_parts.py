@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
+from linprobe.accounting.figures import epsilon_of, largest_mu
 from linprobe.errors import PrivacyError, Silent
 from linprobe.evaluation.audit import HOST_PATHS, PARTS, audit, check_audit
 from linprobe.gradients import second_order
@@ -124,14 +124,14 @@ def test_rows_of_people_counted_whole_are_caught(monkeypatch: pytest.MonkeyPatch
 
 
 def test_test_rows_counted_many_times_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from linprobe.runs import scores
+    from linprobe.runs import figures
 
-    real = scores.held_out_counts
+    real = figures.held_out_counts
 
     def counted(cells: Any) -> Any:
         return replace(real(10 * cells), sensitivity=SENSITIVITY)
 
-    monkeypatch.setattr(scores, "held_out_counts", counted)
+    monkeypatch.setattr(figures, "held_out_counts", counted)
     refused(audited_part("counts"), "epsilon of the test accuracy")
 
 

@@ -10,10 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import Budget
+from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
-from linprobe.data.sources import ArraySource
 from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, play
 from linprobe.evaluation.audit_canaries import plant
 from linprobe.gradients.clipped_sum import clipped_sum
@@ -23,8 +22,7 @@ from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampl
 from linprobe.methods import METHODS, Run, Schedule
 from linprobe.parallel.process_group import Group, in_group
 from linprobe.training.execute import Runtime, private_rows
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Settings, plan_run
 
 N, WIDTH, CLASSES, SEED = 200, 7, 3, 5
 GENERATOR = np.random.default_rng(SEED)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import Rows
-from linprobe.data.sources import ArraySource
 from linprobe.errors import ParameterError, Silent
 from linprobe.evaluation.audit import HOST_PATHS, Path, audit, check_audit
 from linprobe.methods import METHODS

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linprobe.gradients.kernel import GROUP, SPARE_ROWS
+from linprobe.gradients.backend import GROUP, SPARE_ROWS
 from linprobe.gradients.rounding import SUM_ROWS
 from linprobe.native import LIBRARY, KernelRows
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
-from linprobe.data.preprocessing import row_norms
+from linprobe.data.blocks import row_norms
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import LinprobeError, ParameterError
 from linprobe.gradients.clipped_sum import clipped_sum

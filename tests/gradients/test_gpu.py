@@ -8,21 +8,19 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from linprobe.api.estimators import DPSGD, NGD, AdaMix, FullyPrivate, NoisyGD
-from linprobe.data.blocks import narrowed
+from linprobe.data.blocks import ArraySource, narrowed
 from linprobe.data.rows import ArrayRows
-from linprobe.data.sources import ArraySource
 from linprobe.errors import UsageError
 from linprobe.gradients import gpu as device_module
+from linprobe.gradients.backend import products
 from linprobe.gradients.gpu import DeviceProducts, DeviceRows, GpuBackend
-from linprobe.gradients.host import products
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.mechanisms import gpu_noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.gpu_noise import DeviceNoise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import Run, Schedule
-from linprobe.methods._base import project_to_ball
-from linprobe.methods._iterates import Iterates
+from linprobe.methods._base import Iterates, project_to_ball
 from linprobe.training.execute import Runtime
 from tests.mechanisms.test_gpu_noise import Watch
 

@@ -14,10 +14,16 @@ import pytest
 from linprobe import native
 from linprobe.data import blocks
 from linprobe.data.blocks import CACHE_LINE, STORAGE, StoredRows, Translation, aligned_empty, narrowed, widened
-from linprobe.gradients import host
-from linprobe.gradients.backend import NumpyProducts, Part, Products
-from linprobe.gradients.host import FEW_CLASSES, products
-from linprobe.gradients.kernel import FusedProducts, KernelProducts
+from linprobe.gradients import backend as host
+from linprobe.gradients.backend import (
+    FEW_CLASSES,
+    FusedProducts,
+    KernelProducts,
+    NumpyProducts,
+    Part,
+    Products,
+    products,
+)
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from tests.gradients import test_kernel_people
 from tests.narrow_kernel import narrow_kernel, needs_compiler

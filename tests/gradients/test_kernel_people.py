@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from linprobe.data import blocks
-from linprobe.data.blocks import PAIRED_ROWS, STORAGE, Block, narrowed, pairs_of, widened
-from linprobe.data.preprocessing import normalise_rows, row_norms
+from linprobe.data.blocks import PAIRED_ROWS, STORAGE, Block, narrowed, normalise_rows, pairs_of, row_norms, widened
 from linprobe.data.rows import ArrayRows
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
+from linprobe.gradients.backend import KernelProducts, products
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.gradients.host import products
-from linprobe.gradients.kernel import KernelProducts
 from linprobe.gradients.loss import residuals
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 

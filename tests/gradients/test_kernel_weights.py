@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from linprobe.gradients.kernel import CHUNK, FEATURES, PANEL, PackedWeights
+from linprobe.gradients.backend import CHUNK, FEATURES, PANEL, PackedWeights
 
 RNG = np.random.default_rng(1)
 SHAPES = [(1, 1), (5, 16), (6, 77), (13, FEATURES + 1), (40, 3 * FEATURES), (101, 130)]

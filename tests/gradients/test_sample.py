@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe.data.blocks import STORAGE, narrowed
+from linprobe.data.blocks import BLOCK_ROWS, SHARD_ROWS, STORAGE, narrowed
 from linprobe.data.rows import ArrayRows
-from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.gradients.rounding import SAMPLED_STEPS, SUM_ROWS, TYPICAL_ROWS, UNIT_PLACES, Sample, arithmetic

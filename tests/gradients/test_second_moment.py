@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.gradients import second_order as module
 from linprobe.gradients.second_order import lower_triangle, second_moment

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows, prepare
-from linprobe.data.sources import ArraySource
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms, residuals_of
 from linprobe.parallel.process_group import Group, in_group

@@ -14,13 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe.data.preprocessing import Preprocessing, normalise_rows
+from linprobe.data.blocks import BLOCK_ROWS, ArraySource, Preprocessing, normalise_rows
 from linprobe.data.rows import ArrayRows, StreamedRows
-from linprobe.data.sources import BLOCK_ROWS, ArraySource
+from linprobe.gradients.backend import HOST, products
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.gradients.gpu import DeviceProducts, GpuBackend
-from linprobe.gradients.host import HOST, products
 from linprobe.gradients.loss import LARGEST_WEIGHTS, residuals_of
 from linprobe.gradients.rounding import ROW_BITS, SteadyProducts
 from linprobe.gradients.second_order import newton_sum
@@ -197,7 +196,7 @@ def test_a_place_that_is_emptied_changes_no_bit_of_other_scores(n, n_classes, by
         found = [score(torch.from_numpy(rows)).numpy() for rows in (x, without)]
     else:
         if by == "numpy":
-            monkeypatch.setattr("linprobe.gradients.host.LIBRARY", None)
+            monkeypatch.setattr("linprobe.gradients.backend.LIBRARY", None)
         memory = np.empty(x.size + 1, np.float32)
         elsewhere = memory[1:].reshape(x.shape)  # not aligned to a vector
         elsewhere[:] = without

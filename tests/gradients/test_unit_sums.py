@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linprobe.data.blocks import PAIRED_ROWS
-from linprobe.data.preprocessing import Preprocessing, normalise_rows
+from linprobe.data.blocks import PAIRED_ROWS, ArraySource, Preprocessing, normalise_rows
 from linprobe.data.rows import BLOCK_UNITS, ArrayRows, ChainedRows, StreamedRows
-from linprobe.data.sources import ArraySource
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum, row_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.gradients.loss import LARGEST_WEIGHTS, residuals

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows, join, prepare_shard
-from linprobe.data.sources import ArraySource
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin
 from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms, residuals

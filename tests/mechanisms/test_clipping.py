@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe.data.blocks import STORAGE, narrowed, widened
+from linprobe.data.blocks import BLOCK_ROWS, STORAGE, narrowed, widened
 from linprobe.data.rows import ArrayRows
-from linprobe.data.sources import BLOCK_ROWS
+from linprobe.gradients.backend import products
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import Scale
-from linprobe.gradients.host import products
 from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms
 from linprobe.gradients.rounding import FLOAT32_ROUNDING, LEAST_ROWS, SUM_ROWS, ExactSum, arithmetic
 from linprobe.mechanisms.gaussian import clip_factors

@@ -12,9 +12,8 @@ from flint import arb, ctx
 from numpy.typing import NDArray
 
 from linprobe import native
-from linprobe.mechanisms import grid as module
-from linprobe.mechanisms.grid import DEEP, GRID_BITS, UNSURE, first_look, grid_step, normals
-from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms import noise as module
+from linprobe.mechanisms.noise import DEEP, GRID_BITS, UNSURE, NoiseSource, first_look, grid_step, normals
 from tests.docs.scripts import load_script
 from tests.narrow_kernel import narrow_kernel, needs_compiler
 

@@ -8,8 +8,7 @@ from scipy import stats
 
 from linprobe.mechanisms import noise as noise_module
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
-from linprobe.mechanisms.grid import GRID_BITS
-from linprobe.mechanisms.noise import PART, NoiseSource
+from linprobe.mechanisms.noise import GRID_BITS, PART, NoiseSource
 
 
 def zero_sum(shape=(200, 50), sensitivity=2.0) -> ClippedSum:

@@ -8,11 +8,10 @@ from scipy import stats
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.api.estimators import DPSGD, DPSGDF
+from linprobe.data import blocks
 from linprobe.data import rows as rows_module
-from linprobe.data import sources
-from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows
-from linprobe.data.sources import ArraySource
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Origin, Scale
 from linprobe.mechanisms import noise
@@ -118,7 +117,7 @@ def test_looking_at_those_who_stay_out_changes_no_sum(name, rate) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_sampled_blocks_hold_the_sampled_rows_at_their_places(name, monkeypatch) -> None:
-    for module in (rows_module, sources):
+    for module in (rows_module, blocks):
         monkeypatch.setattr(module, "BLOCK_ROWS", 128)
     monkeypatch.setattr(rows_module, "SHARD_ROWS", 512)
     rows = ROWS[name]()

@@ -6,8 +6,7 @@ import pytest
 from flint import arb, ctx, fmpq
 from scipy.special import ndtri
 
-from linprobe.mechanisms.grid import EXTRA_BITS, grid_step, nearest_cell
-from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.noise import EXTRA_BITS, NoiseSource, grid_step, nearest_cell
 
 STD = 1.7
 GRID = grid_step(STD)

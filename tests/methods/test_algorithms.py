@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import LinprobeError
 from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule
+from linprobe.methods._base import Iterates
 from linprobe.methods._descent import score_noise, spread, step_size
 from linprobe.methods._directions import top_left_subspace
-from linprobe.methods._iterates import Iterates
 from linprobe.methods.adamix import AdaMixOptions
 from linprobe.methods.noisy_gd import NoisyGDOptions
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linprobe import AdaMix, NoisyGD, Prototypes
-from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.accounting.figures import largest_mu
 from linprobe.data import rows as rows_module
+from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import Rows, prepare_shard
-from linprobe.data.sources import ArraySource
 from linprobe.errors import UsageError
 from linprobe.methods.class_counts import (
     CLASS_COUNTS,
@@ -27,8 +26,7 @@ from linprobe.methods.class_counts import (
 )
 from linprobe.parallel.process_group import ALONE, Group, in_group
 from linprobe.training.execute import Runtime, execute
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import COUNTS_SHARE
+from linprobe.training.plan import COUNTS_SHARE, plan_run
 
 G = np.random.default_rng(2)
 N, CLASSES = 300, 4

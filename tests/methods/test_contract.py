@@ -5,7 +5,7 @@ import pytest
 
 from linprobe.accounting.accountants import gdp_mu
 from linprobe.accounting.events import grouped
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism, Release
@@ -314,6 +314,7 @@ def test_unknown_method_is_refused_with_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     "method", [m for m in METHODS.values() if m.sampling is None and not m.one_step], ids=lambda m: m.name
 )
-def test_the_papers_settings_are_options_of_the_method(method) -> None:
-    method.make_options(paper_options(method))
-    assert method.name == "zero-shot" or paper_options(method)["weight_decay"] == 1e-2
+@pytest.mark.parametrize("preset", ["paper", "paper-clip"])
+def test_the_papers_settings_are_options_of_the_method(method, preset) -> None:
+    method.make_options(paper_options(method, preset))
+    assert method.name == "zero-shot" or paper_options(method, preset)["weight_decay"] == 1e-2

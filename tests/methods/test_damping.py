@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from linprobe.methods._iterates import DampedIterates
+from linprobe.methods._base import DampedIterates
 
 G = np.ones((3, 2))
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule, adadps, dope_sgd
+from linprobe.methods._base import Iterates
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.methods._iterates import Iterates
 from tests.methods.test_contract import C, D, problem
 
 STEPS, SIGMA, RATE, SEED = 8, 3.0, 0.3, 11
@@ -58,6 +58,33 @@ def test_dope_sgd_around_nothing_is_dp_sgd(optimizer, monkeypatch) -> None:
     around_zero = train("dope-sgd", problem(), optimizer=optimizer)
     assert_same_course(around_zero, train("dp-sgd", problem(), optimizer=optimizer))
     assert np.linalg.norm(shifted[0].weights - around_zero[0].weights) > 1e-3
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_dope_sgd_around_its_history_is_dp_sgd_where_nothing_is_clipped(optimizer) -> None:
+    whole = {"rate": 1.0, "sigma": 0.0, "clip_norm": 1e3, "optimizer": optimizer, "learning_rate": 1e-3}
+    around, plain = train("dope-sgd", problem(), origin="history", **whole), train("dp-sgd", problem(), **whole)
+    np.testing.assert_allclose(around[0].weights, plain[0].weights, atol=1e-5)
+    origins = [step["origin_norm"] for step in around[0].history]
+    assert origins[0] == 0
+    assert min(origins[1:]) > 0
+
+
+def test_an_origin_from_history_is_the_sum_of_the_releases(monkeypatch) -> None:
+    origins = []
+    monkeypatch.setattr(dope_sgd, "clip_origin", lambda origin, longest: origins.append(origin) or origin)
+    data = problem()
+    fitted, values = train("dope-sgd", data, origin="history", momentum=0.8, weight_decay=1e-9)
+    moved = 0.2 / (RATE * data.private.n_rows) * np.cumsum([release.value for release in values], axis=0)
+    np.testing.assert_allclose(origins[1:], moved[:-1], atol=1e-6)
+    assert not np.any(origins[0])
+    assert all("public_loss" not in step for step in fitted.history)
+
+
+@pytest.mark.parametrize(("given", "words"), [({"optimizer": "sgd"}, "momentum or adam"), ({"public_batch": 5}, "5")])
+def test_an_origin_from_history_refuses_what_it_cannot_use(given, words) -> None:
+    with pytest.raises(UsageError, match=f"origin history.*{words}|{words}.*origin history"):
+        train("dope-sgd", problem(), origin="history", **given)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from linprobe.methods._iterates import descended
+from linprobe.methods._base import descended
 from linprobe.parallel.array_api import PART
 
 RNG = np.random.default_rng(1)

@@ -11,8 +11,8 @@ from linprobe.data.rows import ArrayRows
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule, _descent
+from linprobe.methods._base import Iterates
 from linprobe.methods._descent import Pace
-from linprobe.methods._iterates import Iterates
 from linprobe.options import CENTRED_STEPS, ENOUGH_ROWS, AdaMixOptions, NoisyGDOptions
 
 CLASSES = 3

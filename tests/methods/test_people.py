@@ -11,7 +11,7 @@ import pytest
 from linprobe.accounting.events import grouped
 from linprobe.accounting.per_instance import histogram_counts, record_losses
 from linprobe.data.rows import ArrayRows
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
 from linprobe.methods import Problem
 from tests.methods.test_contract import (
     RATE,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from linprobe.accounting.events import grouped
 from linprobe.api.estimators import DPSGDF
-from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.blocks import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import UsageError
 from linprobe.gradients.clipped_sum import row_sum

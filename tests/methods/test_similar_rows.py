@@ -10,20 +10,17 @@ import numpy as np
 import pytest
 
 from linprobe import NoisyGD
-from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.accounting.figures import largest_mu
 from linprobe.data import rows as rows_module
-from linprobe.data.blocks import Precision
+from linprobe.data.blocks import ArraySource, Precision, Preprocessing, normalise_rows
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing, normalise_rows
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import Rows, prepare_shard
-from linprobe.data.sources import ArraySource
 from linprobe.methods.private_mean import shrunk_mean
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, similar_count
 from linprobe.parallel.process_group import ALONE, Group, in_group
 from linprobe.training.execute import execute
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import SIMILAR_NOISE, SIMILAR_SHARE
+from linprobe.training.plan import SIMILAR_NOISE, SIMILAR_SHARE, plan_run
 
 WIDTH, SIZES = 12, np.resize([1, 2, 7, 20], 60)  # rows of each person
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe.data.blocks import Block
-from linprobe.data.preprocessing import row_norms
-from linprobe.gradients import host
+from linprobe.data.blocks import Block, row_norms
+from linprobe.gradients import backend as host
 from linprobe.methods._directions import OrthonormalSubspace, top_left_subspace
 
 D, C = 64, 10

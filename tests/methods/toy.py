@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from linprobe.methods import Method, Problem, Run, register
-from linprobe.methods._base import Fitted, initial_weights
+from linprobe.methods._base import Fitted, Iterates, initial_weights
 from linprobe.methods._descent import step_size
-from linprobe.methods._iterates import Iterates
 from linprobe.options import PRIVATE, ROWS, ClipNorm, Start, Steps, TextScale
 from linprobe.options.declaration import Options, option
 

@@ -19,11 +19,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from linprobe.data.blocks import LazyBlock, Precision
-from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.blocks import ArraySource, LazyBlock, Precision, Preprocessing
 from linprobe.data.rows import ArrayRows, Rows, prepare
-from linprobe.data.sources import ArraySource
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Origin
 from linprobe.gradients.loss import loss_gradient_and_norms

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from linprobe.data import rows
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
 from linprobe.methods import METHODS
 from linprobe.parallel import available_memory
 from tests.replay.conftest import BASE

@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.blocks import Preprocessing
 from linprobe.data.rows import Rows
 from linprobe.errors import LinprobeError
-from linprobe.gradients import clipped_sum, unit_sums
+from linprobe.gradients import clipped_sum
 from linprobe.gradients.loss import loss_and_gradient
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import noisy_gd
-from linprobe.methods._base import Run
+from linprobe.methods._base import Iterates, Run
 from linprobe.methods._descent import Descent
-from linprobe.methods._iterates import Iterates
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS, Surroundings
 from linprobe.training import execute, plan
@@ -186,14 +185,14 @@ def kept_key(patch: Patch) -> None:
 def no_clip(patch: Patch) -> None:
     """Gradients are not clipped."""
     patch.setattr(clipped_sum, "clip_factors", lambda norms, *_: np.ones_like(norms))
-    patch.setattr(unit_sums, "longest_left", lambda *_: math.inf)
+    patch.setattr(clipped_sum, "longest_left", lambda *_: math.inf)
 
 
 def half_clipped(patch: Patch) -> None:
     """Gradients are clipped at 1.01 clip norms."""
-    factors, longest = clipped_sum.clip_factors, unit_sums.longest_left
+    factors, longest = clipped_sum.clip_factors, clipped_sum.longest_left
     patch.setattr(clipped_sum, "clip_factors", lambda norms, clip, margin: factors(norms, 1.01 * clip, margin))
-    patch.setattr(unit_sums, "longest_left", lambda clip, margin: longest(1.01 * clip, margin))
+    patch.setattr(clipped_sum, "longest_left", lambda clip, margin: longest(1.01 * clip, margin))
 
 
 def all_rows_whatever_the_sample(patch: Patch) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from linprobe.data import blocks
 from linprobe.data.rows import Rows
-from linprobe.gradients import clipped_sum, second_order, unit_sums
-from linprobe.gradients.unit_sums import UnitClip
+from linprobe.gradients import clipped_sum, second_order
+from linprobe.gradients.clipped_sum import UnitClip
 from linprobe.methods import class_counts
 from linprobe.methods._descent import Descent
 from linprobe.training import execute
@@ -35,7 +35,7 @@ def no_products_of_pairs(patch: Patch) -> None:
 
 def sum_in_place_of_mean(patch: Patch) -> None:
     """The private mean sums all rows of a person, unclipped."""
-    means = unit_sums.unit_means
+    means = clipped_sum.unit_means
     patch.setattr(clipped_sum, "unit_means", lambda block, x: means(block, x) * np.diff(block.bounds)[:, None])
     patch.setattr(clipped_sum, "SMALLEST_MARGIN", -9.0)
 

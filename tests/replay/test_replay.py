@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from linprobe.data import rows
-from linprobe.gradients import host
+from linprobe.gradients import backend as host
 from linprobe.methods import METHODS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options.declaration import declared
@@ -49,6 +49,7 @@ FURTHER = [
     ("mirror-descent", "--no-per-record --update exact --loss squared"),
     ("dope-sgd", "--no-per-record --loss squared --optimizer momentum"),
     ("dope-sgd", "--q 1 --accountant gdp --extended 1 --origin-norm 0.01"),
+    ("dope-sgd", "--no-per-record --origin history"),
     ("adadps", "--no-per-record --loss squared"),
     ("adadps", "--q 1 --accountant gdp --precision bfloat16"),
     ("dp-ls", "--centre none --intercept 1 --no-per-record --precision bfloat16"),

@@ -53,7 +53,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "dp-sgd": [{"optimizer": "adam"}, {"optimizer": "momentum", "output": "vote", "ensemble": 6}, {"loss": "squared"}],
     "dpsgd-f": [{"variant": "theory"}],
     "mirror-descent": [{"update": "exact"}],
-    "dope-sgd": [{"public_batch": 5}, {"extended": 0.5}],
+    "dope-sgd": [{"public_batch": 5}, {"extended": 0.5}, {"origin": "history"}],
 }
 CASES = [
     (method.name, options)

@@ -18,11 +18,10 @@ from threadpoolctl import threadpool_limits
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import run
+from linprobe.data.blocks import SHARD_ROWS, ArraySource, Preprocessing
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import prepare_shard
-from linprobe.data.sources import SHARD_ROWS, ArraySource
 from linprobe.errors import DataError, Silent, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource

@@ -8,7 +8,7 @@ from linprobe.api.estimators import ESTIMATORS
 from linprobe.errors import ArgumentError, UsageError
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Settings
 from linprobe.training.train import make_settings
 
 
@@ -33,3 +33,15 @@ def test_a_preset_gives_no_dimension_to_a_subspace_that_is_turned_off() -> None:
     assert make_settings(request, METHODS["adamix"]).options.subspace_dim is None
     with pytest.raises(UsageError, match="subspace-dim 3 does nothing with subspace none"):
         ESTIMATORS["adamix"](epsilon=1.0, subspace_dim=3).settings()
+
+
+@pytest.mark.parametrize(("preset", "rate", "dimension"), [("paper", 2.5e-3, 2000), ("paper-clip", 5e-7, 500)])
+def test_presets_are_the_papers_settings_for_two_backbones_and_yield_to_options(preset, rate, dimension) -> None:
+    settings = make_settings(TrainRequest(epsilon=1.0, preset=preset), METHODS["adamix"])
+    options = settings.options
+    assert (options.learning_rate, options.subspace_dim, options.subspace) == (rate, dimension, "gradient")
+    assert (settings.noise_multiplier, settings.centre) == (20.0, "none")
+    changed = TrainRequest(epsilon=1.0, preset=preset, options={"learning_rate": 1e-7, "subspace_dim": 3})
+    assert make_settings(changed, METHODS["adamix"]).options.learning_rate == 1e-7
+    assert make_settings(changed, METHODS["adamix"]).options.subspace_dim == 3
+    assert make_settings(TrainRequest(epsilon=1.0), METHODS["adamix"]).options.learning_rate is None

@@ -20,13 +20,22 @@ from hypothesis.extra.numpy import arrays
 from linprobe.data import blocks as blocks_module
 from linprobe.data import feature_reader, row_checks
 from linprobe.data import rows as rows_module
-from linprobe.data.blocks import STORAGE, Block, halved, narrowed, widened
+from linprobe.data.blocks import (
+    BLOCK_ROWS,
+    STORAGE,
+    ArraySource,
+    Block,
+    ChainedSource,
+    Preprocessing,
+    halved,
+    narrowed,
+    row_norms,
+    widened,
+)
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import LoadedFeatures
-from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.row_checks import GroupRows, check_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, Rows, StreamedRows, prepare
-from linprobe.data.sources import BLOCK_ROWS, ArraySource, ChainedSource
 from linprobe.errors import DataError, UsageError
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.methods.dpsgd_f import feature_clipped

@@ -10,18 +10,16 @@ import pytest
 from linprobe import DPSGD, AdaMix, FullyPrivate, NoisyGD
 from linprobe.accounting.calibrate import calibrate
 from linprobe.data import rows
+from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.dataset import Dataset
-from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, prepare_shard
-from linprobe.data.sources import ArraySource
 from linprobe.errors import DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.parallel import available_memory
 from linprobe.parallel.process_group import ALONE, Group, in_group
 from linprobe.training import execute
 from linprobe.training.execute import Runtime, Trained
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Settings, plan_run
 from tests.conftest import gaussian_rows
 
 N, WIDTH, CLASSES = 600, 10, range(4)

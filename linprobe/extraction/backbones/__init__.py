@@ -46,9 +46,7 @@ def build_or_fetch(name: str, arguments: dict[str, Any], build: Callable[[], nn.
     Args:
         name: of the backbone. arguments: of its constructor. Both are for messages.
         fetched: the weights that `build` fetches and where they are cached, for messages; empty if it fetches none.
-
-    Raises:
-        UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
+    Raises UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
     """
     try:
         with quietly():
@@ -79,8 +77,7 @@ def quietly() -> Iterator[None]:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Parameters by name from a .pt, .pth or .safetensors file; no code in the file is run.
 
-    Raises:
-        DataError: no such file, an unsuitable or damaged file, or no state dictionary in it.
+    Raises DataError: no such file, an unsuitable or damaged file, or no state dictionary in it.
     """
     if not path.is_file():
         raise DataError(f"weights file {path} does not exist; give --weights an existing {', '.join(SUFFIXES)} file")
@@ -113,9 +110,7 @@ def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: 
     Args:
         path: file of the weights, for messages.
         head: prefixes of the classifier's names.
-
-    Raises:
-        DataError: missing or surplus names, other shapes, or NaN or infinity; the message gives the first ones.
+    Raises DataError: missing or surplus names, other shapes, or NaN or infinity; the message gives the first ones.
     """
     prefixes = tuple(f"{name}." for name in head)
 
@@ -196,8 +191,7 @@ class Backbone:
     def at(self, layer: str | None) -> Backbone:
         """The same network, whose rows are features of `layer`. There are no text weights for other features.
 
-        Raises:
-            UsageError: the network has no such layer.
+        Raises UsageError: the network has no such layer.
         """
         check_layer(self.name, layer, self.layers)
         if layer is None:
@@ -229,10 +223,8 @@ def load_backbone(
         random: use random weights from a fixed seed, for tests.
         arguments: passed to the network's constructor.
         layer: as in `Backbone.at`.
-
-    Raises:
-        UsageError: no such backbone, weights, argument or layer. DataError: weights missing, damaged, or of another
-            network.
+    Raises UsageError: no such backbone, weights, argument or layer. DataError: weights missing, damaged, or of another
+    network.
     """
     family = family_of(name)
     if random and weights is not None:

@@ -94,9 +94,7 @@ def low_pass(side: int, scale: int) -> NDArray[np.float64]:
 
     Args:
         side: padded length of the image. scale: the input has every 2^scale-th pixel, 0 or 1.
-
-    Returns:
-        Matrix of shape (side / 2^J - 2, side / 2^scale) to multiply from the left.
+    Returns: Matrix of shape (side / 2^J - 2, side / 2^scale) to multiply from the left.
     """
     sigma = 0.8 * 2 ** (SCALES - 1)
     places = np.arange(side)[:, None] + side * _COPIES
@@ -196,8 +194,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
 
     By default the mode of `pixels` is RGB, and `scattering` has the mode of the test images.
 
-    Raises:
-        UsageError: weights, or another argument.
+    Raises UsageError: weights, or another argument.
     """
     if weights is not None or random:
         raise UsageError(f"backbone {name} has no weights; leave out --weights and --random-weights")

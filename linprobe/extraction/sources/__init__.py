@@ -14,14 +14,7 @@ from linprobe.data.array_import import SUFFIXES, read_arrays
 from linprobe.data.labels import class_list, label_indices, settle_labels
 from linprobe.data.owners import CONTENT, GIVEN, ContentIds, OwnerOf
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.sources.base import (
-    ImageSource,
-    Members,
-    Strings,
-    checked_labels,
-    file_stamp,
-    readable,
-)
+from linprobe.extraction.sources.base import ImageSource, Members, Strings, checked_labels, file_stamp, readable
 from linprobe.extraction.sources.folders import folder_source
 
 AT_ONCE = 256  # images hashed at a time
@@ -40,10 +33,8 @@ def open_source(
         classes: class names in label order; None to take them from the source.
         test_fraction: share of the images to use for testing, if the source has no test group.
         owner_of: the person of an image; all images of a person are on one side of the split.
-
-    Raises:
-        UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
-        PrivacyError: a private image is public too, or appears twice through links.
+    Raises UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
+    PrivacyError: a private image is public too, or appears twice through links.
     """
     path = located(source)
     if classes is not None and (len(classes) < 2 or len(set(classes)) != len(classes)):
@@ -64,8 +55,7 @@ def open_source(
 def located(source: str) -> Path:
     """The path of SOURCE, a file or a folder. Reads no image.
 
-    Raises:
-        DataError: there is none, or it is a file of another kind.
+    Raises DataError: there is none, or it is a file of another kind.
     """
     path = Path(source)
     kinds = f"a folder of images, or arrays in {', '.join(SUFFIXES)}"
@@ -130,8 +120,7 @@ def _content_ids(group: str, x: NDArray[np.uint8], labels: NDArray[np.int64]) ->
 def _array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
     """Images from X_train, y_train, X_test, y_test and optionally X_public, y_public.
 
-    Raises:
-        DataError: a missing array, or a wrong shape, type or label.
+    Raises DataError: a missing array, or a wrong shape, type or label.
     """
     arrays = _image_arrays(path)
     if classes is None and "class_names" in arrays:

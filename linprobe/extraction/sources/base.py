@@ -135,8 +135,7 @@ def split(whole: Members, fraction: float, owner_of: OwnerOf | None) -> dict[str
 def checked_labels(labels: NDArray[np.int64], names: Sequence[str], where: str) -> NDArray[np.int64]:
     """The labels, shape (rows,), unchanged.
 
-    Raises:
-        DataError: a label is not an index into `names`; `where` names the labels.
+    Raises DataError: a label is not an index into `names`; `where` names the labels.
     """
     wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
     if wrong.size:
@@ -165,9 +164,7 @@ def owners_from(file: Path | None, pattern: str | None) -> Owners | None:
     Args:
         file: CSV with the columns `id` and `owner`. pattern: regular expression; its first group, or else the whole
             match, in an image's id is the owner.
-
-    Raises:
-        UsageError: both are given, or a wrong pattern. DataError: an unreadable file.
+    Raises UsageError: both are given, or a wrong pattern. DataError: an unreadable file.
     """
     if file is not None and pattern is not None:
         raise UsageError("--owners and --owner-regex were given; allowed: one of the two")
@@ -186,10 +183,8 @@ def with_owners(source: ImageSource, owners: Owners | None, *, shared: bool = Fa
 
     Args:
         shared: people may have test images and other images.
-
-    Raises:
-        UsageError: `shared` without owners.
-        DataError: an image without an owner, or with several, or a person with test images and other images.
+    Raises UsageError: `shared` without owners. DataError: an image without an owner, or with several, or a person with
+    test images and other images.
     """
     if owners is None:
         if shared:

@@ -78,8 +78,7 @@ class FolderMembers:
 def class_folders(folder: Path) -> list[str]:
     """Names of the visible folders in `folder`, sorted.
 
-    Raises:
-        DataError: an image lies beside the class folders, or a folder name is not printable.
+    Raises DataError: an image lies beside the class folders, or a folder name is not printable.
     """
     refuse_stray_images(folder)
     names = []
@@ -105,8 +104,7 @@ def refuse_stray_images(folder: Path) -> None:
 def list_folder(root: Path, parts: Sequence[str], names: Sequence[str]) -> FolderMembers:
     """All visible files in the class folders of `root/parts`.
 
-    Raises:
-        DataError: a class folder that is not in `names`, or no file at all.
+    Raises DataError: a class folder that is not in `names`, or no file at all.
     """
     folder = root.joinpath(*parts)
     index = {name: position for position, name in enumerate(names)}
@@ -163,9 +161,7 @@ def unlabelled_source(path: Path, names: Sequence[str]) -> ImageSource:
 
     Args:
         names: the classes that the rows will be scored for.
-
-    Raises:
-        DataError: no such folder or file, or an empty folder.
+    Raises DataError: no such folder or file, or an empty folder.
     """
     check_unlabelled(path)
     root, files = (path, _files(path)) if path.is_dir() else (path.parent, iter([path]))
@@ -178,8 +174,7 @@ def unlabelled_source(path: Path, names: Sequence[str]) -> ImageSource:
 def refuse_linked(private: FolderMembers, public: FolderMembers | None, how: str = "links") -> None:
     """Refuse a private file that also appears under another name, private or public: a private image is one record.
 
-    Raises:
-        PrivacyError: links repeat a private file; the message names the first one.
+    Raises PrivacyError: links repeat a private file; the message names the first one.
     """
     both = private.inodes if public is None else np.concatenate([private.inodes, public.inodes])
     _, first, counts = np.unique(both, axis=0, return_index=True, return_counts=True)
@@ -220,10 +215,8 @@ def folder_source(
 
     Unless declared, class names are the names of the test folders, or of all class folders in the one-level layout.
 
-    Raises:
-        UsageError: a test fraction beside a test folder, or neither. DataError: no class folders, undeclared ones, or
-            an image outside them.
-        PrivacyError: a private image appears twice through links.
+    Raises UsageError: a test fraction beside a test folder, or neither. DataError: no class folders, undeclared ones,
+    or an image outside them. PrivacyError: a private image appears twice through links.
     """
     grouped = is_group(folder / "train")
     test = next((name for name in TEST_NAMES if grouped and is_group(folder / name)), None)

@@ -28,11 +28,9 @@ def table_source(
 
     Undeclared class names are the test labels, if these are public.
 
-    Raises:
-        UsageError: no such column, owners from two places, or not exactly one of a split column and a test fraction.
-        DataError: private test rows without declared classes; a table that cannot be read, a repeated id, a label
-            outside the classes, or an unsuitable split.
-        PrivacyError: a file is listed twice.
+    Raises UsageError: no such column, owners from two places, or not exactly one of a split column and a test fraction.
+    DataError: private test rows without declared classes; a table that cannot be read, a repeated id, a label outside
+    the classes, or an unsuitable split. PrivacyError: a file is listed twice.
     """
     if classes is None and request.private_test:
         raise DataError(

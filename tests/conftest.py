@@ -38,7 +38,7 @@ from linprobe.methods import METHODS
 from linprobe.parallel import available_memory
 from linprobe.runs import guarantee
 from linprobe.runs.manifest import Manifest
-from linprobe.training import settings as plan_settings
+from linprobe.training import plan as plan_settings
 
 # the second run and each of some hundred processes would compile the package and its tests again
 sys.dont_write_bytecode = False

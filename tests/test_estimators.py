@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
@@ -25,7 +26,7 @@ from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.api.estimators import ESTIMATORS, LinearProbe, NoisyGD, NonPrivate
-from linprobe.data.blocks import ArraySource
+from linprobe.data.blocks import ArraySource, normalise_rows
 from linprobe.data.feature_file import FeatureFile
 from linprobe.errors import (
     DataError,
@@ -580,6 +581,24 @@ def test_dpsgd_f_pays_for_a_mean_only_if_public_rows_do_not_give_one(changes, pu
     few = {"n_steps": 4, "accountant": "rdp"}
     probe = make("dpsgd-f", **few).fit(x, y) if changes is None else fitted("dpsgd-f", rows, **few, **changes)
     assert {release["purpose"] for release in probe.privacy_["releases"]} == purposes
+
+
+def test_noise_of_a_large_epsilon_leaves_scikit_learns_solution() -> None:
+    g, n_rows, n_classes = np.random.default_rng(1), 20000, 5
+    y = g.integers(0, n_classes, n_rows)
+    x = normalise_rows(g.normal(size=(n_classes, 6))[y] + g.normal(size=(n_rows, 6)))
+    plain = {"init": "zero", "reference": "zero", "weight_decay": 1.0, "output": "last", "intercept": 0.0}
+    plain |= {"condition": "none", "per_record": False, "clip_norm": 1.5, "n_steps": 400, "learning_rate": 5e-4}
+    theirs = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-8, max_iter=2000).fit(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)  # of a second fit on the same rows
+        ours = {epsilon: NoisyGD(epsilon=epsilon, classes=range(n_classes), **plain).fit(x, y) for epsilon in (1, 100)}
+    apart = {
+        epsilon: np.linalg.norm(probe.coef_ - theirs.coef_) / np.linalg.norm(theirs.coef_)
+        for epsilon, probe in ours.items()
+    }
+    assert apart[100] < 0.02 < 0.08 < apart[1]  # no gradient is clipped: what is left is noise
+    assert np.mean(ours[100].predict(x) == theirs.predict(x)) > 0.995
 
 
 def test_rows_that_are_not_centred_get_a_bias(rows) -> None:

@@ -50,14 +50,13 @@ from linprobe.options.declaration import Options, refuse_on_gpu
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.threads import blas_held_to_one_thread
+from linprobe.runs.figures import count_private, sums_of_test_rows
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
 from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights
 from linprobe.runs.release_rules import HISTOGRAM, SELECTION
-from linprobe.runs.scores import count_private, sums_of_test_rows
-from linprobe.training.centring import SHORTEST_MEAN
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.plan import Plan
+from linprobe.training.plan import SHORTEST_MEAN, Plan
 
 
 @dataclass(frozen=True)

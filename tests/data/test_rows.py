@@ -43,7 +43,7 @@ from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.options import Precision
 from linprobe.parallel import available_memory
-from linprobe.runs.scores import class_scores
+from linprobe.runs.figures import class_scores
 from tests.conftest import mostly_nightly
 
 RNG = np.random.default_rng(11)

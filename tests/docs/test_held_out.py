@@ -3,30 +3,81 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 import pytest
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "accuracy" / "held_out.json"
 ROWS = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
 FOUND = {(row["data"], row["shots"], row["row"], row["epsilon"]): 100 * mean(row["accuracies"]) for row in ROWS}
-MOST_COMMON = {"breast-cancer": 63.5, "satimage": 23.8, "letter": 4.6}
+SPREAD = {(row["data"], row["shots"], row["row"], row["epsilon"]): 100 * stdev(row["accuracies"]) for row in ROWS}
+MOST_COMMON = {
+    "breast-cancer": 63.5,
+    "satimage": 23.8,
+    "letter": 4.6,
+    "segment": 15.2,
+    "libras": 10.1,
+    "penbased": 10.7,
+    "abalone-19": 99.4,
+    "page-blocks": 90.9,
+    "texture": 10.8,
+}
+EARLIER = ("breast-cancer", "satimage", "letter")
+DEFAULTS = ("adamix", "noisy-gd")
+EPSILONS = (0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 8.0)
+
+
+def gains(data: str) -> dict[tuple[str, float], float]:
+    """Points above only-public, by method and epsilon."""
+    alone = FOUND[data, 2, "only-public", None]
+    return {key[2:]: found - alone for key, found in FOUND.items() if key[:2] == (data, 2) and key[3] is not None}
+
+
+def test_every_data_set_is_named() -> None:
+    assert {row["data"] for row in ROWS} == set(MOST_COMMON)
+    assert {len(row["accuracies"]) for row in ROWS} == {3}
 
 
 @pytest.mark.parametrize("data", MOST_COMMON)
+@pytest.mark.parametrize("method", DEFAULTS)
+def test_no_default_loses_to_public_rows_alone_by_more_than_the_spread(data: str, method: str) -> None:
+    alone = SPREAD[data, 2, "only-public", None]
+    for epsilon in EPSILONS:
+        assert gains(data)[method, epsilon] >= -(alone + SPREAD[data, 2, method, epsilon]), epsilon
+        assert gains(data)[method, epsilon] >= (-1.35 if data == "libras" else 0), epsilon
+
+
+@pytest.mark.parametrize("data", EARLIER)
 def test_spending_is_never_worse_than_not_spending(data: str) -> None:
-    alone = FOUND[data, 2, "only-public", None]
-    gains = {key[2:]: found - alone for key, found in FOUND.items() if key[:2] == (data, 2) and key[3] is not None}
-    assert len(gains) >= 21
-    assert min(gains.values()) >= 0
-    for (method, epsilon), gain in gains.items():
-        if method in ("adamix", "noisy-gd"):
+    found = gains(data)
+    assert len(found) >= 21
+    assert min(found.values()) >= 0
+    for (method, epsilon), gain in found.items():
+        if method in DEFAULTS:
             least, most = (11, 38) if epsilon >= 1 else (6, 13) if epsilon == 0.05 else (0, 100)
             assert least <= gain <= most, (method, epsilon, gain)
-    unaided = [found for key, found in FOUND.items() if key[:3] == (data, 0, "noisy-gd")]
-    assert len(unaided) == 7
+
+
+@pytest.mark.parametrize("data", ["segment", "penbased", "texture"])
+@pytest.mark.parametrize("method", DEFAULTS)
+def test_private_rows_are_worth_as_much_on_other_data(data: str, method: str) -> None:
+    assert all(14.85 <= gains(data)[method, epsilon] <= 20.35 for epsilon in (1.0, 3.0, 8.0))
+
+
+@pytest.mark.parametrize("data", [data for data in MOST_COMMON if data != "libras"])
+def test_without_public_rows_the_default_is_not_below_the_most_common_class(data: str) -> None:
+    unaided = [FOUND[data, 0, "noisy-gd", epsilon] for epsilon in EPSILONS]
     assert min(unaided) >= MOST_COMMON[data] - 0.05
+
+
+@pytest.mark.parametrize("data", [data for data in MOST_COMMON if data not in EARLIER])
+@pytest.mark.parametrize("method", DEFAULTS)
+def test_more_epsilon_is_not_worse_beyond_the_spread(data: str, method: str) -> None:
+    for less, more in combinations(EPSILONS, 2):
+        lowest = FOUND[data, 2, method, less] - SPREAD[data, 2, method, less]
+        assert lowest <= FOUND[data, 2, method, more] + SPREAD[data, 2, method, more], (less, more)
 
 
 @pytest.mark.parametrize("data", ["satimage", "letter"])
@@ -37,7 +88,9 @@ def test_more_epsilon_is_not_worse(data: str, method: str) -> None:
 
 
 def test_adamix_is_near_the_best() -> None:
-    for data, most in (("satimage", 1.8), ("letter", 1.8), ("breast-cancer", 3.1)):
+    near = dict.fromkeys(MOST_COMMON, 2.0) | dict.fromkeys(("segment", "penbased", "texture"), 1.0)
+    near |= {"satimage": 1.8, "letter": 1.8, "breast-cancer": 3.1, "abalone-19": 5.4}
+    for data, most in near.items():
         for epsilon in (0.1, 0.25, 0.5, 1.0, 3.0, 8.0):
             best = max(found for key, found in FOUND.items() if key[:2] == (data, 2) and key[3] == epsilon)
             assert best - FOUND[data, 2, "adamix", epsilon] <= most + 0.05

@@ -22,8 +22,7 @@ from linprobe.data.dataset import Dataset
 from linprobe.methods import METHODS
 from linprobe.runs.figures import label_figures
 from linprobe.training.execute import execute
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Settings, plan_run
 
 DELTA = 1e-5
 EPSILONS = (1.0, 3.0)

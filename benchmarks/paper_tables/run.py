@@ -38,7 +38,7 @@ from linprobe.methods import METHODS
 from linprobe.options.requests import CompareRequest
 from linprobe.reporting.comparison import Result, Setting, summarise
 from linprobe.runs import run_folder
-from linprobe.runs.scores import class_scores, probabilities
+from linprobe.runs.figures import class_scores, probabilities
 from linprobe.training.execute import Trained
 
 HERE = Path(__file__).parent

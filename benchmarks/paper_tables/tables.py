@@ -27,10 +27,9 @@ from linprobe.data.dataset import Dataset, open_features
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, MethodRow
 from linprobe.methods import METHODS
 from linprobe.methods import _descent as descent
-from linprobe.training import centring
+from linprobe.training import plan as plans
 from linprobe.training.execute import Trained, execute
-from linprobe.training.plan import plan_facts, plan_run
-from linprobe.training.settings import Settings, make_settings
+from linprobe.training.plan import Settings, make_settings, plan_facts, plan_run
 
 SAMPLED = {"per_record": False}  # tables without per-record figures
 DELTA = 1e-5
@@ -343,7 +342,7 @@ def settings_of(name: str) -> dict[str, Any]:
     return {
         "declaration": digest(declared),
         "plans": digest([_plan(row, table.epsilons[0], table) for row in trained]),
-        "constants": digest([_numbers(module) for module in (descent, centring)]),
+        "constants": digest([_numbers(descent), _of_centring()]),
         "trial": {
             row.name: trial(row.method, tuple(sorted(row.settings.items())), table.epsilons[0], has_public)
             for row in trained
@@ -423,6 +422,12 @@ def trial(method: str, settings: tuple[tuple[str, Any], ...], epsilon: float, ha
     dataset = dataset_of(row, ArraySource(x[keep], y[keep]), public, DATA["digits"])
     trained = fitted(row, epsilon, dataset, noise_seed=TRIAL_SEED, insecure_seed=True)
     return float(f"{np.linalg.norm(trained.weights):.4g}")
+
+
+def _of_centring() -> dict[str, float]:
+    """The constants that decide on a private mean."""
+    shortest = {"LARGEST_NOISE": plans.LARGEST_NOISE, "SHORTEST_MEAN": plans.SHORTEST_MEAN}
+    return {"SHARE": plans.MEAN_SHARE, **shortest}
 
 
 def _numbers(module: Any) -> dict[str, float]:

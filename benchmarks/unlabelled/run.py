@@ -31,8 +31,8 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from linprobe import AdaMix, NoisyGD, OnlyPublic
 from linprobe.accounting.events import Releases
+from linprobe.runs.figures import class_scores
 from linprobe.runs.refined_weights import Known, gathered, refined_weights
-from linprobe.runs.scores import class_scores
 
 sys.path.append(str(Path(__file__).parents[1] / "accuracy"))
 from synthetic import around_means, rare

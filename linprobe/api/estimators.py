@@ -36,8 +36,8 @@ from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarni
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
 from linprobe.options.declaration import arguments_of, estimator_name, hint
+from linprobe.runs.figures import class_scores, label_probabilities, probabilities
 from linprobe.runs.refined_weights import unrefinable
-from linprobe.runs.scores import class_scores, label_probabilities, probabilities
 from linprobe.training.arrays import (
     adjacent_people,
     check_range,
@@ -50,8 +50,7 @@ from linprobe.training.arrays import (
     people_of,
 )
 from linprobe.training.execute import Observer, Runtime, execute
-from linprobe.training.plan import Plan, plan_run, warnings_of
-from linprobe.training.settings import OF_LABELS, Settings
+from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
 HASHES = RowHashes()
 

@@ -41,8 +41,7 @@ from linprobe.runs.manifest import UNIFORM
 from linprobe.runs.matching import features_of, private_mask, split_of
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 from linprobe.training.execute import execute
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Settings, plan_run
 
 PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publish"
 

@@ -76,11 +76,10 @@ from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_STEPS, OWNER
 from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS, AuditRequest, TrainRequest
 from linprobe.parallel.process_group import Group, in_group
+from linprobe.runs.figures import count_private
 from linprobe.runs.release_rules import SELECTION
-from linprobe.runs.scores import count_private
 from linprobe.training.execute import Runtime, Trained, execute, released_histogram
-from linprobe.training.plan import Plan, plan_run
-from linprobe.training.settings import make_settings
+from linprobe.training.plan import Plan, make_settings, plan_run
 from linprobe.training.tune import chosen_run
 from linprobe.training.tuning import Selection, Tuning, selection_of
 

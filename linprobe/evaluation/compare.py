@@ -52,8 +52,7 @@ from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import Manifest
 from linprobe.training.charge import BookFinder, book_of, preview
 from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines
-from linprobe.training.plan import plan_facts, plan_run
-from linprobe.training.settings import make_settings, refuse_other_encodings
+from linprobe.training.plan import make_settings, plan_facts, plan_run, refuse_other_encodings
 from linprobe.training.train import Ready, train_on
 from linprobe.training.tune import tune_on
 from linprobe.training.tuning import selection_of, settings_of

@@ -20,7 +20,7 @@ from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, 
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.options import RECORD
-from linprobe.runs import per_record_file
+from linprobe.runs import run_folder
 from linprobe.runs.check import check_run
 from linprobe.runs.manifest import LEDGER, Manifest
 from linprobe.runs.run_folder import RunFolder
@@ -228,7 +228,7 @@ def _commit(path: Path, features: FeatureReader) -> None:
     content = hashlib.sha256("".join(features.digest(group) for group in features.sizes).encode()).hexdigest()
     if not path.exists():
         key = secrets.token_bytes(32)
-        value = {"private": True, "key": key.hex(), "commitment": per_record_file.commitment(key, content)}
+        value = {"private": True, "key": key.hex(), "commitment": run_folder.commitment(key, content)}
         write_json(path, value, private=True)
         return
     try:
@@ -236,7 +236,7 @@ def _commit(path: Path, features: FeatureReader) -> None:
         key, commitment = bytes.fromhex(held["key"]), held["commitment"]
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}); give --out a new folder") from None
-    if per_record_file.commitment(key, content) != commitment:
+    if run_folder.commitment(key, content) != commitment:
         raise PrivacyError(
             f"{features.path} does not hold the rows that {path.parent} compares; find the right file, or give --out a "
             "new folder"

@@ -20,7 +20,7 @@ from linprobe.options import RECORD
 from linprobe.options.requests import COMPARED, CompareRequest, TrainRequest, name_of
 from linprobe.reporting.comparison import Setting
 from linprobe.runs.run_folder import RunFolder
-from linprobe.training.settings import make_settings, method_options
+from linprobe.training.plan import make_settings, method_options
 from linprobe.training.tuning import Tuning, option_kinds, settings_of, typed
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"

@@ -43,7 +43,7 @@ def log_odds(
 
     Args:
         blocks: rows (b, n_features) and class indices (b,).
-        weights, bias: one set or a stack of voters, as in `linprobe.runs.scores`.
+        weights, bias: one set or a stack of voters, as in `linprobe.runs.figures`.
     """
     stack = weights.reshape(-1, *weights.shape[-2:])
     offsets = bias.reshape(len(stack), -1)

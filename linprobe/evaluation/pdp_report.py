@@ -37,19 +37,20 @@ from linprobe.options.requests import PdpReportRequest, name_of
 from linprobe.reporting import plots
 from linprobe.runs import signature
 from linprobe.runs.check import check_run, check_signature, refuse_interrupted
-from linprobe.runs.claim import claimed, refuse_existing
 from linprobe.runs.guarantee import accountant_of, guarantee_text
 from linprobe.runs.manifest import CARD, LEDGER, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
-from linprobe.runs.per_record_file import write_per_record
 from linprobe.runs.release_rules import HISTOGRAM
 from linprobe.runs.run_folder import (
     RUN_ID,
     RunFolder,
+    claimed,
     inputs_of,
     new_files,
     new_run_folder,
     read_run,
+    refuse_existing,
     write_manifest,
+    write_per_record,
     writing,
 )
 from linprobe.training.charge import charge_histogram, preview_histogram

@@ -24,7 +24,15 @@ from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
 from linprobe.runs import run_folder
-from linprobe.runs.figures import class_figures, figures_by_task, no_better_than_guessing
+from linprobe.runs.figures import (
+    class_figures,
+    class_scores,
+    figures_by_task,
+    fit_temperature,
+    label_probabilities,
+    no_better_than_guessing,
+    probabilities,
+)
 from linprobe.runs.manifest import TRAINED, UNIFORM
 from linprobe.runs.matching import (
     check_fits,
@@ -37,7 +45,6 @@ from linprobe.runs.matching import (
 )
 from linprobe.runs.refined_weights import gathered, refined_weights
 from linprobe.runs.refinement import kept_shares, known_of, refuse_unrefinable
-from linprobe.runs.scores import class_scores, fit_temperature, label_probabilities, probabilities
 from linprobe.training.charge import refuse_private_in_books
 
 

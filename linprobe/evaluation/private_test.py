@@ -28,12 +28,11 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.options.requests import EvaluateRequest
+from linprobe.runs.figures import noisy_accuracy, sums_of_test_rows, test_units
 from linprobe.runs.matching import check_fits, features_of, refuse_private_rows
-from linprobe.runs.metrics_file import noisy_accuracy, test_units
 from linprobe.runs.run_folder import RunFolder, read_run
-from linprobe.runs.scores import sums_of_test_rows
 from linprobe.training.charge import book_of, charge_evaluation, existing_book, preview
-from linprobe.training.settings import test_releases
+from linprobe.training.plan import test_releases
 from linprobe.training.words import DryRun, Lines, together_facts, together_line, written
 
 EVALUATION = "evaluation"  # in place of a method, in budget books

@@ -17,13 +17,12 @@ from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, Us
 from linprobe.evaluation.pdp_report import signing_key, write_derived
 from linprobe.options.requests import RefineRequest
 from linprobe.runs.check import verified
-from linprobe.runs.claim import claimed
+from linprobe.runs.figures import figures_of, measured_accuracy
 from linprobe.runs.manifest import LEDGER, MODEL, TEST_FIGURES, UNREFINED, Accuracy
 from linprobe.runs.matching import ROUNDING, check_made_alike, check_width, features_of, refuse_private_as_public
-from linprobe.runs.metrics_file import figures_of, measured_accuracy
 from linprobe.runs.refined_weights import Refined
 from linprobe.runs.refinement import refined_by, refinement, refuse_unrefinable
-from linprobe.runs.run_folder import RUN_ID, RunFolder, new_run_folder, writing
+from linprobe.runs.run_folder import RUN_ID, RunFolder, claimed, new_run_folder, writing
 from linprobe.training.charge import refuse_private_in_books
 
 

@@ -22,10 +22,9 @@ from linprobe.options.requests import ReleaseRequest
 from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs import signature
 from linprobe.runs.check import check_signature, verified
-from linprobe.runs.claim import claimed
 from linprobe.runs.manifest import CARD, MANIFEST, MODEL, NAMED_FILES, PAGES, SIGNATURE, VERIFY_PAGE
 from linprobe.runs.officer_page import officer_page
-from linprobe.runs.run_folder import RunFolder, write_manifest
+from linprobe.runs.run_folder import RunFolder, claimed, write_manifest
 
 MODEL_ARRAYS = {"weights", "bias"}
 WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}

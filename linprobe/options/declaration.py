@@ -157,21 +157,30 @@ class Request:
     Class arguments:
         command: its name. examples: command lines without `linprobe`, for the help text; a test runs each of them.
         first: parameters that `--help` shows, while `--help-all` shows all; empty if `--help` shows all.
+        checked_later: check nothing yet: the range of an option depends on the method.
     """
 
     command: ClassVar[str] = ""
     examples: ClassVar[tuple[str, ...]] = ()
     first: ClassVar[tuple[str, ...]] = ()
+    checked_later: ClassVar[bool] = False
 
-    def __init_subclass__(cls, command: str = "", examples: tuple[str, ...] = (), first: tuple[str, ...] = ()) -> None:
+    def __init_subclass__(
+        cls,
+        command: str = "",
+        examples: tuple[str, ...] = (),
+        first: tuple[str, ...] = (),
+        checked_later: bool = False,
+    ) -> None:
         super().__init_subclass__()
         if command:
-            cls.command, cls.examples, cls.first = command, examples, first
+            cls.command, cls.examples, cls.first, cls.checked_later = command, examples, first, checked_later
             REQUESTS[command] = cls
 
     def __post_init__(self) -> None:
         """Check every value."""
-        check_declared(type(self), self)
+        if not self.checked_later:
+            check_declared(type(self), self)
 
 
 REQUESTS: dict[str, type[Request]] = {}  # in the order of declaration

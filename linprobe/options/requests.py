@@ -384,6 +384,7 @@ class TrainRequest(
         "train --method adamix --help",
     ),
     first=MOST_RUNS,
+    checked_later=True,
 ):
     """Train a probe and print the run folder.
 
@@ -406,9 +407,6 @@ class TrainRequest(
     intercept: float | None = None
     noise_seed: int | None = None
     options: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        """Check nothing yet: the range of an option depends on the method."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,7 @@ from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, NoisyScores, n_histograms
 from linprobe.methods import METHODS, Method
+from linprobe.runs.figures import noisy_accuracy
 from linprobe.runs.guarantee import (
     ADJACENCIES,
     SEED_KINDS,
@@ -68,7 +69,6 @@ from linprobe.runs.manifest import (
     Manifest,
     digest_of,
 )
-from linprobe.runs.metrics_file import noisy_accuracy
 from linprobe.runs.officer_page import is_officer_page
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.release_rules import (

@@ -1,4 +1,8 @@
-"""Metrics of a model on public test rows: overall, by class, or by label.
+"""Scores and predictions of folded weights on L2-normalised raw rows, streamed; metrics on test rows: overall, by
+class, or by label; `test_figures.json`, which must agree with itself; and what the manifest states of them.
+
+Weights are one set, (n_features, n_classes) with bias (n_classes,), or a stack of voters, (n_voters, n_features,
+n_classes) with bias (n_voters, n_classes). Each voter has one vote; ties go to the higher summed probability.
 
 Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 1927: the interval of a share.
 Hanley, McNeil, "The Meaning and Use of the Area under a ROC Curve", Radiology 1982.
@@ -20,20 +24,213 @@ Where a row has several labels, a label is given where its probability, the sigm
 
 No figure counts a row with several labels as right or wrong as a whole: with many labels few rows are right in all of
 them. Intervals take rows as independent. Several rows of one person make the true interval wider.
+
+Temperature scaling: Guo et al. 2017, section 4.2.
+
+    T = argmin over T of -sum_i log softmax(z_i / T)_{y_i}        z_i: class scores of row i in nats, y_i: its class
+
+The loss is convex in 1/T, so its minimum over an interval is found by a line search. No prediction changes.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.labels import MULTILABEL
-from linprobe.runs.scores import class_scores, probabilities
+from linprobe.accounting.calibrate import check_delta
+from linprobe.accounting.events import OWNER
+from linprobe.data.blocks import RawBlocks, Source, normalise_rows, whole_blocks
+from linprobe.data.feature_reader import FeatureReader, test_people
+from linprobe.data.labels import MULTILABEL, Bounds
+from linprobe.errors import DataError, UsageError
+from linprobe.mechanisms.correct_predictions import SHARE_STEP, TEST_ACCURACY, NoisyTest, held_out_counts
+from linprobe.mechanisms.gaussian import ClippedSum
+from linprobe.mechanisms.score_histogram import (
+    BINS,
+    TEST_AUROC,
+    NoisyScores,
+    bins_of,
+    n_histograms,
+    noisy_auroc,
+    score_sums,
+)
+from linprobe.methods import Method
+from linprobe.runs.manifest import (
+    COUNT,
+    NUMBER,
+    SHARE,
+    TEXT,
+    WHOLE,
+    Accuracy,
+    Manifest,
+    NoisyCounts,
+    by_name,
+    fits,
+    list_of,
+    none_or,
+    record,
+)
+
+LEAST, MOST = 0.01, 100.0  # temperatures; rows that are all predicted correctly have no minimum above 0
+
+Real = TypeVar("Real", np.float32, np.float64)
+
+
+def softmax(scores: NDArray[Real]) -> NDArray[Real]:
+    """exp(scores) of each row divided by their sum, (b, n_classes)."""
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def class_scores(
+    x: NDArray[np.floating], weights: NDArray[np.floating], bias: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """Scores of raw rows x (b, n_features), shape (b, n_classes): nats, or votes plus a tie-breaking fraction."""
+    unit = normalise_rows(np.asarray(x, dtype=np.float32)).astype(weights.dtype, copy=False)
+    if weights.ndim == 2:
+        return np.asarray(unit @ weights + bias, dtype=np.float64)
+    votes = np.zeros((len(unit), weights.shape[2]))
+    rows = np.arange(len(unit))
+    for one, offset in zip(weights, bias, strict=True):
+        probability = softmax(unit @ one + offset)
+        votes[rows, probability.argmax(axis=1)] += 1
+        votes += probability / (len(weights) + 1)
+    return votes
+
+
+def probabilities(
+    scores: NDArray[np.float64], weights: NDArray[np.floating], temperature: float = 1.0
+) -> NDArray[np.float64]:
+    """Class probabilities (b, n_classes) from `class_scores`: softmax of scores / temperature, or shares of votes."""
+    if weights.ndim == 3:
+        return np.asarray(np.floor(scores) / len(weights), dtype=np.float64)
+    return softmax(scores / temperature)
+
+
+def label_probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities of several labels a row from their scores (b, n_labels): each by itself, sigmoid(score)."""
+    return np.asarray(np.exp(-np.logaddexp(0, -scores)))
+
+
+def sums_of_test_rows(
+    blocks: RawBlocks, weights: NDArray[np.float32], bias: NDArray[np.float32], bounds: Bounds | None = None
+) -> dict[str, ClippedSum]:
+    """What is released of private test rows for their accuracy and AUROC, by purpose, without zero rows (empty places).
+
+    With `bounds`, sums over people of the shares of their rows, multiples of `SHARE_STEP`, which add without rounding.
+    """
+    n_classes = weights.shape[-1]
+    counts, histograms = np.zeros((n_classes, 2)), np.zeros((n_histograms(n_classes), 2, BINS))
+    for scores, y in _scored(blocks, weights, bias, bounds):
+        for cells, own in (
+            (counts, _right_and_wrong(scores, y)),
+            (histograms, _score_cells(probabilities(scores, weights), y)),
+        ):
+            cells += own if bounds is None else _shares(own, len(y))
+    return {TEST_ACCURACY: held_out_counts(counts), TEST_AUROC: score_sums(histograms)}
+
+
+def _right_and_wrong(scores: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Numbers of correct and wrong predictions by class, shape (n_classes, 2)."""
+    own, wrong = np.zeros((scores.shape[1], 2)), scores.argmax(axis=1) != y
+    np.add.at(own, (y, wrong.astype(np.int64)), 1)
+    return own
+
+
+def _score_cells(likely: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Numbers of rows of a class, and of other rows, by bin of their probability of the class, shape (H, 2, BINS).
+
+    H and BINS are those of `linprobe.mechanisms.score_histogram`.
+    """
+    n_classes = likely.shape[1]
+    histograms = np.arange(n_histograms(n_classes))
+    own, other = np.zeros((len(histograms), 2, BINS)), y[:, None] != histograms + n_classes - len(histograms)
+    np.add.at(own, (histograms, other.astype(np.int64), bins_of(likely)), 1)
+    return own
+
+
+def _scored(
+    blocks: RawBlocks, weights: NDArray[np.float32], bias: NDArray[np.float32], bounds: Bounds | None
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """Class scores and classes of the rows that are not zero, by block, or by person with `bounds`."""
+    for x, y in blocks if bounds is None else _people(blocks, bounds):
+        present = np.any(x != 0, axis=1)
+        yield class_scores(x, weights, bias)[present], y[present]  # scored with zero rows, so that no row moves
+
+
+def _shares(own: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+    return np.floor(own / n_rows / SHARE_STEP) * SHARE_STEP
+
+
+def _people(blocks: RawBlocks, bounds: Bounds) -> RawBlocks:
+    """The rows of each person who has rows, alone: rows of others would move the rows, and rounding with them."""
+    for x, y in whole_blocks(blocks, np.diff(bounds).tolist()):
+        present = np.any(x != 0, axis=1)
+        if present.any():
+            yield x[present], y[present]
+
+
+def count_private(
+    weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds | None
+) -> tuple[float, float]:
+    """Number of correct predictions, and of rows that are not zero. A zero row, an empty place, counts in
+    neither.
+
+    With `bounds`, the sum over people of the share of their rows that the model labels right, and the number of people
+    who have rows.
+    """
+    if bounds is not None:
+        return _count_people(weights, bias, rows, bounds)
+    right = total = 0
+    for x, y in rows.blocks():
+        present = np.any(x != 0, axis=1)
+        # zero rows stay in the product: the rounding of a row's scores may depend on the number of rows
+        hit = class_scores(x, weights, bias).argmax(axis=1) == y
+        right, total = right + int((hit & present).sum()), total + int(present.sum())
+    return right, total
+
+
+def _count_people(
+    weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds
+) -> tuple[float, float]:
+    """`count_private` of people."""
+    right, total = 0.0, 0
+    for x, y in _people(rows.blocks(), bounds):
+        hit = class_scores(x, weights, bias).argmax(axis=1) == y
+        right, total = right + math.floor(hit.mean() / SHARE_STEP) * SHARE_STEP, total + 1
+    return right, total
+
+
+def fit_temperature(
+    blocks: Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]],
+    weights: NDArray[np.floating],
+    bias: NDArray[np.floating],
+) -> float:
+    """T between `LEAST` and `MOST`. The rows are public: T depends on them without noise.
+
+    Args:
+        blocks: raw rows (b, n_features) and class indices (b,), at least one row in all.
+        weights (n_features, n_classes), bias (n_classes,): a model that does not vote.
+    """
+    from scipy.optimize import minimize_scalar  # scipy would slow down every command
+    from scipy.special import log_softmax
+
+    pairs = [(class_scores(x, weights, bias), y) for x, y in blocks]
+    scores, labels = np.concatenate([scores for scores, _ in pairs]), np.concatenate([y for _, y in pairs])
+    rows = np.arange(len(labels))
+
+    def loss(log_temperature: float) -> float:
+        return -float(log_softmax(scores / math.exp(log_temperature), axis=1)[rows, labels].mean())
+
+    return math.exp(float(minimize_scalar(loss, bounds=(math.log(LEAST), math.log(MOST)), method="bounded").x))
+
 
 CONFIDENCE = 0.95
 CLEARLY = 3.0  # standard errors
@@ -90,7 +287,7 @@ def class_figures(
     Args:
         read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
         n_rows: their number, at least 1.
-        weights, bias: one set or a stack of voters, as in `linprobe.runs.scores`.
+        weights, bias: one set or a stack of voters.
         temperature: divides the class scores before the softmax; without effect on votes.
         most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
             `SCORES_A_PASS` probabilities.
@@ -308,3 +505,278 @@ def no_better_than_commonest_answers(figures: Mapping[str, Any]) -> str | None:
         "accuracy of always predicting the majority answer of each label; macro AUROC is "
         f"{'-' if figures['macro_auroc'] is None else format(figures['macro_auroc'], '.4f')}, by guessing 0.5"
     )
+
+
+METRIC, INTERVAL = none_or(SHARE), none_or(list_of(SHARE))
+OF_CLASS = record(
+    n=WHOLE,
+    recall=METRIC,
+    recall_interval=INTERVAL,
+    predicted=WHOLE,
+    precision=METRIC,
+    precision_interval=INTERVAL,
+    auroc=METRIC,
+)
+CLASS_METRICS = record(
+    test_rows=COUNT,
+    test_accuracy=SHARE,
+    balanced_accuracy=SHARE,
+    macro_auroc=METRIC,
+    calibration_error=SHARE,
+    commonest_class=TEXT,
+    commonest_share=SHARE,
+    per_class=by_name(OF_CLASS),
+    confusion_matrix=none_or(list_of(list_of(WHOLE))),
+    calibration=list_of(record(n=COUNT, confidence=NUMBER, accuracy=NUMBER)),
+)
+OF_LABEL = record(
+    n=WHOLE,
+    predicted=WHOLE,
+    accuracy=SHARE,
+    accuracy_interval=INTERVAL,
+    auroc=METRIC,
+    average_precision=METRIC,
+    recall=METRIC,
+    recall_interval=INTERVAL,
+    precision=METRIC,
+    precision_interval=INTERVAL,
+)
+LABEL_METRICS = record(
+    test_rows=COUNT,
+    macro_auroc=METRIC,
+    macro_average_precision=METRIC,
+    label_accuracy=SHARE,
+    commonest_accuracy=SHARE,
+    per_label=by_name(OF_LABEL),
+)
+STATED_OF_CLASSES = {  # keys of the manifest, and of the file
+    "n_test": "test_rows",
+    "test_accuracy": "test_accuracy",
+    "test_balanced_accuracy": "balanced_accuracy",
+    "test_macro_auroc": "macro_auroc",
+    "test_calibration_error": "calibration_error",
+}
+STATED_OF_LABELS = {
+    "n_test": "test_rows",
+    "test_macro_auroc": "macro_auroc",
+    "test_macro_average_precision": "macro_average_precision",
+    "test_label_accuracy": "label_accuracy",
+}
+MEANS = {"macro_auroc": "auroc", "macro_average_precision": "average_precision", "label_accuracy": "accuracy"}
+ROUNDING = 1e-9
+
+
+def measured_accuracy(metrics: Mapping[str, Any] | None, test_rows: str, n_test: int) -> Accuracy:
+    """What a manifest states of metrics on public test rows; None for rows that were not measured."""
+    nothing = dict.fromkeys(("test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_accuracy_per_class"))
+    stated: dict[str, Any] = {**nothing, "test_rows": test_rows, "n_test": n_test}
+    if metrics is not None and "per_label" in metrics:
+        stated |= {key: metrics[name] for key, name in STATED_OF_LABELS.items()}
+    elif metrics is not None:
+        stated |= {key: metrics[name] for key, name in STATED_OF_CLASSES.items()}
+        stated["test_accuracy_per_class"] = {name: one["recall"] for name, one in metrics["per_class"].items()}
+    return Accuracy(**stated)
+
+
+def noisy_accuracy(tested: NoisyTest, scores: NoisyScores | None, n_test: int, names: Sequence[str]) -> Accuracy:
+    """What a manifest states of noisy counts on private test rows; without `scores`, as earlier versions, no AUROC."""
+    accuracy, std = tested.accuracy(n_test)
+    auroc, auroc_std = (scores and noisy_auroc(scores.cells, scores.std, tested)) or (None, None)
+    balanced, balanced_std = tested.balanced or (None, None)
+    return Accuracy(
+        test_rows="private",
+        test_accuracy=accuracy,
+        test_accuracy_std=std,
+        test_balanced_accuracy=balanced,
+        test_balanced_accuracy_std=balanced_std,
+        test_accuracy_per_class=None if balanced is None else dict(zip(names, tested.recalls, strict=True)),
+        test_macro_auroc=auroc,
+        test_macro_auroc_std=auroc_std,
+        n_test=n_test,
+        test_counts=NoisyCounts(tested.right, tested.by_class.tolist()),
+        test_scores=None if scores is None else scores.cells.tolist(),
+    )
+
+
+def stated_metrics(manifest: Manifest) -> dict[str, str]:
+    """The keys of a manifest about its test rows, and their names in the file."""
+    known = STATED_OF_LABELS if manifest.several_labels else STATED_OF_CLASSES
+    return {key: name for key, name in known.items() if manifest.has(key)}
+
+
+def read_test_metrics(content: bytes, path: Path, manifest: Manifest) -> dict[str, Any]:
+    """The metrics of a run on public test rows, as `figures_by_task` gives them.
+
+    Raises DataError: no JSON, another kind of value, or metrics that contradict each other or the manifest.
+    """
+    try:
+        metrics = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from None
+    if not fits(LABEL_METRICS if manifest.several_labels else CLASS_METRICS, metrics):
+        raise DataError(
+            f"{path} cannot be read: a key is unknown or missing, or a value is wrong; restore it from a copy"
+        )
+    wrong = next(_contradictions(metrics, manifest), None)
+    if wrong is not None:
+        raise DataError(f"{path}: {wrong}; restore it from a copy")
+    return dict(metrics)
+
+
+def _contradictions(metrics: Mapping[str, Any], manifest: Manifest) -> Iterator[str]:
+    for key, name in stated_metrics(manifest).items():
+        if getattr(manifest, key) != metrics[name]:
+            yield f"{name} is {metrics[name]}, and the manifest's {key} {getattr(manifest, key)}"
+    if manifest.several_labels:
+        yield from label_contradictions(metrics, manifest.class_names)
+    else:
+        yield from _class_contradictions(metrics, manifest)
+
+
+def _intervals(one: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the intervals of a class or a label."""
+    if any((one[f"{name}_interval"] is None) != (one[name] is None) for name in names):
+        yield "a share lacks its interval, or an interval its share"
+    if any(len(one[f"{name}_interval"] or (0, 0)) != 2 for name in names):
+        yield "an interval needs a lower and an upper end"
+
+
+# long: a list of rules, each about other figures
+def _class_contradictions(metrics: Mapping[str, Any], manifest: Manifest) -> Iterator[str]:
+    of_class = list(metrics["per_class"].values())
+    if list(metrics["per_class"]) != manifest.class_names:
+        yield "its classes differ from the manifest's"
+    recalls = {name: one["recall"] for name, one in metrics["per_class"].items()}
+    if recalls != manifest.test_accuracy_per_class:
+        yield "its recalls differ from the accuracies by class in the manifest"
+    for one in of_class:
+        yield from _intervals(one, ("recall", "precision"))
+    n, bins = [one["n"] for one in of_class], metrics["calibration"]
+    if sum(n) != metrics["test_rows"] or (bins and sum(n) != sum(one["n"] for one in bins)):
+        yield "the numbers of rows do not add up"
+    hits = sum(one["n"] * (one["recall"] or 0) for one in of_class) / metrics["test_rows"]
+    if not math.isclose(hits, metrics["test_accuracy"], abs_tol=ROUNDING):
+        yield f"test_accuracy is {metrics['test_accuracy']}, and the classes give {hits:.9g}"
+    matrix = metrics["confusion_matrix"]
+    if matrix is None:
+        return
+    if [len(row) for row in matrix] != [len(n)] * len(n):
+        yield "the confusion matrix is not square, with a row for each class"
+        return
+    if [sum(row) for row in matrix] != n or [sum(row) for row in zip(*matrix, strict=True)] != [
+        one["predicted"] for one in of_class
+    ]:
+        yield "the confusion matrix contradicts the numbers of rows by class"
+    for index, one in enumerate(of_class):
+        if n[index] and not math.isclose(matrix[index][index] / n[index], one["recall"] or 0, abs_tol=ROUNDING):
+            yield "the confusion matrix contradicts a recall"
+
+
+# long: a list of rules, each about other figures
+def label_contradictions(metrics: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
+    """What the metrics of labels contradict: each other, or the names of the labels."""
+    of_label, n_rows = list(metrics["per_label"].values()), metrics["test_rows"]
+    if list(metrics["per_label"]) != names:
+        yield "its labels differ from the manifest's"
+    for mean, name in MEANS.items():
+        found = [one[name] for one in of_label if one[name] is not None]
+        expected = sum(found) / len(found) if found else None
+        if (expected is None) != (metrics[mean] is None) or not math.isclose(
+            expected or 0, metrics[mean] or 0, abs_tol=ROUNDING
+        ):
+            yield f"{mean} is {metrics[mean]}, and the labels give {expected}"
+    majority = sum(max(one["n"], n_rows - one["n"]) for one in of_label) / n_rows / len(of_label)
+    if not math.isclose(majority, metrics["commonest_accuracy"], abs_tol=ROUNDING):
+        yield f"commonest_accuracy is {metrics['commonest_accuracy']}, and the labels give {majority:.9g}"
+    for one in of_label:
+        if max(one["n"], one["predicted"]) > n_rows:
+            yield "a label has more rows than there are"
+        if any((one[name] is None) == (0 < one["n"] < n_rows) for name in ("auroc", "average_precision")):
+            yield "a label lacks an AUROC, or has one without two kinds of rows"
+        hits = one["n"] * (one["recall"] or 0)
+        if not math.isclose(hits, one["predicted"] * (one["precision"] or 0), abs_tol=ROUNDING * n_rows):
+            yield "a recall contradicts a precision"
+        wrong = one["n"] + one["predicted"] - 2 * hits
+        if not math.isclose(one["accuracy"], 1 - wrong / n_rows, abs_tol=ROUNDING):
+            yield "an accuracy contradicts recall and precision"
+        yield from _intervals(one, ("accuracy", "recall", "precision"))
+
+
+MOST_PASSES = 4  # over the test rows, for the AUROC of classes; `evaluate` has no limit
+PRINTED = (  # keys of every manifest
+    "test_accuracy",
+    "test_accuracy_std",
+    "test_balanced_accuracy",
+    "test_balanced_accuracy_std",
+    "test_macro_auroc",
+    "test_calibration_error",
+)
+# of rows with several labels, and of private test rows
+PRINTED_OF_SOME = ("test_label_accuracy", "test_macro_average_precision", "test_macro_auroc_std")
+
+
+class Model(Protocol):
+    """Weights and bias for raw rows, of a run that was trained or loaded."""
+
+    @property
+    def weights(self) -> NDArray[np.float32]: ...
+
+    @property
+    def bias(self) -> NDArray[np.float32]: ...
+
+
+def figures_of(features: FeatureReader, trained: Model) -> dict[str, Any] | None:
+    """Figures of the released model on public test rows; None if there are none."""
+    if "test" not in features.sizes or features.description.private_test:
+        return None
+    return figures_by_task(
+        features.description.task,
+        lambda: features.blocks("test"),
+        features.sizes["test"],
+        trained.weights,
+        trained.bias,
+        features.description.class_names,
+        most_passes=MOST_PASSES,
+    )
+
+
+def accuracy_of(
+    features: FeatureReader, tested: tuple[NoisyTest, NoisyScores] | None, measured: dict[str, Any] | None, unit: str
+) -> Accuracy:
+    """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
+    n_test = test_units(features, unit)
+    if tested is not None:
+        return noisy_accuracy(*tested, n_test, features.description.class_names)
+    return measured_accuracy(measured, features.description.test_rows if n_test else "none", n_test)
+
+
+def test_units(features: FeatureReader, unit: str | None) -> int:
+    """The public number of test rows; of test people if they are protected, whose number of rows is private."""
+    people = test_people(features, unit)
+    return features.sizes.get("test", 0) if people is None else len(people) - 1
+
+
+def test_epsilon_of(
+    features: FeatureReader, given: float | None, delta: float, method: Method, unit: str | None
+) -> float | None:
+    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
+
+    Raises UsageError: --test-epsilon without private test rows, for a method that spends nothing, or for people where
+    the test rows have no owners. PrivacyError: delta of at least 1 / (number of test rows, or people).
+    """
+    if given is None:
+        return None
+    if "test" not in features.sizes or not features.description.private_test:
+        raise UsageError(
+            f"test epsilon is {given:g}, and {features.path} has no private test rows, so accuracy costs nothing; "
+            "leave out --test-epsilon, or declare the rows private with --private-test of import or extract"
+        )
+    if not method.spends:
+        raise UsageError(f"option --test-epsilon does nothing for {method.name}, which adds no noise; leave it out")
+    if unit == OWNER and not features.has_owners("test"):
+        raise UsageError(
+            f"test epsilon is {given:g} with unit owner, and {features.path} does not name the owners of its test "
+            "rows; allowed: a file with owner_test, or no --test-epsilon"
+        )
+    check_delta(delta, test_units(features, unit))
+    return given

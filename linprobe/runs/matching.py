@@ -20,10 +20,9 @@ from linprobe.data.labels import refuse_both_sides
 from linprobe.data.row_checks import GroupRows, compare_test_rows, share_people, share_rows
 from linprobe.errors import DataError, PrivacyError, Progress
 from linprobe.methods import find_method
+from linprobe.runs.figures import figures_of, stated_metrics
 from linprobe.runs.manifest import Manifest
-from linprobe.runs.metrics_file import figures_of, stated_metrics
-from linprobe.runs.per_record_file import commitment
-from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.run_folder import RunFolder, commitment
 
 ROUNDING = 1e-3  # scores may round differently on another machine, and change the answer for a row
 OF_PRIVATE = ("n_private", "n_units")

@@ -60,8 +60,8 @@ from linprobe.methods import Method
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
+from linprobe.runs.figures import class_scores, softmax
 from linprobe.runs.release_rules import HISTOGRAM
-from linprobe.runs.scores import class_scores, softmax
 
 NEIGHBOURS, POWER = 10, 3
 SPREAD_ROUNDS, SPREAD, MASS_ROUNDS, OUTER_ROUNDS = 20, 0.9, 5, 4

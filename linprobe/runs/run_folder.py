@@ -3,23 +3,26 @@
 A run with public test rows also has `test_figures.json`, one of `linprobe train` `config.toml`; a signed run has
 `manifest.json.sig`, `README.md` and `claim.yaml`. No pickle anywhere. `per_record.npz` has mode 0600 and must not be
 published. `RunFolder` reads a run; `new_run_folder`, `write_run` and `write_manifest` make one.
+Only the process that holds the name of an output, by `claimed`, reads private rows and makes the output.
 """
 
 from __future__ import annotations
 
 import glob
+import hashlib
+import hmac
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BytesIO
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -27,11 +30,14 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.events import INHERITED
 from linprobe.accounting.ledger import read_ledger, read_selection
+from linprobe.accounting.per_instance import ORDERS, RecordLosses
 from linprobe.atomic_files import (
     MOST_TEXT,
     PRIVATE_FOLDER,
+    check_place,
     held,
     json_text,
+    open_regular,
     read_bytes,
     replace_when_complete,
     write_csv,
@@ -51,7 +57,7 @@ from linprobe.errors import (
 )
 from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
-from linprobe.runs.claim import claimed, refuse_existing
+from linprobe.runs.figures import read_test_metrics
 from linprobe.runs.manifest import (
     CONFIG,
     HISTORY,
@@ -68,16 +74,161 @@ from linprobe.runs.manifest import (
     DamagedManifestError,
     Manifest,
 )
-from linprobe.runs.metrics_file import read_test_metrics
-from linprobe.runs.per_record_file import (
-    PerRecordFile,
-    PrivateRecords,
-    commitment,
-    per_record_digest,
-    read_per_record,
-    write_per_record,
-)
 from linprobe.runs.signature import LONGEST_SIGNATURE, sign
+
+PER_RECORD_ARRAYS = ("note", "id", "mu", "renyi", "key")
+NOTE = "PRIVATE: derived from private rows without noise; do not publish"
+
+
+@dataclass(frozen=True)
+class PrivateRecords:
+    """The part of a run folder that depends on the private records. Private.
+
+    Attributes:
+        digest: of the private rows. ids, losses: of every record whose loss was tracked, in the same order; where
+            people are protected, their names and losses.
+    """
+
+    digest: str
+    ids: list[str]
+    losses: RecordLosses
+
+
+class PerRecordFile(NamedTuple):
+    """The content of `per_record.npz`: ids and losses in the same order, and the key of the commitments. Private."""
+
+    ids: list[str]
+    losses: RecordLosses
+    key: bytes
+
+
+def commitment(key: bytes, digest: str) -> str:
+    """HMAC-SHA256 of a private digest: binds the manifest to the data and reveals nothing without the key."""
+    return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
+
+
+def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
+    """SHA-256 of every record's id and losses. Private."""
+    figures = losses.mu.astype("<f8").tobytes() + losses.renyi.astype("<f4").tobytes()
+    return hashlib.sha256("\0".join(ids).encode() + figures).hexdigest()
+
+
+def write_per_record(folder: Path, private: PerRecordFile) -> None:
+    """Write the private sidecar, mode 0600."""
+    with replace_when_complete(folder / PER_RECORD, private=True) as stream:
+        np.savez(
+            stream,
+            note=np.array(NOTE),
+            id=np.array(private.ids, dtype=np.str_),
+            mu=private.losses.mu,
+            renyi=private.losses.renyi,
+            key=np.frombuffer(private.key, dtype=np.uint8),
+        )
+
+
+def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
+    """The private sidecar of a run whose manifest states the commitment `committed`.
+
+    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to.
+    """
+    path = folder / PER_RECORD
+    try:
+        stream = open_regular(path)
+    except OSError as error:
+        raise read_fault(str(path), error) or DataError(
+            f"{folder} has no readable {PER_RECORD} ({error.strerror}); it is private and written only by "
+            "methods that spend privacy; use the folder where the run was trained"
+        ) from None
+    with stream:
+        arrays = read_archive(path, None, stream)
+    if not set(arrays) <= set(PER_RECORD_ARRAYS) or str(arrays.get("note", NOTE)) != NOTE:
+        raise DataError(f"{path} holds more than {', '.join(PER_RECORD_ARRAYS)}; restore it from a copy")
+    ids, mu, renyi = checked_arrays(path, arrays, id=(1, "U"), mu=(1, "f"), renyi=(2, "f"))
+    (key,) = checked_arrays(path, arrays, key=(1, "u"))
+    known = len(mu) in (0, len(ids)) and len(renyi) == len(mu) and renyi.shape[1] in (0, len(ORDERS))
+    if not known or not (np.isfinite(mu).all() and (mu >= 0).all() and not np.isnan(renyi).any()):
+        raise DataError(
+            f"{path} holds {len(ids)} ids, mu of {mu.shape} and renyi of {renyi.shape}; allowed: losses of 0 or more, "
+            "one for each id, or none; restore it from a copy"
+        )
+    found = PerRecordFile(ids.tolist(), RecordLosses(mu, renyi), key.tobytes())
+    if commitment(found.key, per_record_digest(found.ids, found.losses)) != committed:
+        raise PrivacyError(f"{path} was edited, or belongs to another run; restore it from a copy")
+    return found
+
+
+RUN_FOLDER = "run folder"
+RUN_MARKS = (MANIFEST, LEDGER)  # every run folder has both
+
+
+@contextmanager
+def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite: bool | None = None) -> Iterator[bool]:
+    """Hold the name of an output, by a lock on `.NAME.lock` beside it.
+
+    The system releases the lock of a killed process, so a lock file that was left behind blocks nobody. Parent
+    folders are made, and removed again if they stay empty.
+
+    Args:
+        what: the kind of output, and flag: the one that names it, for messages.
+        overwrite: whether the output may exist already; None if the command never replaces one.
+    Yields: whether the name is held; False on a file system without locks, where two processes may make one output.
+    Raises UsageError: the output exists, lies in a run folder, has the name - or too long a one, or another process
+    holds the name. LinprobeError: the place is not writable.
+    """
+    if out.name == "-":
+        raise UsageError(f"{what} {out} would be a file of that name, not standard output; give another name")
+    check_place(out, what, flag)
+    refuse_existing(out, what, overwrite=overwrite)
+    _refuse_inside_run(out, what)
+    new_parents = [parent for parent in out.parents if not parent.exists()]
+    lock_file = out.with_name(f".{out.name}.lock")
+    try:
+        with ExitStack() as stack:
+            try:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                while (locked := _hold(lock_file, out, what, stack)) is None:
+                    stack.close()
+            except OSError as error:
+                raise LinprobeError(f"{what} {out} cannot be made ({error.strerror}); {advice(error, flag)}") from None
+            stack.callback(lock_file.unlink, missing_ok=True)
+            # the process that held the name before may have made it
+            refuse_existing(out, what, overwrite=overwrite)
+            yield locked
+    finally:
+        for parent in new_parents:
+            with suppress(OSError):  # not empty
+                parent.rmdir()
+
+
+def refuse_existing(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None) -> None:
+    """Raise UsageError if the output exists, unless `overwrite` is true; arguments as of `claimed`."""
+    if out.exists() and not overwrite:
+        next_step = "give another name, or remove it first"
+        if overwrite is not None:
+            next_step = "give another name, or --overwrite to replace it"
+        raise UsageError(f"{what} {out} already exists; {next_step}")
+
+
+def _refuse_inside_run(out: Path, what: str) -> None:
+    """Raise UsageError if the output would lie in a run folder, which `verify` then refuses."""
+    for parent in out.absolute().parents:
+        if all((parent / name).is_file() for name in RUN_MARKS):
+            raise UsageError(
+                f"{what} {out} would lie in the run folder {parent}, which takes no other file; give another place"
+            )
+
+
+def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | None:
+    """Lock the file until the stack is closed: whether there are locks; None if its last holder has just removed it."""
+    busy = (
+        f"{what} {out} is being made by another process; nothing was read or spent here; "
+        "wait for it, or give another name"
+    )
+    descriptor = stack.enter_context(held(lock_file, busy, create=True, error=UsageError))
+    if descriptor is None:
+        return False
+    return True if lock_file.exists() and os.path.samestat(os.fstat(descriptor), lock_file.stat()) else None
+
 
 CHECKPOINT, RUN_ID = "checkpoint.npz", "run_id"
 DIVERGED_NOTE = "diverged.json"

@@ -39,9 +39,8 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import arithmetic_name
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.runs.per_record_file import commitment
-from linprobe.runs.run_folder import CHECKPOINT
-from linprobe.training.settings import Settings
+from linprobe.runs.run_folder import CHECKPOINT, commitment
+from linprobe.training.plan import Settings
 
 PER_RECORD = ("squared_mu", "levels")
 NEEDED = ("key", "salt", "identity", "private_commitment", "done", "next_step", "draws", "weights", "output", "history")

@@ -26,8 +26,7 @@ from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
 from linprobe.training.charge import preview
 from linprobe.training.execute import Runtime
-from linprobe.training.plan import Plan, plan_facts, plan_run
-from linprobe.training.settings import make_settings
+from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run
 from linprobe.training.train import Ready, checked_rows, opened, with_method
 from linprobe.training.tune import candidates_of, selection_note, tunable_rows
 from linprobe.training.tuning import Selection, Tuning, selection_of

@@ -39,21 +39,23 @@ from linprobe.options.declaration import Option, by_parameter, check_declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder, signature
-from linprobe.runs.claim import claimed
-from linprobe.runs.figures import no_better_than_guessing
+from linprobe.runs.figures import (
+    PRINTED,
+    PRINTED_OF_SOME,
+    accuracy_of,
+    figures_of,
+    no_better_than_guessing,
+    test_epsilon_of,
+)
 from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
-from linprobe.runs.metrics_file import PRINTED, PRINTED_OF_SOME, accuracy_of, figures_of, test_epsilon_of
-from linprobe.runs.per_record_file import PrivateRecords
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
-from linprobe.runs.run_folder import run_folder_of_group
-from linprobe.training.centring import SHORTEST_MEAN
+from linprobe.runs.run_folder import PrivateRecords, claimed, run_folder_of_group
 from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.execute import Observer, Runtime, Trained, execute
-from linprobe.training.plan import Plan, plan_run, warnings_of
-from linprobe.training.settings import Settings, make_settings
+from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, make_settings, plan_run, warnings_of
 
 RANDOM_WEIGHTS = "random"
 CHECKPOINT_SECONDS = 60.0

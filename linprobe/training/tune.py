@@ -29,14 +29,13 @@ from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import ChosenMethod, find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.runs import run_folder
+from linprobe.runs.figures import figures_of
 from linprobe.runs.guarantee import selected
 from linprobe.runs.manifest import LEDGER
-from linprobe.runs.metrics_file import figures_of
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.charge import charged_selection
 from linprobe.training.execute import Observer, Runtime, Trained, execute
-from linprobe.training.plan import Plan
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Plan, Settings
 from linprobe.training.train import (
     OUTCOME_KEYS,
     Ready,

@@ -18,8 +18,7 @@ from linprobe.methods import METHODS, Method, find_method
 from linprobe.options import RunOptions
 from linprobe.options.declaration import arguments_of, declared
 from linprobe.options.requests import TrainRequest
-from linprobe.training.plan import Plan, plan_run
-from linprobe.training.settings import Settings, make_settings
+from linprobe.training.plan import Plan, Settings, make_settings, plan_run
 
 REQUEST_OPTIONS = ("method", "sigma", "steps", "sampling_rate", "centre", "condition", "intercept")
 MOST_SETTINGS = 1000

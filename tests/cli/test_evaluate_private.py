@@ -17,7 +17,7 @@ from linprobe.errors import UsageError
 from linprobe.evaluation import private_test
 from linprobe.mechanisms.correct_predictions import SENSITIVITY
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.runs import scores
+from linprobe.runs import figures
 from tests.cli.outcomes import result_of
 from tests.conftest import gaussian_rows
 
@@ -107,8 +107,8 @@ def test_one_test_person_moves_what_is_noised_by_at_most_the_sensitivity(
     cli, later, monkeypatch, name: str, sensitivity: float
 ) -> None:
     sums: list[Any] = []
-    counted = getattr(scores, name)
-    monkeypatch.setattr(scores, name, lambda cells: sums.append(counted(cells)) or sums[-1])
+    counted = getattr(figures, name)
+    monkeypatch.setattr(figures, name, lambda cells: sums.append(counted(cells)) or sums[-1])
 
     def without(rows: dict[str, Any]) -> None:
         kept = rows["owner_test"] != "new 004"

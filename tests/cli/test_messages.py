@@ -18,7 +18,7 @@ from linprobe import AdaMix, NoisyGD, atomic_files
 from linprobe.__main__ import end_like_ctrl_c
 from linprobe.atomic_files import path_from
 from linprobe.errors import ArgumentError, ParameterError, UsageError
-from linprobe.runs import per_record_file
+from linprobe.runs import run_folder
 from tests.cli.outcomes import Cli
 
 Refused = Callable[..., None]
@@ -92,7 +92,7 @@ def test_a_failed_read_of_a_run_names_the_disk_and_blames_no_file(
         return io.BufferedReader(Broken(path)) if path.name == name else opened(path)
 
     monkeypatch.setattr(atomic_files, "open_regular", fails)
-    monkeypatch.setattr(per_record_file, "open_regular", fails)
+    monkeypatch.setattr(run_folder, "open_regular", fails)
     refused(cli("pdp-report", trained_run), 1, [name, os.strerror(errno.EIO), "the file itself may be good"])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from linprobe.extraction.partial import Partial, locked
-from linprobe.runs.claim import claimed
+from linprobe.runs.run_folder import claimed
 from tests.cli.outcomes import Cli
 
 Refused = Callable[..., None]

@@ -12,7 +12,7 @@ import pytest
 
 from linprobe.mechanisms.correct_predictions import SENSITIVITY
 from linprobe.mechanisms.score_histogram import BINS
-from linprobe.runs import scores
+from linprobe.runs import figures
 from tests.cli.outcomes import write_sealed
 from tests.conftest import gaussian_rows
 
@@ -109,13 +109,13 @@ def test_a_test_person_moves_what_is_noised_by_at_most_the_sensitivity(
     sensitivity: float,
 ) -> None:
     sums: list[Any] = []
-    counted = getattr(scores, name)
+    counted = getattr(figures, name)
 
     def watched(cells: Any) -> Any:
         sums.append(counted(cells))
         return sums[-1]
 
-    monkeypatch.setattr(scores, name, watched)
+    monkeypatch.setattr(figures, name, watched)
 
     def without(person: int) -> Callable[[dict[str, Any]], None]:
         def edit(rows: dict[str, Any]) -> None:

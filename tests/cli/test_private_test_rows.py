@@ -12,7 +12,7 @@ import pytest
 
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, NoisyTest
 from linprobe.mechanisms.score_histogram import BINS
-from linprobe.runs import scores
+from linprobe.runs import figures
 from linprobe.training import execute
 from tests.cli.outcomes import write_sealed
 from tests.conftest import gaussian_rows
@@ -142,13 +142,13 @@ def test_one_test_row_moves_what_is_noised_by_at_most_the_sensitivity(
     sensitivity: float,
 ) -> None:
     sums: list[Any] = []
-    counted = getattr(scores, name)
+    counted = getattr(figures, name)
 
     def watched(cells: Any) -> Any:
         sums.append(counted(cells))
         return sums[-1]
 
-    monkeypatch.setattr(scores, name, watched)
+    monkeypatch.setattr(figures, name, watched)
     seeded = [*TRAIN, "--noise-seed", "1", "--insecure-seed", "--test-epsilon", "1", "--out"]
     assert cli(*seeded, "all").status == 0
     with np.load(tmp_path / "rows.npz") as rows:

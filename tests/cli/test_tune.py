@@ -21,7 +21,7 @@ from linprobe.gradients.loss import Scale
 from linprobe.mechanisms import correct_predictions as mechanism
 from linprobe.mechanisms.correct_predictions import correct_counts
 from linprobe.methods import adadps
-from linprobe.runs.scores import count_private
+from linprobe.runs.figures import count_private
 from linprobe.training import execute as execution
 from linprobe.training import tune as tune_command
 from tests.cli.outcomes import Cli, result_of, weights_of, write_sealed

@@ -13,8 +13,8 @@ import pytest
 from linprobe.accounting.book import read_book
 from linprobe.data.blocks import ArraySource
 from linprobe.mechanisms.correct_predictions import correct_counts
+from linprobe.runs.figures import count_private
 from linprobe.runs.run_folder import read_run
-from linprobe.runs.scores import count_private
 from tests.cli.outcomes import Cli, result_of, write_sealed
 from tests.cli.test_owners import PEOPLE, write_owned
 

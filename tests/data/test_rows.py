@@ -43,7 +43,7 @@ from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.options import Precision
 from linprobe.parallel import available_memory
-from linprobe.runs.scores import class_scores
+from linprobe.runs.figures import class_scores
 from tests.conftest import mostly_nightly
 
 RNG = np.random.default_rng(11)
@@ -247,6 +247,26 @@ def test_prepared_rows_depend_neither_on_blocks_nor_on_threads(
     assert np.array_equal(rows.x, x)
     assert np.array_equal(rows.y, LABELS)
     assert np.array_equal(rows.norms, row_norms(widened(x)))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", PREPROCESSINGS)
+def test_rows_in_memory_that_other_rows_had_are_the_rows_in_new_memory(name: str, precision: Precision) -> None:
+    source = ArraySource(RAW, LABELS)
+    spent = prepare(source, Preprocessing(), precision)
+    rows = prepare(source, PREPROCESSINGS[name], precision, spent=spent)
+    fresh = prepare(source, PREPROCESSINGS[name], precision)
+    assert isinstance(rows, ArrayRows)
+    assert isinstance(fresh, ArrayRows)
+    assert isinstance(spent, ArrayRows)
+    assert np.shares_memory(rows.x, spent.x)
+    assert not np.shares_memory(rows.x, RAW)
+    assert rows.x.ctypes.data % 64 == 0
+    assert np.array_equal(rows.x, fresh.x)
+    assert np.array_equal(rows.norms, fresh.norms)
+    assert isinstance(prepare(source, Preprocessing(), precision, streamed=True, spent=rows), StreamedRows)
+    users = ArrayRows(rows.x.copy(), LABELS)  # not memory that `prepare` may write to
+    assert not np.shares_memory(prepare(source, Preprocessing(), precision, spent=users).x, users.x)
 
 
 @pytest.mark.parametrize("n_given", [1024, 2499])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from linprobe.accounting.calibrate import releases_cost
-from linprobe.training import centring
+from linprobe.training import plan
 from tests.docs.scripts import load_script
 
 HERE = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def test_epsilons_of_the_papers_are_recomputed(name: str) -> None:
 def test_settings_of_another_default_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "dpsgdf-theorem3"
     today = TABLES.settings_of(name)
-    monkeypatch.setattr(centring, "SHARE", 2 * centring.SHARE)
+    monkeypatch.setattr(plan, "MEAN_SHARE", 2 * plan.MEAN_SHARE)
     TABLES.trial.cache_clear()
     changed = TABLES.settings_of(name)
     TABLES.trial.cache_clear()

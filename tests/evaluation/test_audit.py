@@ -29,8 +29,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options.requests import AuditRequest
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Settings, plan_run
 from tests.conftest import mostly_nightly
 
 SEED, DELTA = 5, 1e-5

@@ -124,14 +124,14 @@ def test_rows_of_people_counted_whole_are_caught(monkeypatch: pytest.MonkeyPatch
 
 
 def test_test_rows_counted_many_times_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from linprobe.runs import scores
+    from linprobe.runs import figures
 
-    real = scores.held_out_counts
+    real = figures.held_out_counts
 
     def counted(cells: Any) -> Any:
         return replace(real(10 * cells), sensitivity=SENSITIVITY)
 
-    monkeypatch.setattr(scores, "held_out_counts", counted)
+    monkeypatch.setattr(figures, "held_out_counts", counted)
     refused(audited_part("counts"), "epsilon of the test accuracy")
 
 

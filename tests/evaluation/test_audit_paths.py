@@ -22,8 +22,7 @@ from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampl
 from linprobe.methods import METHODS, Run, Schedule
 from linprobe.parallel.process_group import Group, in_group
 from linprobe.training.execute import Runtime, private_rows
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Settings, plan_run
 
 N, WIDTH, CLASSES, SEED = 200, 7, 3, 5
 GENERATOR = np.random.default_rng(SEED)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY, NoisyTest, held_out_counts
-from linprobe.runs.scores import sums_of_test_rows
+from linprobe.runs.figures import sums_of_test_rows
 
 G = np.random.default_rng(6)
 X = G.normal(size=(150, 4)).astype(np.float32)

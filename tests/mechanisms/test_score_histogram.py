@@ -5,8 +5,7 @@ import pytest
 
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, bins_of, noisy_auroc, score_sums
-from linprobe.runs.figures import class_auroc
-from linprobe.runs.scores import class_scores, probabilities, sums_of_test_rows
+from linprobe.runs.figures import class_auroc, class_scores, probabilities, sums_of_test_rows
 
 
 def problem(n_classes: int, scale: float, n: int = 600, seed: int = 0) -> tuple[np.ndarray, ...]:

@@ -26,8 +26,7 @@ from linprobe.methods.class_counts import (
 )
 from linprobe.parallel.process_group import ALONE, Group, in_group
 from linprobe.training.execute import Runtime, execute
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import COUNTS_SHARE
+from linprobe.training.plan import COUNTS_SHARE, plan_run
 
 G = np.random.default_rng(2)
 N, CLASSES = 300, 4

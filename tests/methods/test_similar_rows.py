@@ -20,8 +20,7 @@ from linprobe.methods.private_mean import shrunk_mean
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, similar_count
 from linprobe.parallel.process_group import ALONE, Group, in_group
 from linprobe.training.execute import execute
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import SIMILAR_NOISE, SIMILAR_SHARE
+from linprobe.training.plan import SIMILAR_NOISE, SIMILAR_SHARE, plan_run
 
 WIDTH, SIZES = 12, np.resize([1, 2, 7, 20], 60)  # rows of each person
 

@@ -10,9 +10,8 @@ from sklearn.metrics import average_precision_score, precision_score, recall_sco
 
 from linprobe.data.blocks import normalise_rows
 from linprobe.runs import figures as module
-from linprobe.runs.figures import label_figures, no_better_than_commonest_answers
+from linprobe.runs.figures import LABEL_METRICS, label_contradictions, label_figures, no_better_than_commonest_answers
 from linprobe.runs.manifest import fits
-from linprobe.runs.metrics_file import LABEL_METRICS, label_contradictions
 
 G = np.random.default_rng(0)
 X = G.integers(-2, 3, (200, 3)).astype(np.float32) + np.float32(0.5)  # many rows have equal scores

@@ -9,7 +9,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from linprobe.evaluation.membership import complementary_halves, likelihood_ratios, log_odds, membership
-from linprobe.runs.scores import class_scores
+from linprobe.runs.figures import class_scores
 
 
 def _drawn(seed: int, members: int, others: int, shift: float = 0.5):

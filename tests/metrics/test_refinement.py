@@ -11,8 +11,8 @@ from linprobe.accounting.events import Releases
 from linprobe.data.blocks import ArraySource
 from linprobe.errors import UsageError
 from linprobe.runs import refined_weights as refinement
+from linprobe.runs.figures import class_scores
 from linprobe.runs.refined_weights import Known, gathered, refined_weights
-from linprobe.runs.scores import class_scores
 
 N_CLASSES, WIDTH = 5, 30
 NOISY, CLEAN = Known(1000, 0.1), Known(100_000, 3.0)

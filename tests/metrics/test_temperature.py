@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from linprobe.runs.scores import LEAST, fit_temperature
+from linprobe.runs.figures import LEAST, fit_temperature
 
 ROWS = np.eye(4, dtype=np.float32)
 

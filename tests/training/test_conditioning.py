@@ -16,9 +16,7 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.methods.private_mean import MEAN, shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS
 from linprobe.training import plan as plan_module
-from linprobe.training.centring import LARGEST_NOISE, SHARE, mean_release, settled
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import Settings
+from linprobe.training.plan import LARGEST_NOISE, MEAN_SHARE, Settings, mean_release, plan_run, settled
 
 CLASSES, N, WIDTH = 3, 3000, 20
 
@@ -178,4 +176,4 @@ def test_rows_close_to_their_mean_keep_the_balance_of_weights_and_bias() -> None
 
 
 def test_share_is_a_share() -> None:
-    assert 0 < SHARE < 0.1
+    assert 0 < MEAN_SHARE < 0.1

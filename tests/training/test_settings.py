@@ -8,7 +8,7 @@ from linprobe.api.estimators import ESTIMATORS
 from linprobe.errors import ArgumentError, UsageError
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Settings
 from linprobe.training.train import make_settings
 
 

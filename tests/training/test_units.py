@@ -19,8 +19,7 @@ from linprobe.parallel import available_memory
 from linprobe.parallel.process_group import ALONE, Group, in_group
 from linprobe.training import execute
 from linprobe.training.execute import Runtime, Trained
-from linprobe.training.plan import plan_run
-from linprobe.training.settings import Settings
+from linprobe.training.plan import Settings, plan_run
 from tests.conftest import gaussian_rows
 
 N, WIDTH, CLASSES = 600, 10, range(4)

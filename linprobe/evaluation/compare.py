@@ -54,8 +54,7 @@ from linprobe.training.charge import BookFinder, book_of, preview
 from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines
 from linprobe.training.plan import make_settings, plan_facts, plan_run, refuse_other_encodings
 from linprobe.training.train import Ready, train_on
-from linprobe.training.tune import tune_on
-from linprobe.training.tuning import selection_of, settings_of
+from linprobe.training.tune import selection_of, settings_of, tune_on
 from linprobe.training.words import (
     DryRun,
     bytes_in_words,

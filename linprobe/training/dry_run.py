@@ -28,8 +28,7 @@ from linprobe.training.charge import preview
 from linprobe.training.execute import Runtime
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run
 from linprobe.training.train import Ready, checked_rows, opened, with_method
-from linprobe.training.tune import candidates_of, selection_note, tunable_rows
-from linprobe.training.tuning import Selection, Tuning, selection_of
+from linprobe.training.tune import Selection, Tuning, candidates_of, selection_note, selection_of, tunable_rows
 from linprobe.training.words import (
     DryRun,
     Lines,

@@ -121,17 +121,14 @@ def membership(members: Scores, others: Scores, resamples: int = 0) -> Membershi
     if resamples:
         # resampling protects nothing, so a fixed seed is safe and makes intervals reproducible
         rng = np.random.default_rng(0)
-        drawn = [
-            _auc(*(_recounted(part, len(values), rng) for part in (member_places, other_places)))
-            for _ in range(resamples)
-        ]
+
+        def recounted(part: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.bincount(part[rng.integers(len(part), size=len(part))], minlength=len(values))
+
+        drawn = [_auc(recounted(member_places), recounted(other_places)) for _ in range(resamples)]
         low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
     tpr, fpr = (np.concatenate([[0.0], np.cumsum(counts[::-1]) / counts.sum()]) for counts in counted)
     return Membership(_auc(*counted), low, high, fpr, tpr)
-
-
-def _recounted(places: NDArray[np.int64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    return np.bincount(places[rng.integers(len(places), size=len(places))], minlength=size)
 
 
 def _auc(members: NDArray[np.int64], others: NDArray[np.int64]) -> float:
@@ -227,7 +224,7 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         **_figures(found),
         "tpr_limit_at_fpr": None if limit is None else _by_rate(limit(np.array(FALSE_POSITIVE_RATES)).tolist()),
         "tpr_limit_from": None if limit is None else limit.source,
-        "compared": compared.what,
+        "compared": NOUNS[RECORD if compared.sizes is None else OWNER],
         "members": compared.n_inside,
         "non_members": compared.n_outside,
         "confidence": CONFIDENCE,
@@ -242,12 +239,12 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     return result
 
 
-def threshold_auc(features: FeatureReader, run: RunFolder, resamples: int = 0) -> dict[str, Any]:
+def threshold_auc(features: FeatureReader, run: RunFolder) -> dict[str, Any]:
     """The threshold attack on a run whose feature file is open: auc, auc_low, auc_high, tpr_at_fpr. Private.
 
     Only the number of rows is compared with the run. The caller has trained the run or called `verify_data`.
     """
-    return _figures(_threshold(_compared(features, _private(features, run)), run, resamples))
+    return _figures(_threshold(_compared(features, _private(features, run)), run, resamples=0))
 
 
 def _check(request: AttackRequest) -> None:
@@ -298,11 +295,6 @@ class _Compared:
     n_inside: int
     n_outside: int
     sizes: NDArray[np.int64] | None = None
-
-    @property
-    def what(self) -> str:
-        """What is compared, in a word."""
-        return NOUNS[RECORD if self.sizes is None else OWNER]
 
 
 def _compared(features: FeatureReader, dataset: Dataset) -> _Compared:

@@ -205,8 +205,7 @@ def _train(run: Planned, features: Features, other: Features) -> Path:
     Raises UsageError: another process has finished the same run. LinprobeError: training failed.
     """
     with ExitStack() as stack:
-        other = None if run.request.public is None else _rows(stack, other)
-        ready = Ready(run.request, _rows(stack, features), other, _unlabelled(stack, run.request.unlabelled))
+        ready = _ready(run, features, other, stack)
         try:
             if run.tuning is None:
                 train_on(ready, make_settings(run.request, ready.method), Silent())
@@ -292,17 +291,9 @@ def _written(
         marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
         write_csv(out / "private_attacks.csv", marked, private=True)
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
-    composed = folder.composed(request.delta)
-    folder.finish({"composed": composed, **guessing, "summary": summary, "runs": runs})
-    return {
-        "out": str(out),
-        "composed": composed,
-        **guessing,
-        "summary": summary,
-        "runs": runs,
-        **attacked,
-        "figures": [] if figure is None else [str(figure)],
-    }
+    found = {"composed": folder.composed(request.delta), **guessing, "summary": summary, "runs": runs}
+    folder.finish(found)
+    return {"out": str(out), **found, **attacked, "figures": [] if figure is None else [str(figure)]}
 
 
 def _run_row(run: Planned, manifest: Manifest, result: Result) -> dict[str, Any]:
@@ -366,7 +357,8 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
                 groups.setdefault((run.row, run.setting, run.request.epsilon), []).append(run)
         with ExitStack() as stack:
             previews = [_preview(found, runs[0], stack) for runs in groups.values()]
-            first = _ready(found, found.planned[0], stack)
+            start = found.planned[0]
+            first = _ready(start, found.reader, found.others.get(start.setting.public), stack)
             about = rows_facts(first, first.dataset())
         warnings = _warnings([run for runs in groups.values() for run in runs], found)
         for warning in warnings:
@@ -407,13 +399,13 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         return DryRun(facts, [*lines, *written(f"{request.folder}: a folder for each run, tables, figures", book=book)])
 
 
-def _ready(found: _Comparison, run: Planned, stack: ExitStack) -> Ready:
-    other = None if run.request.public is None else _rows(stack, found.others.get(run.setting.public))
-    return Ready(run.request, found.reader, other, _unlabelled(stack, run.request.unlabelled))
+def _ready(run: Planned, features: Features, other: Features, stack: ExitStack) -> Ready:
+    other = None if run.request.public is None else _rows(stack, other)
+    return Ready(run.request, _rows(stack, features), other, _unlabelled(stack, run.request.unlabelled))
 
 
 def _preview(found: _Comparison, run: Planned, stack: ExitStack) -> Preview:
-    ready = _ready(found, run, stack)
+    ready = _ready(run, found.reader, found.others.get(run.setting.public), stack)
     dataset = ready.dataset()
     dataset.check()
     if run.tuning is None:

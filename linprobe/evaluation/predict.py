@@ -23,6 +23,7 @@ from linprobe.data.row_weights import shares_given
 from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
+from linprobe.options.requests import EvaluateRequest
 from linprobe.runs import run_folder
 from linprobe.runs.figures import (
     class_figures,
@@ -202,20 +203,9 @@ def _predicted(
             yield next(ids), names[index], value, *line
 
 
-def evaluate_run(
-    folder: Path,
-    features: Path | None,
-    progress: Progress,
-    *,
-    allow_other: bool = False,
-    calibrate: Path | None = None,
-    prior: str | None = None,
-) -> dict[str, Any]:
+def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
     """Metrics of a run on the test rows of a feature file, with a note if it is no better than the majority class.
 
-    Args:
-        allow_other: score rows that were extracted with other settings than the run's rows; a note says so.
-        calibrate: feature file whose public rows give the temperature. prior: as in `bias_for`.
     Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`; for a run with class counts,
         by_prior: test_accuracy and balanced_accuracy for the class shares of training, `train`, and for equal ones,
         `uniform`.
@@ -223,13 +213,13 @@ def evaluate_run(
     the file has other classes or another number of features than the run, rows made otherwise, no test rows, or test
     rows or people that the run was trained on. PrivacyError: its test rows are private.
     """
-    run = run_folder.read_run(folder)
-    bias = bias_for(run, prior)
-    temperature = temperature_of(run, calibrate, progress, bias, allow_other=allow_other)
-    with open_features(features_of(run, features), progress=progress) as opened:
+    run, allow_other = run_folder.read_run(request.run), request.allow_other_features
+    bias = bias_for(run, request.prior)
+    temperature = temperature_of(run, request.calibrate, progress, bias, allow_other=allow_other)
+    with open_features(features_of(run, request.features), progress=progress) as opened:
         check_fits(run, opened, progress, allow_other=allow_other)
         check_test_rows(opened, "accuracy is measured on")
-        if features is not None:
+        if request.features is not None:
             refuse_private_rows(run, opened, progress)
         given = (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
         figures = figures_by_task(run.task, *given, bias, run.class_names, temperature=temperature)
@@ -244,7 +234,7 @@ def evaluate_run(
     no_better = no_better_than_guessing(figures)
     if no_better is not None:
         progress.note(no_better)
-    return {"run": str(folder), "temperature": temperature, **by_prior, **figures}
+    return {"run": str(request.run), "temperature": temperature, **by_prior, **figures}
 
 
 def bias_for(run: run_folder.RunFolder, prior: str | None) -> NDArray[np.float32]:

@@ -331,16 +331,6 @@ def refuse_interrupted(run: RunFolder) -> None:
         )
 
 
-def _check_unit(manifest: Manifest) -> None:
-    """PrivacyError if unit, adjacency and number of units contradict each other."""
-    n_units = manifest.n_private if manifest.n_units is None else manifest.n_units
-    if manifest.adjacency != ADJACENCIES[manifest.unit] or n_units != manifest.n_private:
-        raise PrivacyError(
-            f"the manifest's unit {manifest.unit!r}, its adjacency and its numbers {n_units} and {manifest.n_private} "
-            f"of private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
-        )
-
-
 def _check_seed(manifest: Manifest) -> None:
     """Compare the four places that say where the key of the noise came from."""
     seed = manifest.options.get("insecure_seed")
@@ -352,14 +342,15 @@ def _check_seed(manifest: Manifest) -> None:
         )
 
 
-def _steps_of(manifest: Manifest) -> tuple[object, ...]:
-    return GRADIENT, manifest.noise_multiplier, manifest.sampling_rate, manifest.steps
+def _steps_of(manifest: Manifest) -> Releases:
+    stated = manifest.noise_multiplier, manifest.sampling_rate, manifest.steps
+    return Releases(GRADIENT, *stated)  # type: ignore[arg-type]  # not None beside an accountant
 
 
 def _check_releases(manifest: Manifest, events: list[GaussianEvent], releases: Sequence[Releases]) -> None:
     """Compare the steps, the published histograms and the list of releases with the ledger."""
     steps = [release for release in releases if release.purpose == GRADIENT]
-    claimed = [Releases(*_steps_of(manifest))]  # type: ignore[arg-type]  # not None beside an accountant
+    claimed = [_steps_of(manifest)]
     if steps != claimed:
         raise PrivacyError(
             f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}; do not trust it"
@@ -384,7 +375,7 @@ def _check_selection(manifest: Manifest, selection: SelectionEvent) -> None:
     if not manifest.private:
         raise PrivacyError("the manifest says that a run of tune --grid is not private; such runs are; do not trust it")
     unexpected = {name: value for name in ("releases", "published") if (value := getattr(manifest, name))}
-    steps = Releases(*_steps_of(manifest))  # type: ignore[arg-type]
+    steps = _steps_of(manifest)
     if unexpected or not any(steps in run for run in selection.runs):
         raise PrivacyError(
             f"the manifest states {unexpected or steps}, which no run of the ledger has; do not trust it"
@@ -397,8 +388,17 @@ def _check_derived(manifest: Manifest) -> None:
     if method is None:
         raise PrivacyError(f"method {manifest.method!r} is not known; do not trust it")
     _same(manifest, "paper", method.paper)
-    _check_unit(manifest)
-    _check_task(manifest, method)
+    n_units = manifest.n_private if manifest.n_units is None else manifest.n_units
+    if manifest.adjacency != ADJACENCIES[manifest.unit] or n_units != manifest.n_private:
+        raise PrivacyError(
+            f"the manifest's unit {manifest.unit!r}, its adjacency and its numbers {n_units} and {manifest.n_private} "
+            f"of private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
+        )
+    if manifest.several_labels and not method.several_labels:
+        raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")
+    for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
+        if getattr(manifest, key) is not None:
+            raise PrivacyError(f"{key} is {getattr(manifest, key)}, and task {manifest.task} has none; do not trust it")
     _check_noise(manifest)
     _check_refined(manifest, method)
     check_purposes(manifest, manifest.selection)
@@ -410,15 +410,6 @@ def _check_derived(manifest: Manifest) -> None:
         datetime.fromisoformat(manifest.created)
     except ValueError:
         raise PrivacyError(f"created is {manifest.created[:40]!r}, which is no time; do not trust it") from None
-
-
-def _check_task(manifest: Manifest, method: Method) -> None:
-    """PrivacyError for a task that the method does not train, or for a key of the other task."""
-    if manifest.several_labels and not method.several_labels:
-        raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")
-    for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
-        if getattr(manifest, key) is not None:
-            raise PrivacyError(f"{key} is {getattr(manifest, key)}, and task {manifest.task} has none; do not trust it")
 
 
 def _check_noise(manifest: Manifest) -> None:

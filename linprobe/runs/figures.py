@@ -181,31 +181,22 @@ def _people(blocks: RawBlocks, bounds: Bounds) -> RawBlocks:
 def count_private(
     weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds | None
 ) -> tuple[float, float]:
-    """Number of correct predictions, and of rows that are not zero. A zero row, an empty place, counts in
-    neither.
+    """Number of correct predictions, and of rows that are not zero. A zero row, an empty place, counts in neither.
 
     With `bounds`, the sum over people of the share of their rows that the model labels right, and the number of people
     who have rows.
     """
+    right, total = 0.0, 0
+    for x, y in () if bounds is None else _people(rows.blocks(), bounds):
+        hit = class_scores(x, weights, bias).argmax(axis=1) == y
+        right, total = right + math.floor(hit.mean() / SHARE_STEP) * SHARE_STEP, total + 1
     if bounds is not None:
-        return _count_people(weights, bias, rows, bounds)
-    right = total = 0
+        return right, total
     for x, y in rows.blocks():
         present = np.any(x != 0, axis=1)
         # zero rows stay in the product: the rounding of a row's scores may depend on the number of rows
         hit = class_scores(x, weights, bias).argmax(axis=1) == y
         right, total = right + int((hit & present).sum()), total + int(present.sum())
-    return right, total
-
-
-def _count_people(
-    weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds
-) -> tuple[float, float]:
-    """`count_private` of people."""
-    right, total = 0.0, 0
-    for x, y in _people(rows.blocks(), bounds):
-        hit = class_scores(x, weights, bias).argmax(axis=1) == y
-        right, total = right + math.floor(hit.mean() / SHARE_STEP) * SHARE_STEP, total + 1
     return right, total
 
 
@@ -324,7 +315,9 @@ def class_figures(
     n, called, right = (np.bincount(values, minlength=n_classes) for values in (y, predicted, y[predicted == y]))
     commonest = int(n.argmax())
     error, bins = calibration(confidence, predicted == y)
-    matrix = n_classes <= MOST_CLASSES_IN_MATRIX
+    matrix = None
+    if n_classes <= MOST_CLASSES_IN_MATRIX:
+        matrix = np.bincount(y * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, n_classes).tolist()
     return {
         "test_rows": n_rows,
         "test_accuracy": int(right.sum()) / n_rows,
@@ -345,14 +338,9 @@ def class_figures(
                 names, right.tolist(), n.tolist(), called.tolist(), auroc or [None] * n_classes, strict=True
             )
         },
-        "confusion_matrix": _confusion(y, predicted, n_classes).tolist() if matrix else None,
+        "confusion_matrix": matrix,
         "calibration": bins,
     }
-
-
-def _confusion(y: Counts, predicted: Counts, n_classes: int) -> Counts:
-    """Numbers of rows by true class and predicted class, (n_classes, n_classes)."""
-    return np.bincount(y * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
 def class_auroc(y: Counts, share: Floats, first: int) -> list[float | None]:

@@ -402,7 +402,17 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
         [{name: float(on_host(fact)) for name, fact in facts.items()} for facts in fitted.history],
         plan.schedule.n_steps,
         "none" if preprocessing.centre is None else plan.centre,
-        _statement(plan, ledger, prepared.source),
+        privacy_statement(
+            plan.method,
+            plan.budget,
+            ledger.events,
+            n_private=plan.n_units,
+            unit=plan.unit,
+            n_public=plan.n_public,
+            noise_kind=prepared.source.kind if plan.method.spends else "none drawn",
+            insecure=settings.insecure_seed is not None,
+            software=_software_versions(),
+        ),
         _losses(plan, prepared.run),
         tested,
         selected,
@@ -436,20 +446,6 @@ def _software_versions() -> dict[str, str]:
         **{name: installed_version(name) for name in names},
         "arithmetic": arithmetic_name(),
     }
-
-
-def _statement(plan: Plan, ledger: Ledger, source: NoiseSource) -> PrivacyStatement:
-    return privacy_statement(
-        plan.method,
-        plan.budget,
-        ledger.events,
-        n_private=plan.n_units,
-        unit=plan.unit,
-        n_public=plan.n_public,
-        noise_kind=source.kind if plan.method.spends else "none drawn",
-        insecure=plan.settings.insecure_seed is not None,
-        software=_software_versions(),
-    )
 
 
 def _select(prepared: _Prepared, fitted: Fitted) -> Selected:

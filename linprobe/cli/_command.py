@@ -262,7 +262,10 @@ class Command(TyperCommand):
     def _panels(self, ctx: Any, method: str | None, *, short: bool) -> dict[str, list[tuple[str, str]]]:
         """The names and help of arguments and options, by heading."""
         first = REQUESTS[str(self.name)].first
-        left_out = set() if method is None else _not_taken(method)
+        left_out: set[str] = set()  # what other methods declare, and this one does not
+        if method is not None:
+            taken = {name: by_parameter(*options.takes, options).keys() for name, options in METHOD_OPTIONS.items()}
+            left_out = set().union(*taken.values()) - taken[method]
         panels: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], **{group: [] for group in GROUPS}, METHOD_GROUP: []}
         for parameter in self.get_params(ctx):
             is_argument = parameter.param_type_name == "argument"
@@ -287,12 +290,6 @@ def _method_among(given: Sequence[str]) -> str | None:
         if name in METHOD_OPTIONS:
             return name
     return None
-
-
-def _not_taken(method: str) -> set[str]:
-    """Names of the parameters of training that other methods declare, and this one does not."""
-    declared_by = {name: by_parameter(*options.takes, options).keys() for name, options in METHOD_OPTIONS.items()}
-    return set().union(*declared_by.values()) - declared_by[method]
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,10 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
         digest = "" if further is None else unlabelled_group(further).digest()
         if request.unlabelled is not None:  # worker processes may have another working directory
             request = replace(request, unlabelled=request.unlabelled.absolute())
-        publics = {name: _public_digest(other) for name, other in others.items()}
+        publics = {}  # SHA-256 of the rows that a file provides as public rows
+        for name, other in others.items():
+            opened = _rows(stack, other)
+            publics[name] = opened.digest("public" if "public" in opened.sizes else "train")
         planned = plan_runs(request, publics, reader.sizes, digest)
         if any(run.spends for run in planned):
             check_unit(reader, request.unit)
@@ -190,13 +193,6 @@ def _rows(stack: ExitStack, features: Features) -> FeatureReader:
 
 def _unlabelled(stack: ExitStack, path: Path | None) -> FeatureReader | None:
     return None if path is None else stack.enter_context(open_features(path, labelled=False))
-
-
-def _public_digest(features: Features) -> str:
-    """SHA-256 of the rows that a file provides as public rows."""
-    with ExitStack() as stack:
-        opened = _rows(stack, features)
-        return opened.digest("public" if "public" in opened.sizes else "train")
 
 
 def _train(run: Planned, features: Features, other: Features) -> Path:

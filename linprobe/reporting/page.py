@@ -198,8 +198,8 @@ def _limits(manifest: Manifest, limit: AttackLimit) -> dict[str, Any]:
     )
     epsilon, delta = manifest.bound
     # the largest share of right guesses whether a record was in the data, at even odds: Phi(mu / 2), or by pairs
-    by_pairs = limit.mu is None
-    guesses = _right_guesses_at(limit.epsilons, limit.deltas).min() if by_pairs else ndtr(limit.mu / 2)
+    pairs = _right_guesses_at(limit.epsilons, limit.deltas)
+    guesses = pairs.min() if limit.mu is None else ndtr(limit.mu / 2)
     return {
         "factor": rounded_up(math.exp(min(epsilon, LARGEST_EXPONENT)), 4),
         "once_in": math.floor(1 / delta + 1e-6) if delta else None,

@@ -289,10 +289,8 @@ def class_figures(
         of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class; None
         above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
     """
-    n_classes = weights.shape[-1]
-    width = max(1, SCORES_A_PASS // n_rows)
-    passes = -(-n_classes // width)
-    ranked = most_passes is None or passes <= most_passes
+    n_classes, width = weights.shape[-1], max(1, SCORES_A_PASS // n_rows)
+    ranked = most_passes is None or -(-n_classes // width) <= most_passes
 
     def score(columns: slice) -> tuple[Counts, Counts, Floats, Floats]:
         """Labels, predicted classes and confidences (n_rows,), and the probabilities of some classes."""
@@ -315,9 +313,7 @@ def class_figures(
     n, called, right = (np.bincount(values, minlength=n_classes) for values in (y, predicted, y[predicted == y]))
     commonest = int(n.argmax())
     error, bins = calibration(confidence, predicted == y)
-    matrix = None
-    if n_classes <= MOST_CLASSES_IN_MATRIX:
-        matrix = np.bincount(y * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, n_classes).tolist()
+    small, pairs = n_classes <= MOST_CLASSES_IN_MATRIX, y * n_classes + predicted
     return {
         "test_rows": n_rows,
         "test_accuracy": int(right.sum()) / n_rows,
@@ -338,7 +334,9 @@ def class_figures(
                 names, right.tolist(), n.tolist(), called.tolist(), auroc or [None] * n_classes, strict=True
             )
         },
-        "confusion_matrix": matrix,
+        "confusion_matrix": np.bincount(pairs, minlength=n_classes**2).reshape(-1, n_classes).tolist()
+        if small
+        else None,
         "calibration": bins,
     }
 

@@ -36,6 +36,7 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.gradients import backend as host
 from linprobe.methods import METHODS
 from linprobe.parallel import available_memory
+from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs import guarantee
 from linprobe.runs.manifest import Manifest
 from linprobe.training import plan as plan_settings
@@ -44,6 +45,10 @@ from linprobe.training import plan as plan_settings
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()  # until all tests are collected: collecting makes nothing but what stays
+
+# threads of BLAS and OpenMP that wait for work take no processor from the tests beside them, or in processes of tests
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 # no test measures time, so a busy machine must not fail one
 settings.register_profile("linprobe", deadline=None, max_examples=25)
@@ -74,20 +79,28 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
 def remember_accounting() -> None:
     """Keep budgets of training runs, and divergences and distributions of sampled releases, from run to run."""
     plan_settings.calibrate = remembered(plan_settings.calibrate)
+    _speed_up_divergences()
     distribution = privacy_loss_distribution.from_gaussian_mechanism
     privacy_loss_distribution.from_gaussian_mechanism = functools.lru_cache(maxsize=200)(distribution)
     real = rdp_privacy_accountant._compute_rdp_poisson_subsampled_gaussian
 
     @functools.cache
     def computed(rate: float, noise_multiplier: float, orders: tuple[float, ...]) -> Any:
-        found = np.asarray(real(rate, noise_multiplier, np.array(orders)))
+        found = np.asarray(real(rate, noise_multiplier, orders))
         found.flags.writeable = False
         return found
 
     def divergences(q: float, noise_multiplier: float, orders: Any) -> Any:
-        return computed(q, noise_multiplier, tuple(orders))
+        return computed(q, noise_multiplier, tuple(map(float, orders)))
 
     rdp_privacy_accountant._compute_rdp_poisson_subsampled_gaussian = divergences
+
+
+def _speed_up_divergences() -> None:
+    """The sums of dp-accounting, bit for bit, in Python's numbers, which are faster than NumPy's one by one."""
+    coefficient, tail = rdp_privacy_accountant._log_comb, rdp_privacy_accountant._log_erfc
+    rdp_privacy_accountant._log_comb = functools.cache(lambda n, k: float(coefficient(n, k)))
+    rdp_privacy_accountant._log_erfc = lambda x: float(tail(x))
 
 
 remember_accounting()
@@ -112,11 +125,14 @@ LONG = (
     "test_accuracy.py",
     "test_killed.py",
 )
+# after it, each opening of a file in the process takes longer
+LAST = "test_exchanged_files.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests come first: no worker is left with one at the end, and none makes their fixtures a second time."""
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    items.sort(key=lambda item: item.path.name == LAST)
 
 
 def pytest_collection_finish() -> None:
@@ -208,6 +224,13 @@ def _every_manifest_fits_its_schema() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Manifest, "sealed", checked)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread_of_blas() -> Iterator[None]:
+    """Processes of the suite share the cores; passes over blocks of rows still have all threads that are free."""
+    with blas_held_to_one_thread():
         yield
 
 

@@ -87,7 +87,7 @@ def compare(folder: Path) -> Times:
 
 def classes(folder: Path) -> Times:
     """`train` and `report` with so many classes."""
-    for size in (100, 1_000, 3_000):
+    for size in (100, 1_000, 3_000, 10_000):
         features = features_file(folder / f"{size}.h5", size, 2 * size, size)
         out = folder / f"run{size}"
         train = seconds(lambda: train_run(request(features, out, folder / f"book{size}"), Silent()))  # noqa: B023
@@ -100,7 +100,7 @@ def images(folder: Path) -> Times:
     names, done = [f"class{place}" for place in range(10)], 0
     for name in names:
         (folder / name).mkdir()
-    for size in (1_000, 10_000, 100_000):
+    for size in (1_000, 10_000, 100_000, 1_000_000):
         for number in range(done, size):
             os.close(os.open(folder / names[number % 10] / f"{number}.jpg", os.O_CREAT))
         done = size

@@ -186,7 +186,5 @@ def _least(condition: Callable[[float], bool], high: float) -> float:
 
 def upper_float(ball: Any) -> float:
     """The least float64 that is no smaller than any number in `ball`, or the next."""
-    from flint import arb
-
     value = float(ball.upper())
-    return value if arb(value) >= ball else math.nextafter(value, math.inf)
+    return value if ball <= value else math.nextafter(value, math.inf)

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from linprobe.accounting.convolution import Reals, convolved, exponentials, gains
 from linprobe.accounting.figures import upper_float
 from linprobe.accounting.loss_grid import LARGEST_EXPONENT, Grid, Kind, Window, grid_for
+from linprobe.parallel.threads import blas_held_to_one_thread
 
-BITS = 192
+BITS = 96
 MOST_BITS = 3072
 ACCURATE = 2.0**-45  # relative width of all masses together
 SUMS = 1 + 2.0**-32  # covers the rounding of a sum of at most 2^20 positive numbers, and of its terms
@@ -115,6 +116,7 @@ class Composed:
         return upper_float(arb(self.step) * low + (share * arb(self.step).expm1()).log1p())
 
 
+@blas_held_to_one_thread()  # its threads make sums of so few numbers slower, and their order depend on the machine
 def epsilon_of_kinds(kinds: Sequence[Kind], delta: float, fineness: float) -> float:
     """Epsilon of all releases together at `delta`, an upper bound; infinite if it cannot be resolved.
 
@@ -158,6 +160,7 @@ def _grids(kinds: Sequence[Kind], delta: float, fineness: float) -> list[Grid | 
     return [grid_for(kinds, delta, fineness, reverse) for reverse in ways]
 
 
+@blas_held_to_one_thread()
 def deltas_of_kinds(kinds: Sequence[Kind], epsilons: Sequence[float], delta: float, fineness: float) -> Reals:
     """delta(epsilon) of all releases together, upper bounds, shape (len(epsilons),); resolved best near `delta`."""
     curves = []
@@ -254,8 +257,8 @@ def _spread(kind: Kind, grid: Grid, points: NDArray[np.int64], bits: int) -> Mea
         if not total > 0 or sum((ball.rad() for ball in balls), arb(0)) > ACCURATE * total:
             return None
         scale = arb(float(total.log()))
-        masses, start = np.zeros(int(np.ptp(indices)) + 1), int(indices.min())
-        masses[indices - start] = [max(0.0, upper_float(ball / scale.exp())) for ball in balls]
+        masses, start, whole = np.zeros(int(np.ptp(indices)) + 1), int(indices.min()), scale.exp()
+        masses[indices - start] = [max(0.0, upper_float(ball / whole)) for ball in balls]
         infinite = below[0] / places[0] if grid.reverse else above[-1]
         return Measure(start, masses, scale, max(0.0, upper_float(infinite)))
 
@@ -269,13 +272,13 @@ def _curve(kind: Kind, step: float, points: list[int]) -> tuple[list[Any], list[
     """
     from flint import arb
 
-    sigma, rate, half = arb(kind.multiplier), arb(kind.rate), arb(1) / 2
-    variance, root = sigma**2, sigma * arb(2).sqrt()
+    sigma, rate, width = arb(kind.multiplier), arb(kind.rate), arb(step)
+    per_nat, one = sigma / arb(2).sqrt(), 1 / (sigma * arb(2).sqrt())  # of x over sigma sqrt(2)
     places: list[Any] = []
     above: list[Any] = []
     below: list[Any] = []
     for point in points:
-        loss = arb(step) * point
+        loss = width * point
         excess = loss.expm1() + rate
         places.append(loss.exp())
         if excess <= 0:
@@ -284,8 +287,8 @@ def _curve(kind: Kind, step: float, points: list[int]) -> tuple[list[Any], list[
             continue
         if not excess > 0:
             return None
-        x = variance * (excess / rate).log() + half
-        absent, present = x / root, (x - 1) / root
+        absent = per_nat * (excess / rate).log() + one / 2
+        present = absent - one
         above.append((rate * present.erfc() - excess * absent.erfc()) / 2 if point >= 0 else None)
         below.append((excess * (-absent).erfc() - rate * (-present).erfc()) / 2 if point <= 0 else None)
     return places, above, below

@@ -127,20 +127,22 @@ class _Shape:
         heights = exponents + self.logs
         tops = heights.max(axis=1)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            direct = tops + np.log(np.exp(heights - tops[:, np.newaxis]).sum(axis=1))
-            # without the terms whose means are known, small cumulants keep their digits
-            gain = np.where(
-                exponents < 1, np.expm1(exponents) * self.weights, np.exp(np.minimum(heights, 700)) - self.weights
-            )
-            less = np.where(
-                self.losses < 1,
-                self.ratios * self.weights,
-                np.exp(np.minimum(self.losses + self.logs, 700)) - self.weights,
-            )
-            exact = np.log1p(np.maximum((gain - np.multiply.outer(orders, less)).sum(axis=1), -0.999))
-            found = np.where(np.abs(direct) < 0.1, exact, direct)
+            found = tops + np.log(np.exp(heights - tops[:, np.newaxis]).sum(axis=1))
+            small = np.abs(found) < 0.1
+            found[small] = self._small_cumulants(orders[small], exponents[small], heights[small])
             beyond = orders * self._loss(orders) - (orders / self.sigma) ** 2 / 2  # a second peak outside the places
         return np.asarray(np.where(orders > self.places[-1], np.maximum(found, beyond), found))
+
+    def _small_cumulants(self, orders: Reals, exponents: Reals, heights: Reals) -> Reals:
+        """`cumulants` without the terms whose means are known, so that small ones keep their digits."""
+        gain = np.where(
+            exponents < 1, np.expm1(exponents) * self.weights, np.exp(np.minimum(heights, 700)) - self.weights
+        )
+        less = np.where(
+            self.losses < 1, self.ratios * self.weights, np.exp(np.minimum(self.losses + self.logs, 700)) - self.weights
+        )
+        lost = np.multiply.outer(orders, less)
+        return np.asarray(np.log1p(np.maximum((gain - lost).sum(axis=1), -0.999)))
 
     def variance(self, order: float) -> float:
         """Variance of the loss, tilted by exp(order loss)."""

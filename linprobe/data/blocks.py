@@ -142,10 +142,10 @@ PAIRED_ROWS = 16  # people with more rows have no inner products of pairs; PAIRE
 PAIRS_AT_ONCE = 1024
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An uninitialised array aligned to a cache line, so that no SIMD vector crosses two lines."""
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike, memory: NDArray[np.uint8] | None = None) -> NDArray[Any]:
+    """An uninitialised array aligned to a cache line, so that no SIMD vector crosses two; in `memory` if given."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + CACHE_LINE, np.uint8)
+    memory = np.empty(size + CACHE_LINE, np.uint8) if memory is None else memory
     start = -memory.ctypes.data % CACHE_LINE
     return memory[start : start + size].view(dtype).reshape(shape)
 

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from linprobe.data.blocks import (
     BLOCK_ROWS,
+    CACHE_LINE,
     SHARD_ROWS,
     STORAGE,
     Block,
@@ -231,9 +232,13 @@ class ArrayRows(Rows):
         block_rows: rows per block, at most BLOCK_ROWS; changes no result beyond rounding.
         weights: public factors on the losses of the rows, shape (n_rows,); None for ones.
         norms: `row_norms` of the rows, shape (n_rows,), if they are at hand.
+
+    Attributes:
+        memory: bytes that hold `x` and nothing else that is read, with room for one more column; None if not known.
     """
 
     in_memory = True
+    memory: NDArray[np.uint8] | None = None
 
     def __init__(
         self,
@@ -462,6 +467,7 @@ def prepare(
     weights: RowWeights | None = None,
     *,
     streamed: bool = False,
+    spent: Rows | None = None,
 ) -> Rows:
     """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
 
@@ -480,9 +486,14 @@ def prepare(
             f"{float(rounded[0, 0])!r}; give that, or precision float32"
         )
     shape, storage = (source.n_rows, source.n_features + bool(preprocessing.intercept)), np.dtype(STORAGE[precision])
-    if streamed or not available_memory.suffices(processes * storage.itemsize * shape[0] * shape[1]):
-        return StreamedRows(source.blocks, *shape, preprocessing, precision, weights)
-    return _loaded(source, preprocessing, precision, aligned_empty(shape, storage), weights)
+    memory = spent.memory if isinstance(spent, ArrayRows) and not streamed else None
+    if memory is None:
+        if streamed or not available_memory.suffices(processes * storage.itemsize * shape[0] * shape[1]):
+            return StreamedRows(source.blocks, *shape, preprocessing, precision, weights)
+        memory = np.empty(storage.itemsize * shape[0] * (source.n_features + 1) + CACHE_LINE, np.uint8)
+    rows = _loaded(source, preprocessing, precision, aligned_empty(shape, storage, memory), weights)
+    rows.memory = memory
+    return rows
 
 
 class _Raw(NamedTuple):
@@ -530,6 +541,7 @@ def prepare_shard(
     *,
     streamed: bool = False,
     shard_units: int | None = None,
+    spent: Rows | None = None,
 ) -> Rows:
     """`prepare` for the shard of this process: of rows, or of people if there are `bounds`.
 
@@ -542,7 +554,7 @@ def prepare_shard(
     Raises UsageError: more processes than blocks of `shard_units` units.
     """
     if group.size == 1:
-        whole = prepare(source, preprocessing, precision, weights=weights, streamed=streamed)
+        whole = prepare(source, preprocessing, precision, weights=weights, streamed=streamed, spent=spent)
         return whole if bounds is None else whole.of_people(bounds)
     shard_units = shard_units or SHARD_ROWS
     n_units = source.n_rows if bounds is None else len(bounds) - 1
@@ -555,7 +567,8 @@ def prepare_shard(
     first, stop = (min(n_units, (group.rank + end) * n_parts // group.size * shard_units) for end in (0, 1))
     here = (first, stop) if bounds is None else (int(bounds[first]), int(bounds[stop]))
     own = None if weights is None else weights.shard(*here)
-    rows = prepare(source.shard(*here), preprocessing, precision, group.local_size, own, streamed=streamed)
+    shard = source.shard(*here)
+    rows = prepare(shard, preprocessing, precision, group.local_size, own, streamed=streamed, spent=spent)
     if bounds is not None:
         rows = rows.of_people(bounds[first : stop + 1] - here[0])
     return rows.as_shard(first, n_units)

@@ -255,8 +255,7 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     similar: SimilarRows | None = None
     if early and rows is not None:
         plan, preprocessing, similar = _centred(plan, dataset, rows, mechanism, observer, group, backend)
-        rows = None  # frees their memory
-        rows = private_rows(plan, dataset, preprocessing, runtime)
+        rows = private_rows(plan, dataset, preprocessing, runtime, spent=rows)
     schedule, counts = plan.schedule, _class_counts(plan, dataset, rows, mechanism, group, backend)
     problem = _problem(plan, dataset, preprocessing, rows, public, backend)
     sampler = observer.sampler(source, schedule.sampling_rate)
@@ -336,8 +335,13 @@ def _class_counts(
     return released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
 
 
-def private_rows(plan: Plan, dataset: Dataset, preprocessing: Preprocessing, runtime: Runtime) -> Rows:
-    """The protected rows of this process in training space; the places of units that are not present are empty."""
+def private_rows(
+    plan: Plan, dataset: Dataset, preprocessing: Preprocessing, runtime: Runtime, spent: Rows | None = None
+) -> Rows:
+    """The protected rows of this process in training space; the places of units that are not present are empty.
+
+    `spent` are those of an earlier call, which nobody reads any more.
+    """
     bounds = dataset.bounds if plan.method.spends else None  # without clipping, the rows of a person are just rows
     rows = prepare_shard(
         dataset.trained,
@@ -348,6 +352,7 @@ def private_rows(plan: Plan, dataset: Dataset, preprocessing: Preprocessing, run
         dataset.trained_weights,
         streamed=runtime.streamed,
         shard_units=runtime.shard_units,
+        spent=spent,
     )
     return rows if dataset.present is None else rows.emptied(dataset.present[rows.first : rows.first + rows.n_local])
 

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
         watching[-1](Path(os.fsdecode(arguments[0])))
 
 
-sys.addaudithook(_on_event)  # Python has no way to remove one
+@cache
+def _listen() -> None:
+    sys.addaudithook(_on_event)  # Python has no way to remove one, so no process has it that watches nothing
 
 
 @contextmanager
@@ -48,6 +51,7 @@ def watched(folder: Path, opens: Callable[[str], None]) -> Iterator[None]:
             finally:
                 watching.append(saw)
 
+    _listen()
     watching.append(saw)
     try:
         yield

@@ -249,6 +249,26 @@ def test_prepared_rows_depend_neither_on_blocks_nor_on_threads(
     assert np.array_equal(rows.norms, row_norms(widened(x)))
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", PREPROCESSINGS)
+def test_rows_in_memory_that_other_rows_had_are_the_rows_in_new_memory(name: str, precision: Precision) -> None:
+    source = ArraySource(RAW, LABELS)
+    spent = prepare(source, Preprocessing(), precision)
+    rows = prepare(source, PREPROCESSINGS[name], precision, spent=spent)
+    fresh = prepare(source, PREPROCESSINGS[name], precision)
+    assert isinstance(rows, ArrayRows)
+    assert isinstance(fresh, ArrayRows)
+    assert isinstance(spent, ArrayRows)
+    assert np.shares_memory(rows.x, spent.x)
+    assert not np.shares_memory(rows.x, RAW)
+    assert rows.x.ctypes.data % 64 == 0
+    assert np.array_equal(rows.x, fresh.x)
+    assert np.array_equal(rows.norms, fresh.norms)
+    assert isinstance(prepare(source, Preprocessing(), precision, streamed=True, spent=rows), StreamedRows)
+    users = ArrayRows(rows.x.copy(), LABELS)  # not memory that `prepare` may write to
+    assert not np.shares_memory(prepare(source, Preprocessing(), precision, spent=users).x, users.x)
+
+
 @pytest.mark.parametrize("n_given", [1024, 2499])
 def test_a_source_with_fewer_rows_than_it_says_is_refused(n_given: int) -> None:
     with pytest.raises(ValueError, match=rf"{n_given} rows; allowed: 2500"):

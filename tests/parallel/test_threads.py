@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from linprobe.data.blocks import ArraySource, LazyBlock, Precision, Preprocessing
 from linprobe.data.rows import ArrayRows, Rows, prepare
@@ -27,6 +27,7 @@ from linprobe.gradients.geometry import PLAIN, Origin
 from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.parallel import available_memory
+from linprobe.parallel import threads as threads_module
 from linprobe.parallel.threads import behind, blas_held_to_one_thread, in_order, in_slices, n_threads, share
 
 N, D, C = 10_300, 24, 5  # ten whole blocks and a shorter one
@@ -212,8 +213,17 @@ def blas_threads() -> set[int]:
     return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
 
-def test_blas_has_one_thread_inside_and_what_it_had_outside() -> None:
+@pytest.fixture
+def free_blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """BLAS with two threads, as in a process that does not hold it."""
+    monkeypatch.setattr(threads_module, "_outer", [])
+    with threadpool_limits(2, "blas"):
+        yield
+
+
+def test_blas_has_one_thread_inside_and_what_it_had_outside(free_blas: None) -> None:
     before, seen = blas_threads(), []
+    assert before == {2}
     share(pieces_of(4), [lambda _: seen.append(blas_threads())] * 2)
     assert list(in_order(pieces_of(4), lambda _: blas_threads(), 2)) == [{1}] * 4
     with blas_held_to_one_thread():

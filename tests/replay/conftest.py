@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from linprobe import cli
-from linprobe.parallel.threads import blas_held_to_one_thread
 from tests.replay.datasets import FEATURES, KINDS, NEIGHBOURS, write
 from tests.replay.people import PEOPLE, write_people
 
@@ -17,15 +15,8 @@ BASE = "base"
 FIRST = "first"
 
 
-@pytest.fixture(scope="package", autouse=True)
-def _computed_once() -> Iterator[None]:
-    """Keep the count of threads from run to run."""
-    with blas_held_to_one_thread():
-        yield
-
-
 @pytest.fixture(scope="package")
-def datasets(tmp_path_factory: pytest.TempPathFactory, _computed_once: None) -> Path:
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """For each kind, a folder of the base and one of each neighbour; in those of `private` a run to start from."""
     folder = tmp_path_factory.mktemp("replay")
     for kind, neighbours in KINDS.items():

@@ -26,6 +26,7 @@ from linprobe.errors import DataError, Silent, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import TrainRequest
+from linprobe.parallel import threads
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.torch_group import TorchGroup
 from linprobe.runs.run_folder import CHECKPOINT
@@ -134,6 +135,7 @@ def copies(work: Callable[[int], int], numbers: Sequence[int]) -> list[int]:
     """Exit statuses of copies of this process that work at the same time, each on one thread."""
 
     def on_one_thread(number: int) -> int:
+        threads._outer.clear()  # the suite's, with all threads for passes over rows
         with threadpool_limits(1):
             return work(number)
 

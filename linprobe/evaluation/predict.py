@@ -24,7 +24,7 @@ from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
 from linprobe.options.requests import EvaluateRequest
-from linprobe.runs import run_folder
+from linprobe.runs import matching, run_folder
 from linprobe.runs.figures import (
     class_figures,
     class_scores,
@@ -35,15 +35,6 @@ from linprobe.runs.figures import (
     probabilities,
 )
 from linprobe.runs.manifest import TRAINED, UNIFORM
-from linprobe.runs.matching import (
-    check_fits,
-    check_made_alike,
-    check_width,
-    features_of,
-    how_to_make,
-    refuse_private_as_public,
-    refuse_private_rows,
-)
 from linprobe.runs.refined_weights import gathered, refined_weights
 from linprobe.runs.refinement import kept_shares, known_of, refuse_unrefinable
 from linprobe.training.charge import refuse_private_in_books
@@ -85,7 +76,7 @@ def predict_rows(
     answers = run.class_names if run.task == MULTILABEL else ["label", "score"]
     yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
     if features.is_dir():
-        raise DataError(f"{features} is a folder, and predict takes rows; {how_to_make(run, features)}")
+        raise DataError(f"{features} is a folder, and predict takes rows; {matching.how_to_make(run, features)}")
     if features.suffix == ".npy":
         array = open_array(features)
         if array.dtype.kind not in "fiub":
@@ -95,8 +86,8 @@ def predict_rows(
                 f"{features} has shape {array.shape}; allowed: (rows, {run.weights.shape[-2]}), the features of this "
                 "run; save the array with a row for each record"
             )
-        check_made_alike(run, features, {}, progress)
-        check_width(run, array.shape[1], features)
+        matching.check_made_alike(run, features, {}, progress)
+        matching.check_width(run, array.shape[1], features)
         ids: Iterator[str] = (str(row) for row in range(len(array)))
 
         def parts() -> Iterator[NDArray[np.floating]]:
@@ -114,8 +105,8 @@ def predict_rows(
             raise UsageError(
                 f"group is {group!r}; allowed for {features}: {allowed}; give --group {next(iter(opened.sizes))}"
             )
-        check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
-        check_width(run, opened.n_features, features)
+        matching.check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
+        matching.check_width(run, opened.n_features, features)
 
         def blocks() -> Iterator[NDArray[np.floating]]:
             return _finite((x for x, _ in opened.blocks(group)), features)
@@ -216,11 +207,11 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
     run, allow_other = run_folder.read_run(request.run), request.allow_other_features
     bias = bias_for(run, request.prior)
     temperature = temperature_of(run, request.calibrate, progress, bias, allow_other=allow_other)
-    with open_features(features_of(run, request.features), progress=progress) as opened:
-        check_fits(run, opened, progress, allow_other=allow_other)
+    with open_features(matching.features_of(run, request.features), progress=progress) as opened:
+        matching.check_fits(run, opened, progress, allow_other=allow_other)
         check_test_rows(opened, "accuracy is measured on")
         if request.features is not None:
-            refuse_private_rows(run, opened, progress)
+            matching.refuse_private_rows(run, opened, progress)
         given = (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
         figures = figures_by_task(run.task, *given, bias, run.class_names, temperature=temperature)
         by_prior: dict[str, Any] = {}
@@ -304,10 +295,10 @@ def temperature_of(
                 f"{public} has no public rows, and a temperature from other rows would leak; give a feature file with "
                 "the group public"
             )
-        check_fits(run, opened, progress, allow_other=allow_other)
+        matching.check_fits(run, opened, progress, allow_other=allow_other)
         seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
-            refuse_private_as_public(run, opened, "a temperature", progress)
+            matching.refuse_private_as_public(run, opened, "a temperature", progress)
             refuse_private_in_books([GroupRows(opened, "public")])
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias if bias is None else bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")

@@ -21,16 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from linprobe import __version__
-from linprobe.accounting.accountants import (
-    AUTODP,
-    GAUSSIAN,
-    GOOGLE,
-    PLD,
-    RENYI,
-    Accountant,
-    gaussian_figures,
-    third_opinion,
-)
+from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import INHERITED, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
@@ -177,12 +168,12 @@ class _Cost:
     epsilon: float
     cross_check: float
     checker: str
-    judge: Accountant
+    judge: accountants.Accountant
     agrees: Callable[[float, float], bool]
     guarantee: str
     figures: dict[str, float | None]
     releases: int
-    opinions: dict[Accountant, float]
+    opinions: dict[accountants.Accountant, float]
 
 
 def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> _Cost:
@@ -192,7 +183,7 @@ def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> _Cost:
         raise PrivacyError(
             "the ledger holds sampled releases, which the manifest's accountant does not cover; do not trust it"
         )
-    opinion = third_opinion(accountant, releases, delta)
+    opinion = accountants.third_opinion(accountant, releases, delta)
     return _Cost(
         accountant.epsilon(releases, delta),
         accountant.cross_check.epsilon(releases, delta),
@@ -200,7 +191,7 @@ def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> _Cost:
         accountant,
         accountant.agrees,
         guarantee_text(stated, delta, releases, insecure=not manifest.private, unit=manifest.unit),
-        gaussian_figures(releases),
+        accountants.gaussian_figures(releases),
         len(events),
         {} if opinion is None else dict([opinion]),
     )
@@ -213,8 +204,8 @@ def _cost_of_selection(manifest: Manifest, selection: SelectionEvent) -> _Cost:
         selection_epsilon(selection, delta, accountant_of(manifest)),
         selection_cross_check(selection, delta),
         SELECTION_CROSS_CHECK,
-        PLD,
-        RENYI.agrees,  # both figures are upper bounds, as for sampled sums
+        accountants.PLD,
+        accountants.RENYI.agrees,  # both figures are upper bounds, as for sampled sums
         selected_guarantee(stated, delta, manifest.unit),
         {"gdp_mu": None, "zcdp_rho": None},
         1,
@@ -259,7 +250,7 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: Sele
         raise PrivacyError(
             f"epsilon {rounded_up(stated, 9)} is above the target, {manifest.epsilon_target:.9g}; do not trust it"
         )
-    by_autodp, by_google = cost.opinions.get(AUTODP), cost.opinions.get(GOOGLE)
+    by_autodp, by_google = cost.opinions.get(accountants.AUTODP), cost.opinions.get(accountants.GOOGLE)
     return Recomputed(cost.epsilon, cost.cross_check, by_autodp, by_google, **cost.figures, releases=cost.releases)
 
 
@@ -425,7 +416,7 @@ def _check_noise(manifest: Manifest) -> None:
         _same(manifest, "noise_source", "none drawn")
         return
     _same(manifest, "mechanism", texts[0])
-    if (accountant_of(manifest), manifest.cross_check) != (GAUSSIAN, EARLIER_CROSS_CHECK):
+    if (accountant_of(manifest), manifest.cross_check) != (accountants.GAUSSIAN, EARLIER_CROSS_CHECK):
         _same(manifest, "cross_check", texts[1])
     if manifest.private:
         _same(manifest, "epsilon_if_seed_were_secret", None)

@@ -40,20 +40,10 @@ from linprobe.runs.figures import figures_of
 from linprobe.runs.guarantee import selected
 from linprobe.runs.manifest import LEDGER
 from linprobe.runs.run_folder import RunFolder
+from linprobe.training import train
 from linprobe.training.charge import charged_selection
 from linprobe.training.execute import Observer, Runtime, Trained, execute
 from linprobe.training.plan import Plan, Settings, make_settings, plan_run
-from linprobe.training.train import (
-    OUTCOME_KEYS,
-    Ready,
-    checked_rows,
-    default_out,
-    manifest_of,
-    opened,
-    train_on,
-    with_method,
-    write_trained,
-)
 
 REQUEST_OPTIONS = ("method", "sigma", "steps", "sampling_rate", "centre", "condition", "intercept")
 MOST_SETTINGS = 1000
@@ -287,7 +277,7 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
     Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
     request, choice, candidates = candidates_of(request, tuning)
-    with opened(request, find_method(str(request.method)), progress) as ready:
+    with train.opened(request, find_method(str(request.method)), progress) as ready:
         return tune_on(replace(ready, choice=choice), tuning, candidates, progress)
 
 
@@ -303,20 +293,20 @@ def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, 
         request = replace(request, method=methods[0])
     if request.resume or request.insecure_seed or request.noise_seed is not None:
         raise UsageError("tune neither resumes nor takes a seed; leave them out, or use linprobe train")
-    request, choice = with_method(request)
+    request, choice = train.with_method(request)
     if tuning.grid and request.out is None:  # the time between name and files would tell the number of runs
-        request = replace(request, out=default_out(request, timed=False))
+        request = replace(request, out=train.default_out(request, timed=False))
     return request, choice, settings_of(request, tuning)
 
 
-def tune_on(ready: Ready, tuning: Tuning, candidates: Sequence[Settings], progress: Progress) -> dict[str, Any]:
+def tune_on(ready: train.Ready, tuning: Tuning, candidates: Sequence[Settings], progress: Progress) -> dict[str, Any]:
     """`tune_run` on open feature files."""
     dataset = tunable_rows(ready, tuning, candidates)
     if tuning.grid:
         return _select(ready, dataset, tuning, candidates, progress)
     settings = ready.with_test(replace(candidates[0], shrink=tuning.shrink))
     without = replace(ready, request=replace(ready.request, checkpoint_every=math.inf))  # nothing resumes such a run
-    outcome = train_on(without, settings, progress)
+    outcome = train.train_on(without, settings, progress)
     manifest = RunFolder(Path(outcome["run"])).manifest
     return {
         **{name: value for name, value in outcome.items() if name not in ("seconds", "unpublished")},
@@ -324,7 +314,7 @@ def tune_on(ready: Ready, tuning: Tuning, candidates: Sequence[Settings], progre
     }
 
 
-def tunable_rows(ready: Ready, tuning: Tuning, candidates: Sequence[Settings]) -> Dataset:
+def tunable_rows(ready: train.Ready, tuning: Tuning, candidates: Sequence[Settings]) -> Dataset:
     """The rows that all candidates train on.
 
     Raises UsageError: no budget, or a factor on weights that start from zero. LinprobeError: as `dataset_of`.
@@ -371,7 +361,7 @@ def chosen_run(
 
 
 def _select(
-    ready: Ready, dataset: Dataset, tuning: Tuning, candidates: Sequence[Settings], progress: Progress
+    ready: train.Ready, dataset: Dataset, tuning: Tuning, candidates: Sequence[Settings], progress: Progress
 ) -> dict[str, Any]:
     """Private selection among `candidates`."""
     request, features, mean = ready.request, ready.features, tuning.mean_repetitions
@@ -381,7 +371,7 @@ def _select(
     for plan in selection.plans:
         runtime.check(plan.settings.options)
     said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
-    book = checked_rows(ready, selection.plans[0], dataset, said, progress)
+    book = train.checked_rows(ready, selection.plans[0], dataset, said, progress)
 
     try:
         with (
@@ -401,7 +391,7 @@ def _select(
             measured = figures_of(features, trained)
             named = replace(ready, request=replace(request, method=settings.method.name))
             manifest = selected(
-                manifest_of(named, dataset, settings, trained, measured),
+                train.manifest_of(named, dataset, settings, trained, measured),
                 selection.event,
                 epsilon_target=float(request.epsilon or 0),
                 delta=selection.delta,
@@ -409,7 +399,7 @@ def _select(
             )
             facts = {**(manifest.tuning or {}), "settings": tuning.settings, "chosen": chosen}
             manifest = replace(manifest, created=manifest.created[:DAY], run_id=run_id, tuning=facts)
-            manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured)
+            manifest = train.write_trained(folder, out, ready, dataset, trained, manifest, measured)
     except OSError as error:
         raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
-    return {"run": str(out), **manifest.stated(OUTCOME_KEYS), "tuning": manifest.tuning}
+    return {"run": str(out), **manifest.stated(train.OUTCOME_KEYS), "tuning": manifest.tuning}

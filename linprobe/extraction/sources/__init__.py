@@ -20,23 +20,13 @@ from linprobe.data.labels import class_list, label_indices, settle_labels
 from linprobe.data.owners import CONTENT, FILE_NAMES, GIVEN, OWNER, ContentIds, OwnerOf, divided
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.request import ExtractRequest
-from linprobe.extraction.sources.base import (
-    ImageSource,
-    Members,
-    Owners,
-    Strings,
-    Subset,
-    checked_labels,
-    file_stamp,
-    readable,
-    splits_by,
-)
+from linprobe.extraction.sources import base
 from linprobe.extraction.sources.folders import folder_source, members_of, refuse_linked
 
 
 def table_source(
-    request: ExtractRequest, table: Path, classes: Sequence[str] | None, owners: Owners | None
-) -> tuple[ImageSource, Owners | None]:
+    request: ExtractRequest, table: Path, classes: Sequence[str] | None, owners: base.Owners | None
+) -> tuple[base.ImageSource, base.Owners | None]:
     """The images that `table` lists, with the owners of its column, or `owners`.
 
     Undeclared class names are the test labels, if these are public.
@@ -59,8 +49,8 @@ def table_source(
         if owners is not None:
             raise UsageError(f"{owners.named_by} and a column of {table} name owners; leave one of the two out")
         owner_of = dict(zip(ids, map(str, arrays[OWNER].tolist()), strict=True))
-        owners = Owners(owner_of.get, f"the column of owners of {table}")
-    people = splits_by(owners, shared=request.owners_on_both_sides)
+        owners = base.Owners(owner_of.get, f"the column of owners of {table}")
+    people = base.splits_by(owners, shared=request.owners_on_both_sides)
     sides = divided(ids, people, arrays.get("split"), request.test_fraction, str(table))
     labels = settle_labels({"y_train": arrays["y"]}, classes)["y_train"]
     names, names_from = class_list({"y_test": labels[sides.get("test", np.array([], dtype=np.int64))]}, classes)
@@ -69,9 +59,9 @@ def table_source(
     refuse_linked(listed, None, "lines or links")
     if "id" in arrays:
         stamp = hashlib.sha256("\0".join([listed.stamp, *ids]).encode()).hexdigest()
-        listed = replace(listed, names=Strings(name.encode() for name in ids), stamp=stamp)
-    groups: dict[str, Members] = {side: Subset(listed, rows, indices[rows]) for side, rows in sides.items()}
-    return ImageSource(table.name, names, names_from, groups, GIVEN if "id" in arrays else FILE_NAMES), owners
+        listed = replace(listed, names=base.Strings(name.encode() for name in ids), stamp=stamp)
+    groups: dict[str, base.Members] = {side: base.Subset(listed, rows, indices[rows]) for side, rows in sides.items()}
+    return base.ImageSource(table.name, names, names_from, groups, GIVEN if "id" in arrays else FILE_NAMES), owners
 
 
 def _columns(request: ExtractRequest, table: Path) -> Arrays:
@@ -93,7 +83,7 @@ def open_source(
     classes: Sequence[str] | None = None,
     test_fraction: float | None = None,
     owner_of: OwnerOf | None = None,
-) -> ImageSource:
+) -> base.ImageSource:
     """Open the images of the SOURCE argument of `linprobe extract`.
 
     Args:
@@ -149,7 +139,7 @@ class ArrayMembers:
         ids = arrays.get(f"id_{group}")
         if ids is not None and len(ids) != len(x):
             raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
-        self.ids = Strings(str(name).encode() for name in (_content_ids(group, x, labels) if ids is None else ids))
+        self.ids = base.Strings(str(name).encode() for name in (_content_ids(group, x, labels) if ids is None else ids))
         self._images: NDArray[np.uint8] | None = x
         self._n_rows = len(x)
 
@@ -161,7 +151,7 @@ class ArrayMembers:
 
     def id(self, row: int) -> str:
         """The id in the file, or one made from the image's content if the file has none."""
-        return readable(self.ids[row])
+        return base.readable(self.ids[row])
 
     def read(self, row: int) -> NDArray[np.uint8]:
         """Pixels of the image, uint8, shape (height, width) or (height, width, 3)."""
@@ -173,7 +163,7 @@ class ArrayMembers:
         """SHA-256 of the files' names, sizes and modification times, and the labels."""
         sha = hashlib.sha256(self.labels.tobytes())
         for path in sorted(self.source.iterdir()) if self.source.is_dir() else [self.source]:
-            sha.update(file_stamp(path))
+            sha.update(base.file_stamp(path))
         return sha.hexdigest()
 
 
@@ -184,7 +174,7 @@ def _content_ids(group: str, x: NDArray[np.uint8], labels: NDArray[np.int64]) ->
     return ids.names
 
 
-def _array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
+def _array_source(path: Path, classes: Sequence[str] | None) -> base.ImageSource:
     """Images from X_train, y_train, X_test, y_test and optionally X_public, y_public.
 
     Raises DataError: a missing array, or a wrong shape, type or label.
@@ -194,12 +184,12 @@ def _array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
         classes = [str(name) for name in arrays["class_names"]]
     arrays = settle_labels(arrays, classes)
     names, names_from = class_list(arrays, classes)
-    groups: dict[str, Members] = {}
+    groups: dict[str, base.Members] = {}
     for group in ("train", "test", "public"):
         if f"X_{group}" in arrays:
-            labels = checked_labels(label_indices(arrays[f"y_{group}"], names, f"y_{group}"), names, group)
+            labels = base.checked_labels(label_indices(arrays[f"y_{group}"], names, f"y_{group}"), names, group)
             groups[group] = ArrayMembers(path, group, arrays, labels)
-    return ImageSource(path.name, names, names_from, groups, ids_from=GIVEN if "id_train" in arrays else CONTENT)
+    return base.ImageSource(path.name, names, names_from, groups, ids_from=GIVEN if "id_train" in arrays else CONTENT)
 
 
 def _image_arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -217,7 +217,8 @@ class LinearProbe(LinearClassifier):
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.floating], NDArray[Any]]:
         """Private rows and their labels as arrays. Raises and warns as `fit`."""
-        self.multilabel_ = arrays.has_several_labels(y)
+        shape = np.asarray(y).shape
+        self.multilabel_ = len(shape) == 2 and shape[1] > 1  # public, like the number of features
         with arrays.naming_cell(X, "X"):
             X, y = validate_data(self, X, y, dtype=[np.float32, np.float64], multi_output=self.multilabel_)
         if not self.multilabel_:
@@ -439,12 +440,14 @@ def _documentation(method: Method) -> str:
     return "\n".join([method.documentation.rstrip(), "", "Args (all by keyword):", *arguments, "", *example, ""])
 
 
-def _estimator(method: Method) -> type[LinearProbe]:
-    body = {"__module__": "linprobe", "__doc__": _documentation(method), "_method": method.name}
-    return type(estimator_name(method.options), (LinearProbe,), body)
-
-
-ESTIMATORS: dict[str, type[LinearProbe]] = {name: _estimator(method) for name, method in METHODS.items()}
+ESTIMATORS: dict[str, type[LinearProbe]] = {
+    name: type(
+        estimator_name(method.options),
+        (LinearProbe,),
+        {"__module__": "linprobe", "__doc__": _documentation(method), "_method": name},
+    )
+    for name, method in METHODS.items()
+}
 globals().update({estimator.__name__: estimator for estimator in ESTIMATORS.values()})
 
 if TYPE_CHECKING:

@@ -229,28 +229,17 @@ def _closing(facts: dict[str, Any], spent: Spending | None, book: Path | None, t
 
 
 def _seconds(request: TrainRequest, plan: Plan, dataset: Dataset) -> float | None:
+    """Seconds that the steps take on the host, about: gradients of all rows that a step reads, and noise.
+
+    Leaves out reading the rows, the initial weights, and other work of the method. Each shape is timed once. None on
+    another device, without steps, and for steps that cost more than a gradient.
+    """
     if not plan.budgets or request.device != ON_HOST or plan.method.n_steps is not None:
         return None
-    return seconds_of_steps(
-        max(plan.budgets, key=lambda budget: budget.n_steps),
-        dataset.trained.n_rows,
-        dataset.trained.n_features,
-        dataset.n_classes,
-        request.precision,
-        per_record=plan.settings.per_record,
-    )
-
-
-def seconds_of_steps(
-    budget: Budget, n_rows: int, n_features: int, n_classes: int, precision: Precision, *, per_record: bool
-) -> float:
-    """Seconds that the steps of `budget` take on the host, about: gradients of all rows that a step reads, and noise.
-
-    Leaves out reading the rows, the initial weights, and other work of the method. Each shape is timed once.
-    """
-    n_timed = min(n_rows, TIMED_ROWS)
-    gradient, noise = _one_step(n_timed, n_features, n_classes, precision, per_record)
-    read = n_rows if per_record else n_rows * budget.sampling_rate
+    budget, rows = max(plan.budgets, key=lambda budget: budget.n_steps), dataset.trained
+    n_timed, per_record = min(rows.n_rows, TIMED_ROWS), plan.settings.per_record
+    gradient, noise = _one_step(n_timed, rows.n_features, dataset.n_classes, request.precision, per_record)
+    read = rows.n_rows if per_record else rows.n_rows * budget.sampling_rate
     return (gradient * read / n_timed + noise) * budget.n_steps
 
 

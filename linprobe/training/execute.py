@@ -12,7 +12,7 @@ Nothing here decides a release. A mean that is too short to subtract leads to th
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,15 +77,6 @@ class Selected:
     def score(self) -> float:
         """The noisy count of the chosen factor."""
         return max(self.counts)
-
-
-def best_of(
-    factors: Sequence[float], released: NDArray[np.float64], noise_multiplier: float, n_private: int
-) -> Selected:
-    """The factor with the largest released count; `released` are correct minus wrong predictions, halved, (k,)."""
-    counts = released + n_private / 2
-    std = noise_multiplier * correct_counts_sensitivity(len(factors))
-    return Selected(factors[int(released.argmax())], tuple(counts.tolist()), std)
 
 
 @dataclass(frozen=True)
@@ -242,7 +233,8 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     space = Preprocessing() if early else preprocessing  # releases before the first step are of unit rows
     rows = private_rows(plan, dataset, space, runtime) if reads else None
     public = _public_rows(plan, dataset, runtime)
-    source = _noise_source(settings.insecure_seed, group)
+    source = NoiseSource(settings.insecure_seed)
+    source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()  # the same in all processes
     keeper = None if plan.budget is None or rows is None else _checkpoints(runtime, source, rows)
     ledger.inherit(plan.inherited)
     mechanism = observer.mechanism(
@@ -463,7 +455,9 @@ def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     clipped, put = correct_counts(counts, prepared.n_tracked), run.backend.put
     placed = replace(clipped, value=put(clipped.value), contributions=put(clipped.contributions))
     released = run.mechanism.release(placed, noise, purpose=SELECTION)
-    return best_of(factors, on_host(released.value)[:, 0], noise, plan.n_units)
+    halved = on_host(released.value)[:, 0]  # correct minus wrong predictions, halved
+    std = noise * correct_counts_sensitivity(len(factors))
+    return Selected(factors[int(halved.argmax())], tuple((halved + plan.n_units / 2).tolist()), std)
 
 
 def _test(
@@ -500,10 +494,3 @@ def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.fl
     """Weights and bias for raw rows."""
     weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
     return np.ascontiguousarray(weights), bias
-
-
-def _noise_source(insecure_seed: int | None, group: Group) -> NoiseSource:
-    """The noise source, with the same key in all processes."""
-    source = NoiseSource(insecure_seed)
-    source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
-    return source

@@ -1,5 +1,7 @@
-"""Open the SOURCE argument: an image folder, images in array files, which `linprobe import` would read too, or images
-that a table lists: a line for each image, with its file, its class and, if there are such columns, more."""
+"""Open the SOURCE argument: an image folder, or images in array files, which `linprobe import` would read too.
+
+A table lists images: a line for each image, with its file, its class and, if there are such columns, more.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +141,11 @@ class ArrayMembers:
         ids = arrays.get(f"id_{group}")
         if ids is not None and len(ids) != len(x):
             raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
-        self.ids = base.Strings(str(name).encode() for name in (_content_ids(group, x, labels) if ids is None else ids))
+        if ids is None:
+            made = ContentIds(group)
+            for start in range(0, len(x), AT_ONCE):
+                made.add(x[start : start + AT_ONCE], labels[start : start + AT_ONCE])
+        self.ids = base.Strings(str(name).encode() for name in (made.names if ids is None else ids))
         self._images: NDArray[np.uint8] | None = x
         self._n_rows = len(x)
 
@@ -165,13 +171,6 @@ class ArrayMembers:
         for path in sorted(self.source.iterdir()) if self.source.is_dir() else [self.source]:
             sha.update(base.file_stamp(path))
         return sha.hexdigest()
-
-
-def _content_ids(group: str, x: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[str]:
-    ids = ContentIds(group)
-    for start in range(0, len(x), AT_ONCE):
-        ids.add(x[start : start + AT_ONCE], labels[start : start + AT_ONCE])
-    return ids.names
 
 
 def _array_source(path: Path, classes: Sequence[str] | None) -> base.ImageSource:

@@ -337,7 +337,12 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
         parameters: of the command, as typer made them. commands: names of all commands.
     Raises UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
     """
-    content = _content(path)
+    try:
+        content = tomllib.loads(given_text(path))
+    except OSError as error:
+        raise UsageError(f"config file {path} cannot be read ({error.strerror}); give a TOML file") from None
+    except (ValueError, RecursionError) as error:  # TOML or its encoding
+        raise UsageError(f"config file {path} is not TOML ({error}); write lines such as eps = 3") from None
     tables = {name: value for name, value in content.items() if isinstance(value, dict)}
     known = list(commands)
     for table in tables:
@@ -354,15 +359,6 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
             raise UsageError(f"{path} sets {key}, which linprobe {command} does not have; {hint}")
         values[parameter.name] = _configured(path, key, value, parameter)
     return values
-
-
-def _content(path: Path) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(given_text(path))
-    except OSError as error:
-        raise UsageError(f"config file {path} cannot be read ({error.strerror}); give a TOML file") from None
-    except (ValueError, RecursionError) as error:  # TOML or its encoding
-        raise UsageError(f"config file {path} is not TOML ({error}); write lines such as eps = 3") from None
 
 
 def _keys(parameter: Any) -> set[str]:

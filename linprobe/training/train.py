@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -116,7 +116,11 @@ class Ready:
 
     def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
         """Warnings to print before the run starts. `delta`: of a choice among runs, None for one run."""
-        said = [*_random_weights(self.features, self.other)]
+        said = []
+        for file in (self.features, self.other):
+            if file is not None and file.description.weights == RANDOM_WEIGHTS:
+                backbone = file.description.backbone
+                said.append(f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {backbone}")
         if self.features.description.shares_owners:
             said.append(
                 f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people seen in "
@@ -422,13 +426,6 @@ def write_trained(
         pages,
         trained.unrefined,
     )
-
-
-def _random_weights(*files: FeatureReader | None) -> Iterable[str]:
-    for file in files:
-        if file is not None and file.description.weights == RANDOM_WEIGHTS:
-            backbone = file.description.backbone
-            yield f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {backbone}"
 
 
 def _refinement(ready: Ready, trained: Trained) -> Refinement | None:

@@ -232,9 +232,9 @@ def read_bytes(path: Path, most: int) -> bytes:
         return stream.read(size)
 
 
-def read_text(path: Path, most: int = MOST_TEXT) -> str:
-    """The text of a regular file of at most `most` bytes. Raises OSError or UnicodeDecodeError."""
-    return read_bytes(path, most).decode()
+def read_text(path: Path) -> str:
+    """The text of a regular file of at most `MOST_TEXT` bytes. Raises OSError or UnicodeDecodeError."""
+    return read_bytes(path, MOST_TEXT).decode()
 
 
 def given_text(path: Path, encoding: str = "utf-8") -> str:

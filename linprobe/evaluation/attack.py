@@ -193,50 +193,46 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     _check(request)
     inputs = (*inputs_of(request.run), request.features, request.public)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
-        return _attack(request, progress)
-
-
-def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
-    run = RunFolder(request.run)
-    verified(run)
-    manifest = run.manifest
-    with open_features(features_of(run, request.features)) as features:
-        check_one_class(features, "attack")
-        check_test_rows(features, "an attack compares with private rows", private=True)
-        dataset = _private(features, run)
-        committed = private_mask(run, features)
-        members = np.ones(features.sizes["train"], dtype=bool) if dataset.keep is None else dataset.keep
-        if committed is not None and not np.array_equal(members, committed):
-            raise PrivacyError(
-                f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"
-            )
-        compared = _compared(features, dataset)
-        if request.lira:
-            found, shadows = _lira(features, compared, run, request, progress), request.shadows or SHADOWS
-        else:
-            found, shadows = _threshold(compared, run, request.resamples), None
-    limit = limit_of(manifest)
-    result = {
-        "run": str(run.folder),
-        "manifest_digest": manifest.manifest_digest,
-        "method": manifest.method,
-        "attack": "lira" if request.lira else "threshold",
-        **_figures(found),
-        "tpr_limit_at_fpr": None if limit is None else _by_rate(limit(np.array(FALSE_POSITIVE_RATES)).tolist()),
-        "tpr_limit_from": None if limit is None else limit.source,
-        "compared": NOUNS[RECORD if compared.sizes is None else OWNER],
-        "members": compared.n_inside,
-        "non_members": compared.n_outside,
-        "confidence": CONFIDENCE,
-        "shadows": shadows,
-        "epsilon": manifest.epsilon,
-        "delta": manifest.delta,
-        "private_output": PRIVATE_OUTPUT,
-    }
-    out = request.out
-    if out is not None:
-        writing(out, lambda: write_json(out, result, private=True))
-    return result
+        run = RunFolder(request.run)
+        verified(run)
+        manifest = run.manifest
+        with open_features(features_of(run, request.features)) as features:
+            check_one_class(features, "attack")
+            check_test_rows(features, "an attack compares with private rows", private=True)
+            dataset = _private(features, run)
+            committed = private_mask(run, features)
+            members = np.ones(features.sizes["train"], dtype=bool) if dataset.keep is None else dataset.keep
+            if committed is not None and not np.array_equal(members, committed):
+                raise PrivacyError(
+                    f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"
+                )
+            compared = _compared(features, dataset)
+            if request.lira:
+                found, shadows = _lira(features, compared, run, request, progress), request.shadows or SHADOWS
+            else:
+                found, shadows = _threshold(compared, run, request.resamples), None
+        limit = limit_of(manifest)
+        result = {
+            "run": str(run.folder),
+            "manifest_digest": manifest.manifest_digest,
+            "method": manifest.method,
+            "attack": "lira" if request.lira else "threshold",
+            **_figures(found),
+            "tpr_limit_at_fpr": None if limit is None else _by_rate(limit(np.array(FALSE_POSITIVE_RATES)).tolist()),
+            "tpr_limit_from": None if limit is None else limit.source,
+            "compared": NOUNS[RECORD if compared.sizes is None else OWNER],
+            "members": compared.n_inside,
+            "non_members": compared.n_outside,
+            "confidence": CONFIDENCE,
+            "shadows": shadows,
+            "epsilon": manifest.epsilon,
+            "delta": manifest.delta,
+            "private_output": PRIVATE_OUTPUT,
+        }
+        out = request.out
+        if out is not None:
+            writing(out, lambda: write_json(out, result, private=True))
+        return result
 
 
 def threshold_auc(features: FeatureReader, run: RunFolder) -> dict[str, Any]:

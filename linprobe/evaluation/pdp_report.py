@@ -242,7 +242,25 @@ def pdp_report(request: PdpReportRequest) -> PdpReport:
     PrivacyError: a histogram of a run that is not private.
     """
     with _checked_files(request):
-        return _pdp_report(request)
+        run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
+        (ids, losses), manifest = _losses(run), run.manifest
+        if request.publish_epsilon is not None:
+            published, manifest = publish(run, request.publish_epsilon, request.sign, request.book)
+        # a published histogram costs every record the same
+        losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))
+        worst, delta = manifest.bound
+        epsilons = losses.epsilon(delta, worst)
+        title, column = f"{manifest.method} on {name_of(Path(manifest.features))}", "epsilon"
+        if not manifest.private:
+            title, column = f"{title}, NOT PRIVATE (seeded)", "epsilon_if_seed_were_secret"
+        if csv is not None:
+            lines = (
+                {"id": name, column: rounded_up(value)} for name, value in zip(ids, epsilons.tolist(), strict=True)
+            )
+            writing(csv, lambda: atomic_files.write_csv(csv, lines, private=True))
+        if plot is not None:
+            writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, title, NOUNS[manifest.unit]))
+        return PdpReport(_report(epsilons, manifest), sparkline(epsilons, worst), published)
 
 
 def dry_run_of_report(request: PdpReportRequest) -> DryRun:
@@ -300,26 +318,6 @@ def _checked_files(request: PdpReportRequest) -> AbstractContextManager[None]:
         raise UsageError("option --sign does nothing without --publish-epsilon; leave it out")
     inputs = (*inputs_of(request.run), request.sign, request.book)
     return new_files({"--csv": request.csv, "--plot": request.plot}, inputs=inputs, overwrite=request.overwrite)
-
-
-def _pdp_report(request: PdpReportRequest) -> PdpReport:
-    run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
-    (ids, losses), manifest = _losses(run), run.manifest
-    if request.publish_epsilon is not None:
-        published, manifest = publish(run, request.publish_epsilon, request.sign, request.book)
-    # a published histogram costs every record the same
-    losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))
-    worst, delta = manifest.bound
-    epsilons = losses.epsilon(delta, worst)
-    title, column = f"{manifest.method} on {name_of(Path(manifest.features))}", "epsilon"
-    if not manifest.private:
-        title, column = f"{title}, NOT PRIVATE (seeded)", "epsilon_if_seed_were_secret"
-    if csv is not None:
-        lines = ({"id": name, column: rounded_up(value)} for name, value in zip(ids, epsilons.tolist(), strict=True))
-        writing(csv, lambda: atomic_files.write_csv(csv, lines, private=True))
-    if plot is not None:
-        writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, title, NOUNS[manifest.unit]))
-    return PdpReport(_report(epsilons, manifest), sparkline(epsilons, worst), published)
 
 
 def _loaded(folder: Path) -> RunFolder:

@@ -32,8 +32,8 @@ from torch import Tensor
 
 from linprobe.errors import Silent
 from linprobe.extraction.extract import extract
-from linprobe.extraction.network import Network
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest
+from linprobe.extraction.run import Network
 from linprobe.options.requests import TrainRequest
 from linprobe.training.train import train_run
 

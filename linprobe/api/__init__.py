@@ -16,7 +16,7 @@ from typing import Any, Literal
 from linprobe.errors import ArgumentError, Progress, Silent
 from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import TrainRequest
-from linprobe.training.tuning import Tuning, check_shrink
+from linprobe.training.tune import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]
 

@@ -38,17 +38,7 @@ from linprobe.options import VOTE
 from linprobe.options.declaration import arguments_of, estimator_name, hint
 from linprobe.runs.figures import class_scores, label_probabilities, probabilities
 from linprobe.runs.refined_weights import unrefinable
-from linprobe.training.arrays import (
-    adjacent_people,
-    check_range,
-    class_indices,
-    declared_classes,
-    has_several_labels,
-    label_matrix,
-    learnt_scaling,
-    naming_cell,
-    people_of,
-)
+from linprobe.training import arrays
 from linprobe.training.execute import Observer, Runtime, execute
 from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
@@ -105,9 +95,9 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return class_scores(X, weights, self.intercept_)
 
     def _rows(self, X: ArrayLike, name: str = "X") -> NDArray[np.floating]:
-        with naming_cell(X, name):
+        with arrays.naming_cell(X, name):
             rows = np.asarray(validate_data(self, X, dtype=[np.float32, np.float64], reset=False))
-        check_range(rows, name)
+        arrays.check_range(rows, name)
         return rows
 
 
@@ -211,7 +201,7 @@ class LinearProbe(LinearClassifier):
         self.classes_ = self._declared_classes(y, public_labels)
         labels, bounds = self._labels(y, "y"), None
         if owners is not None:
-            order, bounds, self.owners_ = people_of(np.asarray(owners), len(X), called)
+            order, bounds, self.owners_ = arrays.people_of(np.asarray(owners), len(X), called)
             X, labels = X[order], labels[order]
         by_row = None if sample_weight is None else sample_weights(sample_weight, len(X))
         if by_row is not None and bounds is not None:
@@ -226,17 +216,18 @@ class LinearProbe(LinearClassifier):
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.floating], NDArray[Any]]:
         """Private rows and their labels as arrays. Raises and warns as `fit`."""
-        self.multilabel_ = has_several_labels(y)
-        with naming_cell(X, "X"):
+        shape = np.asarray(y).shape
+        self.multilabel_ = len(shape) == 2 and shape[1] > 1  # public, like the number of features
+        with arrays.naming_cell(X, "X"):
             X, y = validate_data(self, X, y, dtype=[np.float32, np.float64], multi_output=self.multilabel_)
         if not self.multilabel_:
             with warnings.catch_warnings():  # one that depends on private labels
                 warnings.simplefilter("ignore")
                 check_classification_targets(y)
         rows = np.asarray(X)
-        check_range(rows, "X")
+        arrays.check_range(rows, "X")
         secret = self.method.private and vars(self).get("insecure_seed") is None
-        learnt = learnt_scaling(rows) if secret else None
+        learnt = arrays.learnt_scaling(rows) if secret else None
         if learnt is not None:
             warnings.warn(learnt, PrivacyWarning, stacklevel=3)
         return rows, np.asarray(y)
@@ -287,7 +278,7 @@ class LinearProbe(LinearClassifier):
         self.classes_, self.multilabel_ = self._declared_classes(None, None), several_labels
         bounds, labels = None, None
         if owners is not None:
-            bounds, self.owners_ = adjacent_people(owners, private.n_rows)
+            bounds, self.owners_ = arrays.adjacent_people(owners, private.n_rows)
         if public is not None and isinstance(self.class_weight, str) and self.class_weight == OF_PUBLIC:
             labels = np.concatenate([y for _, y in public.blocks()])
         weights = self._weights(
@@ -298,13 +289,13 @@ class LinearProbe(LinearClassifier):
     def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
         """Classes in label order: as declared, else from public labels that are not protected. `y` tells its shape."""
         public = None if self.method.joins_public else y_public
-        return declared_classes(self.classes, public, n_labels=None if y is None or y.ndim == 1 else y.shape[1])
+        return arrays.declared_classes(self.classes, public, n_labels=None if y is None or y.ndim == 1 else y.shape[1])
 
     def _labels(self, given: NDArray[Any], name: str) -> NDArray[Any]:
         """Indices into `classes_` (n,), or several labels a row, uint8 (n, n_classes)."""
         if self.multilabel_:
-            return label_matrix(given, len(self.classes_), name)
-        return class_indices(given, self.classes_, name)
+            return arrays.label_matrix(given, len(self.classes_), name)
+        return arrays.class_indices(given, self.classes_, name)
 
     def _public(self, X: ArrayLike | None, y: NDArray[Any] | None) -> tuple[ArraySource | None, NDArray[Any] | None]:
         """The public rows and their labels, if there are any."""
@@ -414,9 +405,9 @@ class TrainedProbe(LinearClassifier):
         return self
 
     def _rows(self, X: ArrayLike, name: str = "X") -> NDArray[np.floating]:
-        with naming_cell(X, name):
+        with arrays.naming_cell(X, name):
             rows = np.asarray(check_array(X, dtype=[np.float32, np.float64]))  # a run knows no names of features
-        check_range(rows, name)
+        arrays.check_range(rows, name)
         if rows.shape[1] != self.n_features_in_:
             raise DataError(f"X has {rows.shape[1]} features; allowed for run {self.folder}: {self.n_features_in_}")
         return rows
@@ -448,12 +439,14 @@ def _documentation(method: Method) -> str:
     return "\n".join([method.documentation.rstrip(), "", "Args (all by keyword):", *arguments, "", *example, ""])
 
 
-def _estimator(method: Method) -> type[LinearProbe]:
-    body = {"__module__": "linprobe", "__doc__": _documentation(method), "_method": method.name}
-    return type(estimator_name(method.options), (LinearProbe,), body)
-
-
-ESTIMATORS: dict[str, type[LinearProbe]] = {name: _estimator(method) for name, method in METHODS.items()}
+ESTIMATORS: dict[str, type[LinearProbe]] = {
+    name: type(
+        estimator_name(method.options),
+        (LinearProbe,),
+        {"__module__": "linprobe", "__doc__": _documentation(method), "_method": name},
+    )
+    for name, method in METHODS.items()
+}
 globals().update({estimator.__name__: estimator for estimator in ESTIMATORS.values()})
 
 if TYPE_CHECKING:

@@ -262,7 +262,10 @@ class Command(TyperCommand):
     def _panels(self, ctx: Any, method: str | None, *, short: bool) -> dict[str, list[tuple[str, str]]]:
         """The names and help of arguments and options, by heading."""
         first = REQUESTS[str(self.name)].first
-        left_out = set() if method is None else _not_taken(method)
+        left_out: set[str] = set()  # what other methods declare, and this one does not
+        if method is not None:
+            taken = {name: by_parameter(*options.takes, options).keys() for name, options in METHOD_OPTIONS.items()}
+            left_out = set().union(*taken.values()) - taken[method]
         panels: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], **{group: [] for group in GROUPS}, METHOD_GROUP: []}
         for parameter in self.get_params(ctx):
             is_argument = parameter.param_type_name == "argument"
@@ -287,12 +290,6 @@ def _method_among(given: Sequence[str]) -> str | None:
         if name in METHOD_OPTIONS:
             return name
     return None
-
-
-def _not_taken(method: str) -> set[str]:
-    """Names of the parameters of training that other methods declare, and this one does not."""
-    declared_by = {name: by_parameter(*options.takes, options).keys() for name, options in METHOD_OPTIONS.items()}
-    return set().union(*declared_by.values()) - declared_by[method]
 
 
 @dataclass(frozen=True)
@@ -340,7 +337,12 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
         parameters: of the command, as typer made them. commands: names of all commands.
     Raises UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
     """
-    content = _content(path)
+    try:
+        content = tomllib.loads(given_text(path))
+    except OSError as error:
+        raise UsageError(f"config file {path} cannot be read ({error.strerror}); give a TOML file") from None
+    except (ValueError, RecursionError) as error:  # TOML or its encoding
+        raise UsageError(f"config file {path} is not TOML ({error}); write lines such as eps = 3") from None
     tables = {name: value for name, value in content.items() if isinstance(value, dict)}
     known = list(commands)
     for table in tables:
@@ -357,15 +359,6 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
             raise UsageError(f"{path} sets {key}, which linprobe {command} does not have; {hint}")
         values[parameter.name] = _configured(path, key, value, parameter)
     return values
-
-
-def _content(path: Path) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(given_text(path))
-    except OSError as error:
-        raise UsageError(f"config file {path} cannot be read ({error.strerror}); give a TOML file") from None
-    except (ValueError, RecursionError) as error:  # TOML or its encoding
-        raise UsageError(f"config file {path} is not TOML ({error}); write lines such as eps = 3") from None
 
 
 def _keys(parameter: Any) -> set[str]:

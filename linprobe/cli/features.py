@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from linprobe.cli import _terminal
 from linprobe.cli._command import command
 from linprobe.cli._terminal import print_made
-from linprobe.extraction.request import ExtractOutcome
 from linprobe.options.requests import ExtractRequest, ImportRequest
 
 NAMED = 10  # skipped images
@@ -21,28 +20,24 @@ def _extract(request: ExtractRequest) -> None:
     with _terminal.TerminalProgress() as progress:
         outcome = made_by.extract(request, progress)
     if outcome is not None:
-        _show_extraction(outcome)
+        rows = _row_counts(outcome.rows)
+        _terminal.note(f"{rows} rows, {outcome.n_features} features, {outcome.n_classes} classes")
+        if outcome.extracted:
+            share = outcome.waiting_share
+            waited = f"; {share:.0%} of the time spent waiting for images" if share > 0.1 else ""
+            rate = outcome.extracted / outcome.seconds
+            _terminal.note(f"{rate:.1f} images/s on {outcome.device} in {outcome.precision}{waited}")
+        for name, reason in outcome.skipped[:NAMED]:
+            _terminal.note(f"skipped {name}: {reason}")
+        if len(outcome.skipped) > NAMED:
+            more = len(outcome.skipped) - NAMED
+            _terminal.note(f"and {more} more; private_log/skipped_id in the file lists them all")
         facts = {**vars(outcome), "file": str(outcome.file)} if request.as_json else None
         print_made("feature file", outcome.file, facts)
 
 
 def _row_counts(rows: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {'unlabelled' if group == 'rows' else group}" for group, count in rows.items())
-
-
-def _show_extraction(outcome: ExtractOutcome) -> None:
-
-    rows = _row_counts(outcome.rows)
-    _terminal.note(f"{rows} rows, {outcome.n_features} features, {outcome.n_classes} classes")
-    if outcome.extracted:
-        share = outcome.waiting_share
-        waited = f"; {share:.0%} of the time spent waiting for images" if share > 0.1 else ""
-        rate = outcome.extracted / outcome.seconds
-        _terminal.note(f"{rate:.1f} images/s on {outcome.device} in {outcome.precision}{waited}")
-    for name, reason in outcome.skipped[:NAMED]:
-        _terminal.note(f"skipped {name}: {reason}")
-    if len(outcome.skipped) > NAMED:
-        _terminal.note(f"and {len(outcome.skipped) - NAMED} more; private_log/skipped_id in the file lists them all")
 
 
 @command(ImportRequest)

@@ -93,8 +93,8 @@ def _accuracy_row(outcome: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _tune(given: dict[str, Any]) -> None:
     """Train with chosen settings, and print the run folder."""
+    from linprobe.training.tune import Tuning
     from linprobe.training.tune import tune_run as run
-    from linprobe.training.tuning import Tuning
 
     asked = request_of(
         TuneRequest, {flag.option.parameter: given.pop(flag.option.parameter) for flag in flags_of(TuneRequest)}

@@ -1,7 +1,26 @@
-"""`linprobe attack`: membership inference against a run."""
+"""`linprobe attack`: membership inference against a run.
+
+How well the scores of a released probe separate its training rows from other rows.
+
+Yeom, Giacomelli, Fredrikson, Jha, "Privacy Risk in Machine Learning", CSF 2018: the loss as a score (threshold attack).
+Carlini, Chien, Nasr, Song, Terzis, Tramèr, "Membership Inference Attacks From First Principles", S&P 2022: likelihood
+ratios against shadow models (LiRA, Algorithm 1), true-positive rates at small false-positive rates.
+
+    o_i      = log p_i - log(1 - p_i), p_i the model's probability of the record's own label: its log odds
+    loss_i   = -log p_i = log(1 + e^-o_i)
+    ratio_i  = log N(o_i; mean_i,in, v_in) - log N(o_i; mean_i,out, v_out)
+
+Where people are compared, the threshold attack takes the mean of o_i over the rows of a person, which is comparable for
+people with few and with many rows. The log likelihood ratio of a person is the sum over the rows, as if the rows were
+independent given membership.
+
+The loss falls as o_i rises, so both rank records alike; o_i still distinguishes records whose p_i rounds to 1. A higher
+score means "more likely a member". Every result is computed from private rows without noise: private.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,28 +28,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax, logsumexp
 
 from linprobe.accounting.figures import NOUNS
 from linprobe.accounting.figures import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
-from linprobe.data.blocks import ArraySource, ChainedSource
+from linprobe.data.blocks import ArraySource, ChainedSource, normalise_rows
 from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.labels import owner_bounds
 from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import RowWeights
 from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError
-from linprobe.evaluation.membership import (
-    CONFIDENCE,
-    FALSE_POSITIVE_RATES,
-    Membership,
-    Scores,
-    complementary_halves,
-    likelihood_ratios,
-    log_odds,
-    membership,
-    sums_of_people,
-)
 from linprobe.methods import find_method
 from linprobe.options import OWNER, RECORD
 from linprobe.options.requests import LEAST_RESAMPLES, LEAST_SHADOWS, SHADOWS, AttackRequest
@@ -42,6 +51,133 @@ from linprobe.runs.matching import features_of, private_mask, split_of
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 from linprobe.training.execute import execute
 from linprobe.training.plan import Settings, plan_run
+
+FALSE_POSITIVE_RATES = (0.001, 0.01)
+CONFIDENCE = 0.95
+LEAST_VARIANCE = 1e-12  # nats squared; float32 weights resolve nothing finer
+
+Scores = NDArray[np.float64]
+
+
+def log_odds(
+    blocks: Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]],
+    weights: NDArray[np.floating],
+    bias: NDArray[np.floating],
+) -> Scores:
+    """o_i of labelled raw rows, in nats, shape (n_rows,); for a run that votes, of the voters' mean probability.
+
+    Args:
+        blocks: rows (b, n_features) and class indices (b,).
+        weights, bias: one set or a stack of voters, as in `linprobe.runs.figures`.
+    """
+    stack = weights.reshape(-1, *weights.shape[-2:])
+    offsets = bias.reshape(len(stack), -1)
+    parts = []
+    for x, y in blocks:
+        unit = normalise_rows(np.asarray(x, dtype=np.float32)).astype(weights.dtype, copy=False)
+        own, others = np.empty((len(stack), len(y))), np.empty((len(stack), len(y)))
+        rows = np.arange(len(y))
+        for voter, (one, offset) in enumerate(zip(stack, offsets, strict=True)):
+            scores = log_softmax((unit @ one + offset).astype(np.float64), axis=1)
+            own[voter] = scores[rows, y]
+            scores[rows, y] = -np.inf
+            others[voter] = logsumexp(scores, axis=1)
+        parts.append(logsumexp(own, axis=0) - logsumexp(others, axis=0))
+    return np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The result of a membership attack. Private.
+
+    Attributes:
+        auc: probability that a member scores higher than a non-member; a tie counts one half.
+        low, high: percentile bootstrap interval of `auc` at `CONFIDENCE`; None without resamples.
+        fpr, tpr: the ROC curve from (0, 0) to (1, 1), one point for every distinct score.
+    """
+
+    auc: float
+    low: float | None
+    high: float | None
+    fpr: Scores
+    tpr: Scores
+
+    def tpr_at(self, rate: float) -> float:
+        """The highest true-positive rate at a false-positive rate of at most `rate`."""
+        allowed = rate * (1 + 1e-9)  # a rate of 0.003 allows 3 of 1,000 despite rounding
+        return float(self.tpr[np.searchsorted(self.fpr, allowed, side="right") - 1])
+
+
+def membership(members: Scores, others: Scores, resamples: int = 0) -> Membership:
+    """Compare the scores of members (n,) with the scores of non-members (m,).
+
+    The bootstrap resamples members and non-members separately. Scores are replaced by their ranks, so that a resample
+    costs one count and one cumulative sum.
+    """
+    values, places = np.unique(np.concatenate([members, others]), return_inverse=True)
+    member_places, other_places = np.split(places, [len(members)])
+    counted = [np.bincount(part, minlength=len(values)) for part in (member_places, other_places)]
+    low = high = None
+    if resamples:
+        # resampling protects nothing, so a fixed seed is safe and makes intervals reproducible
+        rng = np.random.default_rng(0)
+
+        def recounted(part: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.bincount(part[rng.integers(len(part), size=len(part))], minlength=len(values))
+
+        drawn = [_auc(recounted(member_places), recounted(other_places)) for _ in range(resamples)]
+        low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
+    tpr, fpr = (np.concatenate([[0.0], np.cumsum(counts[::-1]) / counts.sum()]) for counts in counted)
+    return Membership(_auc(*counted), low, high, fpr, tpr)
+
+
+def _auc(members: NDArray[np.int64], others: NDArray[np.int64]) -> float:
+    """AUC from the numbers of members and non-members at each score, in rising order."""
+    below = np.cumsum(others) - others / 2
+    return float(members @ below / (members.sum() * others.sum()))
+
+
+def sums_of_people(scores: Scores, sizes: NDArray[np.int64]) -> Scores:
+    """Sums of scores (n_rows,) over each person's rows, shape (n_people,); they have `sizes` rows, in order."""
+    total = np.zeros(len(sizes))
+    np.add.at(total, np.repeat(np.arange(len(sizes)), sizes), scores)
+    return total
+
+
+def likelihood_ratios(target: Scores, shadows: Scores, inside: NDArray[np.bool_]) -> Scores:
+    """ratio_i: log likelihood ratio of the target's log odds, trained with record i against without it; nats, (n,).
+
+    Each record has its own two means. The two variances are shared by all records, as Carlini et al. do when there are
+    few shadow models.
+
+    Args:
+        target: log odds of each record under the attacked model, (n,).
+        shadows: the same under each shadow model, (n_shadows, n).
+        inside: which records each shadow model was trained on, (n_shadows, n). Every record must be in at least two
+            shadow models and outside at least two.
+    """
+    ratio = np.zeros_like(target)
+    for sign, part in ((1, inside), (-1, ~inside)):
+        count = part.sum(axis=0)
+        mean = np.where(part, shadows, 0).sum(axis=0) / count
+        spread = np.where(part, shadows - mean, 0)
+        variance = max(float(np.vdot(spread, spread)) / (count.sum() - len(target)), LEAST_VARIANCE)
+        ratio -= sign * ((target - mean) ** 2 / variance + np.log(variance)) / 2
+    return ratio
+
+
+def complementary_halves(n_sets: int, n_units: int) -> NDArray[np.bool_]:
+    """Random halves of the rows or people, (n_sets, n_units), in complementary pairs; each is in exactly half of them.
+
+    The seed is fixed: membership in a shadow model need not be secret.
+    """
+    rng = np.random.default_rng(1)
+    halves = np.zeros((n_sets, n_units), dtype=bool)
+    for one in range(0, n_sets, 2):
+        halves[one, rng.permutation(n_units)[: n_units // 2]] = True
+        halves[one + 1] = ~halves[one]
+    return halves
+
 
 PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publish"
 
@@ -57,58 +193,54 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     _check(request)
     inputs = (*inputs_of(request.run), request.features, request.public)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
-        return _attack(request, progress)
+        run = RunFolder(request.run)
+        verified(run)
+        manifest = run.manifest
+        with open_features(features_of(run, request.features)) as features:
+            check_one_class(features, "attack")
+            check_test_rows(features, "an attack compares with private rows", private=True)
+            dataset = _private(features, run)
+            committed = private_mask(run, features)
+            members = np.ones(features.sizes["train"], dtype=bool) if dataset.keep is None else dataset.keep
+            if committed is not None and not np.array_equal(members, committed):
+                raise PrivacyError(
+                    f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"
+                )
+            compared = _compared(features, dataset)
+            if request.lira:
+                found, shadows = _lira(features, compared, run, request, progress), request.shadows or SHADOWS
+            else:
+                found, shadows = _threshold(compared, run, request.resamples), None
+        limit = limit_of(manifest)
+        result = {
+            "run": str(run.folder),
+            "manifest_digest": manifest.manifest_digest,
+            "method": manifest.method,
+            "attack": "lira" if request.lira else "threshold",
+            **_figures(found),
+            "tpr_limit_at_fpr": None if limit is None else _by_rate(limit(np.array(FALSE_POSITIVE_RATES)).tolist()),
+            "tpr_limit_from": None if limit is None else limit.source,
+            "compared": NOUNS[RECORD if compared.sizes is None else OWNER],
+            "members": compared.n_inside,
+            "non_members": compared.n_outside,
+            "confidence": CONFIDENCE,
+            "shadows": shadows,
+            "epsilon": manifest.epsilon,
+            "delta": manifest.delta,
+            "private_output": PRIVATE_OUTPUT,
+        }
+        out = request.out
+        if out is not None:
+            writing(out, lambda: write_json(out, result, private=True))
+        return result
 
 
-def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
-    run = RunFolder(request.run)
-    verified(run)
-    manifest = run.manifest
-    with open_features(features_of(run, request.features)) as features:
-        check_one_class(features, "attack")
-        check_test_rows(features, "an attack compares with private rows", private=True)
-        dataset = _private(features, run)
-        committed = private_mask(run, features)
-        members = np.ones(features.sizes["train"], dtype=bool) if dataset.keep is None else dataset.keep
-        if committed is not None and not np.array_equal(members, committed):
-            raise PrivacyError(
-                f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"
-            )
-        compared = _compared(features, dataset)
-        if request.lira:
-            found, shadows = _lira(features, compared, run, request, progress), request.shadows or SHADOWS
-        else:
-            found, shadows = _threshold(compared, run, request.resamples), None
-    limit = limit_of(manifest)
-    result = {
-        "run": str(run.folder),
-        "manifest_digest": manifest.manifest_digest,
-        "method": manifest.method,
-        "attack": "lira" if request.lira else "threshold",
-        **_figures(found),
-        "tpr_limit_at_fpr": None if limit is None else _by_rate(limit(np.array(FALSE_POSITIVE_RATES)).tolist()),
-        "tpr_limit_from": None if limit is None else limit.source,
-        "compared": compared.what,
-        "members": compared.n_inside,
-        "non_members": compared.n_outside,
-        "confidence": CONFIDENCE,
-        "shadows": shadows,
-        "epsilon": manifest.epsilon,
-        "delta": manifest.delta,
-        "private_output": PRIVATE_OUTPUT,
-    }
-    out = request.out
-    if out is not None:
-        writing(out, lambda: write_json(out, result, private=True))
-    return result
-
-
-def threshold_auc(features: FeatureReader, run: RunFolder, resamples: int = 0) -> dict[str, Any]:
+def threshold_auc(features: FeatureReader, run: RunFolder) -> dict[str, Any]:
     """The threshold attack on a run whose feature file is open: auc, auc_low, auc_high, tpr_at_fpr. Private.
 
     Only the number of rows is compared with the run. The caller has trained the run or called `verify_data`.
     """
-    return _figures(_threshold(_compared(features, _private(features, run)), run, resamples))
+    return _figures(_threshold(_compared(features, _private(features, run)), run, resamples=0))
 
 
 def _check(request: AttackRequest) -> None:
@@ -159,11 +291,6 @@ class _Compared:
     n_inside: int
     n_outside: int
     sizes: NDArray[np.int64] | None = None
-
-    @property
-    def what(self) -> str:
-        """What is compared, in a word."""
-        return NOUNS[RECORD if self.sizes is None else OWNER]
 
 
 def _compared(features: FeatureReader, dataset: Dataset) -> _Compared:

@@ -80,8 +80,7 @@ from linprobe.runs.figures import count_private
 from linprobe.runs.release_rules import SELECTION
 from linprobe.training.execute import Runtime, Trained, execute, released_histogram
 from linprobe.training.plan import Plan, make_settings, plan_run
-from linprobe.training.tune import chosen_run
-from linprobe.training.tuning import Selection, Tuning, selection_of
+from linprobe.training.tune import Selection, Tuning, chosen_run, selection_of
 
 COUNTS, TUNE, HISTOGRAM = "counts", "tune", "histogram"
 PARTS = ("training", COUNTS, TUNE, HISTOGRAM)

@@ -54,8 +54,7 @@ from linprobe.training.charge import BookFinder, book_of, preview
 from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines
 from linprobe.training.plan import make_settings, plan_facts, plan_run, refuse_other_encodings
 from linprobe.training.train import Ready, train_on
-from linprobe.training.tune import tune_on
-from linprobe.training.tuning import selection_of, settings_of
+from linprobe.training.tune import selection_of, settings_of, tune_on
 from linprobe.training.words import (
     DryRun,
     bytes_in_words,
@@ -148,7 +147,10 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
         digest = "" if further is None else unlabelled_group(further).digest()
         if request.unlabelled is not None:  # worker processes may have another working directory
             request = replace(request, unlabelled=request.unlabelled.absolute())
-        publics = {name: _public_digest(other) for name, other in others.items()}
+        publics = {}  # SHA-256 of the rows that a file provides as public rows
+        for name, other in others.items():
+            opened = _rows(stack, other)
+            publics[name] = opened.digest("public" if "public" in opened.sizes else "train")
         planned = plan_runs(request, publics, reader.sizes, digest)
         if any(run.spends for run in planned):
             check_unit(reader, request.unit)
@@ -193,21 +195,13 @@ def _unlabelled(stack: ExitStack, path: Path | None) -> FeatureReader | None:
     return None if path is None else stack.enter_context(open_features(path, labelled=False))
 
 
-def _public_digest(features: Features) -> str:
-    """SHA-256 of the rows that a file provides as public rows."""
-    with ExitStack() as stack:
-        opened = _rows(stack, features)
-        return opened.digest("public" if "public" in opened.sizes else "train")
-
-
 def _train(run: Planned, features: Features, other: Features) -> Path:
     """Train a planned run; returns its folder.
 
     Raises UsageError: another process has finished the same run. LinprobeError: training failed.
     """
     with ExitStack() as stack:
-        other = None if run.request.public is None else _rows(stack, other)
-        ready = Ready(run.request, _rows(stack, features), other, _unlabelled(stack, run.request.unlabelled))
+        ready = _ready(run, features, other, stack)
         try:
             if run.tuning is None:
                 train_on(ready, make_settings(run.request, ready.method), Silent())
@@ -293,17 +287,9 @@ def _written(
         marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
         write_csv(out / "private_attacks.csv", marked, private=True)
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
-    composed = folder.composed(request.delta)
-    folder.finish({"composed": composed, **guessing, "summary": summary, "runs": runs})
-    return {
-        "out": str(out),
-        "composed": composed,
-        **guessing,
-        "summary": summary,
-        "runs": runs,
-        **attacked,
-        "figures": [] if figure is None else [str(figure)],
-    }
+    found = {"composed": folder.composed(request.delta), **guessing, "summary": summary, "runs": runs}
+    folder.finish(found)
+    return {"out": str(out), **found, **attacked, "figures": [] if figure is None else [str(figure)]}
 
 
 def _run_row(run: Planned, manifest: Manifest, result: Result) -> dict[str, Any]:
@@ -367,7 +353,8 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
                 groups.setdefault((run.row, run.setting, run.request.epsilon), []).append(run)
         with ExitStack() as stack:
             previews = [_preview(found, runs[0], stack) for runs in groups.values()]
-            first = _ready(found, found.planned[0], stack)
+            start = found.planned[0]
+            first = _ready(start, found.reader, found.others.get(start.setting.public), stack)
             about = rows_facts(first, first.dataset())
         warnings = _warnings([run for runs in groups.values() for run in runs], found)
         for warning in warnings:
@@ -408,13 +395,13 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         return DryRun(facts, [*lines, *written(f"{request.folder}: a folder for each run, tables, figures", book=book)])
 
 
-def _ready(found: _Comparison, run: Planned, stack: ExitStack) -> Ready:
-    other = None if run.request.public is None else _rows(stack, found.others.get(run.setting.public))
-    return Ready(run.request, found.reader, other, _unlabelled(stack, run.request.unlabelled))
+def _ready(run: Planned, features: Features, other: Features, stack: ExitStack) -> Ready:
+    other = None if run.request.public is None else _rows(stack, other)
+    return Ready(run.request, _rows(stack, features), other, _unlabelled(stack, run.request.unlabelled))
 
 
 def _preview(found: _Comparison, run: Planned, stack: ExitStack) -> Preview:
-    ready = _ready(found, run, stack)
+    ready = _ready(run, found.reader, found.others.get(run.setting.public), stack)
     dataset = ready.dataset()
     dataset.check()
     if run.tuning is None:

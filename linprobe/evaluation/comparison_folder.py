@@ -161,7 +161,10 @@ def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
     if is_new and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and holds no comparison; give --out a new folder, or an earlier comparison")
     if not is_new:
-        theirs = _read_stated(stated)
+        try:
+            theirs = dict(json.loads(read_text(stated))["of"])
+        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+            raise DataError(f"{stated} cannot be read ({error}); give --out a new folder") from None
         if theirs != of:
             shown = [
                 f"{one.get('features')} at delta {one.get('delta')} for unit {one.get('unit', RECORD)}"
@@ -198,13 +201,6 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
         finally:
             if is_new and not any((out / RUNS).iterdir()):
                 shutil.rmtree(out, ignore_errors=True)  # no run was finished
-
-
-def _read_stated(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(read_text(path))["of"])
-    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read ({error}); give --out a new folder") from None
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

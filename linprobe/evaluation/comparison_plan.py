@@ -21,7 +21,7 @@ from linprobe.options.requests import COMPARED, CompareRequest, TrainRequest, na
 from linprobe.reporting.comparison import Setting
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.plan import make_settings, method_options
-from linprobe.training.tuning import Tuning, option_kinds, settings_of, typed
+from linprobe.training.tune import Tuning, option_kinds, settings_of, typed
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"

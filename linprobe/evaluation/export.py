@@ -102,7 +102,11 @@ def onnx_bytes(probe: Probe) -> bytes:
     from onnx import TensorProto, checker, helper
 
     graph, n_classes = _Graph(), len(probe.class_names)
-    unit = _unit_rows(graph)
+    largest = graph.add("ReduceMax", graph.add("Abs", "features"), axes=[-1], keepdims=1)
+    least = graph.constant("least_normal", np.finfo(np.float32).tiny)
+    scaled = graph.add("Div", "features", graph.add("Max", largest, least))
+    norm = graph.add("ReduceL2", scaled, axes=[-1], keepdims=1)
+    unit = graph.add("Div", scaled, graph.add("Max", norm, graph.constant("one", np.float32(1))))  # a zero row stays
     scores = graph.add("MatMul", unit, graph.constant("weights", probe.weights))
     bias = probe.bias[:, None] if probe.votes else probe.bias
     scores = graph.add("Add", scores, graph.constant("bias", bias))
@@ -130,15 +134,6 @@ def onnx_bytes(probe: Probe) -> bytes:
     helper.set_model_props(model, probe.note)
     checker.check_model(model, full_check=True)
     return bytes(model.SerializeToString())
-
-
-def _unit_rows(graph: _Graph) -> str:
-    """Rows of norm 1 from `features`; a zero row stays zero."""
-    largest = graph.add("ReduceMax", graph.add("Abs", "features"), axes=[-1], keepdims=1)
-    least = graph.constant("least_normal", np.finfo(np.float32).tiny)
-    scaled = graph.add("Div", "features", graph.add("Max", largest, least))
-    norm = graph.add("ReduceL2", scaled, axes=[-1], keepdims=1)
-    return graph.add("Div", scaled, graph.add("Max", norm, graph.constant("one", np.float32(1))))
 
 
 def _votes(graph: _Graph, shares: str, n_voters: int, n_classes: int) -> str:

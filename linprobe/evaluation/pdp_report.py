@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from linprobe import atomic_files
 from linprobe.accounting.accountants import gaussian_figures
-from linprobe.accounting.book import Spending
 from linprobe.accounting.calibrate import calibrate, check_epsilon
 from linprobe.accounting.events import OWNER, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import NOUNS, rounded_up
@@ -60,25 +59,6 @@ from linprobe.training.words import DryRun, Lines, listed, together_facts, toget
 FILE = "published_histogram_{}.json"
 SUFFIX = ".published-{}"
 HOST, ARITHMETIC = "cpu", "arithmetic"
-
-
-@dataclass(frozen=True)
-class Publication:
-    """What publishing a histogram would do.
-
-    Attributes:
-        out: the run that would be made. file: the histogram in it. signed: whether the run would be signed.
-        noise_std: of each of the counts. epsilon_after: of the run with the histogram.
-        book: that would be charged. spent: by all runs of the book with the histogram.
-    """
-
-    out: Path
-    file: Path
-    signed: bool
-    noise_std: float
-    epsilon_after: float
-    book: Path
-    spent: Spending
 
 
 def publish(
@@ -124,19 +104,6 @@ def publish(
         }
         write_derived(folder, run, updated, {name: json_text(histogram).encode()}, key)
     return histogram, updated
-
-
-def preview_publication(run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None) -> Publication:
-    """What `publish` would charge and write; nothing is drawn, charged or written.
-
-    Raises LinprobeError: as `publish`.
-    """
-    key = signing_key(run, sign)
-    events, planned = _planned(run, epsilon)
-    out, name = _place(run)
-    path, spent = preview_histogram(run, grouped(events), planned, book)
-    epsilon_after = accountant_of(run.manifest).epsilon([*grouped(events), planned], run.manifest.bound[1])
-    return Publication(out, out / name, key is not None, planned.noise_multiplier, epsilon_after, path, spent)
 
 
 def _planned(run: RunFolder, epsilon: float) -> tuple[list[GaussianEvent], Releases]:
@@ -275,7 +242,25 @@ def pdp_report(request: PdpReportRequest) -> PdpReport:
     PrivacyError: a histogram of a run that is not private.
     """
     with _checked_files(request):
-        return _pdp_report(request)
+        run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
+        (ids, losses), manifest = _losses(run), run.manifest
+        if request.publish_epsilon is not None:
+            published, manifest = publish(run, request.publish_epsilon, request.sign, request.book)
+        # a published histogram costs every record the same
+        losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))
+        worst, delta = manifest.bound
+        epsilons = losses.epsilon(delta, worst)
+        title, column = f"{manifest.method} on {name_of(Path(manifest.features))}", "epsilon"
+        if not manifest.private:
+            title, column = f"{title}, NOT PRIVATE (seeded)", "epsilon_if_seed_were_secret"
+        if csv is not None:
+            lines = (
+                {"id": name, column: rounded_up(value)} for name, value in zip(ids, epsilons.tolist(), strict=True)
+            )
+            writing(csv, lambda: atomic_files.write_csv(csv, lines, private=True))
+        if plot is not None:
+            writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, title, NOUNS[manifest.unit]))
+        return PdpReport(_report(epsilons, manifest), sparkline(epsilons, worst), published)
 
 
 def dry_run_of_report(request: PdpReportRequest) -> DryRun:
@@ -289,41 +274,38 @@ def dry_run_of_report(request: PdpReportRequest) -> DryRun:
     with _checked_files(request):
         run = _loaded(request.run)
         ids, _ = _losses(run)
-        planned = None
+        (epsilon, delta), noun = run.manifest.bound, NOUNS[run.manifest.unit]
+        book = spent = None
         if request.publish_epsilon is not None:
-            planned = preview_publication(run, request.publish_epsilon, request.sign, request.book)
-    (epsilon, delta), noun = run.manifest.bound, NOUNS[run.manifest.unit]
+            key = signing_key(run, request.sign)
+            events, planned = _planned(run, request.publish_epsilon)
+            out, name = _place(run)
+            book, spent = preview_histogram(run, grouped(events), planned, request.book)
     private_files = [str(path) for path in (request.csv, request.plot) if path is not None]
-    facts = {
+    facts: dict[str, Any] = {
         "run": str(request.run),
         "records": len(ids),
         "epsilon": epsilon if run.manifest.private else None,
         "delta": delta,
         "publish_epsilon": request.publish_epsilon,
         "private_files": private_files,
-        "together": together_facts(None if planned is None else planned.spent),
-        "book": None if planned is None else str(planned.book),
+        "together": together_facts(spent),
+        "book": None if book is None else str(book),
     }
     lines: Lines = [("reads", f"{request.run}: losses of {len(ids):,} private {noun}")]
     writes = [f"{path}: private" for path in private_files]
-    if planned is None:
+    if book is None:
         lines.append(("spends", "nothing; the report is private"))
         return DryRun(facts, [*lines, *listed("writes", writes or ["nothing; the report goes to stdout"])])
-    facts |= {
-        "noise_std": planned.noise_std,
-        "epsilon_after": planned.epsilon_after,
-        "file": str(planned.file),
-        "signed": planned.signed,
-    }
-    after = rounded_up(planned.epsilon_after)
+    std, after = planned.noise_multiplier, accountant_of(run.manifest).epsilon([*grouped(events), planned], delta)
+    facts |= {"noise_std": std, "epsilon_after": after, "file": str(out / name), "signed": key is not None}
     lines += [
         ("spends", f"epsilon {request.publish_epsilon:g} at delta {rounded_up(delta)}"),
-        ("", f"{HISTOGRAM_BINS} counts of {noun}, each with noise of standard deviation {planned.noise_std:.4g}"),
-        ("states", f"epsilon {after} of the new run, where {request.run} states {rounded_up(epsilon)}"),
-        *together_line(planned.spent),
+        ("", f"{HISTOGRAM_BINS} counts of {noun}, each with noise of standard deviation {std:.4g}"),
+        ("states", f"epsilon {rounded_up(after)} of the new run, where {request.run} states {rounded_up(epsilon)}"),
+        *together_line(spent),
     ]
-    made = f"{planned.out}: the run with {planned.file.name}, which may be published"
-    return DryRun(facts, [*lines, *written(made, *writes, book=planned.book)])
+    return DryRun(facts, [*lines, *written(f"{out}: the run with {name}, which may be published", *writes, book=book)])
 
 
 def _checked_files(request: PdpReportRequest) -> AbstractContextManager[None]:
@@ -336,25 +318,6 @@ def _checked_files(request: PdpReportRequest) -> AbstractContextManager[None]:
         raise UsageError("option --sign does nothing without --publish-epsilon; leave it out")
     inputs = (*inputs_of(request.run), request.sign, request.book)
     return new_files({"--csv": request.csv, "--plot": request.plot}, inputs=inputs, overwrite=request.overwrite)
-
-
-def _pdp_report(request: PdpReportRequest) -> PdpReport:
-    run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
-    (ids, losses), manifest = _losses(run), run.manifest
-    if request.publish_epsilon is not None:
-        published, manifest = publish(run, request.publish_epsilon, request.sign, request.book)
-    # a published histogram costs every record the same
-    losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))
-    worst, delta = manifest.bound
-    epsilons = losses.epsilon(delta, worst)
-    title, column = f"{manifest.method} on {name_of(Path(manifest.features))}", "epsilon"
-    if not manifest.private:
-        title, column = f"{title}, NOT PRIVATE (seeded)", "epsilon_if_seed_were_secret"
-    if csv is not None:
-        writing(csv, lambda: _write_csv(csv, ids, epsilons, column))
-    if plot is not None:
-        writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, title, NOUNS[manifest.unit]))
-    return PdpReport(_report(epsilons, manifest), sparkline(epsilons, worst), published)
 
 
 def _loaded(folder: Path) -> RunFolder:
@@ -413,9 +376,3 @@ def sparkline(epsilons: NDArray[np.float64], epsilon: float, width: int = 60) ->
         return ""
     heights = np.quantile(epsilons, (np.arange(width) + 0.5) / width) / epsilon
     return "".join(SPARK[min(len(SPARK) - 1, int(height * len(SPARK)))] for height in heights)
-
-
-def _write_csv(path: Path, ids: list[str], epsilons: NDArray[np.float64], column: str) -> None:
-    """Write one line per record, its id and, under the name `column`, its epsilon, rounded up; mode 0600."""
-    figures = zip(ids, epsilons.tolist(), strict=True)
-    atomic_files.write_csv(path, ({"id": name, column: rounded_up(value)} for name, value in figures), private=True)

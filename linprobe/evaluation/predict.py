@@ -23,7 +23,8 @@ from linprobe.data.row_weights import shares_given
 from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
-from linprobe.runs import run_folder
+from linprobe.options.requests import EvaluateRequest
+from linprobe.runs import matching, run_folder
 from linprobe.runs.figures import (
     class_figures,
     class_scores,
@@ -34,15 +35,6 @@ from linprobe.runs.figures import (
     probabilities,
 )
 from linprobe.runs.manifest import TRAINED, UNIFORM
-from linprobe.runs.matching import (
-    check_fits,
-    check_made_alike,
-    check_width,
-    features_of,
-    how_to_make,
-    refuse_private_as_public,
-    refuse_private_rows,
-)
 from linprobe.runs.refined_weights import gathered, refined_weights
 from linprobe.runs.refinement import kept_shares, known_of, refuse_unrefinable
 from linprobe.training.charge import refuse_private_in_books
@@ -84,7 +76,7 @@ def predict_rows(
     answers = run.class_names if run.task == MULTILABEL else ["label", "score"]
     yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
     if features.is_dir():
-        raise DataError(f"{features} is a folder, and predict takes rows; {how_to_make(run, features)}")
+        raise DataError(f"{features} is a folder, and predict takes rows; {matching.how_to_make(run, features)}")
     if features.suffix == ".npy":
         array = open_array(features)
         if array.dtype.kind not in "fiub":
@@ -94,8 +86,8 @@ def predict_rows(
                 f"{features} has shape {array.shape}; allowed: (rows, {run.weights.shape[-2]}), the features of this "
                 "run; save the array with a row for each record"
             )
-        check_made_alike(run, features, {}, progress)
-        check_width(run, array.shape[1], features)
+        matching.check_made_alike(run, features, {}, progress)
+        matching.check_width(run, array.shape[1], features)
         ids: Iterator[str] = (str(row) for row in range(len(array)))
 
         def parts() -> Iterator[NDArray[np.floating]]:
@@ -113,8 +105,8 @@ def predict_rows(
             raise UsageError(
                 f"group is {group!r}; allowed for {features}: {allowed}; give --group {next(iter(opened.sizes))}"
             )
-        check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
-        check_width(run, opened.n_features, features)
+        matching.check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
+        matching.check_width(run, opened.n_features, features)
 
         def blocks() -> Iterator[NDArray[np.floating]]:
             return _finite((x for x, _ in opened.blocks(group)), features)
@@ -202,20 +194,9 @@ def _predicted(
             yield next(ids), names[index], value, *line
 
 
-def evaluate_run(
-    folder: Path,
-    features: Path | None,
-    progress: Progress,
-    *,
-    allow_other: bool = False,
-    calibrate: Path | None = None,
-    prior: str | None = None,
-) -> dict[str, Any]:
+def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
     """Metrics of a run on the test rows of a feature file, with a note if it is no better than the majority class.
 
-    Args:
-        allow_other: score rows that were extracted with other settings than the run's rows; a note says so.
-        calibrate: feature file whose public rows give the temperature. prior: as in `bias_for`.
     Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`; for a run with class counts,
         by_prior: test_accuracy and balanced_accuracy for the class shares of training, `train`, and for equal ones,
         `uniform`.
@@ -223,14 +204,14 @@ def evaluate_run(
     the file has other classes or another number of features than the run, rows made otherwise, no test rows, or test
     rows or people that the run was trained on. PrivacyError: its test rows are private.
     """
-    run = run_folder.read_run(folder)
-    bias = bias_for(run, prior)
-    temperature = temperature_of(run, calibrate, progress, bias, allow_other=allow_other)
-    with open_features(features_of(run, features), progress=progress) as opened:
-        check_fits(run, opened, progress, allow_other=allow_other)
+    run, allow_other = run_folder.read_run(request.run), request.allow_other_features
+    bias = bias_for(run, request.prior)
+    temperature = temperature_of(run, request.calibrate, progress, bias, allow_other=allow_other)
+    with open_features(matching.features_of(run, request.features), progress=progress) as opened:
+        matching.check_fits(run, opened, progress, allow_other=allow_other)
         check_test_rows(opened, "accuracy is measured on")
-        if features is not None:
-            refuse_private_rows(run, opened, progress)
+        if request.features is not None:
+            matching.refuse_private_rows(run, opened, progress)
         given = (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
         figures = figures_by_task(run.task, *given, bias, run.class_names, temperature=temperature)
         by_prior: dict[str, Any] = {}
@@ -244,7 +225,7 @@ def evaluate_run(
     no_better = no_better_than_guessing(figures)
     if no_better is not None:
         progress.note(no_better)
-    return {"run": str(folder), "temperature": temperature, **by_prior, **figures}
+    return {"run": str(request.run), "temperature": temperature, **by_prior, **figures}
 
 
 def bias_for(run: run_folder.RunFolder, prior: str | None) -> NDArray[np.float32]:
@@ -314,10 +295,10 @@ def temperature_of(
                 f"{public} has no public rows, and a temperature from other rows would leak; give a feature file with "
                 "the group public"
             )
-        check_fits(run, opened, progress, allow_other=allow_other)
+        matching.check_fits(run, opened, progress, allow_other=allow_other)
         seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
-            refuse_private_as_public(run, opened, "a temperature", progress)
+            matching.refuse_private_as_public(run, opened, "a temperature", progress)
             refuse_private_in_books([GroupRows(opened, "public")])
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias if bias is None else bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")

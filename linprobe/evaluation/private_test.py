@@ -51,14 +51,7 @@ def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str
     unused = [flag for flag, value in only.items() if value is not None]
     if unused:
         raise UsageError(f"{unused[0]} does nothing without --epsilon; give --epsilon E, or leave it out")
-    return evaluate_run(
-        request.run,
-        request.features,
-        progress,
-        allow_other=request.allow_other_features,
-        calibrate=request.calibrate,
-        prior=request.prior,
-    )
+    return evaluate_run(request, progress)
 
 
 def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
@@ -136,7 +129,11 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
     with open_features(features_of(run, request.features), progress=progress) as features:
         _check(run, features, request, progress)
         unit = _unit_of(features, request.unit)
-        delta, n_test = _delta(run, request.delta), test_units(features, unit)
+        delta, n_test = run.manifest.delta if request.delta is None else request.delta, test_units(features, unit)
+        if delta is None:
+            raise UsageError(
+                f"run {run.folder} has no delta of its own; give --delta, below 1 / the number of test rows"
+            )
         yield (
             run,
             features,
@@ -176,11 +173,3 @@ def _unit_of(features: FeatureReader, unit: str | None) -> str:
         f"unit is {unit}, and {features.path} {problem}; allowed: {f'{OWNER} or {RECORD}' if owned else RECORD}; "
         f"give --unit {OWNER if owned else RECORD}"
     )
-
-
-def _delta(run: RunFolder, given: float | None) -> float:
-    """Delta of the release: `given`, or the delta of the run."""
-    delta = run.manifest.delta if given is None else given
-    if delta is None:
-        raise UsageError(f"run {run.folder} has no delta of its own; give --delta, below 1 / the number of test rows")
-    return delta

@@ -101,11 +101,6 @@ def _checked(request: ReleaseRequest) -> _Parts:
             "method and without a seed"
         )
     _refuse_private_files(run)
-    return _parts(run, request)
-
-
-def _parts(run: RunFolder, request: ReleaseRequest) -> _Parts:
-    """The parts of the release of a run that may leave. Raises as `release`."""
     listed = list(run.manifest.files)
     signed, has_pages = SIGNATURE in run.names, CARD in listed
     if has_pages and not _words_of(request) and request.sign is None:

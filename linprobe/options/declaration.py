@@ -8,7 +8,7 @@ The fields of a `Request` are the options of a command; `linprobe.cli` makes the
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from math import inf
 from numbers import Real
 from types import NoneType, UnionType
@@ -214,7 +214,12 @@ _DECLARED: dict[type[Any], Mapping[str, Option]] = {}
 def declared(group: type[Any]) -> Mapping[str, Option]:
     """The options that a dataclass declares or inherits, by name."""
     if group not in _DECLARED:
-        _DECLARED[group] = {one.name: _option(group, one) for one in fields(group)}
+        found = {}
+        for one in fields(group):
+            kind, words, optional, several = _parsed(one.type)
+            parsed = {"kind": kind, "words": words, "optional": optional, "several": several}
+            found[one.name] = Option(name=one.name, default=one.default, **parsed, **_metadata(group, one.name))
+        _DECLARED[group] = found
     return _DECLARED[group]
 
 
@@ -227,14 +232,6 @@ def check_declared(group: type[Any], values: object) -> None:
 def by_parameter(*groups: type[Any]) -> dict[str, Option]:
     """The options of several groups, by their names on the command line."""
     return {one.parameter: one for group in groups for one in declared(group).values()}
-
-
-def _option(group: type[Any], one: Field[Any]) -> Option:
-    kind, words, optional, several = _parsed(one.type)
-    stated = _metadata(group, one.name)
-    return Option(
-        name=one.name, kind=kind, words=words, optional=optional, several=several, default=one.default, **stated
-    )
 
 
 def _metadata(group: type, name: str) -> Mapping[str, Any]:

@@ -197,11 +197,14 @@ def _limits(manifest: Manifest, limit: AttackLimit) -> dict[str, Any]:
         f"The guarantee allows at most {points}. Guessing finds the share that it names by mistake. Logarithmic axes."
     )
     epsilon, delta = manifest.bound
+    # the largest share of right guesses whether a record was in the data, at even odds: Phi(mu / 2), or by pairs
+    pairs = _right_guesses_at(limit.epsilons, limit.deltas)
+    guesses = pairs.min() if limit.mu is None else ndtr(limit.mu / 2)
     return {
         "factor": rounded_up(math.exp(min(epsilon, LARGEST_EXPONENT)), 4),
         "once_in": math.floor(1 / delta + 1e-6) if delta else None,
         "chance": 1 / (1 + math.exp(-epsilon)),
-        "guesses": _right_guesses(limit),
+        "guesses": float(guesses),
         "guesses_of_any": float(_right_guesses_at(epsilon, delta)),
         "rows": [(_percent(rate), most, _percent(rate)) for rate, most in allowed.items()],
         "source": limit.source,
@@ -209,15 +212,8 @@ def _limits(manifest: Manifest, limit: AttackLimit) -> dict[str, Any]:
     }
 
 
-def _right_guesses(limit: AttackLimit) -> float:
-    """The largest share of right guesses whether a record was in the data, at even odds: Phi(mu / 2), or by pairs."""
-    if limit.mu is not None:
-        return float(ndtr(limit.mu / 2))
-    return float(_right_guesses_at(limit.epsilons, limit.deltas).min())
-
-
 def _right_guesses_at(epsilon: Any, delta: Any) -> Any:
-    """(e^epsilon + delta) / (1 + e^epsilon): the same from a pair alone (Kairouz, Oh, Viswanath 2015)."""
+    """(e^epsilon + delta) / (1 + e^epsilon): right guesses by a pair alone (Kairouz, Oh, Viswanath 2015)."""
     return expit(epsilon) + delta * expit(-epsilon)
 
 
@@ -300,7 +296,8 @@ def attack_limit_drawing(limit: Callable[[float], float], description: str) -> s
     """
     bottom = 250
     label = "Members an attacker can find, against records named by mistake"
-    svg = _drawing(label, description, height=295)
+    svg = Element("svg", {"viewBox": f"0 0 {WIDTH} 295", "role": "img", "aria-label": f"{label}. {description}"})
+    SubElement(svg, "title").text, SubElement(svg, "desc").text = label, description
 
     def place(fpr: float, tpr: float) -> Point:
         across, up = (1 + math.log10(max(value, LEAST_RATE)) / 3 for value in (fpr, tpr))
@@ -315,20 +312,14 @@ def attack_limit_drawing(limit: Callable[[float], float], description: str) -> s
     for rate, words in ((0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")):
         _text(svg, place(rate, 1)[0], bottom + 17, words, "end" if rate == 1 else "middle")
         _text(svg, LEFT - 6, place(LEAST_RATE, rate)[1] + 4, words, "end")
-    _axis_names(svg, bottom, "named by mistake (false positives)", "members found")
+    _text(svg, (LEFT + RIGHT) / 2, bottom + 36, "named by mistake (false positives)", "middle")
+    middle = (TOP + bottom) / 2
+    _text(svg, 12, middle, "members found", "middle", transform=f"rotate(-90 12 {middle})")
     (x, y), low = place(NAMED_AT, limit(NAMED_AT)), place(NAMED_AT, NAMED_AT)
     above = y > TOP + 22
     _text(svg, x - 8 if above else x + 8, y - 6 if above else y + 18, "guarantee’s limit", "end" if above else "start")
     _text(svg, low[0] + 8, low[1] + 12, "guessing")
     return tostring(svg, encoding="unicode", short_empty_elements=False)
-
-
-def _drawing(label: str, description: str, height: int) -> Element:
-    box = {"viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": f"{label}. {description}"}
-    svg = Element("svg", box)
-    SubElement(svg, "title").text = label
-    SubElement(svg, "desc").text = description
-    return svg
 
 
 def _text(svg: Element, x: float, y: float, words: str, anchor: str = "start", **more: str) -> None:
@@ -337,9 +328,3 @@ def _text(svg: Element, x: float, y: float, words: str, anchor: str = "start", *
 
 def _path(svg: Element, points: Iterable[Point], kind: str) -> None:
     SubElement(svg, "path", {"d": "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points), "class": kind})
-
-
-def _axis_names(svg: Element, bottom: float, across: str, up: str) -> None:
-    _text(svg, (LEFT + RIGHT) / 2, bottom + 36, across, "middle")
-    middle = (TOP + bottom) / 2
-    _text(svg, 12, middle, up, "middle", transform=f"rotate(-90 12 {middle})")

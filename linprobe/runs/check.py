@@ -21,16 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from linprobe import __version__
-from linprobe.accounting.accountants import (
-    AUTODP,
-    GAUSSIAN,
-    GOOGLE,
-    PLD,
-    RENYI,
-    Accountant,
-    gaussian_figures,
-    third_opinion,
-)
+from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import INHERITED, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
@@ -177,12 +168,12 @@ class _Cost:
     epsilon: float
     cross_check: float
     checker: str
-    judge: Accountant
+    judge: accountants.Accountant
     agrees: Callable[[float, float], bool]
     guarantee: str
     figures: dict[str, float | None]
     releases: int
-    opinions: dict[Accountant, float]
+    opinions: dict[accountants.Accountant, float]
 
 
 def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> _Cost:
@@ -192,7 +183,7 @@ def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> _Cost:
         raise PrivacyError(
             "the ledger holds sampled releases, which the manifest's accountant does not cover; do not trust it"
         )
-    opinion = third_opinion(accountant, releases, delta)
+    opinion = accountants.third_opinion(accountant, releases, delta)
     return _Cost(
         accountant.epsilon(releases, delta),
         accountant.cross_check.epsilon(releases, delta),
@@ -200,7 +191,7 @@ def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> _Cost:
         accountant,
         accountant.agrees,
         guarantee_text(stated, delta, releases, insecure=not manifest.private, unit=manifest.unit),
-        gaussian_figures(releases),
+        accountants.gaussian_figures(releases),
         len(events),
         {} if opinion is None else dict([opinion]),
     )
@@ -213,8 +204,8 @@ def _cost_of_selection(manifest: Manifest, selection: SelectionEvent) -> _Cost:
         selection_epsilon(selection, delta, accountant_of(manifest)),
         selection_cross_check(selection, delta),
         SELECTION_CROSS_CHECK,
-        PLD,
-        RENYI.agrees,  # both figures are upper bounds, as for sampled sums
+        accountants.PLD,
+        accountants.RENYI.agrees,  # both figures are upper bounds, as for sampled sums
         selected_guarantee(stated, delta, manifest.unit),
         {"gdp_mu": None, "zcdp_rho": None},
         1,
@@ -259,7 +250,7 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: Sele
         raise PrivacyError(
             f"epsilon {rounded_up(stated, 9)} is above the target, {manifest.epsilon_target:.9g}; do not trust it"
         )
-    by_autodp, by_google = cost.opinions.get(AUTODP), cost.opinions.get(GOOGLE)
+    by_autodp, by_google = cost.opinions.get(accountants.AUTODP), cost.opinions.get(accountants.GOOGLE)
     return Recomputed(cost.epsilon, cost.cross_check, by_autodp, by_google, **cost.figures, releases=cost.releases)
 
 
@@ -331,16 +322,6 @@ def refuse_interrupted(run: RunFolder) -> None:
         )
 
 
-def _check_unit(manifest: Manifest) -> None:
-    """PrivacyError if unit, adjacency and number of units contradict each other."""
-    n_units = manifest.n_private if manifest.n_units is None else manifest.n_units
-    if manifest.adjacency != ADJACENCIES[manifest.unit] or n_units != manifest.n_private:
-        raise PrivacyError(
-            f"the manifest's unit {manifest.unit!r}, its adjacency and its numbers {n_units} and {manifest.n_private} "
-            f"of private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
-        )
-
-
 def _check_seed(manifest: Manifest) -> None:
     """Compare the four places that say where the key of the noise came from."""
     seed = manifest.options.get("insecure_seed")
@@ -352,14 +333,15 @@ def _check_seed(manifest: Manifest) -> None:
         )
 
 
-def _steps_of(manifest: Manifest) -> tuple[object, ...]:
-    return GRADIENT, manifest.noise_multiplier, manifest.sampling_rate, manifest.steps
+def _steps_of(manifest: Manifest) -> Releases:
+    stated = manifest.noise_multiplier, manifest.sampling_rate, manifest.steps
+    return Releases(GRADIENT, *stated)  # type: ignore[arg-type]  # not None beside an accountant
 
 
 def _check_releases(manifest: Manifest, events: list[GaussianEvent], releases: Sequence[Releases]) -> None:
     """Compare the steps, the published histograms and the list of releases with the ledger."""
     steps = [release for release in releases if release.purpose == GRADIENT]
-    claimed = [Releases(*_steps_of(manifest))]  # type: ignore[arg-type]  # not None beside an accountant
+    claimed = [_steps_of(manifest)]
     if steps != claimed:
         raise PrivacyError(
             f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}; do not trust it"
@@ -384,7 +366,7 @@ def _check_selection(manifest: Manifest, selection: SelectionEvent) -> None:
     if not manifest.private:
         raise PrivacyError("the manifest says that a run of tune --grid is not private; such runs are; do not trust it")
     unexpected = {name: value for name in ("releases", "published") if (value := getattr(manifest, name))}
-    steps = Releases(*_steps_of(manifest))  # type: ignore[arg-type]
+    steps = _steps_of(manifest)
     if unexpected or not any(steps in run for run in selection.runs):
         raise PrivacyError(
             f"the manifest states {unexpected or steps}, which no run of the ledger has; do not trust it"
@@ -397,8 +379,17 @@ def _check_derived(manifest: Manifest) -> None:
     if method is None:
         raise PrivacyError(f"method {manifest.method!r} is not known; do not trust it")
     _same(manifest, "paper", method.paper)
-    _check_unit(manifest)
-    _check_task(manifest, method)
+    n_units = manifest.n_private if manifest.n_units is None else manifest.n_units
+    if manifest.adjacency != ADJACENCIES[manifest.unit] or n_units != manifest.n_private:
+        raise PrivacyError(
+            f"the manifest's unit {manifest.unit!r}, its adjacency and its numbers {n_units} and {manifest.n_private} "
+            f"of private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
+        )
+    if manifest.several_labels and not method.several_labels:
+        raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")
+    for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
+        if getattr(manifest, key) is not None:
+            raise PrivacyError(f"{key} is {getattr(manifest, key)}, and task {manifest.task} has none; do not trust it")
     _check_noise(manifest)
     _check_refined(manifest, method)
     check_purposes(manifest, manifest.selection)
@@ -410,15 +401,6 @@ def _check_derived(manifest: Manifest) -> None:
         datetime.fromisoformat(manifest.created)
     except ValueError:
         raise PrivacyError(f"created is {manifest.created[:40]!r}, which is no time; do not trust it") from None
-
-
-def _check_task(manifest: Manifest, method: Method) -> None:
-    """PrivacyError for a task that the method does not train, or for a key of the other task."""
-    if manifest.several_labels and not method.several_labels:
-        raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")
-    for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
-        if getattr(manifest, key) is not None:
-            raise PrivacyError(f"{key} is {getattr(manifest, key)}, and task {manifest.task} has none; do not trust it")
 
 
 def _check_noise(manifest: Manifest) -> None:
@@ -434,7 +416,7 @@ def _check_noise(manifest: Manifest) -> None:
         _same(manifest, "noise_source", "none drawn")
         return
     _same(manifest, "mechanism", texts[0])
-    if (accountant_of(manifest), manifest.cross_check) != (GAUSSIAN, EARLIER_CROSS_CHECK):
+    if (accountant_of(manifest), manifest.cross_check) != (accountants.GAUSSIAN, EARLIER_CROSS_CHECK):
         _same(manifest, "cross_check", texts[1])
     if manifest.private:
         _same(manifest, "epsilon_if_seed_were_secret", None)
@@ -488,10 +470,12 @@ def _check_noisy_test(manifest: Manifest) -> None:
     for key, value in vars(
         noisy_accuracy(tested, _noisy_scores(manifest), manifest.n_test, manifest.class_names)
     ).items():
-        if not _agree(key, getattr(manifest, key), value):
+        stated = getattr(manifest, key)
+        # an AUROC is a sum, which another machine may add in another order
+        sums = key in ("test_macro_auroc", "test_macro_auroc_std") and None not in (stated, value)
+        if stated != value and not (sums and math.isclose(stated, value, abs_tol=1e-9)):
             raise PrivacyError(
-                f"{key} follows from test_counts as {value}, the manifest says {getattr(manifest, key)}; do not trust "
-                "it"
+                f"{key} follows from test_counts as {value}, the manifest says {stated}; do not trust it"
             )
 
 
@@ -504,12 +488,6 @@ def _noisy_scores(manifest: Manifest) -> NoisyScores | None:
     if release is None or sizes != [[BINS] * 2] * n_histograms(manifest.n_classes):
         raise PrivacyError("test_scores belong to no release of scores on private test rows; do not trust it")
     return NoisyScores.of(np.array(manifest.test_scores), release.noise_multiplier)
-
-
-def _agree(key: str, stated: Any, found: Any) -> bool:
-    """Equal; an AUROC is a sum, which another machine may add in another order."""
-    sums = key in ("test_macro_auroc", "test_macro_auroc_std") and None not in (stated, found)
-    return math.isclose(stated, found, abs_tol=1e-9) if sums else bool(stated == found)
 
 
 NOISE_OF_FIGURES = ("test_accuracy_std", "test_balanced_accuracy_std", "test_macro_auroc_std")

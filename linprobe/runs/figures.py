@@ -180,31 +180,22 @@ def _people(blocks: RawBlocks, bounds: Bounds) -> RawBlocks:
 def count_private(
     weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds | None
 ) -> tuple[float, float]:
-    """Number of correct predictions, and of rows that are not zero. A zero row, an empty place, counts in
-    neither.
+    """Number of correct predictions, and of rows that are not zero. A zero row, an empty place, counts in neither.
 
     With `bounds`, the sum over people of the share of their rows that the model labels right, and the number of people
     who have rows.
     """
+    right, total = 0.0, 0
+    for x, y in () if bounds is None else _people(rows.blocks(), bounds):
+        hit = class_scores(x, weights, bias).argmax(axis=1) == y
+        right, total = right + math.floor(hit.mean() / SHARE_STEP) * SHARE_STEP, total + 1
     if bounds is not None:
-        return _count_people(weights, bias, rows, bounds)
-    right = total = 0
+        return right, total
     for x, y in rows.blocks():
         present = np.any(x != 0, axis=1)
         # zero rows stay in the product: the rounding of a row's scores may depend on the number of rows
         hit = class_scores(x, weights, bias).argmax(axis=1) == y
         right, total = right + int((hit & present).sum()), total + int(present.sum())
-    return right, total
-
-
-def _count_people(
-    weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds
-) -> tuple[float, float]:
-    """`count_private` of people."""
-    right, total = 0.0, 0
-    for x, y in _people(rows.blocks(), bounds):
-        hit = class_scores(x, weights, bias).argmax(axis=1) == y
-        right, total = right + math.floor(hit.mean() / SHARE_STEP) * SHARE_STEP, total + 1
     return right, total
 
 
@@ -297,10 +288,8 @@ def class_figures(
         of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class; None
         above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
     """
-    n_classes = weights.shape[-1]
-    width = max(1, SCORES_A_PASS // n_rows)
-    passes = -(-n_classes // width)
-    ranked = most_passes is None or passes <= most_passes
+    n_classes, width = weights.shape[-1], max(1, SCORES_A_PASS // n_rows)
+    ranked = most_passes is None or -(-n_classes // width) <= most_passes
 
     def score(columns: slice) -> tuple[Counts, Counts, Floats, Floats]:
         """Labels, predicted classes and confidences (n_rows,), and the probabilities of some classes."""
@@ -323,7 +312,7 @@ def class_figures(
     n, called, right = (np.bincount(values, minlength=n_classes) for values in (y, predicted, y[predicted == y]))
     commonest = int(n.argmax())
     error, bins = calibration(confidence, predicted == y)
-    matrix = n_classes <= MOST_CLASSES_IN_MATRIX
+    small, pairs = n_classes <= MOST_CLASSES_IN_MATRIX, y * n_classes + predicted
     return {
         "test_rows": n_rows,
         "test_accuracy": int(right.sum()) / n_rows,
@@ -344,14 +333,11 @@ def class_figures(
                 names, right.tolist(), n.tolist(), called.tolist(), auroc or [None] * n_classes, strict=True
             )
         },
-        "confusion_matrix": _confusion(y, predicted, n_classes).tolist() if matrix else None,
+        "confusion_matrix": np.bincount(pairs, minlength=n_classes**2).reshape(-1, n_classes).tolist()
+        if small
+        else None,
         "calibration": bins,
     }
-
-
-def _confusion(y: Counts, predicted: Counts, n_classes: int) -> Counts:
-    """Numbers of rows by true class and predicted class, (n_classes, n_classes)."""
-    return np.bincount(y * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
 def class_auroc(y: Counts, share: Floats, first: int) -> list[float | None]:

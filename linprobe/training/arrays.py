@@ -115,12 +115,6 @@ def _usable(cell: Any) -> bool:
         return False
 
 
-def has_several_labels(y: ArrayLike) -> bool:
-    """Whether `y` has a column for each of several labels, (n_rows, n_labels). Public, like the number of features."""
-    shape = np.asarray(y).shape
-    return len(shape) == 2 and shape[1] > 1
-
-
 def declared_classes(
     given: Iterable[Any] | None, public: NDArray[Any] | None, *, n_labels: int | None = None
 ) -> NDArray[Any]:

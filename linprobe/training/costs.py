@@ -68,42 +68,38 @@ def recommended_rate(request: PlanRequest, progress: Progress) -> dict[str, Any]
     if request.plot is not None:
         plots.check_format(request.plot)
     with new_files({"--plot": request.plot}, overwrite=request.overwrite):
-        return _compared_rates(request, progress)
-
-
-def _compared_rates(request: PlanRequest, progress: Progress) -> dict[str, Any]:
-    expectation = {}
-    if request.n_classes is not None:
-        expectation = expected(request.epsilon, request.delta, request.n_rows, request.n_classes)
-    progress.start(len(set(request.sampling_rates)), "planning")
-    rows = calibrate.plan_rates(
-        epsilon=request.epsilon,
-        delta=request.delta,
-        n_rows=request.n_rows,
-        epochs=request.epochs,
-        sampling_rates=request.sampling_rates,
-        accountant=request.accountant,
-        on_row=progress.step,
-    )
-    recommended, why = calibrate.recommend(rows)
-    if request.plot is not None:
-        place = request.plot
-        title = (
-            f"Noise for ε = {rounded_up(request.epsilon)} at δ = {rounded_up(request.delta)}\n"
-            f"after {request.epochs:g} epochs over {request.n_rows:,} rows"
+        expectation = {}
+        if request.n_classes is not None:
+            expectation = expected(request.epsilon, request.delta, request.n_rows, request.n_classes)
+        progress.start(len(set(request.sampling_rates)), "planning")
+        rows = calibrate.plan_rates(
+            epsilon=request.epsilon,
+            delta=request.delta,
+            n_rows=request.n_rows,
+            epochs=request.epochs,
+            sampling_rates=request.sampling_rates,
+            accountant=request.accountant,
+            on_row=progress.step,
         )
-        writing(place, lambda: plots.noise_against_rate(place, rows, recommended, title))
-    return {
-        "epsilon": request.epsilon,
-        "delta": request.delta,
-        "n": request.n_rows,
-        "epochs": request.epochs,
-        "accountant": request.accountant,
-        "rows": [asdict(row) for row in rows],
-        "recommended": asdict(recommended),
-        "why": why,
-        **expectation,
-    }
+        recommended, why = calibrate.recommend(rows)
+        if request.plot is not None:
+            place = request.plot
+            title = (
+                f"Noise for ε = {rounded_up(request.epsilon)} at δ = {rounded_up(request.delta)}\n"
+                f"after {request.epochs:g} epochs over {request.n_rows:,} rows"
+            )
+            writing(place, lambda: plots.noise_against_rate(place, rows, recommended, title))
+        return {
+            "epsilon": request.epsilon,
+            "delta": request.delta,
+            "n": request.n_rows,
+            "epochs": request.epochs,
+            "accountant": request.accountant,
+            "rows": [asdict(row) for row in rows],
+            "recommended": asdict(recommended),
+            "why": why,
+            **expectation,
+        }
 
 
 def book_cost(request: BudgetRequest) -> dict[str, Any]:

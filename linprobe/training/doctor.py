@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -58,13 +57,11 @@ def doctor() -> dict[str, Any]:
 
     Returns: version; state, the worst of all findings; findings, each with name, found, state and remedy.
     """
-    findings = [finding for look in LOOKS for finding in look()]
+    python = Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    looks = (_kernel, _processor, _memory, _device, _extras, _caches, _books)
+    findings = [python, *(finding for look in looks for finding in look())]
     worst = next((state for state in ("broken", "limited") if any(each.state == state for each in findings)), "ok")
     return {"version": __version__, "state": worst, "findings": [asdict(finding) for finding in findings]}
-
-
-def _python() -> list[Finding]:
-    return [Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
 
 
 def _kernel() -> list[Finding]:
@@ -148,15 +145,3 @@ def _books() -> list[Finding]:
         return [Finding("budget books", str(folder))]
     remedy = "train cannot record what it spends; give --book FILE, or set XDG_STATE_HOME to a writable folder"
     return [Finding("budget books", f"{nearest} cannot be written", "broken", remedy)]
-
-
-LOOKS: tuple[Callable[[], list[Finding]], ...] = (
-    _python,
-    _kernel,
-    _processor,
-    _memory,
-    _device,
-    _extras,
-    _caches,
-    _books,
-)

@@ -24,24 +24,12 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
+from linprobe.training import words
 from linprobe.training.charge import preview
 from linprobe.training.execute import Runtime
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run
 from linprobe.training.train import Ready, checked_rows, opened, with_method
-from linprobe.training.tune import candidates_of, selection_note, tunable_rows
-from linprobe.training.tuning import Selection, Tuning, selection_of
-from linprobe.training.words import (
-    DryRun,
-    Lines,
-    bytes_in_words,
-    counted,
-    listed,
-    plan_in_words,
-    time_line,
-    together_facts,
-    together_line,
-    written,
-)
+from linprobe.training.tune import Selection, Tuning, candidates_of, selection_note, selection_of, tunable_rows
 
 TIMED_ROWS = 8192
 CLIP_NORM = 0.5  # of the timed step
@@ -49,7 +37,7 @@ CLIP_NORM = 0.5  # of the timed step
 ON_HOST = "cpu"
 
 
-def dry_run(request: TrainRequest, progress: Progress) -> DryRun:
+def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
     """Check a request of `train` as far as that is possible without a release.
 
     The rows are read, as the choice of public shots, the check for copies and the name of the budget book need them.
@@ -69,7 +57,7 @@ def dry_run(request: TrainRequest, progress: Progress) -> DryRun:
         return _one_run(ready, dataset, plan_run(ready.with_test(settings), dataset), progress)
 
 
-def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> DryRun:
+def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> words.DryRun:
     """Check a request of `tune` as far as that is possible without a release.
 
     Returns: as `dry_run`. With a grid, each plan has its `setting` too; further settings (their number), mean_runs and
@@ -87,7 +75,9 @@ def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -
         return _one_selection(ready, dataset, tuning, tuned, progress)
 
 
-def _one_selection(ready: Ready, dataset: Dataset, tuning: Tuning, tuned: Selection, progress: Progress) -> DryRun:
+def _one_selection(
+    ready: Ready, dataset: Dataset, tuning: Tuning, tuned: Selection, progress: Progress
+) -> words.DryRun:
     request, mean = ready.request, tuning.mean_repetitions
     previewed = preview_of_selection(request, tuning, tuned, dataset)
     warnings = ready.warnings(tuned.plans[0], dataset, delta=tuned.delta)
@@ -112,15 +102,15 @@ def _one_selection(ready: Ready, dataset: Dataset, tuning: Tuning, tuned: Select
     }
     spends = [
         f"epsilon {request.epsilon:g} at delta {tuned.delta:g} for the whole choice, however many runs",
-        f"{counted(len(tuned.plans), 'setting')}, {mean} runs on average, "
+        f"{words.counted(len(tuned.plans), 'setting')}, {mean} runs on average, "
         f"each epsilon {tuned.epsilon:.4g} at delta {tuned.delta / mean:.4g}",
-        *dict.fromkeys(plan_in_words(budget) for several in previewed.budgets for budget in several),
+        *dict.fromkeys(words.plan_in_words(budget) for several in previewed.budgets for budget in several),
     ]
     closing = _closing(facts, spent, book, f"the steps of {mean} runs")
-    return DryRun(facts, [*rows_lines(facts), *listed("spends", spends), *closing])
+    return words.DryRun(facts, [*rows_lines(facts), *words.listed("spends", spends), *closing])
 
 
-def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> DryRun:
+def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> words.DryRun:
     request, settings, budgets = ready.request, plan.settings, plan.budgets
     Runtime(request.precision, request.device).check(settings.options)
     warnings = ready.warnings(plan, dataset)
@@ -142,9 +132,9 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
         lines.append(("centres", "rows on the mean of the rows without labels, if most private rows are near these"))
     if budgets:
         lines.append(("spends", f"epsilon {settings.epsilon:g} at delta {settings.delta:g}"))
-    for index, text in enumerate(dict.fromkeys(map(plan_in_words, budgets))):
+    for index, text in enumerate(dict.fromkeys(map(words.plan_in_words, budgets))):
         lines.append(("or", f"{text}, if the private mean is short") if index else ("", text))
-    return DryRun(facts, [*lines, *_closing(facts, spent, book, "the steps")])
+    return words.DryRun(facts, [*lines, *_closing(facts, spent, book, "the steps")])
 
 
 @dataclass(frozen=True)
@@ -202,7 +192,7 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def rows_lines(facts: dict[str, Any]) -> Lines:
+def rows_lines(facts: dict[str, Any]) -> words.Lines:
     """`rows_facts` in words, without memory."""
     unlabelled, people = facts["unlabelled_rows"], facts["test_people"]
     tested = "" if people is None else f", {people} test people"
@@ -210,7 +200,7 @@ def rows_lines(facts: dict[str, Any]) -> Lines:
         ("method", facts["method"] if facts["why"] is None else f"{facts['method']}: {facts['why']}"),
         ("reads", f"{facts['features']}: {facts['private_rows']} private rows of {facts['n_features']} features"),
         ("", f"{facts['public_rows']} public rows, {facts['test_rows']} test rows, {facts['n_classes']} classes"),
-        *([("", f"{counted(unlabelled, 'public row')} without labels")] if unlabelled else []),
+        *([("", f"{words.counted(unlabelled, 'public row')} without labels")] if unlabelled else []),
         ("protects", f"{facts['n_units']} {NOUNS[facts['unit']]}{tested}"),
     ]
 
@@ -219,7 +209,7 @@ def _outputs(
     request: TrainRequest, book: Path | None, spent: Spending | None, seconds: float | None, warnings: Sequence[str]
 ) -> dict[str, Any]:
     return {
-        "together": together_facts(spent),
+        "together": words.together_facts(spent),
         "out": str(request.out),
         "book": None if book is None else str(book),
         "seconds": seconds,
@@ -227,40 +217,29 @@ def _outputs(
     }
 
 
-def _closing(facts: dict[str, Any], spent: Spending | None, book: Path | None, timed: str) -> Lines:
+def _closing(facts: dict[str, Any], spent: Spending | None, book: Path | None, timed: str) -> words.Lines:
     """The lines on cost together, memory, time and files."""
     where = "in memory" if facts["in_memory"] else "streamed"
     return [
-        *together_line(spent),
-        ("memory", f"{bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"),
-        *([] if facts["seconds"] is None else time_line(facts["seconds"], timed)),
-        *written(facts["out"], book=book),
+        *words.together_line(spent),
+        ("memory", f"{words.bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"),
+        *([] if facts["seconds"] is None else words.time_line(facts["seconds"], timed)),
+        *words.written(facts["out"], book=book),
     ]
 
 
 def _seconds(request: TrainRequest, plan: Plan, dataset: Dataset) -> float | None:
+    """Seconds that the steps take on the host, about: gradients of all rows that a step reads, and noise.
+
+    Leaves out reading the rows, the initial weights, and other work of the method. Each shape is timed once. None on
+    another device, without steps, and for steps that cost more than a gradient.
+    """
     if not plan.budgets or request.device != ON_HOST or plan.method.n_steps is not None:
         return None
-    return seconds_of_steps(
-        max(plan.budgets, key=lambda budget: budget.n_steps),
-        dataset.trained.n_rows,
-        dataset.trained.n_features,
-        dataset.n_classes,
-        request.precision,
-        per_record=plan.settings.per_record,
-    )
-
-
-def seconds_of_steps(
-    budget: Budget, n_rows: int, n_features: int, n_classes: int, precision: Precision, *, per_record: bool
-) -> float:
-    """Seconds that the steps of `budget` take on the host, about: gradients of all rows that a step reads, and noise.
-
-    Leaves out reading the rows, the initial weights, and other work of the method. Each shape is timed once.
-    """
-    n_timed = min(n_rows, TIMED_ROWS)
-    gradient, noise = _one_step(n_timed, n_features, n_classes, precision, per_record)
-    read = n_rows if per_record else n_rows * budget.sampling_rate
+    budget, rows = max(plan.budgets, key=lambda budget: budget.n_steps), dataset.trained
+    n_timed, per_record = min(rows.n_rows, TIMED_ROWS), plan.settings.per_record
+    gradient, noise = _one_step(n_timed, rows.n_features, dataset.n_classes, request.precision, per_record)
+    read = rows.n_rows if per_record else rows.n_rows * budget.sampling_rate
     return (gradient * read / n_timed + noise) * budget.n_steps
 
 

@@ -12,7 +12,7 @@ Nothing here decides a release. A mean that is too short to subtract leads to th
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,15 +77,6 @@ class Selected:
     def score(self) -> float:
         """The noisy count of the chosen factor."""
         return max(self.counts)
-
-
-def best_of(
-    factors: Sequence[float], released: NDArray[np.float64], noise_multiplier: float, n_private: int
-) -> Selected:
-    """The factor with the largest released count; `released` are correct minus wrong predictions, halved, (k,)."""
-    counts = released + n_private / 2
-    std = noise_multiplier * correct_counts_sensitivity(len(factors))
-    return Selected(factors[int(released.argmax())], tuple(counts.tolist()), std)
 
 
 @dataclass(frozen=True)
@@ -242,7 +233,8 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     space = Preprocessing() if early else preprocessing  # releases before the first step are of unit rows
     rows = private_rows(plan, dataset, space, runtime) if reads else None
     public = _public_rows(plan, dataset, runtime)
-    source = _noise_source(settings.insecure_seed, group)
+    source = NoiseSource(settings.insecure_seed)
+    source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()  # the same in all processes
     keeper = None if plan.budget is None or rows is None else _checkpoints(runtime, source, rows)
     ledger.inherit(plan.inherited)
     mechanism = observer.mechanism(
@@ -407,7 +399,17 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
         [{name: float(on_host(fact)) for name, fact in facts.items()} for facts in fitted.history],
         plan.schedule.n_steps,
         "none" if preprocessing.centre is None else plan.centre,
-        _statement(plan, ledger, prepared.source),
+        privacy_statement(
+            plan.method,
+            plan.budget,
+            ledger.events,
+            n_private=plan.n_units,
+            unit=plan.unit,
+            n_public=plan.n_public,
+            noise_kind=prepared.source.kind if plan.method.spends else "none drawn",
+            insecure=settings.insecure_seed is not None,
+            software=_software_versions(),
+        ),
         _losses(plan, prepared.run),
         tested,
         selected,
@@ -443,20 +445,6 @@ def _software_versions() -> dict[str, str]:
     }
 
 
-def _statement(plan: Plan, ledger: Ledger, source: NoiseSource) -> PrivacyStatement:
-    return privacy_statement(
-        plan.method,
-        plan.budget,
-        ledger.events,
-        n_private=plan.n_units,
-        unit=plan.unit,
-        n_public=plan.n_public,
-        noise_kind=source.kind if plan.method.spends else "none drawn",
-        insecure=plan.settings.insecure_seed is not None,
-        software=_software_versions(),
-    )
-
-
 def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     """The shrinkage with the largest noisy number of correct predictions on private rows."""
     plan, dataset, run = prepared.plan, prepared.dataset, prepared.run
@@ -467,7 +455,9 @@ def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     clipped, put = correct_counts(counts, prepared.n_tracked), run.backend.put
     placed = replace(clipped, value=put(clipped.value), contributions=put(clipped.contributions))
     released = run.mechanism.release(placed, noise, purpose=SELECTION)
-    return best_of(factors, on_host(released.value)[:, 0], noise, plan.n_units)
+    halved = on_host(released.value)[:, 0]  # correct minus wrong predictions, halved
+    std = noise * correct_counts_sensitivity(len(factors))
+    return Selected(factors[int(halved.argmax())], tuple((halved + plan.n_units / 2).tolist()), std)
 
 
 def _test(
@@ -517,10 +507,3 @@ def choose_backend(device: str) -> Backend:
     from linprobe.gradients.gpu import GpuBackend, check_device  # imports torch
 
     return GpuBackend(check_device(device))
-
-
-def _noise_source(insecure_seed: int | None, group: Group) -> NoiseSource:
-    """The noise source, with the same key in all processes."""
-    source = NoiseSource(insecure_seed)
-    source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
-    return source

@@ -196,7 +196,7 @@ class Settings:
         """
         if not self.method.spends:
             return None
-        epsilon, others = check_epsilon(self.epsilon), [*inherited, *self.others]
+        epsilon, others, default = check_epsilon(self.epsilon), [*inherited, *self.others], self.method.default_steps
         for share in self.method.shares(self.options):
             part = calibrate(
                 epsilon=share.epsilon_share * epsilon, delta=self.delta, n_private=n_private, steps=share.count
@@ -219,15 +219,11 @@ class Settings:
             n_private=n_private,
             noise_multiplier=self.noise_multiplier,
             steps=self.n_steps,
-            default_steps=self._default_steps(n_private >= many_rows),
+            default_steps=CENTRED_STEPS if n_private >= many_rows and default == DEFAULT_STEPS else default,
             sampling_rate=self.sampling_rate,
             accountant=self.accountant,
             others=others,
         )
-
-    def _default_steps(self, many: bool) -> int:
-        default = self.method.default_steps
-        return CENTRED_STEPS if many and default == DEFAULT_STEPS else default
 
 
 def test_releases(epsilon: float, delta: float, n_units: int) -> tuple[Releases, Releases]:
@@ -250,14 +246,6 @@ def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, First
     if init in INIT_WORDS:
         return method.make_options(dict(given)), None
     return method.make_options({**given, "init": "run"}), FirstRun(init)
-
-
-def schedule_of(budget: Budget | None) -> Schedule:
-    """The schedule of a budget; no steps without a budget."""
-    if budget is None:
-        return Schedule(0, 0.0, 0.0)
-    others = {release.purpose: release.noise_multiplier for release in budget.others}
-    return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
 
 
 def make_settings(request: TrainRequest, method: Method) -> Settings:
@@ -426,7 +414,11 @@ class Plan:
     @property
     def schedule(self) -> Schedule:
         """Steps and noise; no steps without a budget."""
-        return schedule_of(self.budget)
+        budget = self.budget
+        if budget is None:
+            return Schedule(0, 0.0, 0.0)
+        others = {release.purpose: release.noise_multiplier for release in budget.others}
+        return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
 
     @property
     def inherited(self) -> tuple[Releases, ...]:

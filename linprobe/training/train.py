@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -38,15 +38,7 @@ from linprobe.options import TRAIN, VOTE, RunOptions
 from linprobe.options.declaration import Option, by_parameter, check_declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.runs import run_folder, signature
-from linprobe.runs.figures import (
-    PRINTED,
-    PRINTED_OF_SOME,
-    accuracy_of,
-    figures_of,
-    no_better_than_guessing,
-    test_epsilon_of,
-)
+from linprobe.runs import figures, run_folder, signature
 from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
@@ -76,7 +68,7 @@ OUTCOME_KEYS = (
     "n_features",
     "n_classes",
     "task",
-    *PRINTED,
+    *figures.PRINTED,
     "seed_kind",
 )
 
@@ -119,12 +111,16 @@ class Ready:
         Raises UsageError: no private test rows. PrivacyError: delta too large for their number.
         """
         request = self.request
-        found = test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
+        found = figures.test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
         return replace(settings, test_epsilon=found)
 
     def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
         """Warnings to print before the run starts. `delta`: of a choice among runs, None for one run."""
-        said = [*_random_weights(self.features, self.other)]
+        said = []
+        for file in (self.features, self.other):
+            if file is not None and file.description.weights == RANDOM_WEIGHTS:
+                backbone = file.description.backbone
+                said.append(f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {backbone}")
         if self.features.description.shares_owners:
             said.append(
                 f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people seen in "
@@ -350,7 +346,7 @@ def train_on(
             trained = execute(plan, dataset, replace(runtime, keep=keep), ledger, _Training(charge, progress))
             if group.rank > 0:
                 return {}
-            measured = figures_of(features, trained)
+            measured = figures.figures_of(features, trained)
             manifest = replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run)
             manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured, config)
     except BaseException as error:
@@ -362,7 +358,7 @@ def train_on(
     _tell(manifest, measured, progress)
     return {
         "run": str(out),
-        **manifest.stated((*OUTCOME_KEYS, *PRINTED_OF_SOME)),
+        **manifest.stated((*OUTCOME_KEYS, *figures.PRINTED_OF_SOME)),
         **{key: None for key in ("gdp_mu", "zcdp_rho") if not manifest.private},
         "seconds": time.perf_counter() - started,
         "unpublished": ["seconds"],  # no theorem covers how long private rows took
@@ -394,7 +390,7 @@ def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progres
         if share is not None and share < ONE_KIND:
             near = f"at least {max(share, 0):.0%} by a noisy count"
             progress.note(f"few private rows are near rows without labels ({near}), so these had little or no effect")
-    no_better = None if measured is None else no_better_than_guessing(measured)
+    no_better = None if measured is None else figures.no_better_than_guessing(measured)
     if no_better is not None:
         progress.note(no_better)
 
@@ -432,13 +428,6 @@ def write_trained(
     )
 
 
-def _random_weights(*files: FeatureReader | None) -> Iterable[str]:
-    for file in files:
-        if file is not None and file.description.weights == RANDOM_WEIGHTS:
-            backbone = file.description.backbone
-            yield f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {backbone}"
-
-
 def _refinement(ready: Ready, trained: Trained) -> Refinement | None:
     if ready.unlabelled is None or trained.refined is None:
         return None
@@ -456,7 +445,7 @@ def manifest_of(
     names = description.class_names
     return Manifest.of(
         trained.privacy,
-        accuracy_of(features, trained.tested, measured, dataset.unit),
+        figures.accuracy_of(features, trained.tested, measured, dataset.unit),
         precision=request.precision,
         device=request.device,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

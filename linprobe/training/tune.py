@@ -7,6 +7,7 @@ Two mechanisms, which may be combined:
 
 The first is an ordinary run with one more release. The second is private selection. Only the chosen run leaves: the
 other runs and their number are neither written nor shown, files carry the time of the end, and there is no progress.
+`Tuning` has the values of options as text; `Selection` states what the choice costs.
 """
 
 from __future__ import annotations
@@ -15,39 +16,253 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.calibrate import check_epsilon
+from linprobe.accounting.accountants import Accountant
+from linprobe.accounting.book import Entry
+from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.ledger import record_selection
+from linprobe.accounting.selection import SelectionEvent, calibrate_selection, check_repetitions
 from linprobe.data.dataset import Dataset, check_one_class
-from linprobe.errors import DivergedError, LinprobeError, Progress, UsageError, advice
+from linprobe.errors import DivergedError, LinprobeError, ParameterError, Progress, UsageError, advice
 from linprobe.mechanisms.correct_predictions import private_selection
-from linprobe.methods import ChosenMethod, find_method
+from linprobe.methods import METHODS, ChosenMethod, Method, find_method
+from linprobe.options import RunOptions
+from linprobe.options.declaration import arguments_of, declared
 from linprobe.options.requests import TrainRequest
 from linprobe.runs import run_folder
 from linprobe.runs.figures import figures_of
 from linprobe.runs.guarantee import selected
 from linprobe.runs.manifest import LEDGER
 from linprobe.runs.run_folder import RunFolder
+from linprobe.training import train
 from linprobe.training.charge import charged_selection
 from linprobe.training.execute import Observer, Runtime, Trained, execute
-from linprobe.training.plan import Plan, Settings
-from linprobe.training.train import (
-    OUTCOME_KEYS,
-    Ready,
-    checked_rows,
-    default_out,
-    manifest_of,
-    opened,
-    train_on,
-    with_method,
-    write_trained,
-)
-from linprobe.training.tuning import Selection, Tuning, check_start, selection_of, settings_of
+from linprobe.training.plan import Plan, Settings, make_settings, plan_run
+
+REQUEST_OPTIONS = ("method", "sigma", "steps", "sampling_rate", "centre", "condition", "intercept")
+MOST_SETTINGS = 1000
+MOST_DEFAULT_REPETITIONS = 5
+MOST_FACTORS = 100
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is chosen on private rows.
+
+    Attributes:
+        grid: options and the values of each; every combination is a setting. shrink: factors on the update.
+        repetitions: mean number of runs for the grid; None for the number of settings, at most 5.
+    """
+
+    grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    shrink: tuple[float, ...] = ()
+    repetitions: int | None = None
+
+    @classmethod
+    def parse(cls, grid: Sequence[str], shrink: Sequence[float], repetitions: int | None, method: str | None) -> Tuning:
+        """Parse words such as `score_noise=0.3,1,3`; `method` is the method of the run, None if none was named.
+
+        Raises UsageError, ParameterError: nothing to choose, or a value that is not allowed.
+        """
+        texts = {}
+        for word in grid:
+            flag, equals, values = word.partition("=")
+            name = flag.strip("-").replace("-", "_")
+            listed = [value.strip() for value in values.split(",")]
+            if not equals or not name or "" in listed or len(set(listed)) < len(listed) or name in texts:
+                raise UsageError(
+                    f"grid is {word!r}; allowed: OPTION=VALUE,VALUE,... with each option and value once, as "
+                    "score_noise=0.3,1,3"
+                )
+            texts[name] = listed
+        names = texts.get("method") or ([] if method is None else [method])
+        kinds: dict[str, Any] = {}
+        for known in names or METHODS:
+            kinds |= option_kinds(find_method(known))
+        parsed = tuple((name, tuple(typed(name, text, kinds.get(name, str)) for text in texts[name])) for name in texts)
+        return cls(parsed, check_shrink(shrink), repetitions).checked()
+
+    def checked(self) -> Tuning:
+        """The same. Raises UsageError or ParameterError if there is nothing to choose."""
+        n_settings = math.prod(len(values) for _, values in self.grid)
+        if not self.grid and not self.shrink:
+            raise UsageError(
+                "nothing to choose; give --grid OPTION=VALUE,VALUE,... or --shrink FACTOR,FACTOR,..., for example "
+                "--shrink 0,0.5,1"
+            )
+        if self.grid and not 2 <= n_settings <= MOST_SETTINGS:
+            raise UsageError(f"the grid has {n_settings} settings; allowed: 2 to {MOST_SETTINGS}; give other values")
+        if not self.grid and len(self.shrink) < 2:
+            raise UsageError(f"shrink is {self.shrink[0]:g}; allowed without --grid: two factors or more, as 0,0.5,1")
+        if self.repetitions is not None:
+            if not self.grid:
+                raise UsageError("option --repetitions does nothing without --grid; leave it out")
+            check_repetitions(self.repetitions)
+        return self
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """Every combination of the grid, one dictionary of options each."""
+        names = [name for name, _ in self.grid]
+        return [dict(zip(names, values, strict=True)) for values in product(*(values for _, values in self.grid))]
+
+    @property
+    def mean_repetitions(self) -> int:
+        """m, from a public rule if none was given."""
+        if self.repetitions is not None:
+            return self.repetitions
+        return min(len(self.settings), MOST_DEFAULT_REPETITIONS)
+
+
+def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
+    """The settings of every run that may be made.
+
+    Raises UsageError, ParameterError: an option or combination that is not allowed.
+    """
+    found = []
+    for one in tuning.settings:
+        asked = {name: value for name, value in one.items() if name in REQUEST_OPTIONS}
+        options = {name: value for name, value in one.items() if name not in asked}
+        for name in one:
+            given = getattr(request, name) if name in asked else (request.options or {}).get(name)
+            if given is not None and name != "method":  # `request.method` is then the first of the grid
+                raise UsageError(f"option {name.replace('_', '-')} is in --grid and given as well; leave one out")
+        varied = replace(request, **asked, options={**(request.options or {}), **options})
+        method = find_method(str(varied.method))
+        if not method.spends:
+            raise UsageError(f"method {method.name} spends no budget, so there is nothing to tune; choose another")
+        settings = make_settings(varied, method)
+        _check_tunable(settings, tuning)
+        found.append(settings)
+    if len({settings.method.joins_public for settings in found}) > 1:
+        raise UsageError("methods of the grid protect different rows; allowed: all with fully-private, or none")
+    return found
+
+
+def _check_tunable(settings: Settings, tuning: Tuning) -> None:
+    name, options = settings.method.name, settings.options
+    if tuning.grid and settings.first_run is not None:
+        raise UsageError(
+            "init is a run folder, whose releases cannot be composed with private selection; allowed with --grid: "
+            "auto, zero, public, text"
+        )
+    if tuning.shrink in ((), (1.0,)):
+        return
+    init = getattr(options, "init", "zero")
+    if init == "zero" or (getattr(options, "variant", "practical") != "practical" and name == "adamix"):
+        raise UsageError(
+            f"option --shrink does nothing for {name} here, which starts from zero weights; leave it out, or choose a "
+            "method that starts from public rows or text weights"
+        )
+
+
+def check_start(dataset: Dataset, candidates: Sequence[Settings]) -> None:
+    """UsageError if a method would start from zero weights, which every factor scales alike."""
+    known = (dataset.public is not None and dataset.public.n_rows > 0) or dataset.text_weights is not None
+    for settings in candidates:
+        if settings.options.init == "auto" and not known:
+            raise UsageError(
+                f"option --shrink does nothing for {settings.method.name} here: without public rows and text weights "
+                "it starts from zero weights; leave --shrink out"
+            )
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A private selection, calibrated.
+
+    Attributes:
+        plans: of every candidate, at the budget of one run. epsilon: of one run, at delta / mean.
+        delta: of the whole choice. accountant: of one run. event: for the ledger.
+    """
+
+    plans: Sequence[Plan]
+    epsilon: float
+    delta: float
+    accountant: Accountant
+    event: SelectionEvent
+
+    def entry(self) -> Entry:
+        """The entry of the budget book, without run and name."""
+        return Entry(
+            run="",
+            name="",
+            method="/".join(dict.fromkeys(plan.method.name for plan in self.plans)),
+            unit=self.plans[0].unit,
+            private=True,
+            delta=self.delta,
+            releases=(),
+            selection=self.event,
+        )
+
+
+def selection_of(dataset: Dataset, request: TrainRequest, tuning: Tuning, candidates: Sequence[Settings]) -> Selection:
+    """The private selection among `candidates` that costs `request.epsilon`. No private row is read.
+
+    Raises UsageError: an option that a selection does not take. PrivacyError: no budget of one run is small enough.
+    """
+    if request.per_record:
+        raise UsageError(
+            "option --per-record does nothing with --grid: no bound of a single record below epsilon is known; "
+            "leave it out"
+        )
+    if request.test_epsilon is not None:
+        raise UsageError("option --test-epsilon does nothing with --grid; leave it out")
+    mean, delta = tuning.mean_repetitions, check_delta(request.delta, dataset.n_units)
+
+    def at(one: float) -> list[Settings]:
+        shrink = tuning.shrink or (1.0,)
+        return [
+            replace(settings, epsilon=one, delta=delta / mean, shrink=shrink, per_record=False)
+            for settings in candidates
+        ]
+
+    one, accountant, event = calibrate_selection(
+        lambda one: [budget.releases for each in at(one) for budget in plan_run(each, dataset).budgets],
+        mean_repetitions=mean,
+        epsilon=float(request.epsilon or 0),
+        delta=delta,
+        accountant=request.accountant or "auto",
+    )
+    return Selection([plan_run(each, dataset) for each in at(one)], one, delta, accountant, event)
+
+
+def check_shrink(factors: Sequence[float]) -> tuple[float, ...]:
+    """`factors` if they are different numbers from 0 to 1; otherwise ParameterError."""
+    if len(set(factors)) < len(factors) or len(factors) > MOST_FACTORS or not all(0 <= c <= 1 for c in factors):
+        listed = ", ".join(f"{factor:g}" for factor in factors)
+        raise ParameterError(f"shrink is {listed}; allowed: at most {MOST_FACTORS} different numbers from 0 to 1")
+    return tuple(factors)
+
+
+def option_kinds(method: Method) -> dict[str, Any]:
+    """Type of every option of a run with `method`, by its name in `TrainRequest`."""
+    declarations = [*declared(RunOptions).values(), *arguments_of(method.options).values()]
+    return {declaration.parameter: declaration.kind for declaration in declarations}
+
+
+def typed(flag: str, text: str, wanted: Any) -> Any:
+    """`text` converted to the type `wanted`."""
+    if wanted is bool:
+        if text not in ("true", "false"):
+            raise ParameterError(f"{flag} is {text!r}; allowed: true, false")
+        return text == "true"
+    if wanted not in (int, float):
+        return text
+    try:
+        number = wanted(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ParameterError(f"{flag} is {text!r}; allowed: a {'whole ' if wanted is int else ''}number")
+    return number
+
 
 DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 
@@ -62,7 +277,7 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
     Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
     request, choice, candidates = candidates_of(request, tuning)
-    with opened(request, find_method(str(request.method)), progress) as ready:
+    with train.opened(request, find_method(str(request.method)), progress) as ready:
         return tune_on(replace(ready, choice=choice), tuning, candidates, progress)
 
 
@@ -78,20 +293,20 @@ def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, 
         request = replace(request, method=methods[0])
     if request.resume or request.insecure_seed or request.noise_seed is not None:
         raise UsageError("tune neither resumes nor takes a seed; leave them out, or use linprobe train")
-    request, choice = with_method(request)
+    request, choice = train.with_method(request)
     if tuning.grid and request.out is None:  # the time between name and files would tell the number of runs
-        request = replace(request, out=default_out(request, timed=False))
+        request = replace(request, out=train.default_out(request, timed=False))
     return request, choice, settings_of(request, tuning)
 
 
-def tune_on(ready: Ready, tuning: Tuning, candidates: Sequence[Settings], progress: Progress) -> dict[str, Any]:
+def tune_on(ready: train.Ready, tuning: Tuning, candidates: Sequence[Settings], progress: Progress) -> dict[str, Any]:
     """`tune_run` on open feature files."""
     dataset = tunable_rows(ready, tuning, candidates)
     if tuning.grid:
         return _select(ready, dataset, tuning, candidates, progress)
     settings = ready.with_test(replace(candidates[0], shrink=tuning.shrink))
     without = replace(ready, request=replace(ready.request, checkpoint_every=math.inf))  # nothing resumes such a run
-    outcome = train_on(without, settings, progress)
+    outcome = train.train_on(without, settings, progress)
     manifest = RunFolder(Path(outcome["run"])).manifest
     return {
         **{name: value for name, value in outcome.items() if name not in ("seconds", "unpublished")},
@@ -99,7 +314,7 @@ def tune_on(ready: Ready, tuning: Tuning, candidates: Sequence[Settings], progre
     }
 
 
-def tunable_rows(ready: Ready, tuning: Tuning, candidates: Sequence[Settings]) -> Dataset:
+def tunable_rows(ready: train.Ready, tuning: Tuning, candidates: Sequence[Settings]) -> Dataset:
     """The rows that all candidates train on.
 
     Raises UsageError: no budget, or a factor on weights that start from zero. LinprobeError: as `dataset_of`.
@@ -146,7 +361,7 @@ def chosen_run(
 
 
 def _select(
-    ready: Ready, dataset: Dataset, tuning: Tuning, candidates: Sequence[Settings], progress: Progress
+    ready: train.Ready, dataset: Dataset, tuning: Tuning, candidates: Sequence[Settings], progress: Progress
 ) -> dict[str, Any]:
     """Private selection among `candidates`."""
     request, features, mean = ready.request, ready.features, tuning.mean_repetitions
@@ -156,7 +371,7 @@ def _select(
     for plan in selection.plans:
         runtime.check(plan.settings.options)
     said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
-    book = checked_rows(ready, selection.plans[0], dataset, said, progress)
+    book = train.checked_rows(ready, selection.plans[0], dataset, said, progress)
 
     try:
         with (
@@ -176,7 +391,7 @@ def _select(
             measured = figures_of(features, trained)
             named = replace(ready, request=replace(request, method=settings.method.name))
             manifest = selected(
-                manifest_of(named, dataset, settings, trained, measured),
+                train.manifest_of(named, dataset, settings, trained, measured),
                 selection.event,
                 epsilon_target=float(request.epsilon or 0),
                 delta=selection.delta,
@@ -184,7 +399,7 @@ def _select(
             )
             facts = {**(manifest.tuning or {}), "settings": tuning.settings, "chosen": chosen}
             manifest = replace(manifest, created=manifest.created[:DAY], run_id=run_id, tuning=facts)
-            manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured)
+            manifest = train.write_trained(folder, out, ready, dataset, trained, manifest, measured)
     except OSError as error:
         raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
-    return {"run": str(out), **manifest.stated(OUTCOME_KEYS), "tuning": manifest.tuning}
+    return {"run": str(out), **manifest.stated(train.OUTCOME_KEYS), "tuning": manifest.tuning}

@@ -12,7 +12,7 @@ import pytest
 
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.evaluation.membership import sums_of_people
+from linprobe.evaluation.attack import sums_of_people
 from tests.cli.outcomes import Cli, result_of
 
 SIZES = {"train": 80, "test": 80, "public": 10}  # people

@@ -13,8 +13,7 @@ import pytest
 from linprobe.accounting.book import read_book, spending
 from linprobe.options.requests import TrainRequest
 from linprobe.training.train import train_run
-from linprobe.training.tune import tune_run
-from linprobe.training.tuning import Tuning
+from linprobe.training.tune import Tuning, tune_run
 from tests.cli.outcomes import NOISY, Cli
 from tests.docs.test_readme import write_photos
 from tests.training.test_checkpoint import Stops

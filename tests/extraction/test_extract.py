@@ -23,8 +23,8 @@ from PIL import Image
 from linprobe.data.feature_file import FeatureFile
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.extraction import partial
-from linprobe.extraction.network import Network
 from linprobe.extraction.partial import locked
+from linprobe.extraction.run import Network
 from linprobe.extraction.sources.folders import FolderMembers
 from tests.extraction.samples import (
     CLASSES,

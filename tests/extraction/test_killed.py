@@ -19,8 +19,8 @@ import linprobe.extraction.extract  # noqa: F401 (so that no copy of this proces
 from linprobe.cli import run
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.extraction import partial
-from linprobe.extraction.network import Network
 from linprobe.extraction.partial import Partial
+from linprobe.extraction.run import Network
 from tests.extraction.samples import SMALL, contents, damaged, run_extract, write_images
 from tests.processes import ended, start_copy
 

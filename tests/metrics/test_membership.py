@@ -8,7 +8,7 @@ from scipy.special import softmax
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from linprobe.evaluation.membership import complementary_halves, likelihood_ratios, log_odds, membership
+from linprobe.evaluation.attack import complementary_halves, likelihood_ratios, log_odds, membership
 from linprobe.runs.figures import class_scores
 
 

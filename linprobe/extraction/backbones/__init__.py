@@ -91,17 +91,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     for wrapper in _WRAPPERS:
         if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
             loaded = loaded[wrapper]
-    if not isinstance(loaded, dict) or not loaded or not all(_is_plain(*item, path) for item in loaded.items()):
+    items = list(loaded.items()) if isinstance(loaded, dict) else []
+    plain = (isinstance(name, str) and isinstance(value, Tensor) and tensor_fits(value, path) for name, value in items)
+    if not items or not all(plain):
         raise DataError(f"weights file {path} holds no state dictionary of dense real tensors; save model.state_dict()")
     if all(name.startswith("module.") for name in loaded):
         loaded = {name.removeprefix("module."): value for name, value in loaded.items()}
     state: dict[str, Tensor] = loaded
     return state
-
-
-def _is_plain(name: Any, value: Any, path: Path) -> bool:
-    """Whether an item is a name with a dense tensor of real numbers that the file can hold."""
-    return isinstance(name, str) and isinstance(value, Tensor) and tensor_fits(value, path)
 
 
 def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:

@@ -15,15 +15,7 @@ import torchvision
 from torch import nn
 
 from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.backbones import (
-    RANDOM,
-    SUFFIXES,
-    Backbone,
-    UnreachableWeightsError,
-    build_seeded,
-    load_strictly,
-    read_weights,
-)
+from linprobe.extraction import backbones
 from linprobe.extraction.images import ImageTransform
 
 NETWORKS = {"resnet50": "resnet50", "wide-resnet50-2": "wide_resnet50_2"}
@@ -31,24 +23,24 @@ DEFAULT_WEIGHTS = "IMAGENET1K_V1"
 DOWNLOAD_TIMEOUT = 30.0
 
 
-def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
+def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> backbones.Backbone:
     """A torchvision ResNet. `weights`: a torchvision name, or a file, which gets the preprocessing of IMAGENET1K_V1."""
     known = torchvision.models.get_model_weights(NETWORKS[name]).__members__
     named = DEFAULT_WEIGHTS if weights is None else weights
     path = None if random or named in known else Path(named)
-    if path is not None and path.suffix not in SUFFIXES:
+    if path is not None and path.suffix not in backbones.SUFFIXES:
         raise UsageError(
-            f"weights is {named!r}; allowed for {name}: {', '.join(known)}, or a {', '.join(SUFFIXES)} file"
+            f"weights is {named!r}; allowed for {name}: {', '.join(known)}, or a {', '.join(backbones.SUFFIXES)} file"
         )
     try:
-        model = build_seeded(lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments))
+        model = backbones.build_seeded(lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments))
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
     preset = known[named if named in known else DEFAULT_WEIGHTS].transforms()
     if path is not None:
-        load_strictly(model, read_weights(path), path, head=("fc",))
+        backbones.load_strictly(model, backbones.read_weights(path), path, head=("fc",))
     elif not random:
-        load_strictly(model, _named_weights(name, known[named]), Path(named), head=("fc",))
+        backbones.load_strictly(model, _named_weights(name, known[named]), Path(named), head=("fc",))
     model.fc = nn.Identity()
     transform = ImageTransform(
         int(preset.resize_size[0]),
@@ -57,8 +49,8 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         tuple(preset.mean),
         tuple(preset.std),
     )
-    shown = RANDOM if random else named if path is None else path.name
-    return Backbone(name, model.eval(), transform, "output of the global average pooling", shown, arguments)
+    shown = backbones.RANDOM if random else named if path is None else path.name
+    return backbones.Backbone(name, model.eval(), transform, "output of the global average pooling", shown, arguments)
 
 
 def _named_weights(name: str, entry: Any) -> dict[str, Any]:
@@ -74,7 +66,7 @@ def _named_weights(name: str, entry: Any) -> dict[str, Any]:
             raise DataError(
                 f"weights file {where} cannot be read ({error}); repair it, or give --weights FILE"
             ) from None
-        raise UnreachableWeightsError(
+        raise backbones.UnreachableWeightsError(
             f"weights {entry.name} of {name} are not at {where} and cannot be fetched ({first_line(error)}); "
             f"put {entry.url} there, give --weights FILE, or --random-weights for a test"
         ) from None

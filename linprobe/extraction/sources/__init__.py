@@ -1,20 +1,90 @@
-"""Open the SOURCE argument: an image folder, or images in array files, which `linprobe import` would read too."""
+"""Open the SOURCE argument: an image folder, or images in array files, which `linprobe import` would read too.
+
+A table lists images: a line for each image, with its file, its class and, if there are such columns, more.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.array_import import SUFFIXES, read_arrays
-from linprobe.data.labels import CONTENT, GIVEN, ContentIds, OwnerOf, class_list, label_indices, settle_labels
+from linprobe.data.array_files import Arrays
+from linprobe.data.array_import import SUFFIXES, TABLES, Columns, read_arrays
+from linprobe.data.labels import (
+    CONTENT,
+    FILE_NAMES,
+    GIVEN,
+    OWNER,
+    ContentIds,
+    OwnerOf,
+    class_list,
+    divided,
+    label_indices,
+    settle_labels,
+)
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.sources.base import ImageSource, Members, Strings, checked_labels, file_stamp, readable
-from linprobe.extraction.sources.folders import folder_source
+from linprobe.extraction.request import ExtractRequest
+from linprobe.extraction.sources import base
+from linprobe.extraction.sources.folders import folder_source, members_of, refuse_linked
+
+
+def table_source(
+    request: ExtractRequest, table: Path, classes: Sequence[str] | None, owners: base.Owners | None
+) -> tuple[base.ImageSource, base.Owners | None]:
+    """The images that `table` lists, with the owners of its column, or `owners`.
+
+    Undeclared class names are the test labels, if these are public.
+
+    Raises UsageError: no such column, owners from two places, or not exactly one of a split column and a test fraction.
+    DataError: private test rows without declared classes; a table that cannot be read, a repeated id, a label outside
+    the classes, or an unsuitable split. PrivacyError: a file is listed twice.
+    """
+    if classes is None and request.private_test:
+        raise DataError(
+            "test labels are private, so class names cannot come from them; declare the classes with --classes A,B,..."
+        )
+    arrays = _columns(request, table)
+    paths = arrays["path"].tolist()
+    ids = list(map(str, arrays.get("id", arrays["path"]).tolist()))
+    name, count = max(Counter(ids).items(), key=itemgetter(1), default=("", 1))
+    if count > 1:
+        raise DataError(f"{table} has {count} lines with the id {name!r}; allowed: one line and one id for each image")
+    if OWNER in arrays:
+        if owners is not None:
+            raise UsageError(f"{owners.named_by} and a column of {table} name owners; leave one of the two out")
+        owner_of = dict(zip(ids, map(str, arrays[OWNER].tolist()), strict=True))
+        owners = base.Owners(owner_of.get, f"the column of owners of {table}")
+    people = base.splits_by(owners, shared=request.owners_on_both_sides)
+    sides = divided(ids, people, arrays.get("split"), request.test_fraction, str(table))
+    labels = settle_labels({"y_train": arrays["y"]}, classes)["y_train"]
+    names, names_from = class_list({"y_test": labels[sides.get("test", np.array([], dtype=np.int64))]}, classes)
+    indices = label_indices(labels, names, f"{table}: column {request.label_column!r}")
+    listed = members_of(table.parent, zip((table.parent / path for path in paths), indices.tolist(), strict=True))
+    refuse_linked(listed, None, "lines or links")
+    if "id" in arrays:
+        stamp = hashlib.sha256("\0".join([listed.stamp, *ids]).encode()).hexdigest()
+        listed = replace(listed, names=base.Strings(name.encode() for name in ids), stamp=stamp)
+    groups: dict[str, base.Members] = {side: base.Subset(listed, rows, indices[rows]) for side, rows in sides.items()}
+    return base.ImageSource(table.name, names, names_from, groups, GIVEN if "id" in arrays else FILE_NAMES), owners
+
+
+def _columns(request: ExtractRequest, table: Path) -> Arrays:
+    """The columns path, y and, where there are such, id, owner and split, each of shape (rows,)."""
+    if table.suffix not in TABLES:
+        raise UsageError(f"table {table} ends in {table.suffix!r}; allowed: {', '.join(TABLES)}")
+    columns = Columns(
+        request.label_column, request.id_column, request.owner_column, request.split_column, request.path_column
+    )
+    return {key.removesuffix("_train"): array for key, array in read_arrays([table], columns, group="train").items()}
+
 
 AT_ONCE = 256  # images hashed at a time
 
@@ -25,7 +95,7 @@ def open_source(
     classes: Sequence[str] | None = None,
     test_fraction: float | None = None,
     owner_of: OwnerOf | None = None,
-) -> ImageSource:
+) -> base.ImageSource:
     """Open the images of the SOURCE argument of `linprobe extract`.
 
     Args:
@@ -81,7 +151,11 @@ class ArrayMembers:
         ids = arrays.get(f"id_{group}")
         if ids is not None and len(ids) != len(x):
             raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
-        self.ids = Strings(str(name).encode() for name in (_content_ids(group, x, labels) if ids is None else ids))
+        if ids is None:
+            made = ContentIds(group)
+            for start in range(0, len(x), AT_ONCE):
+                made.add(x[start : start + AT_ONCE], labels[start : start + AT_ONCE])
+        self.ids = base.Strings(str(name).encode() for name in (made.names if ids is None else ids))
         self._images: NDArray[np.uint8] | None = x
         self._n_rows = len(x)
 
@@ -93,7 +167,7 @@ class ArrayMembers:
 
     def id(self, row: int) -> str:
         """The id in the file, or one made from the image's content if the file has none."""
-        return readable(self.ids[row])
+        return base.readable(self.ids[row])
 
     def read(self, row: int) -> NDArray[np.uint8]:
         """Pixels of the image, uint8, shape (height, width) or (height, width, 3)."""
@@ -105,18 +179,11 @@ class ArrayMembers:
         """SHA-256 of the files' names, sizes and modification times, and the labels."""
         sha = hashlib.sha256(self.labels.tobytes())
         for path in sorted(self.source.iterdir()) if self.source.is_dir() else [self.source]:
-            sha.update(file_stamp(path))
+            sha.update(base.file_stamp(path))
         return sha.hexdigest()
 
 
-def _content_ids(group: str, x: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[str]:
-    ids = ContentIds(group)
-    for start in range(0, len(x), AT_ONCE):
-        ids.add(x[start : start + AT_ONCE], labels[start : start + AT_ONCE])
-    return ids.names
-
-
-def _array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
+def _array_source(path: Path, classes: Sequence[str] | None) -> base.ImageSource:
     """Images from X_train, y_train, X_test, y_test and optionally X_public, y_public.
 
     Raises DataError: a missing array, or a wrong shape, type or label.
@@ -126,12 +193,12 @@ def _array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
         classes = [str(name) for name in arrays["class_names"]]
     arrays = settle_labels(arrays, classes)
     names, names_from = class_list(arrays, classes)
-    groups: dict[str, Members] = {}
+    groups: dict[str, base.Members] = {}
     for group in ("train", "test", "public"):
         if f"X_{group}" in arrays:
-            labels = checked_labels(label_indices(arrays[f"y_{group}"], names, f"y_{group}"), names, group)
+            labels = base.checked_labels(label_indices(arrays[f"y_{group}"], names, f"y_{group}"), names, group)
             groups[group] = ArrayMembers(path, group, arrays, labels)
-    return ImageSource(path.name, names, names_from, groups, ids_from=GIVEN if "id_train" in arrays else CONTENT)
+    return base.ImageSource(path.name, names, names_from, groups, ids_from=GIVEN if "id_train" in arrays else CONTENT)
 
 
 def _image_arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -16,17 +16,7 @@ from numpy.typing import NDArray
 from linprobe.data.feature_file import NO_LABEL, UNLABELLED
 from linprobe.data.labels import TEST_NAMES, OwnerOf
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, read_fault
-from linprobe.extraction.sources.base import (
-    FOLDER_NAMES,
-    IMAGE_SUFFIXES,
-    MAX_BYTES,
-    ImageSource,
-    Members,
-    Strings,
-    UnreadableImage,
-    readable,
-    split,
-)
+from linprobe.extraction.sources import base
 
 
 @dataclass(frozen=True)
@@ -34,18 +24,18 @@ class FolderMembers:
     """Files in path order, or that of a table; an id is the path relative to `root`, if `names` gives none."""
 
     root: Path
-    paths: Strings
+    paths: base.Strings
     labels: NDArray[np.int64]
     stamp: str
     inodes: NDArray[np.uint64]  # (rows, 2): device and inode, the same for all links to a file
-    names: Strings | None = None
+    names: base.Strings | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def id(self, row: int) -> str:
         """The name of the row, or its path."""
-        return readable((self.paths if self.names is None else self.names)[row])
+        return base.readable((self.paths if self.names is None else self.names)[row])
 
     def read(self, row: int) -> bytes:
         """Bytes of the file. A read that fails for a reason outside the file is tried once more.
@@ -63,12 +53,12 @@ class FolderMembers:
         try:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
-                raise UnreadableImage("not a regular file")
-            if status.st_size > MAX_BYTES:
-                raise UnreadableImage(f"{status.st_size} bytes; allowed: {MAX_BYTES:,}")
+                raise base.UnreadableImage("not a regular file")
+            if status.st_size > base.MAX_BYTES:
+                raise base.UnreadableImage(f"{status.st_size} bytes; allowed: {base.MAX_BYTES:,}")
             return path.read_bytes()
         except OSError as error:
-            raise read_fault(f"image {path}", error) or UnreadableImage(error.strerror or str(error)) from None
+            raise read_fault(f"image {path}", error) or base.UnreadableImage(error.strerror or str(error)) from None
 
     def fingerprint(self) -> str:
         """SHA-256 of the paths, sizes and modification times."""
@@ -94,7 +84,7 @@ def class_folders(folder: Path) -> list[str]:
 def refuse_stray_images(folder: Path) -> None:
     """DataError if a visible image lies directly in `folder`."""
     for entry in os.scandir(folder):
-        if entry.name.lower().endswith(IMAGE_SUFFIXES) and not entry.name.startswith(".") and not entry.is_dir():
+        if entry.name.lower().endswith(base.IMAGE_SUFFIXES) and not entry.name.startswith(".") and not entry.is_dir():
             raise DataError(
                 f"image {entry.path} lies in no class folder; move it into one, or out of {folder}; "
                 "for images without labels, give --like RUN"
@@ -141,7 +131,7 @@ def members_of(root: Path, files: Iterable[tuple[Path, int]]) -> FolderMembers:
             labels.append(label)
             yield relative
 
-    packed = Strings(paths())
+    packed = base.Strings(paths())
     places = np.array(inodes, dtype=np.uint64).reshape(-1, 2)
     return FolderMembers(root, packed, np.array(labels, dtype=np.int64), sha.hexdigest(), places)
 
@@ -152,11 +142,11 @@ def check_unlabelled(path: Path) -> None:
         raise DataError(
             f"{path} does not exist; with --like or --unlabelled, give a folder of images, or one image file"
         )
-    if not path.is_dir() and not path.name.lower().endswith(IMAGE_SUFFIXES):
+    if not path.is_dir() and not path.name.lower().endswith(base.IMAGE_SUFFIXES):
         raise DataError(f"{path} is no image; with --like or --unlabelled, give a folder of images, or one image file")
 
 
-def unlabelled_source(path: Path, names: Sequence[str]) -> ImageSource:
+def unlabelled_source(path: Path, names: Sequence[str]) -> base.ImageSource:
     """All visible files in a folder and its subfolders, or one image file, as the group `rows` without labels.
 
     Args:
@@ -168,7 +158,9 @@ def unlabelled_source(path: Path, names: Sequence[str]) -> ImageSource:
     members = members_of(root, ((file, NO_LABEL) for file in files))
     if not len(members):
         raise DataError(f"folder {path} holds no images; give a folder of images, or one image file")
-    return ImageSource(readable(os.fsencode(path.resolve().name)), tuple(names), "declared", {UNLABELLED: members})
+    return base.ImageSource(
+        base.readable(os.fsencode(path.resolve().name)), tuple(names), "declared", {UNLABELLED: members}
+    )
 
 
 def refuse_linked(private: FolderMembers, public: FolderMembers | None, how: str = "links") -> None:
@@ -210,7 +202,7 @@ def is_group(folder: Path) -> bool:
 
 def folder_source(
     folder: Path, classes: Sequence[str] | None, fraction: float | None, owner_of: OwnerOf | None
-) -> ImageSource:
+) -> base.ImageSource:
     """Images in `train/CLASS/...`, `test/CLASS/...` and optionally `public/CLASS/...`, or in `CLASS/...`.
 
     Unless declared, class names are the names of the test folders, or of all class folders in the one-level layout.
@@ -226,15 +218,15 @@ def folder_source(
     private = list_folder(folder, ["train"] if grouped else [], names)
     public = list_folder(folder, ["public"], names) if grouped and is_group(folder / "public") else None
     refuse_linked(private, public)
-    groups: dict[str, Members]
+    groups: dict[str, base.Members]
     if test is None:
-        groups = split(private, fraction or 0, owner_of)
+        groups = base.split(private, fraction or 0, owner_of)
     else:
         groups = {"train": private, "test": list_folder(folder, [test], names)}
     if public is not None:
         groups["public"] = public
-    name = readable(os.fsencode(folder.resolve().name))
-    return ImageSource(name, names, "declared" if classes else FOLDER_NAMES, groups)
+    name = base.readable(os.fsencode(folder.resolve().name))
+    return base.ImageSource(name, names, "declared" if classes else base.FOLDER_NAMES, groups)
 
 
 def _check_layout(folder: Path, test: str | None, fraction: float | None, *, grouped: bool) -> None:

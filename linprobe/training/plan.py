@@ -551,7 +551,8 @@ def _known(settings: Settings, dataset: Dataset, from_text: bool) -> str | None:
 
 def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool, from_text: bool) -> float:
     """The number of private units from which the default is `CENTRED_STEPS`."""
-    size, many = dataset.trained.n_rows * dataset.private.n_features * dataset.n_classes, MANY_ROWS * dataset.n_classes
+    # of people, the number of rows is private
+    size, many = dataset.n_units * dataset.private.n_features * dataset.n_classes, MANY_ROWS * dataset.n_classes
     if settings.condition == MEAN:
         return many if size > LARGE_STEP else 0
     if centred:

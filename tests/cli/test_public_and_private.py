@@ -330,5 +330,12 @@ def test_test_rows_that_were_private_in_another_run_are_not_measured(
     trained("a.h5", "a")
     for words in (FEW, ["--method", "non-private"], [*FEW, "--dry-run"]):
         refused(cli("train", "b.h5", *words, "--out", "b"), 4, ["40 of the rows of group test of b.h5 are private"])
+    refused(cli("evaluate", "a", "b.h5"), 3, ["40 of 40 test rows equal training rows of a.h5"])
+    file_of(tmp_path / "other.h5", train=C, test=HELD)
+    trained("other.h5", "other")
+    refused(cli("evaluate", "other", "b.h5"), 4, ["40 of the rows of group test of b.h5 are private"])
+    file_of(tmp_path / "later.h5", train=HELD)
+    trained("later.h5", "later")
+    refused(cli("evaluate", "other"), 4, ["40 of the rows of group test of other.h5 are private"])
     trained("c.h5", "c", "--test-epsilon", "0.5")
     assert spent(cli, "a.h5")["runs"] == 2

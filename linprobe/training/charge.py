@@ -155,6 +155,18 @@ def refuse_private_in_books(public: Sequence[GroupRows], *, spare: int = 0, peop
         refuse_public(keys, folder, _names(public), spare=spare)
 
 
+def record_public(run: str, public: GroupRows) -> None:
+    """Add rows that a command used as public to the keys of the default book that has the run, if there is one.
+
+    Raises DataError: damaged keys. LinprobeError: keys that cannot be written.
+    """
+    path = book_with(run)
+    if path is not None and keys_file(path).exists():
+        keys = _keys_of(public, _key(books_folder())).as_public()
+        with Account.at(path, keys).charging(lambda: refuse_public(keys, path.parent, _names([public]))):
+            pass
+
+
 def refuse_protected_test_rows(features: FeatureReader) -> None:
     """PrivacyError if public test rows, except a few by chance, are private in a default budget book.
 

@@ -394,8 +394,9 @@ def test_a_run_begins_with_refined_weights_and_inherits_the_count(
     assert cli("train", private_file, *STEPS, "--unlabelled", rows, "--out", "first").status == 0
     words = ["train", private_file, *STEPS, "--eps", "2", "--init", "first", "--unlabelled", rows]
     refused(cli(*words[:-2], "--out", "second"), 4, ["init run first was refined", "--unlabelled"])
-    with open_features(rows, labelled=False) as features, pytest.raises(PrivacyError, match="was refined"):
+    with open_features(rows, labelled=False) as features:
         private = features.rows("rows", slice(None))  # had no protection
+    with pytest.raises(PrivacyError, match="was refined"):
         NoisyGD(epsilon=2, classes=range(4), init="first").fit(private, np.arange(len(private)) % 4)
     assert cli(*words, "--out", "second").status == 0
     first, second = (read_run(Path(name)).manifest for name in ("first", "second"))

@@ -173,6 +173,10 @@ class Dataset:
         public = None if self.joined else self.public
         return public.digest() if isinstance(public, GroupRows | PublicRows) else None
 
+    def unlabelled_digest(self) -> str | None:
+        """SHA-256 of the rows without labels; None without such rows, or for rows of a caller."""
+        return self.unlabelled.digest() if isinstance(self.unlabelled, GroupRows) else None
+
 
 def _of_file(source: Source) -> GroupRows | PublicRows:
     if not isinstance(source, GroupRows | PublicRows):

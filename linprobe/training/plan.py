@@ -599,8 +599,8 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
 def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
 
-    Raises PrivacyError: that run had public rows, which it did not protect, and they are not the public rows of this
-    run. ParameterError, DataError: not a run folder, or weights of another shape.
+    Raises PrivacyError: that run had public rows, with or without labels, which it did not protect, and they are not
+    the public rows of this run. ParameterError, DataError: not a run folder, or weights of another shape.
     """
     if settings.first_run is None:
         return None
@@ -622,6 +622,11 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
         raise PrivacyError(
             f"init run {init} had public rows that are not the public rows here, and might be private here; "
             "give the same feature file, --public-shots, --split-seed and --public (arrays cannot be compared)"
+        )
+    if first.unlabelled_digest is not None and dataset.unlabelled_digest() != first.unlabelled_digest:
+        raise PrivacyError(
+            f"init run {init} was refined by rows without labels, which had no protection there and might be private "
+            "here; give the same rows with --unlabelled (arrays cannot be compared), or the run before it was refined"
         )
     return first
 

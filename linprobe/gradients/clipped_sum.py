@@ -19,8 +19,8 @@ Rounding: if the place of a person is empty, the rows of the next people in the 
 on the position of a row in its block. The kernel scores each row by itself; without it, scores are `SteadyProducts`.
 Other products are float64; or, for softmax in the plain geometry with the kernel, float32 (`KernelProducts`). The rows
 of one person may cancel. So the factor also keeps the summed lengths of the person's gradients, l = sum_j ||x_j||
-||r_j||, below `MOST_CANCELLATION` times the bound: without it, rounding relative to l would not be bounded relative to the clip norm.
-Orthogonal gradients of `PAIRED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
+||r_j||, below `MOST_CANCELLATION` times the bound: without it, rounding relative to l would not be bounded relative to
+the clip norm. Orthogonal gradients of `PAIRED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from linprobe.parallel.array_api import Array, Floats, Indices, Mask, Reals, Sin
 
 BLOCK_ROWS = 1024
 SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
-EVEN_ROWS = 2 * BLOCK_ROWS  # the last rows, fewer than SHARD_ROWS, are divided into two blocks for so many of them
+EVEN_ROWS = 2 * BLOCK_ROWS  # rows of two blocks: the last rows of a pass are divided into pairs of blocks
 STEP_ROWS = BLOCK_ROWS // 8  # rows of a float32 sum, of which sizes of blocks are multiples
 
 RawBlocks = Iterator[tuple[Floats, Indices]]

@@ -230,7 +230,7 @@ def accuracy_against_epsilon(
 
     A panel shows its row with one standard deviation, the other rows of the setting in grey, and the rows `public` and
     `paragon`, which spend nothing, as lines. `about` names the data and their number. The axis of accuracy begins at
-    `guessing`, the accuracy of always predicting the commonest class.
+    `guessing`, the accuracy of always predicting the majority class.
 
     Returns: `path`, or None if no row spends.
     """
@@ -243,7 +243,7 @@ def accuracy_against_epsilon(
     lines = -(-len(panels) // columns)
     size = (COLUMN, 1 + (2.1 if columns > 1 else 2.8) * lines)
     title, note = f"Test accuracy against epsilon\n{about}", _spread(spending, several=len(panels) > len(curves))
-    note += f"\nThe axis begins at {100 * guessing:.3g} %, the accuracy of always predicting the commonest class."
+    note += f"\nThe axis begins at {100 * guessing:.3g} %, the accuracy of always predicting the majority class."
     with new_figure(path, size, lines, columns, title=title, note=note, sharey=True) as axes:
         for unused in axes[len(panels) :]:
             unused.set_visible(False)

@@ -90,7 +90,8 @@ class Runtime:
         device: `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise. Some methods train on `cpu` only.
         group: processes that train together with the same arguments, each on its shard of the private rows.
         streamed: whether rows are read again in every pass, though they fit in memory.
-        shard_units: a shard begins at a multiple of so many units; with None, processes change no bit.
+        shard_units: a shard begins at a multiple of this number of units. With None, the result has the same bits for
+            any number of processes.
         keep: (noise source, slice of the private rows in this process) -> checkpoints; None for no checkpoints.
     """
 
@@ -332,7 +333,7 @@ def private_rows(
 ) -> Rows:
     """The protected rows of this process in training space; the places of units that are not present are empty.
 
-    `spent` are those of an earlier call, which nobody reads any more.
+    `spent` are rows of an earlier call that are no longer used; their memory is used again.
     """
     bounds = dataset.bounds if plan.method.spends else None  # without clipping, the rows of a person are just rows
     rows = prepare_shard(

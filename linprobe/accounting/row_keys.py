@@ -362,6 +362,8 @@ def recorded_totals(run: str, epsilon: float | None) -> tuple[str, str]:
 
     def told(entries: Sequence[Entry]) -> str:
         spent = spending(entries)
+        if not spent.runs and spent.not_private_runs:
+            return f"no epsilon covers the recorded runs on these rows ({spent.not_private_runs}); this run: {own}"
         runs = f"{spent.runs} recorded run{'' if spent.runs == 1 else 's'}"
         more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
         return f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs} on these rows{more}; this run: {own}"

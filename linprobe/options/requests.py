@@ -893,7 +893,7 @@ class BudgetRequest(
     command="budget",
     examples=("budget features.h5", "budget features.h5 --set-cap 8 --delta 1e-5"),
 ):
-    """Print the epsilon of all runs on a set of rows together, from their budget book.
+    """Print the epsilon of all runs with noise on a set of rows together, from their budget book.
 
     stdout carries the epsilon, rounded up. The book is private: it shows that the rows were used, and when.
     """

@@ -229,7 +229,7 @@ class FeatureReader(ABC):
 
 
 class GroupDigest:
-    """A digest of a group to which blocks of rows are added as they are read, in the blocks of `FeatureReader.blocks`.
+    """A digest of a group. Blocks of rows are added as they are read, in the order of `FeatureReader.blocks`.
 
     Args:
         keep: mask of the rows, shape (n_rows,); None for all.

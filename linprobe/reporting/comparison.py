@@ -189,8 +189,7 @@ def markdown(header: Header, rows: Rows) -> str:
 def no_better(compared: dict[str, Any]) -> str | None:
     """A warning that names the rows whose predictions are no better than the majority class.
 
-    A row whose balanced accuracy is above `balanced_limit` is none of them: it finds every class, and so is right less
-    often.
+    A row whose balanced accuracy is above `balanced_limit` is not named: it finds every class, at a lower accuracy.
     """
     found = [
         one["method"] + ("" if one["epsilon"] is None else f" at epsilon {rounded_up(one['epsilon'])}")

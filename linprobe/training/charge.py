@@ -96,6 +96,7 @@ class BookFinder:
         if path is None:
             path, *old = (self._folder / f"{commitment.value()}{BOOK_SUFFIX}" for commitment in self.commitments)
         elif not _has_keys(path):
+            refuse_private_in_books(public)
             return Account(path)
         if old and book.is_old(old[0]):
             book.take_over(path, old[0])

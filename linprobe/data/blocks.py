@@ -185,11 +185,11 @@ def halved(x: Floats) -> NDArray[np.float16]:
     return half
 
 
-def widened(x: NDArray[Any], out: Singles | None = None) -> NDArray[Any]:
-    """`x` converted from float16, or from the bits of bfloat16 in uint16, to float32, in `out` if given; else `x`."""
+def widened(x: NDArray[Any]) -> NDArray[Any]:
+    """`x` converted from float16, or from the bits of bfloat16 in uint16, to float32; else `x` itself."""
     if x.dtype not in STORED[1:]:
         return x
-    wide: Singles = aligned_empty(x.shape, np.float32) if out is None else out
+    wide: Singles = aligned_empty(x.shape, np.float32)
     if LIBRARY is not None:
         x = np.ascontiguousarray(x)
         LIBRARY.linprobe_widen(x.ctypes.data, STORED.index(x.dtype), wide.ctypes.data, x.size)

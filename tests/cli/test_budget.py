@@ -317,7 +317,7 @@ def test_a_run_from_the_weights_of_another_counts_them_once(cli: Cli, features_f
 def test_report_and_release_print_the_total_of_the_book(cli: Cli, features_file: Path, own_books: Path) -> None:
     for name in "abc":
         assert cli("train", features_file, *FEW, "--out", name).status == 0
-    words = "over 3 recorded runs on these rows; this run: 3 "
+    words = "over 3 recorded runs on these rows, for rows that were private in all of them; this run: 3 "
     total = f"epsilon {spent(cli, features_file)['epsilon']:.2f}"[:-1]
     for command in (("report", "a", "--html", "a.html"), ("release", "a", "--out", "released")):
         outcome = cli(*command)

@@ -258,7 +258,10 @@ class _PrivacyLossDistribution(Accountant):
         return deltas_of_kinds(_on_grid(kinds), epsilons, delta, FINENESS)
 
     def agrees(self, record: float, cross_check: float) -> bool:
-        """As for the others, and no Renyi bound is lower, but for the excess of the grid."""
+        """The check of every accountant; the cross-check, a Renyi bound, must not be lower than `record` either.
+
+        A small tolerance allows for the rounding of the grid.
+        """
         most = (1 + AGREEMENT_RELATIVE) * cross_check + AGREEMENT_ABSOLUTE
         return super().agrees(record, cross_check) and record <= most
 
@@ -428,9 +431,9 @@ def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
 def third_opinion(
     accountant: Accountant, releases: Sequence[Releases], delta: float
 ) -> tuple[Accountant, float] | None:
-    """The epsilon of a library of its own on releases that `accountant` judges, and whose it is; None without one.
+    """The epsilon that another library computes for the releases, and that library; None if no library covers them.
 
-    It is autodp's beside `GAUSSIAN`, and dp-accounting's beside `PLD`.
+    autodp checks `GAUSSIAN`, and dp-accounting checks `PLD`.
     """
     judge = {GAUSSIAN.name: AUTODP, PLD.name: GOOGLE}.get(accountant.name)
     if judge is None or not judge.covers(releases):

@@ -43,11 +43,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
 
 
 def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
-    """Check all that needs neither PyTorch nor an image, and read the recipe of `like`; None without `like`.
-
-    Raises UsageError: a value that is not allowed, or an output path that cannot or must not be written. DataError: no
-    such source, or no recipe in the run or file.
-    """
+    """Check all that needs neither PyTorch nor an image, and read the recipe of `like`; None without `like`."""
     backbone = request.backbone or DEFAULT
     family = family_of(backbone)
     if request.like is None:
@@ -108,10 +104,7 @@ def _refuse_idle(request: ExtractRequest, idle: Iterable[str], beside: str) -> N
 
 
 def _recipe(path: Path) -> Recipe:
-    """How the rows of a run or a feature file were made.
-
-    Raises DataError: neither of the two, or rows that `linprobe extract` did not make.
-    """
+    """How the rows of a run or a feature file were made."""
     from linprobe.data.feature_file import FeatureFile
     from linprobe.data.feature_reader import extraction_of
     from linprobe.runs.run_folder import RunFolder

@@ -12,17 +12,19 @@ each class keeps its share of the rows, and one linear correction V learns the r
 
     spread(Z): 20 rounds of Y <- 0.9 A Y + 0.1 Z, Y_0 = Z       mass(Z): columns to sum n pi, rows to sum 1, 5 rounds
 
-Rows that are predicted together get the classes Z, and their shares may be others than those of training: classes may
-lack. So there mass(Z) multiplies a column by (n pi / its sum)^0.2 only, and L is weighted by the mean of the largest
-softmax(L), at least 1/2: scores of a noisy run say less than the neighbours. Noise moves rows to other classes, and so
-makes shares unequal. Missing classes make shares unequal too, but move few rows. So Z is made anew with more of pi_0:
+Rows that are predicted together get the classes Z. Their class shares may differ from the shares in training, and a
+class may be missing. So there mass(Z) multiplies a column by (n pi / its sum)^0.2 only. L is weighted by the mean of
+the largest softmax(L), at least by 1/2: scores of a noisy run say less than the neighbours. Noise moves rows to other
+classes, and so makes shares unequal. Missing classes make shares unequal too, but move few rows. So Z is made anew with
 
-    e = sqrt(m) / d - 3.6, between 0 and 1, times c
-    m = part of the rows whose class by Z is not the one by L
-    d = KL(mean Z, pi_0) / log n_classes      pi_0: given shares, or equal ones
-    exponent 0.2 (1 + e),    pi becomes (1 - e / 2) pi + e / 2 pi_0
+    exponent 0.2 (1 + e),    pi (1 - e / 2) + e / 2 pi_0    pi_0: given shares, or equal ones
+    e = c times sqrt(m) / d - 3.6, the latter between 0 and 1
+    m = part of the rows whose class by Z is not the class by L
+    d = KL(mean Z, pi_0) / log n_classes
+    c = min(1, (n_classes - 1) / 9): of few classes, noise finds few wrong ones
 
-One row per class has no neighbour of its own class, so there strength *= (n / n_classes - 1) / 2, between 0 and 1.
+With one row per class, no row has a neighbour of its own class, so there strength *= (n / n_classes - 1) / 2, between 0
+and 1.
 
 Sources: label propagation (Zhou, Bousquet, Lal, Weston, Schölkopf 2004, "Learning with Local and Global Consistency");
 class mass (Zhu, Ghahramani, Lafferty 2003), balanced by the iteration of Sinkhorn and Knopp (1967); self-training of a
@@ -32,12 +34,13 @@ linear head on soft labels. The strength follows from public facts:
     strength = min(1, c r / 0.03)
     strength *= 2 - s / a, between 0 and 1        s: part of the scores that all rows of U share
     a = min(0.23, 0.05 + 1.6 r); 0.5 for a run on rows that were not centred
-    c = min(1, (n_classes - 1) / 9): of few classes, noise finds few wrong ones
 
-so a run with little noise, which unlabelled rows could only blur, stays as it is. Scores of rows like those of training
-differ from row to row; where most rows of U get the same scores, they are of another kind, and change little.
+so a run with little noise stays as it is: unlabelled rows could only blur its weights. If the rows of U are like the
+training rows, their scores differ from row to row. If most rows of U get the same scores, they are of another kind, and
+the strength is small.
 
-New weights, which predict other rows than U, change only if U has the classes in shares q like those of training:
+New weights have to predict other rows than U. So they change only if the class shares q of U are like the shares in
+training:
 
     strength *= (exp(-sum q log(q / pi_0)) - 0.7) / 0.15, between 0 and 1
 
@@ -276,7 +279,7 @@ def _strength(scores: Matrix, known: Known) -> float:
 
 
 def _like_shares(own: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
-    """Factor of the strength, from 0 to 1: whether shares of classes are like those of training."""
+    """Factor of the strength, from 0 to 1: how much the class shares are like the shares in training."""
     return _between(math.exp(-_divergence(own, expected)), OTHER_SHARES, LIKE_SHARES)
 
 

@@ -74,7 +74,7 @@ def test_auto_weighs_the_noise_of_the_mean() -> None:
 
 def test_descent_around_a_mean_is_longer_where_classes_have_many_rows() -> None:
     x, y = rows_with_a_mean()
-    public = {"X_public": x[:30], "y_public": y[:30]}
+    public = dict(zip(("X_public", "y_public"), rows_with_a_mean(30, seed=1), strict=True))
     assert NoisyGD(epsilon=1.0).fit(x, y, **public).n_iter_ == CENTRED_STEPS
     assert NoisyGD(epsilon=1.0).fit(x[:750], y[:750], **public).n_iter_ == CENTRED_STEPS
     assert NoisyGD(epsilon=1.0).fit(x[:749], y[:749], **public).n_iter_ == DEFAULT_STEPS
@@ -108,6 +108,23 @@ def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> N
         assert steps(size - 1, asked, around_public, per_class + 1) == [DEFAULT_STEPS]
 
 
+def test_the_number_of_steps_does_not_depend_on_the_rows_of_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = rows_with_a_mean()
+    people = np.arange(1, len(x) + 1 - 9)  # the last person has ten rows, or one
+
+    def steps(bounds: NDArray[np.intp], **given: Any) -> list[int]:
+        rows = ArraySource(x[: bounds[-1]], y[: bounds[-1]])
+        dataset = Dataset(rows, CLASSES, bounds=bounds, public=ArraySource(x[:30], y[:30]) if not given else None)
+        return [budget.n_steps for budget in plan_run(settings(**given), dataset).budgets]
+
+    one, ten = np.append(0, people), np.append(0, [*people[:-1], len(x)])
+    for name in ("LARGE_STEP", "LARGE_STEP_WITH_MOMENTUM"):
+        monkeypatch.setattr(plan_module, name, (len(x) - 5) * WIDTH * CLASSES)
+    monkeypatch.setattr(plan_module, "MANY_ROWS", len(x))
+    assert steps(one) == steps(ten)
+    assert steps(one, condition=MEAN) == steps(ten, condition=MEAN)
+
+
 @pytest.mark.parametrize("given", [{"learning_rate": 1e-3}, {"schedule": "theory"}])
 def test_large_steps_without_momentum_are_many(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
     x, y = rows_with_a_mean()
@@ -125,10 +142,11 @@ def test_an_unknown_condition_is_refused(condition: str) -> None:
 
 def test_public_rows_make_a_private_mean_idle() -> None:
     x, y = rows_with_a_mean()
-    model = NoisyGD(epsilon=1.0).fit(x, y, X_public=x[:30], y_public=y[:30])
+    public = dict(zip(("X_public", "y_public"), rows_with_a_mean(30, seed=1), strict=True))
+    model = NoisyGD(epsilon=1.0).fit(x, y, **public)
     assert model.centre_ == "public"
     with pytest.raises(UsageError, match="public rows"):
-        NoisyGD(epsilon=1.0, condition="mean").fit(x, y, X_public=x[:30], y_public=y[:30])
+        NoisyGD(epsilon=1.0, condition="mean").fit(x, y, **public)
 
 
 def test_rows_around_the_origin_stay_as_they_are() -> None:

@@ -632,10 +632,7 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
 
 
 def _unit_text_weights(dataset: Dataset, preprocessing: Preprocessing) -> NDArray[np.float64] | None:
-    """Text weights with unit norm per class, and a zero row for the bias column if there is one.
-
-    Raises DataError: the shape differs from the shape of the weights.
-    """
+    """Text weights with unit norm per class, and a zero row for the bias column if there is one."""
     text_weights = dataset.encodings
     if text_weights is None:
         return None

@@ -10,6 +10,7 @@ from linprobe.atomic_files import check_place
 from linprobe.errors import DataError, LinprobeError, Progress, UsageError, advice, reading, require
 from linprobe.extraction.request import DEFAULT, LAYERS, ExtractOutcome, ExtractRequest, Recipe, check_layer, family_of
 from linprobe.options.declaration import declared
+from linprobe.parallel.available_memory import check_limit
 
 # arguments that do not change how an image becomes a row
 FREE = {
@@ -66,6 +67,7 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
         _refuse_idle(request, settled, f"--like {recipe.name}, which settles network, preprocessing and classes")
     elif request.unlabelled:
         _refuse_idle(request, OF_LABELLED, "--unlabelled, which makes rows without labels")
+    check_limit()  # again: PyTorch needs as much, and ends with a segmentation fault if a thread gets no memory
     # torch and torchvision take seconds to import
     if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
         progress.note(f"{request.images}: loading PyTorch and the network")

@@ -490,6 +490,7 @@ class PredictRequest(
     ForPrior,
     Calibrate,
     Scoring,
+    JsonOption,
     OverwriteOption,
     OfRun,
     Request,
@@ -499,6 +500,7 @@ class PredictRequest(
     """Print id, label and score of every row as CSV; the score is the label's probability.
 
     For multilabel rows, there is a column for each label: 1 where its probability is above one half, else 0.
+    With --json, the object has `columns`, their names, and `rows`, a list of values for each row; with --out, `file`.
     """
 
     features: Path = option(

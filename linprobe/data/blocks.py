@@ -27,7 +27,7 @@ from linprobe.parallel.array_api import Array, Floats, Indices, Mask, Reals, Sin
 
 BLOCK_ROWS = 1024
 SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
-EVEN_ROWS = 2 * BLOCK_ROWS  # the last rows, fewer than SHARD_ROWS, are divided into two blocks for so many of them
+EVEN_ROWS = 2 * BLOCK_ROWS  # rows of two blocks: the last rows of a pass are divided into pairs of blocks
 STEP_ROWS = BLOCK_ROWS // 8  # rows of a float32 sum, of which sizes of blocks are multiples
 
 RawBlocks = Iterator[tuple[Floats, Indices]]
@@ -185,11 +185,11 @@ def halved(x: Floats) -> NDArray[np.float16]:
     return half
 
 
-def widened(x: NDArray[Any], out: Singles | None = None) -> NDArray[Any]:
-    """`x` converted from float16, or from the bits of bfloat16 in uint16, to float32, in `out` if given; else `x`."""
+def widened(x: NDArray[Any]) -> NDArray[Any]:
+    """`x` converted from float16, or from the bits of bfloat16 in uint16, to float32; else `x` itself."""
     if x.dtype not in STORED[1:]:
         return x
-    wide: Singles = aligned_empty(x.shape, np.float32) if out is None else out
+    wide: Singles = aligned_empty(x.shape, np.float32)
     if LIBRARY is not None:
         x = np.ascontiguousarray(x)
         LIBRARY.linprobe_widen(x.ctypes.data, STORED.index(x.dtype), wide.ctypes.data, x.size)
@@ -244,7 +244,7 @@ class StoredRows:
         if places is not None and len(places) and not 0 <= places.min() <= places.max() < len(self.x):
             raise ValueError(f"places are from {places.min()} to {places.max()}; allowed: 0 to {len(self.x) - 1}")
         shift, column = (None, 0.0) if translation is None else (translation.shift, translation.column)
-        addresses = address(self.x), address(places), address(shift)
+        addresses = self.x.ctypes.data, address(places), address(shift)
         return KernelRows(*addresses, self.x.shape[1], column, STORED.index(self.x.dtype))
 
     def wide(self) -> NDArray[Any]:
@@ -395,8 +395,8 @@ def inner_products(stored: Array, pairs: Pairs) -> Array:
     if LIBRARY is not None and isinstance(stored, np.ndarray) and stored.dtype in STORED:
         rows, bounds = StoredRows(np.ascontiguousarray(stored), pairs.places), np.append(0, np.cumsum(pairs.counts))
         wide, found = np.empty((PAIRED_ROWS, rows.shape[1]), np.float32), np.empty(len(pairs.first))
-        people = ctypes.byref(KernelPeople(bounds=address(bounds), n=len(pairs.counts)))
-        LIBRARY.linprobe_inner_products(ctypes.byref(rows.for_kernel()), address(wide), people, address(found))
+        people = ctypes.byref(KernelPeople(bounds=bounds.ctypes.data, n=len(pairs.counts)))
+        LIBRARY.linprobe_inner_products(ctypes.byref(rows.for_kernel()), wide.ctypes.data, people, found.ctypes.data)
         return found
     x, parts = stored[pairs.rows], []
     for start in range(0, len(pairs.first), PAIRS_AT_ONCE):

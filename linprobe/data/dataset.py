@@ -91,7 +91,7 @@ class Dataset:
         more = self.joined and self.public is not None and self.public.n_rows > 0
         return [self.private, self.public] if more and self.public is not None else [self.private]
 
-    @property
+    @cached_property
     def free_public(self) -> Source | None:
         """Public rows that are not protected; None for none."""
         return None if self.joined or self.public is None or not self.public.n_rows else self.public
@@ -107,7 +107,7 @@ class Dataset:
         """`test_people` of the feature file, None for rows of a caller."""
         return None if self.features is None else test_people(self.features, self.unit)
 
-    @property
+    @cached_property
     def unit(self) -> str:
         """The unit of privacy, `record` or `owner`."""
         return RECORD if self.bounds is None else OWNER
@@ -172,6 +172,10 @@ class Dataset:
         """SHA-256 of the public rows that are not protected; None without such rows, or for rows of a caller."""
         public = None if self.joined else self.public
         return public.digest() if isinstance(public, GroupRows | PublicRows) else None
+
+    def unlabelled_digest(self) -> str | None:
+        """SHA-256 of the rows without labels; None without such rows, or for rows of a caller."""
+        return self.unlabelled.digest() if isinstance(self.unlabelled, GroupRows) else None
 
 
 def _of_file(source: Source) -> GroupRows | PublicRows:

@@ -135,7 +135,7 @@ class RunOptions:
     test_epsilon: float | None = option(
         None,
         "Part of --eps that pays for a noisy accuracy and AUROC on private test rows.",
-        unset="neither",
+        unset="no release",
         above=0,
         most=MAX_EPSILON,
         group="Privacy",

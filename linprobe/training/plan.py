@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
@@ -65,7 +66,7 @@ from linprobe.options import (
     Intercept,
     RunOptions,
 )
-from linprobe.options.declaration import arguments_of, declared, hint, refuse_idle
+from linprobe.options.declaration import arguments_of, check_value, declared, hint, refuse_idle
 from linprobe.options.requests import TrainRequest
 from linprobe.runs.check import FirstModel, FirstRun
 from linprobe.runs.manifest import UNLABELLED_CENTRE
@@ -169,7 +170,7 @@ class Settings:
 
         Raises ParameterError: an unknown word. UsageError: no counts, and a class weight that needs them.
         """
-        declared(RunOptions)["class_counts"].check(class_counts)
+        check_value(RunOptions, "class_counts", class_counts)
         balanced = isinstance(class_weight, str) and class_weight == BALANCED
         if balanced and class_counts == "no":
             raise UsageError(
@@ -253,7 +254,7 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
 
     Raises ParameterError, UsageError: an option that is not allowed.
     """
-    declared(RunOptions)["preset"].check(request.preset)
+    check_value(RunOptions, "preset", request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
     given = request if request.preset == "default" else _of_preset(request, method)
     known, options = arguments_of(method.options), dict(given.options or {})
@@ -357,7 +358,7 @@ def settled(settings: Settings, n_private: int, n_features: int, *, known: str |
         known: what makes a private mean unnecessary or impossible, such as public rows; None if nothing does.
     Raises ParameterError: an unknown condition. UsageError: condition `mean` with something known.
     """
-    declared(Conditioning)["condition"].check(settings.condition)
+    check_value(Conditioning, "condition", settings.condition)
     if settings.condition == "none":
         return settings
     if known is not None:
@@ -411,7 +412,7 @@ class Plan:
             return UNLABELLED_CENTRE
         return "none" if self.preprocessing.centre is None else "public"
 
-    @property
+    @cached_property
     def schedule(self) -> Schedule:
         """Steps and noise; no steps without a budget."""
         budget = self.budget
@@ -572,7 +573,7 @@ def _from_text(settings: Settings, dataset: Dataset) -> bool:
 def _centres(settings: Settings, dataset: Dataset) -> bool:
     """Whether rows are centred on the mean of the public rows."""
     centre, public = settings.centre, dataset.free_public
-    declared(Centring)["centre"].check(centre)
+    check_value(Centring, "centre", centre)
     if centre == "public" and public is None:
         raise UsageError("centre is 'public', but there are no public rows; give some, or use centre none")
     if centre == "public" and settings.starts_from_text:
@@ -584,7 +585,7 @@ def _centres(settings: Settings, dataset: Dataset) -> bool:
 def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
     """The map to the training space of `settings`: with a public centre, a bias column, both for labels, or neither."""
     intercept, centring = settings.intercept, _centres(settings, dataset)
-    declared(Intercept)["intercept"].check(intercept)
+    check_value(Intercept, "intercept", intercept)
     if intercept and centring and not dataset.several_labels:
         raise UsageError(f"intercept {intercept:g} needs uncentred rows; use centre none, or intercept 0")
     column = default_intercept(dataset.private.n_features) if intercept is None else intercept
@@ -598,8 +599,8 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
 def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
 
-    Raises PrivacyError: that run had public rows, which it did not protect, and they are not the public rows of this
-    run. ParameterError, DataError: not a run folder, or weights of another shape.
+    Raises PrivacyError: that run had public rows, with or without labels, which it did not protect, and they are not
+    the public rows of this run. ParameterError, DataError: not a run folder, or weights of another shape.
     """
     if settings.first_run is None:
         return None
@@ -622,14 +623,16 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
             f"init run {init} had public rows that are not the public rows here, and might be private here; "
             "give the same feature file, --public-shots, --split-seed and --public (arrays cannot be compared)"
         )
+    if first.unlabelled_digest is not None and dataset.unlabelled_digest() != first.unlabelled_digest:
+        raise PrivacyError(
+            f"init run {init} was refined by rows without labels, which had no protection there and might be private "
+            "here; give the same rows with --unlabelled (arrays cannot be compared), or the run before it was refined"
+        )
     return first
 
 
 def _unit_text_weights(dataset: Dataset, preprocessing: Preprocessing) -> NDArray[np.float64] | None:
-    """Text weights with unit norm per class, and a zero row for the bias column if there is one.
-
-    Raises DataError: the shape differs from the shape of the weights.
-    """
+    """Text weights with unit norm per class, and a zero row for the bias column if there is one."""
     text_weights = dataset.encodings
     if text_weights is None:
         return None

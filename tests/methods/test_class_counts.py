@@ -176,7 +176,7 @@ def test_people_and_a_mean_and_counts_are_one_budget() -> None:
 )
 def test_what_balanced_scores_do_not_fit_is_refused(estimator: Any, how: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        estimator(epsilon=3, classes=range(CLASSES), **how).fit(X, Y, X[:8], np.arange(8) % 4)
+        estimator(epsilon=3, classes=range(CLASSES), **how).fit(X, Y, X[:8] + 1, np.arange(8) % 4)
 
 
 def test_balanced_scores_beside_weights_of_rows_are_refused() -> None:

@@ -74,7 +74,7 @@ def test_auto_weighs_the_noise_of_the_mean() -> None:
 
 def test_descent_around_a_mean_is_longer_where_classes_have_many_rows() -> None:
     x, y = rows_with_a_mean()
-    public = {"X_public": x[:30], "y_public": y[:30]}
+    public = dict(zip(("X_public", "y_public"), rows_with_a_mean(30, seed=1), strict=True))
     assert NoisyGD(epsilon=1.0).fit(x, y, **public).n_iter_ == CENTRED_STEPS
     assert NoisyGD(epsilon=1.0).fit(x[:750], y[:750], **public).n_iter_ == CENTRED_STEPS
     assert NoisyGD(epsilon=1.0).fit(x[:749], y[:749], **public).n_iter_ == DEFAULT_STEPS
@@ -142,10 +142,11 @@ def test_an_unknown_condition_is_refused(condition: str) -> None:
 
 def test_public_rows_make_a_private_mean_idle() -> None:
     x, y = rows_with_a_mean()
-    model = NoisyGD(epsilon=1.0).fit(x, y, X_public=x[:30], y_public=y[:30])
+    public = dict(zip(("X_public", "y_public"), rows_with_a_mean(30, seed=1), strict=True))
+    model = NoisyGD(epsilon=1.0).fit(x, y, **public)
     assert model.centre_ == "public"
     with pytest.raises(UsageError, match="public rows"):
-        NoisyGD(epsilon=1.0, condition="mean").fit(x, y, X_public=x[:30], y_public=y[:30])
+        NoisyGD(epsilon=1.0, condition="mean").fit(x, y, **public)
 
 
 def test_rows_around_the_origin_stay_as_they_are() -> None:

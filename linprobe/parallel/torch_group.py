@@ -56,8 +56,9 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
     try:
         _guarded(lambda: _join(min(timeout, CONNECTION)))
         try:
-            # not all torch have dist.set_timeout; it concerns no send or receive
-            getattr(dist, "set_timeout", getattr(dist.distributed_c10d, "_set_pg_timeout", None))(timeout)
+            # for collective calls alone; older torch has another name for it
+            name = "set_timeout" if hasattr(dist.distributed_c10d, "set_timeout") else "_set_pg_timeout"
+            getattr(dist.distributed_c10d, name)(timeout)
             yield TorchGroup(dist.get_rank(), dist.get_world_size(), timeout)
             _guarded(dist.barrier)
         finally:

@@ -260,6 +260,21 @@ def large_rates(path: Path) -> None:
         name_ends(axes, ends)
 
 
+def convergence(path: Path) -> None:
+    """Accuracy against epsilon without public rows, from guessing to the accuracy without privacy."""
+    rows = rows_of(TABLES / "convergence.json")
+    ceiling = next(100 * row["mean"] for row in rows if row["epsilon"] is None)
+    found = [(row["method"], float(row["epsilon"]), row) for row in rows if row["epsilon"] is not None]
+    note = f"No public rows. Points: mean over {rows[0]['runs']} seeds; shaded: one standard deviation."
+    title = f"Accuracy follows epsilon\n{TITLES['digits']}"
+    with new_figure(path, (COLUMN, 3.4), title=title, note=note) as (axes,):
+        ends = _lines(axes, found)
+        axes.set(ylim=(0, 106), ylabel="test accuracy, %", xlabel="epsilon, logarithmic; less is more private")
+        name_level(axes, ceiling, PARAGON, right=False, above=True)
+        name_level(axes, 10, "guessing", right=True, above=False)
+        name_ends(axes, ends)
+
+
 def public_against_private(path: Path) -> None:
     """Accuracy against the rows per class, if they are public and if they are private."""
     rows = rows_of(TABLES / "adamix-figure2-left.json")
@@ -416,6 +431,7 @@ FIGURES: dict[str, tuple[Callable[[Path], object], Path]] = {
     "adamix-figure2": (adamix_figure_2, TABLES / "adamix-figure2.json"),
     "adamix-figure3": (adamix_figure_3, TABLES / "adamix-figure3.json"),
     "adamix-figure2-left": (public_against_private, TABLES / "adamix-figure2-left.json"),
+    "convergence": (convergence, TABLES / "convergence.json"),
     "large-rates": (large_rates, TABLES / "large-rates.json"),
     "dpsgdf-theorem3": (theorem_3, TABLES / "dpsgdf-theorem3.json"),
     "domain-shift": (domain_shift, TABLES / "domain-shift.json"),

@@ -1,12 +1,12 @@
 """Test accuracy over seeds on the built-in digits and on feature files, as JSON and printed lines.
 
-    python benchmarks/accuracy/run.py [--study evidence|settings|pixels|steps] [--seeds 5] [--json FILE]
+    python benchmarks/accuracy/run.py [--study evidence|balanced|settings|pixels|steps] [--seeds 5] [--json FILE]
         [--shots 2 0] [--epsilons E ...] [--methods METHOD ...] [--no-digits] [FILE.h5 ...]
 
 `evidence` runs every method on its defaults, with 2 public rows per class and without, at six budgets; `synthetic.py`
-writes some of its files. `settings` varies one option of adamix. `pixels` is table 1 of the DPSGD-F paper, on files of
-raw pixels without public rows: one setting per method, chosen on the test rows, as in the paper. `steps` varies the
-number of steps around a public mean.
+writes some of its files. `balanced` runs the default methods with scores for equal classes. `settings` varies one
+option of adamix. `pixels` is table 1 of the DPSGD-F paper, on files of raw pixels without public rows: one setting per
+method, chosen on the test rows, as in the paper. `steps` varies the number of steps around a public mean.
 
 A seed chooses the public shots; noise and samples are fresh in every run. With `--json`, rows that the file has already
 are not measured again.
@@ -35,6 +35,7 @@ WITH_PUBLIC = (
     "dp-ls", "dp-fc", "dp-newton", "prototypes",
 )  # fmt: skip
 
+BALANCED_EPSILONS = (0.5, 1.0, 3.0, 8.0)
 SETTING_EPSILONS = (1.0, 3.0)
 N_PUBLIC = "n_public"  # placeholder for the number of public rows
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -79,6 +80,14 @@ def evidence(shots: int) -> Iterator[Job]:
             yield Job(method, epsilon, shots, {"method": method, "per_record": False})
 
 
+def balanced(shots: int) -> Iterator[Job]:
+    """The default methods with scores for equal classes, from noisy class counts."""
+    for epsilon in BALANCED_EPSILONS:
+        for method in ("adamix", "noisy-gd")[0 if shots else 1 :]:
+            request = {"method": method, "per_record": False, "class_weight": "balanced"}
+            yield Job(f"{method}, balanced", epsilon, shots, request)
+
+
 def settings(shots: int) -> Iterator[Job]:
     """adamix with one option changed."""
     for name, extra in SETTINGS.items():
@@ -102,7 +111,7 @@ def steps(shots: int) -> Iterator[Job]:
                 yield Job(f"{method}, {n} steps", epsilon, shots, {"method": method, "steps": n, "per_record": False})
 
 
-STUDIES = {"evidence": evidence, "settings": settings, "pixels": pixels, "steps": steps}
+STUDIES = {"evidence": evidence, "balanced": balanced, "settings": settings, "pixels": pixels, "steps": steps}
 
 
 def measure(features: Path | None, job: Job, seeds: int) -> dict[str, list[float]]:

@@ -112,7 +112,7 @@ def by_epsilon(name: str, what: str) -> str:
     found = {(one["method"], of_epsilon(one)): mean(one) for one in rows}
     kinds = dict.fromkeys(key[0] for key in found)
     cells = [(kind, *(found.get((kind, each), "") for each in epsilons)) for kind in kinds]
-    header = (what, *("no private rows" if each == "-" else f"eps {each}" for each in epsilons))
+    header = (what, *("no budget" if each == "-" else f"eps {each}" for each in epsilons))
     return f"{rows[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(header, cells)
 
 
@@ -216,6 +216,7 @@ BODIES: dict[str, Callable[[str], str]] = {
     "adamix-figure7": partial(by_epsilon, what="quantile"),
     "adamix-attack": attacks,
     "dope-table1": partial(by_epsilon, what="method"),
+    "dope-table5": partial(by_epsilon, what="generated rows"),
     "adamix-figure6": partial(parts_of_run, scale=100, after=" %"),
     "dope-figure2": partial(parts_of_run, scale=1),
     "dope-table3": side_by_side,
@@ -224,6 +225,7 @@ BODIES: dict[str, Callable[[str], str]] = {
     "large-rates-table2": accounting,
     "large-rates": partial(by_epsilon, what="sampling rate"),
     "accounting": accounting,
+    "convergence": partial(by_epsilon, what="method"),
 }
 
 

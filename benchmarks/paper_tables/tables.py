@@ -187,6 +187,7 @@ def two_clouds(seed: int) -> Iterator[Drawn]:
 PAPER = {**SAMPLED, "preset": "paper"}
 ADAMIX = rows("fully-private", "ppgd", "ngd", "noisy-gd", "adamix")
 RATES, EPOCHS = (0.01, 0.04, 0.16, 0.64, 1.0), 60
+EXTENDED = {**SAMPLED, "augment_public": AUGMENTED, "extended": 1.0}
 CURVES = ("adamix-figure3",)  # tables of per-record epsilons
 TABLES = {
     "adamix-table1": Table(ADAMIX, (1, 3), seeds=5, attack=True),
@@ -252,17 +253,33 @@ TABLES = {
             MethodRow("dp-sgd, warm", "dp-sgd", SAMPLED),
             MethodRow("dope-sgd", "dope-sgd", SAMPLED),
             MethodRow("dope-sgd, augmented", "dope-sgd", {**SAMPLED, "augment_public": AUGMENTED}),
-            MethodRow("dope-sgd, extended", "dope-sgd", {**SAMPLED, "augment_public": AUGMENTED, "extended": 1.0}),
-            MethodRow(
-                "dope-sgd, ensemble",
-                "dope-sgd",
-                {**SAMPLED, "augment_public": AUGMENTED, "extended": 1.0, "output": "vote", "ensemble": 20},
-            ),
+            MethodRow("dope-sgd, extended", "dope-sgd", EXTENDED),
+            MethodRow("dope-sgd, ensemble", "dope-sgd", {**EXTENDED, "output": "vote", "ensemble": 20}),
         ],
         (0.25, 1),
         seeds=10,
         data="digits",
         drawn=with_shots,
+    ),
+    "dope-table5": Table(
+        [
+            MethodRow(f"{n}", "dope-sgd", {**SAMPLED, "augment_public": n, "extended": 1.0})
+            for n in (0, 50, 100, 200, 400, 800)
+        ],
+        (0.25, 1),
+        seeds=10,
+        data="digits",
+        drawn=with_shots,
+        baselines=False,
+    ),
+    "convergence": Table(
+        [*rows("noisy-gd", "dp-sgd", **SAMPLED), *rows(PARAGON)],
+        (0.1, 0.25, 0.5, 1, 3, 8, 30, 100),
+        seeds=5,
+        shots=(),
+        data="digits",
+        drawn=without_public,
+        baselines=False,
     ),
     "dope-figure2": Table(
         rows("dp-sgd", "dope-sgd", **SAMPLED, optimizer="sgd"), (1,), data="digits", drawn=with_shots, baselines=False

@@ -5,9 +5,9 @@
 
 The first command trains a probe on your features of CIFAR-10, CheXpert, EyePACS or ImageNet at each epsilon, without
 public rows, and prints accuracy and macro AUROC with the spread of the runs. Delta is 10 to the minus number of digits
-of N, as in the authors' code. `docs/others.md` says how to make the features. The second trains once at each epsilon on
-random rows of the same shape: seconds and memory, and no accuracy that means anything. `--share` takes that share of
-the rows.
+of N, as in the authors' code. `docs/others.md` says how to make the features. The second trains on random
+rows of the same shape: the median of the seconds, the largest memory, and no accuracy, which would mean nothing.
+`--share` takes that share of the rows.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def main() -> None:
         if path is None:
             path = stand_in(given.stand_in, given.share, folder / f"{given.stand_in}-shape.h5")
         for epsilon in given.eps:
-            found = trained(path.absolute(), epsilon, 1 if given.stand_in else given.runs, folder)
+            found = trained(path.absolute(), epsilon, given.runs, folder)
             if given.stand_in:  # random labels
                 found = {key: value for key, value in found.items() if not key.startswith("test_")}
             results.append(found)

@@ -32,11 +32,10 @@ from numpy.typing import NDArray
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import (
     LARGEST_MU,
-    composed_mu,
-    composed_rho,
     delta_of,
     epsilon_of,
     largest_mu,
+    mu_and_rho,
     rounded_up,
     upper_float,
 )
@@ -445,15 +444,15 @@ def gdp_mu(releases: Sequence[Releases]) -> float:
 
     Raises ValueError: a sampled release, which has no mu.
     """
-    return composed_mu(_terms(releases))
+    return mu_and_rho(_terms(releases))[0]
 
 
 def gaussian_figures(releases: Sequence[Releases]) -> dict[str, float | None]:
     """gdp_mu and zcdp_rho of a composition; None if it has sampled releases, for which neither is defined."""
     if not _all_full(releases):
         return {"gdp_mu": None, "zcdp_rho": None}
-    terms = _terms(releases)
-    return {"gdp_mu": composed_mu(terms), "zcdp_rho": composed_rho(terms)}
+    mu, rho = mu_and_rho(_terms(releases))
+    return {"gdp_mu": mu, "zcdp_rho": rho}
 
 
 def _all_full(releases: Sequence[Releases]) -> bool:
@@ -481,7 +480,7 @@ def _on_grid(kinds: Kinds) -> tuple[Kind, ...]:
     for multiplier, rate, count in kinds:
         if rate < 1:
             counts[min(multiplier, MAX_SIGMA), max(rate, LEAST_RATE)] += count
-    mu = composed_mu((count, multiplier) for multiplier, rate, count in kinds if rate == 1)
+    mu = mu_and_rho((count, multiplier) for multiplier, rate, count in kinds if rate == 1)[0]
     if mu > 0:
         counts[min(math.sqrt(PARTS) / mu * (1 - 1e-15), MAX_SIGMA), 1.0] = PARTS
     return tuple(Kind(*kind, count) for kind, count in counts.items())

@@ -79,30 +79,21 @@ MOST_BITS = 4096
 LARGEST_MU = 1e3  # above, epsilon would be over 500,000, and is infinite here
 
 
-def composed_mu(terms: Iterable[tuple[int, float]]) -> float:
-    """mu of `count` Gaussian mechanisms with `noise_multiplier` for each pair: sqrt(sum of count / multiplier^2).
+def mu_and_rho(terms: Iterable[tuple[int, float]]) -> tuple[float, float]:
+    """mu and rho = mu^2 / 2 of `count` Gaussian mechanisms with `noise_multiplier` for each pair, rounded up.
 
-    Dong, Roth, Su 2022, Corollary 3.3. Rounded up to float64; infinite if a multiplier is 0 or mu overflows.
+    mu is sqrt(sum of count / multiplier^2): Dong, Roth, Su 2022, Corollary 3.3. rho is of zero-concentrated
+    differential privacy. Both are infinite if a multiplier is 0 or mu overflows.
     """
-    return _of_squared_mu(terms, lambda squared: squared.sqrt())
-
-
-def composed_rho(terms: Iterable[tuple[int, float]]) -> float:
-    """rho of zero-concentrated differential privacy, mu^2 / 2, for the same pairs. Rounded up to float64."""
-    return _of_squared_mu(terms, lambda squared: squared / 2)
-
-
-def _of_squared_mu(terms: Iterable[tuple[int, float]], function: Callable[[Any], Any]) -> float:
-    """`function` of the ball around mu^2, rounded up."""
     from flint import arb, ctx
 
     with ctx.workprec(BITS):
         squared = arb(0)
         for count, multiplier in terms:
             if multiplier == 0:
-                return math.inf
+                return math.inf, math.inf
             squared += arb(count) / arb(multiplier) ** 2
-        return upper_float(function(squared))
+        return upper_float(squared.sqrt()), upper_float(squared / 2)
 
 
 def delta_of(epsilon: float, mu: float) -> float:

@@ -244,7 +244,7 @@ class StoredRows:
         if places is not None and len(places) and not 0 <= places.min() <= places.max() < len(self.x):
             raise ValueError(f"places are from {places.min()} to {places.max()}; allowed: 0 to {len(self.x) - 1}")
         shift, column = (None, 0.0) if translation is None else (translation.shift, translation.column)
-        addresses = address(self.x), address(places), address(shift)
+        addresses = self.x.ctypes.data, address(places), address(shift)
         return KernelRows(*addresses, self.x.shape[1], column, STORED.index(self.x.dtype))
 
     def wide(self) -> NDArray[Any]:
@@ -395,8 +395,8 @@ def inner_products(stored: Array, pairs: Pairs) -> Array:
     if LIBRARY is not None and isinstance(stored, np.ndarray) and stored.dtype in STORED:
         rows, bounds = StoredRows(np.ascontiguousarray(stored), pairs.places), np.append(0, np.cumsum(pairs.counts))
         wide, found = np.empty((PAIRED_ROWS, rows.shape[1]), np.float32), np.empty(len(pairs.first))
-        people = ctypes.byref(KernelPeople(bounds=address(bounds), n=len(pairs.counts)))
-        LIBRARY.linprobe_inner_products(ctypes.byref(rows.for_kernel()), address(wide), people, address(found))
+        people = ctypes.byref(KernelPeople(bounds=bounds.ctypes.data, n=len(pairs.counts)))
+        LIBRARY.linprobe_inner_products(ctypes.byref(rows.for_kernel()), wide.ctypes.data, people, found.ctypes.data)
         return found
     x, parts = stored[pairs.rows], []
     for start in range(0, len(pairs.first), PAIRS_AT_ONCE):

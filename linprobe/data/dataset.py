@@ -91,7 +91,7 @@ class Dataset:
         more = self.joined and self.public is not None and self.public.n_rows > 0
         return [self.private, self.public] if more and self.public is not None else [self.private]
 
-    @property
+    @cached_property
     def free_public(self) -> Source | None:
         """Public rows that are not protected; None for none."""
         return None if self.joined or self.public is None or not self.public.n_rows else self.public
@@ -107,7 +107,7 @@ class Dataset:
         """`test_people` of the feature file, None for rows of a caller."""
         return None if self.features is None else test_people(self.features, self.unit)
 
-    @property
+    @cached_property
     def unit(self) -> str:
         """The unit of privacy, `record` or `owner`."""
         return RECORD if self.bounds is None else OWNER

@@ -37,7 +37,7 @@ from linprobe.runs.figures import (
 from linprobe.runs.manifest import TRAINED, UNIFORM
 from linprobe.runs.refined_weights import gathered, refined_weights
 from linprobe.runs.refinement import kept_shares, known_of, refuse_unrefinable
-from linprobe.training.charge import refuse_private_in_books
+from linprobe.training.charge import refuse_private_in_books, refuse_protected_test_rows
 
 
 def predict_rows(
@@ -202,7 +202,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
         `uniform`.
     Raises DataError, UsageError: see `temperature_of`. UsageError: a prior for a run without class counts. DataError:
     the file has other classes or another number of features than the run, rows made otherwise, no test rows, or test
-    rows or people that the run was trained on. PrivacyError: its test rows are private.
+    rows or people that the run was trained on. PrivacyError: its test rows are private, or private in a budget book.
     """
     run, allow_other = run_folder.read_run(request.run), request.allow_other_features
     bias = bias_for(run, request.prior)
@@ -212,6 +212,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
         check_test_rows(opened, "accuracy is measured on")
         if request.features is not None:
             matching.refuse_private_rows(run, opened, progress)
+        refuse_protected_test_rows(opened)
         given = (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
         figures = figures_by_task(run.task, *given, bias, run.class_names, temperature=temperature)
         by_prior: dict[str, Any] = {}

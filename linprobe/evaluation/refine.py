@@ -23,7 +23,7 @@ from linprobe.runs.matching import ROUNDING, check_made_alike, check_width, feat
 from linprobe.runs.refined_weights import Refined
 from linprobe.runs.refinement import refined_by, refinement, refuse_unrefinable
 from linprobe.runs.run_folder import RUN_ID, RunFolder, claimed, new_run_folder, writing
-from linprobe.training.charge import refuse_private_in_books
+from linprobe.training.charge import record_public, refuse_private_in_books, refuse_protected_test_rows
 
 
 def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
@@ -60,6 +60,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
                 )
             refined = refined_by(run, run.weights, run.bias, rows)
             stated = refinement(rows, refined, run)
+            record_public(run.manifest.book_id, given)
         accuracy, figures = _measured(run, refined, progress)
         made = {MODEL: _archive(refined), UNREFINED: run[MODEL]}
         if figures is not None:
@@ -97,6 +98,7 @@ def _measured(run: RunFolder, refined: Refined, progress: Progress) -> tuple[Acc
             check_test_rows(features, "accuracy is measured on")
             if not _same_test_rows(run, features):
                 raise DataError(f"{features.path} has other test rows than the run")
+            refuse_protected_test_rows(features)
             figures = figures_of(features, refined)
     except LinprobeError as error:
         progress.note(f"the accuracy of the refined weights was not measured: {error}")

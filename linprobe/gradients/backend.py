@@ -187,9 +187,10 @@ class ClippedBlock(NamedTuple):
         scores = [_padded(len(y), part.products.n_classes) for part in parts]
         return cls(y, lengths, bound, np.empty(len(y)), np.empty(len(y)), parts, scores)
 
-    def arguments(self) -> tuple[int | float | None, ...]:
+    def arguments(self) -> tuple[int | float, ...]:
         """The kernel's arguments."""
-        return address(self.y), address(self.lengths), self.bound, address(self.r_norms), address(self.factors)
+        y, lengths, r_norms, factors = (each.ctypes.data for each in (self.y, self.lengths, self.r_norms, self.factors))
+        return y, lengths, self.bound, r_norms, factors
 
 
 class ChosenRows(NamedTuple):
@@ -313,7 +314,7 @@ class KernelProducts(Products):
 
     def _sum(self, total: Reals, shift: float, r: Singles, x: Singles, sample: Sample | None) -> None:
         r, stride = strided_rows(r)
-        chosen = (None, None) if sample is None else (address(sample.places), address(sample.ends))
+        chosen = (None, None) if sample is None else (sample.places.ctypes.data, sample.ends.ctypes.data)
         n_rows = len(x) if sample is None else len(sample.places)
         buffers = (self._address(total), self._room.ctypes.data)
         shape = (n_rows, self.n_features, self.n_classes, stride, self._stride)
@@ -406,7 +407,7 @@ class KernelProducts(Products):
         if not isinstance(total.shift, float):
             raise ValueError("the clipped sums of the kernel do not fit a sum with a shift for each entry")
         clip_and_sum, room = self._way()
-        given = ctypes.byref(rows), address(room), address(self._order()), *clipped.arguments()
+        given = ctypes.byref(rows), room.ctypes.data, self._order().ctypes.data, *clipped.arguments()
         runs = address(summed), 0 if summed is None else len(summed), address(ends)
         shape, more = (self.n_classes, self._stride, total.shift), ((KernelPart * len(parts))(*parts), len(parts))
         clip_and_sum(*given, self._address(total.total), len(clipped.y), *runs, *shape, *more)
@@ -517,7 +518,7 @@ class FusedProducts(KernelProducts):
 
     def _people_pass(self, total: ExactSum | None, rows: StoredRows, people: KernelPeople) -> None:
         """Score, clip and sum the rows of people; without `total`, score and clip only."""
-        given = ctypes.byref(rows.for_kernel()), address(self._group_room), address(self._packed.panels)
+        given = ctypes.byref(rows.for_kernel()), self._group_room.ctypes.data, self._packed.panels.ctypes.data
         into, shift = (None, 0.0) if total is None else (self._address(total.total), total.shift)
         self._library.linprobe_people(*given, ctypes.byref(people), into, self.n_classes, self._stride, shift)
 

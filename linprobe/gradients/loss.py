@@ -39,7 +39,6 @@ from linprobe.parallel.array_api import (
     double,
     namespace,
     norm,
-    numbers_like,
     on_host,
     single,
 )
@@ -211,7 +210,7 @@ def residuals_of(
     (b,) multiply losses and residuals.
     """
     xp, value = namespace(scores), 0.0
-    own = None if y.ndim == 2 else (numbers_like(y), y)  # the score of the row's class
+    own = None if y.ndim == 2 else _own_class(y)
     if with_loss and (loss == "sigmoid" or (loss == "softmax" and weights is not None)):
         losses = _losses(scores, y, loss)
         value = (losses if weights is None else weights * losses).sum()
@@ -240,6 +239,12 @@ def residuals_of(
     return scores, value
 
 
+def _own_class(y: Array) -> tuple[Array, Array]:
+    """The index of the score of each row's own class, for classes y (b,)."""
+    rows = np.arange(len(y)) if isinstance(y, np.ndarray) else namespace(y).arange(len(y), device=y.device)
+    return rows, y
+
+
 def _exponentiate(scores: Array, xp: Any) -> None:
     """e^s in place, for scores (b, n_classes) of at most 0. Float64 is rounded so that the sum of a row is exact.
 
@@ -258,7 +263,7 @@ def _losses(scores: Array, y: Array, loss: Loss) -> Array:
     if loss == "sigmoid":
         return (wide.clip(0, None) - y * wide + xp.log1p(xp.exp(-abs(wide)))).sum(-1)
     most = xp.max(wide, axis=1, keepdims=True)
-    return xp.log(xp.sum(xp.exp(wide - most), axis=1)) + most[:, 0] - wide[numbers_like(y), y]
+    return xp.log(xp.sum(xp.exp(wide - most), axis=1)) + most[:, 0] - wide[_own_class(y)]
 
 
 def residual_norms(r: Array) -> Array:

@@ -72,8 +72,8 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         refuse_idle(options, idle, "variant theory")
         return fit_theory(problem, run, radius=options.radius, strong_convexity=options.strong_convexity)
     refuse_idle(options, theory_only, "variant practical")
-    schedule, public = run.schedule, problem.public_rows
-    weights, reference = starting_point(problem, options, loss=problem.loss(), backend=run.backend)
+    schedule, public, loss = run.schedule, problem.public_rows, problem.loss()
+    weights, reference = starting_point(problem, options, loss=loss, backend=run.backend)
     dim = problem.gradient_rank if options.subspace_dim is None else int(options.subspace_dim)
     subspace, captured = None, 1.0
     if options.subspace == "features":
@@ -85,9 +85,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     squares: Squares = {}
     for t in run.steps(iterates):
         weights = iterates.weights
-        public_loss, public_gradient, norms = loss_gradient_and_norms(
-            public, weights, problem.loss(), backend=run.backend
-        )
+        public_loss, public_gradient, norms = loss_gradient_and_norms(public, weights, loss, backend=run.backend)
         quantile = np.quantile(np.concatenate([on_host(block) for block in norms]), options.clip_quantile)
         tau = max(options.clip_floor, float(quantile))
         if options.subspace == "gradient":
@@ -95,7 +93,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
             captured = 1.0 if subspace is None else subspace.captured
         elif subspace is not None:
             captured = subspace.energy(public_gradient)
-        gradient = run.gradient(problem.private_rows, weights, tau, subspace=subspace, loss=problem.loss())
+        gradient = run.gradient(problem.private_rows, weights, tau, subspace=subspace, loss=loss)
         eta = float(pace.factors[t - 1]) * eta_of(tau)
         weights = descended(weights, eta, [public_gradient, gradient], options.weight_decay, reference)
         weights = iterates.coasted(weights)

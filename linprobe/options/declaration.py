@@ -223,6 +223,11 @@ def declared(group: type[Any]) -> Mapping[str, Option]:
     return _DECLARED[group]
 
 
+def check_value(group: type[Any], name: str, value: object) -> None:
+    """Check one value of an option that a group declares. Raises ParameterError: a value that is not allowed."""
+    declared(group)[name].check(value)
+
+
 def check_declared(group: type[Any], values: object) -> None:
     """Check the attributes of `values` that a group declares. Raises ParameterError: a value that is not allowed."""
     for name, one in declared(group).items():

@@ -57,11 +57,6 @@ def double(x: Array) -> Array:
     return x.astype(np.float64, copy=False) if isinstance(x, np.ndarray) else x.double()
 
 
-def numbers_like(y: Array) -> Array:
-    """0, 1, ..., len(y) - 1, shape (rows,), on the device of `y`."""
-    return np.arange(len(y)) if isinstance(y, np.ndarray) else namespace(y).arange(len(y), device=y.device)
-
-
 def segment_sums(values: Array, segment: Array, counts: Array) -> Array:
     """Sums of `values` (n,), float64, over segments of `counts` (n_segments,) values; shape (n_segments,).
 

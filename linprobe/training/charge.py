@@ -27,7 +27,7 @@ from linprobe.accounting.row_keys import (
     with_shared,
 )
 from linprobe.atomic_files import alone, write_whole
-from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.feature_reader import BY_CHANCE, FeatureReader
 from linprobe.data.row_checks import Commitment, GroupRows
 from linprobe.errors import DataError, LinprobeError, Progress
 from linprobe.parallel.process_group import ALONE, Group
@@ -141,14 +141,40 @@ def _names(public: Iterable[GroupRows]) -> str:
     return " and ".join(f"rows of group {part.group} of {part.features.path}" for part in public)
 
 
-def refuse_private_in_books(public: Sequence[GroupRows], *, spare: int = 0) -> None:
-    """PrivacyError if more than `spare` rows that are used as public are private in a default book; writes nothing."""
+def refuse_private_in_books(public: Sequence[GroupRows], *, spare: int = 0, people: bool = True) -> None:
+    """PrivacyError if more than `spare` rows that are used as public are private in a default book; writes nothing.
+
+    `people`: whether other rows of private people are private too.
+    """
     folder = books_folder()
     if public and (folder / KEY).exists():
         key, keys = _key(folder), RowKeys()
         for part in public:
-            keys = keys.joined(_keys_of(part, key).as_public())
+            found = _keys_of(part, key)
+            keys = keys.joined((found if people else RowKeys(found.rows, found.images)).as_public())
         refuse_public(keys, folder, _names(public), spare=spare)
+
+
+def record_public(run: str, public: GroupRows) -> None:
+    """Add rows that a command used as public to the keys of the default book that has the run, if there is one.
+
+    Raises DataError: damaged keys. LinprobeError: keys that cannot be written.
+    """
+    path = book_with(run)
+    if path is not None and keys_file(path).exists():
+        keys = _keys_of(public, _key(books_folder())).as_public()
+        with Account.at(path, keys).charging(lambda: refuse_public(keys, path.parent, _names([public]))):
+            pass
+
+
+def refuse_protected_test_rows(features: FeatureReader) -> None:
+    """PrivacyError if public test rows, except a few by chance, are private in a default budget book.
+
+    Where people may be on both sides, test rows of private people are public, as the user declared.
+    """
+    if "test" in features.sizes and not features.description.private_test:
+        test, people = GroupRows(features, "test"), not features.description.shares_owners
+        refuse_private_in_books([test], spare=test.n_rows // BY_CHANCE, people=people)
 
 
 def existing_book(

@@ -23,7 +23,7 @@ from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5, is_pattern
 from linprobe.errors import DataError, LinprobeError, ParameterError, Progress, UsageError
 from linprobe.options import DEFAULT_DELTA, RunOptions
-from linprobe.options.declaration import declared
+from linprobe.options.declaration import check_value
 from linprobe.options.requests import BudgetRequest, PlanRequest
 from linprobe.reporting import plots
 from linprobe.runs.manifest import MANIFEST
@@ -124,7 +124,7 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
     if request.delta is not None and not 0 < request.delta < 1:
         raise ParameterError(f"delta is {request.delta}; allowed: a number above 0 and below 1")
     if request.cap is not None:
-        declared(RunOptions)["cap"].check(request.cap)
+        check_value(RunOptions, "cap", request.cap)
     account = _account(request)
     if request.cap is not None and account is not None:
         contents = with_shared(read_book(account.path), account.shared())

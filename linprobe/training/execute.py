@@ -395,7 +395,7 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
     return Trained(
         weights,
         bias,
-        [{name: float(on_host(fact)) for name, fact in facts.items()} for facts in fitted.history],
+        [{name: float(fact) for name, fact in facts.items()} for facts in fitted.history],
         plan.schedule.n_steps,
         "none" if preprocessing.centre is None else plan.centre,
         privacy_statement(

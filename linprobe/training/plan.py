@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
@@ -64,7 +65,7 @@ from linprobe.options import (
     Intercept,
     RunOptions,
 )
-from linprobe.options.declaration import arguments_of, declared, hint, refuse_idle
+from linprobe.options.declaration import arguments_of, check_value, declared, hint, refuse_idle
 from linprobe.options.requests import TrainRequest
 from linprobe.runs.check import FirstModel, FirstRun
 from linprobe.runs.manifest import UNLABELLED_CENTRE
@@ -168,7 +169,7 @@ class Settings:
 
         Raises ParameterError: an unknown word. UsageError: no counts, and a class weight that needs them.
         """
-        declared(RunOptions)["class_counts"].check(class_counts)
+        check_value(RunOptions, "class_counts", class_counts)
         balanced = isinstance(class_weight, str) and class_weight == BALANCED
         if balanced and class_counts == "no":
             raise UsageError(
@@ -252,7 +253,7 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
 
     Raises ParameterError, UsageError: an option that is not allowed.
     """
-    declared(RunOptions)["preset"].check(request.preset)
+    check_value(RunOptions, "preset", request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
     given = request if request.preset == "default" else _of_preset(request, method)
     known, options = arguments_of(method.options), dict(given.options or {})
@@ -356,7 +357,7 @@ def settled(settings: Settings, n_private: int, n_features: int, *, known: str |
         known: what makes a private mean unnecessary or impossible, such as public rows; None if nothing does.
     Raises ParameterError: an unknown condition. UsageError: condition `mean` with something known.
     """
-    declared(Conditioning)["condition"].check(settings.condition)
+    check_value(Conditioning, "condition", settings.condition)
     if settings.condition == "none":
         return settings
     if known is not None:
@@ -410,7 +411,7 @@ class Plan:
             return UNLABELLED_CENTRE
         return "none" if self.preprocessing.centre is None else "public"
 
-    @property
+    @cached_property
     def schedule(self) -> Schedule:
         """Steps and noise; no steps without a budget."""
         budget = self.budget
@@ -549,7 +550,8 @@ def _known(settings: Settings, dataset: Dataset, from_text: bool) -> str | None:
 
 def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool, from_text: bool) -> float:
     """The number of private units from which the default is `CENTRED_STEPS`."""
-    size = dataset.trained.n_rows * dataset.private.n_features * dataset.n_classes
+    # of people, the number of rows is private
+    size = dataset.n_units * dataset.private.n_features * dataset.n_classes
     many, enough = MANY_ROWS * dataset.n_classes, ENOUGH_ROWS * dataset.n_classes
     has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
     if settings.condition == MEAN:
@@ -571,7 +573,7 @@ def _from_text(settings: Settings, dataset: Dataset) -> bool:
 def _centres(settings: Settings, dataset: Dataset) -> bool:
     """Whether rows are centred on the mean of the public rows."""
     centre, public = settings.centre, dataset.free_public
-    declared(Centring)["centre"].check(centre)
+    check_value(Centring, "centre", centre)
     if centre == "public" and public is None:
         raise UsageError("centre is 'public', but there are no public rows; give some, or use centre none")
     if centre == "public" and settings.starts_from_text:
@@ -583,7 +585,7 @@ def _centres(settings: Settings, dataset: Dataset) -> bool:
 def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
     """The map to the training space of `settings`: with a public centre, a bias column, both for labels, or neither."""
     intercept, centring = settings.intercept, _centres(settings, dataset)
-    declared(Intercept)["intercept"].check(intercept)
+    check_value(Intercept, "intercept", intercept)
     if intercept and centring and not dataset.several_labels:
         raise UsageError(f"intercept {intercept:g} needs uncentred rows; use centre none, or intercept 0")
     column = default_intercept(dataset.private.n_features) if intercept is None else intercept

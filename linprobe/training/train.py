@@ -29,7 +29,7 @@ from linprobe.data.dataset import (
     refuse_training_rows,
 )
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, extraction_of
+from linprobe.data.feature_reader import FeatureReader, extraction_of
 from linprobe.data.row_checks import GroupRows
 from linprobe.errors import LinprobeError, Progress, Silent, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
@@ -44,7 +44,7 @@ from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import PrivateRecords, claimed, run_folder_of_group
-from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books
+from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books, refuse_protected_test_rows
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.execute import Observer, Runtime, Trained, execute
 from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, make_settings, plan_run, warnings_of
@@ -287,7 +287,7 @@ def checked_rows(
         progress.note(warning)
     public = _outside(ready.features, dataset)
     if rank == 0:
-        _refuse_private_test(ready.features)
+        refuse_protected_test_rows(ready.features)
     if finder is None:
         if rank == 0:
             refuse_private_in_books(public)
@@ -306,13 +306,6 @@ def _outside(features: FeatureReader, dataset: Dataset) -> list[GroupRows]:
     unlabelled = (dataset.unlabelled,) if isinstance(dataset.unlabelled, GroupRows) else ()
     labelled = (part for part in _labelled(dataset) if part.keep is None or part.features is not features)
     return [*labelled, *unlabelled]
-
-
-def _refuse_private_test(features: FeatureReader) -> None:
-    """PrivacyError if public test rows, except a few by chance, are private in a default budget book."""
-    if "test" in features.sizes and not features.description.private_test:
-        test = GroupRows(features, "test")
-        refuse_private_in_books([test], spare=test.n_rows // BY_CHANCE)
 
 
 def train_on(

@@ -41,6 +41,7 @@ def test_the_choice_is_in_file_manifest_report_and_verify(cli: Callable[..., Any
     assert "on_both_sides" not in Path("run/manifest.json").read_text()  # their number is private
     assert cli("verify", "run", "--features", "both.h5").status == 0
     assert cli("evaluate", "run", "both.h5").status == 0
+    assert cli(*TRAIN, "again").status == 0  # the people of the test rows are private in the book of the first run
     assert cli("report", "run", "--html", "page.html").status == 0
     assert "people seen in training" in Path("page.html").read_text()
     assert cli("release", "run", "--out", "pub").status == 0

@@ -159,6 +159,22 @@ def test_rows_that_are_private_in_another_book_are_not_public(
     assert not (tmp_path / "out").exists()
 
 
+def test_rows_that_refined_a_run_are_not_private_later(
+    cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path
+) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "u.h5", rows=C[:40])
+    file_of(tmp_path / "later.h5", train=np.concatenate([B, C[:1]]), test=HELD)
+    trained("a.h5", "run", "--centre", "auto", "--condition", "mean", "--eps", 20)
+    trained("later.h5", "before")
+    refused(cli("refine", "run", "u.h5", "--out", "refined"), 4, ["1 of the rows of group rows", "budget book"])
+    for path in (book := Path(spent(cli, "later.h5")["book"]), keys_file(book)):
+        path.unlink()
+    assert cli("refine", "run", "u.h5", "--out", "refined").status == 0
+    refused(cli("train", "later.h5", *FEW, "--out", "after"), 4, ["1 of the private rows", "were public"])
+    assert spent(cli, "a.h5")["runs"] == 1
+
+
 def test_public_rows_may_be_protected_in_one_run_and_public_in_others(
     cli: Cli, own_books: Path, tmp_path: Path
 ) -> None:
@@ -330,5 +346,12 @@ def test_test_rows_that_were_private_in_another_run_are_not_measured(
     trained("a.h5", "a")
     for words in (FEW, ["--method", "non-private"], [*FEW, "--dry-run"]):
         refused(cli("train", "b.h5", *words, "--out", "b"), 4, ["40 of the rows of group test of b.h5 are private"])
+    refused(cli("evaluate", "a", "b.h5"), 3, ["40 of 40 test rows equal training rows of a.h5"])
+    file_of(tmp_path / "other.h5", train=C, test=HELD)
+    trained("other.h5", "other")
+    refused(cli("evaluate", "other", "b.h5"), 4, ["40 of the rows of group test of b.h5 are private"])
+    file_of(tmp_path / "later.h5", train=HELD)
+    trained("later.h5", "later")
+    refused(cli("evaluate", "other"), 4, ["40 of the rows of group test of other.h5 are private"])
     trained("c.h5", "c", "--test-epsilon", "0.5")
     assert spent(cli, "a.h5")["runs"] == 2

@@ -108,6 +108,22 @@ def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> N
         assert steps(size - 1, asked, around_public, per_class + 1) == [DEFAULT_STEPS]
 
 
+def test_the_number_of_steps_does_not_depend_on_the_rows_of_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = rows_with_a_mean()
+    people = np.arange(1, len(x) + 1 - 9)  # the last person has ten rows, or one
+
+    def steps(bounds: NDArray[np.intp], **given: Any) -> list[int]:
+        rows = ArraySource(x[: bounds[-1]], y[: bounds[-1]])
+        dataset = Dataset(rows, CLASSES, bounds=bounds, public=ArraySource(x[:30], y[:30]) if not given else None)
+        return [budget.n_steps for budget in plan_run(settings(**given), dataset).budgets]
+
+    one, ten = np.append(0, people), np.append(0, [*people[:-1], len(x)])
+    monkeypatch.setattr(plan_module, "LARGE_STEP", (len(x) - 5) * WIDTH * CLASSES)
+    monkeypatch.setattr(plan_module, "MANY_ROWS", len(x))
+    assert steps(one) == steps(ten)
+    assert steps(one, condition=MEAN) == steps(ten, condition=MEAN)
+
+
 @pytest.mark.parametrize("given", [{"learning_rate": 1e-3}, {"schedule": "theory"}])
 def test_large_steps_without_momentum_are_many(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
     x, y = rows_with_a_mean()

@@ -26,7 +26,8 @@ DEFAULT_STEPS = 50
 CENTRED_STEPS = 400  # around a private mean; around a public one, or from text weights, if classes have many rows
 MANY_ROWS = 1000
 ENOUGH_ROWS = 250  # rows per class from which 50 plain steps around a public mean overshoot
-LARGE_STEP = 1e8  # multiply-adds: rows x features x classes
+LARGE_STEP = 1e9  # multiply-adds: rows x features x classes
+LARGE_STEP_WITH_MOMENTUM = 1e8
 MANY_ROWS_FROM_TEXT = 150
 SAMPLED_STEPS = 200
 NEWTON_STEPS = 8
@@ -134,7 +135,7 @@ class RunOptions:
     test_epsilon: float | None = option(
         None,
         "Part of --eps that pays for a noisy accuracy and AUROC on private test rows.",
-        unset="neither",
+        unset="no release",
         above=0,
         most=MAX_EPSILON,
         group="Privacy",

@@ -54,6 +54,7 @@ from linprobe.options import (
     DEFAULT_STEPS,
     ENOUGH_ROWS,
     LARGE_STEP,
+    LARGE_STEP_WITH_MOMENTUM,
     MANY_ROWS,
     MANY_ROWS_FROM_TEXT,
     OWNER,
@@ -551,15 +552,14 @@ def _known(settings: Settings, dataset: Dataset, from_text: bool) -> str | None:
 def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool, from_text: bool) -> float:
     """The number of private units from which the default is `CENTRED_STEPS`."""
     # of people, the number of rows is private
-    size = dataset.n_units * dataset.private.n_features * dataset.n_classes
-    many, enough = MANY_ROWS * dataset.n_classes, ENOUGH_ROWS * dataset.n_classes
-    has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
+    size, many = dataset.n_units * dataset.private.n_features * dataset.n_classes, MANY_ROWS * dataset.n_classes
     if settings.condition == MEAN:
-        return (many if has_momentum else enough) if size > LARGE_STEP else 0
+        return many if size > LARGE_STEP else 0
     if centred:
-        if size > LARGE_STEP:
+        has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
+        if size > LARGE_STEP_WITH_MOMENTUM:
             return math.inf if has_momentum else many
-        return enough
+        return ENOUGH_ROWS * dataset.n_classes
     return MANY_ROWS_FROM_TEXT * dataset.n_classes if from_text else math.inf
 
 
@@ -599,8 +599,8 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
 def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
 
-    Raises PrivacyError: that run had public rows, which it did not protect, and they are not the public rows of this
-    run. ParameterError, DataError: not a run folder, or weights of another shape.
+    Raises PrivacyError: that run had public rows, with or without labels, which it did not protect, and they are not
+    the public rows of this run. ParameterError, DataError: not a run folder, or weights of another shape.
     """
     if settings.first_run is None:
         return None
@@ -623,14 +623,16 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
             f"init run {init} had public rows that are not the public rows here, and might be private here; "
             "give the same feature file, --public-shots, --split-seed and --public (arrays cannot be compared)"
         )
+    if first.unlabelled_digest is not None and dataset.unlabelled_digest() != first.unlabelled_digest:
+        raise PrivacyError(
+            f"init run {init} was refined by rows without labels, which had no protection there and might be private "
+            "here; give the same rows with --unlabelled (arrays cannot be compared), or the run before it was refined"
+        )
     return first
 
 
 def _unit_text_weights(dataset: Dataset, preprocessing: Preprocessing) -> NDArray[np.float64] | None:
-    """Text weights with unit norm per class, and a zero row for the bias column if there is one.
-
-    Raises DataError: the shape differs from the shape of the weights.
-    """
+    """Text weights with unit norm per class, and a zero row for the bias column if there is one."""
     text_weights = dataset.encodings
     if text_weights is None:
         return None

@@ -152,8 +152,8 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
         raise UsageError(
-            f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, as it has a longer one until it is "
-            "complete; give a shorter name"
+            f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, since its name is longer while "
+            "it is being written; give a shorter name"
         )
     for parent in out.parents:
         if parent.exists() and not parent.is_dir():

@@ -140,7 +140,7 @@ ADVICE = {
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "close other programs: the machine has too many open files",
-    errno.ENOMEM: "free some memory, or raise the limit on it (ulimit -v)",
+    errno.ENOMEM: "free some memory, or raise the limit on it (ulimit -v, -d)",
     errno.ENAMETOOLONG: "shorten it: a file system takes names of 255 bytes at most",
     errno.ENOTDIR: "a part of the path is a file where a folder is needed; give another {flag}",
     errno.EACCES: "give {flag} a writable place",

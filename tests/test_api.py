@@ -51,6 +51,7 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="c", seed=2), "seed"),
         (lambda: linprobe.train(method="noisy-gd"), "--eps"),
         (lambda: linprobe.tune(method="noisy-gd", epsilon=1), "nothing to choose"),
+        (lambda: linprobe.tune(epsilon=1, shrink=[0, 1], unlabelled=Path("u.h5")), "no rows without labels"),
     ],
 )
 def test_what_is_not_allowed_is_refused(call, text: str) -> None:

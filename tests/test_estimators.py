@@ -332,7 +332,7 @@ def test_rows_that_no_scaler_made_are_not_warned_of(rows) -> None:
 
 
 def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> None:
-    x, y, *_ = rows
+    x, y, x_public, y_public = rows
     people = np.arange(240) // 4
     with config_context(enable_metadata_routing=True):
         probe = make("noisy-gd", n_steps=2, condition="none")
@@ -342,13 +342,13 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
         given = {"groups": people, "X_unlabelled": x[:100] + 20}
         assert (cross_val_score(probe, x, y, cv=GroupKFold(3), params=given) > 0.5).all()
         folds = cross_validate(probe, x, y, cv=GroupKFold(3), params=given, return_estimator=True)["estimator"]
-        public = {"X_public": x[:100] + 20, "y_public": y[:100]}
+        public = {"X_public": x_public + 20, "y_public": y_public}
         probe = make("adamix", n_steps=2).set_fit_request(groups=True, X_public=True, y_public=True)
         scaler = FrozenEstimator(StandardScaler().fit(public["X_public"]))
         pipeline = make_pipeline(scaler, probe, transform_input=["X_public"])
         given = {"groups": people, **public}
         scaled = cross_validate(pipeline, x + 20, y, cv=GroupKFold(3), params=given, return_estimator=True)
-    assert [fold[-1].privacy_["n_public"] for fold in scaled["estimator"]] == [100, 100, 100]
+    assert [fold[-1].privacy_["n_public"] for fold in scaled["estimator"]] == [20, 20, 20]
     assert scaled["test_score"].min() > 0.5
     assert [(fold.privacy_["unit"], fold.privacy_["n_private"]) for fold in folds] == 3 * [("owner", 40)]
     np.testing.assert_array_equal(np.sort(np.concatenate([fold.owners_ for fold in folds])), np.repeat(range(60), 2))
@@ -508,7 +508,7 @@ def together(n_fits: int, probe) -> str:
 
 
 def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y, *_ = rows
+    x, y, *public = rows
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)
         probe = make("noisy-gd", n_steps=2, condition="none").fit(x[:120], y[:120])
@@ -516,7 +516,7 @@ def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.Mo
         for _ in range(2):
             make("non-private").fit(x, y)
             make("noisy-gd", n_steps=2, insecure_seed=1).fit(x, y)
-            make("only-public").fit(x, y, x[:20], y[:20])
+            make("only-public").fit(x, y, *public)
     with pytest.warns(
         PrivacyWarning, match=f"in 2 fits .* together cost epsilon {together(2, probe)} at delta 1e-05 for a record;"
     ):

@@ -158,8 +158,9 @@ class Contents:
     Attributes:
         entries: by run id, in the order of their first lines. cap: None if none is set.
         first_cap: the cap that the first raise replaced; None if no cap was raised after a run.
-        keys: digests, one of which the row keys beside it have, "" for no such file; none for a book without row keys.
-            New keys are stated before they are written, so after a crash the ones before them may be there.
+        keys: stated digests of the row keys beside the book: "" for no file, none for a book without row keys. The
+            file has one of these digests. New keys are stated before they are written, so after a crash the file may
+            still hold earlier keys.
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -402,7 +403,8 @@ def _refuse_special(path: Path) -> None:
         raise DataError(f"budget book {path} is not a file; give --book a file, or the name of a new one")
     if path.stat().st_size > MOST_BOOK_BYTES:
         raise DataError(
-            f"budget book {path} has more than {MOST_BOOK_BYTES} bytes, more than any book; give --book another"
+            f"budget book {path} has more than {MOST_BOOK_BYTES} bytes, so it is no budget book; give --book another "
+            "file"
         )
     with path.open("rb") as stream:  # before the lock: the file may be one that this process has locked to read it
         if stream.read(1) not in (b"", b"{"):

@@ -36,9 +36,9 @@ def rounded_up(value: float | None, digits: int = DIGITS) -> str:
     return _rounded(value, digits, ROUND_CEILING)
 
 
-def rounded_down(value: float | None, digits: int = DIGITS) -> str:
-    """The largest number of `digits` significant digits that is at most `value`, a lower bound; a dash for None."""
-    return _rounded(value, digits, ROUND_FLOOR)
+def rounded_down(value: float | None) -> str:
+    """The largest number of `DIGITS` significant digits that is at most `value`, a lower bound; a dash for None."""
+    return _rounded(value, DIGITS, ROUND_FLOOR)
 
 
 def gaussian_words(gdp_mu: float | None, zcdp_rho: float | None) -> str:

@@ -76,7 +76,7 @@ class Grid:
     """Grids and windows for one direction.
 
     Attributes:
-        reverse: whether the loss is that of Q against P.
+        reverse: whether the loss is of Q against P, not of P against Q.
         step: of the fine grid; `ratio`, a power of two, of them are a step of the coarse grid.
         tilt: exponent per index of the fine grid.
         points: indices on which the loss of P against Q of one release of each kind is spread: increasing, 0 inside.
@@ -166,7 +166,7 @@ class _Sum:
         self.reverse = reverse
 
     def cumulants(self, tilts: Reals) -> Reals:
-        """log E exp(tilt loss). The masses of P are those of Q times exp(loss)."""
+        """log E exp(tilt loss). Each mass of P is the mass of Q times exp(loss)."""
         orders = -tilts if self.reverse else tilts + 1
         return np.asarray(sum(count * shape.cumulants(orders) for shape, count in self.parts))
 

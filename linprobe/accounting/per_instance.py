@@ -80,7 +80,7 @@ def record_losses(
     Args:
         squared_mu, levels: as in `mechanisms.gaussian.Contributed`; empty if losses were not computed.
         steps: the run's sampled releases, to which `levels` belongs.
-        inherited: releases of an earlier run, charged to every record in full.
+        inherited: releases of an earlier run, or others that are charged to every record in full.
     """
     mu2 = np.zeros(n_private) + (squared_mu[:n_private] if squared_mu.size else 0.0)
     mu2 += sum(release.count / release.noise_multiplier**2 for release in inherited if release.sampling_rate == 1)

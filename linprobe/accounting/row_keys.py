@@ -362,9 +362,13 @@ def recorded_totals(run: str, epsilon: float | None) -> tuple[str, str]:
 
     def told(entries: Sequence[Entry]) -> str:
         spent = spending(entries)
-        runs = f"{spent.runs} recorded run{'' if spent.runs == 1 else 's'}"
+        if not spent.runs and spent.not_private_runs:
+            return f"no epsilon covers the recorded runs on these rows ({spent.not_private_runs}); this run: {own}"
+        runs = "1 recorded run on these rows" if spent.runs == 1 else f"{spent.runs} recorded runs on these rows"
+        if spent.runs > 1:  # a row may have been a public shot in one of them
+            runs += ", for rows that were private in all of them"
         more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
-        return f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs} on these rows{more}; this run: {own}"
+        return f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs}{more}; this run: {own}"
 
     public = told(contents.counted)
     try:

@@ -150,7 +150,7 @@ def refine(
 ) -> dict[str, Any]:
     """Refine the weights of a run with public rows without labels, in a run of its own. It costs nothing.
 
-    Guarantee: that of the run, as post-processing of released weights and public rows.
+    Guarantee: the guarantee of the run. Refinement is post-processing of released weights and public rows.
 
     Args:
         run: run folder. unlabelled: feature file of public rows without labels. out: run folder to make.

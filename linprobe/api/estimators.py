@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import MISSING, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -187,7 +188,8 @@ class LinearProbe(LinearClassifier):
         Raises:
             ParameterError, UsageError: a parameter or combination that is not allowed.
             DataError: labels outside the declared classes, NaN, wrong shapes, weights below 0.
-            PrivacyError: delta of at least 1/n_private, noise too small for one step, or private rows in X_unlabelled.
+            PrivacyError: delta of at least 1/n_private, noise too small for one step, or rows of X, or multiples of
+                them, in X_public or X_unlabelled.
 
         Warns:
             PrivacyWarning: delta above a tenth of 1/n_private; rows that were in an earlier fit of this process, with
@@ -207,11 +209,12 @@ class LinearProbe(LinearClassifier):
         if by_row is not None and bounds is not None:
             by_row = by_row[order]
         private = ArraySource(X, labels)
-        public, known = self._public(X_public, public_labels)
+        public, known = self._public(X_public, public_labels, X)
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
         dataset = self._dataset(private, public, text, bounds, self._weights(known, by_row))
         if X_unlabelled is not None:
-            dataset = replace(dataset, unlabelled=self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), X))
+            further = self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), dataset.protected)
+            dataset = replace(dataset, unlabelled=further)
         return self._fit(dataset, hashes=self._hashes(dataset) if self.method.spends else None)
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.floating], NDArray[Any]]:
@@ -241,15 +244,14 @@ class LinearProbe(LinearClassifier):
         people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
         return np.concatenate([hashes, people.view(np.uint64)])
 
-    def _unlabelled(self, rows: NDArray[np.floating], private: NDArray[np.floating]) -> ArraySource:
+    def _unlabelled(self, rows: NDArray[np.floating], private: Iterable[Source]) -> ArraySource:
         """Rows that refine the weights. Raises as `fit`."""
         reason = unrefinable(self.method, votes=vars(self).get("output") == VOTE, several_labels=self.multilabel_)
         if reason is not None:
             raise UsageError(f"X_unlabelled cannot refine this probe: {reason}; leave it out")
         if len(rows) < LEAST_UNLABELLED:
             raise DataError(f"X_unlabelled has {len(rows)} rows; allowed: {LEAST_UNLABELLED} or more")
-        if share_a_row([private], [rows]):
-            raise PrivacyError("X_unlabelled holds rows of X; a private row cannot be public too; give other rows")
+        _refuse_private("X_unlabelled", rows, (x for source in private for x, _ in source.blocks()))
         return ArraySource(rows, np.full(len(rows), NO_LABEL))
 
     def fit_sources(
@@ -267,7 +269,7 @@ class LinearProbe(LinearClassifier):
         """Train on streamed rows whose labels are indices into the declared classes.
 
         Args:
-            private, public: rows that can be read any number of times.
+            private, public: rows that can be read any number of times. They are not compared with each other.
             text_weights: class-name encodings (n_features, n_classes).
             owners: as in `fit`; the rows of a person must be next to each other. sample_weight: as in `fit`.
             several_labels: whether the labels of a block are 0 or 1 for each class, (b, n_classes).
@@ -297,8 +299,10 @@ class LinearProbe(LinearClassifier):
             return arrays.label_matrix(given, len(self.classes_), name)
         return arrays.class_indices(given, self.classes_, name)
 
-    def _public(self, X: ArrayLike | None, y: NDArray[Any] | None) -> tuple[ArraySource | None, NDArray[Any] | None]:
-        """The public rows and their labels, if there are any."""
+    def _public(
+        self, X: ArrayLike | None, y: NDArray[Any] | None, private: NDArray[np.floating]
+    ) -> tuple[ArraySource | None, NDArray[Any] | None]:
+        """The public rows and their labels, if there are any. Raises as `fit`."""
         if (X is None) != (y is None):
             missing = "y_public" if y is None else "X_public"
             raise UsageError(f"{missing} is None, but X_public and y_public belong together; give both or neither")
@@ -308,6 +312,8 @@ class LinearProbe(LinearClassifier):
         if len(rows) != len(y):
             raise DataError(f"X_public has {len(rows)} rows and y_public {len(y)}; allowed: equal numbers")
         labels = self._labels(y, "y_public")
+        if self.method.private and not self.method.joins_public:
+            _refuse_private("X_public", rows, [private])
         return ArraySource(rows, labels), labels
 
     def _weights(
@@ -371,6 +377,11 @@ class LinearProbe(LinearClassifier):
         parameters = self.get_params(deep=False)
         of_labels = {name: parameters.pop(name) for name in OF_LABELS}
         return Settings.of(self.method, parameters).with_counts(of_labels["class_counts"], of_labels["class_weight"])
+
+
+def _refuse_private(name: str, rows: NDArray[np.floating], private: Iterable[NDArray[np.floating]]) -> None:
+    if share_a_row(private, [rows]):
+        raise PrivacyError(f"{name} holds rows of X, or protected ones; these cannot be public too; give other rows")
 
 
 class TrainedProbe(LinearClassifier):

@@ -116,6 +116,9 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     """What else is in the figures, what cannot be, and what the cap promises, a line each."""
     from linprobe.training.words import counted
 
+    if found["not_private_runs"]:
+        bare = counted(found["not_private_runs"], "run")
+        yield f"no epsilon covers {bare} without privacy on these rows; the figures are of the other runs alone"
     for other in found["shared"]:
         nouns = {"rows": "row", "images": "image fingerprint", "owners": "owner"}
         common = ", ".join(counted(other[kind], noun) for kind, noun in nouns.items() if other[kind])

@@ -205,7 +205,7 @@ def _print_noisy(result: dict[str, Any]) -> None:
 
 @command(PredictRequest)
 def _predict(request: PredictRequest) -> None:
-    """Print the predictions as CSV, or write them to a file and print its path."""
+    """Print the predictions as CSV or JSON, or write them to a file and print its path."""
     from linprobe.evaluation.predict import predict_rows, write_predictions
     from linprobe.runs.run_folder import inputs_of, new_files
 
@@ -221,7 +221,10 @@ def _predict(request: PredictRequest) -> None:
         together=request.together,
     )
     if request.out is None:
-        write_predictions(rows, sys.stdout)
+        if request.as_json:
+            print_json({"columns": next(rows), "rows": list(rows)})
+        else:
+            write_predictions(rows, sys.stdout)
         return
     inputs = (request.features, request.calibrate, *inputs_of(request.run))
     with (
@@ -229,7 +232,7 @@ def _predict(request: PredictRequest) -> None:
         replace_when_complete(request.out, "w", private=True) as stream,
     ):
         write_predictions(rows, stream)
-    print_made("file", request.out)
+    print_made("file", request.out, {"file": str(request.out)} if request.as_json else None)
 
 
 @command(AttackRequest)

@@ -253,10 +253,7 @@ def _group_or_train(source: Path) -> str:
 
 
 def _read_named(source: Path, columns: Columns) -> Arrays:
-    """The arrays that `columns` names, as training rows, or without `y` as rows without labels.
-
-    Raises UsageError: no such array, or a file of another kind. DataError: a file that cannot be read.
-    """
+    """The arrays that `columns` names, as training rows, or without `y` as rows without labels."""
     group = UNLABELLED if columns.y is None else "train"
     named = {"X": columns.x, "y": columns.y, "id": columns.id, OWNER: columns.owner}
     wanted = {f"{kind}_{group}": name for kind, name in named.items() if name is not None}
@@ -353,11 +350,7 @@ def _read_table(source: Path, columns: Columns, progress: Progress, group: str) 
 
 
 def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    """X, y and, where there are such columns, id and owner of one group, from CSV; a byte-order mark is skipped.
-
-    Raises UsageError: a missing column. DataError: two columns of one name, a line of another length, or a cell that is
-    no number, with its line.
-    """
+    """X, y and, where there are such columns, id and owner of one group, from CSV; a byte-order mark is skipped."""
     with source.open("rb") as stream:
         n_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
     progress.start(max(1, n_lines - 1), f"reading {source.name}")
@@ -507,10 +500,7 @@ def _refuse_long(longest: int, where: str) -> None:
 
 
 def _text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str_]:
-    """Texts as an array, which gives each of them the room of the longest.
-
-    Raises DataError: a text longer than LONGEST_ID, or an array far larger than the `stored` bytes of the file.
-    """
+    """Texts as an array, which gives each of them the room of the longest."""
     longest = max(map(len, values), default=0)
     _refuse_long(longest, where)
     if too_large(UTF32 * longest * len(values), stored):
@@ -750,10 +740,7 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
 
 
 def _blocks(x: NDArray[Any], order: NDArray[np.intp] | None, group: str, where: str) -> Iterator[tuple[int, Singles]]:
-    """Flattened rows in `order` as float32, (b, features), each block with the place of its first row.
-
-    Raises DataError: NaN, infinity, or a number beyond float32, with its row in `x`.
-    """
+    """Flattened rows in `order` as float32, (b, features), each block with the place of its first row."""
     width = int(np.prod(x.shape[1:]))
     at_once = max(1, BLOCK_BYTES // (4 * max(1, width)))
     for start in range(0, len(x), at_once):
@@ -764,10 +751,7 @@ def _blocks(x: NDArray[Any], order: NDArray[np.intp] | None, group: str, where: 
 
 
 def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
-    """The owner of each row of a group as text, shape (n_rows,); None if none are given.
-
-    Raises DataError: another number of owners than rows, numbers that are not whole, or rows that show several people.
-    """
+    """The owner of each row of a group as text, shape (n_rows,); None if none are given."""
     given = arrays.get(f"{OWNER}_{group}")
     if given is None:
         return None

@@ -27,7 +27,7 @@ from linprobe.parallel.array_api import Array, Floats, Indices, Mask, Reals, Sin
 
 BLOCK_ROWS = 1024
 SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
-EVEN_ROWS = 2 * BLOCK_ROWS  # the last rows, fewer than SHARD_ROWS, are divided into two blocks for so many of them
+EVEN_ROWS = 2 * BLOCK_ROWS  # rows of two blocks: the last rows of a pass are divided into pairs of blocks
 STEP_ROWS = BLOCK_ROWS // 8  # rows of a float32 sum, of which sizes of blocks are multiples
 
 RawBlocks = Iterator[tuple[Floats, Indices]]
@@ -185,11 +185,11 @@ def halved(x: Floats) -> NDArray[np.float16]:
     return half
 
 
-def widened(x: NDArray[Any], out: Singles | None = None) -> NDArray[Any]:
-    """`x` converted from float16, or from the bits of bfloat16 in uint16, to float32, in `out` if given; else `x`."""
+def widened(x: NDArray[Any]) -> NDArray[Any]:
+    """`x` converted from float16, or from the bits of bfloat16 in uint16, to float32; else `x` itself."""
     if x.dtype not in STORED[1:]:
         return x
-    wide: Singles = aligned_empty(x.shape, np.float32) if out is None else out
+    wide: Singles = aligned_empty(x.shape, np.float32)
     if LIBRARY is not None:
         x = np.ascontiguousarray(x)
         LIBRARY.linprobe_widen(x.ctypes.data, STORED.index(x.dtype), wide.ctypes.data, x.size)

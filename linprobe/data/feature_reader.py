@@ -175,21 +175,19 @@ class FeatureReader(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def blocks(
-        self, group: str, keep: Mask | None = None, block_rows: int = BLOCK_ROWS
-    ) -> Iterator[tuple[Floats, Indices]]:
+    def blocks(self, group: str, keep: Mask | None = None) -> Iterator[tuple[Floats, Indices]]:
         """Blocks of rows `x` (b, n_features) and `labels` `y` of a group, in row order.
 
         Args:
             keep: mask of the rows to yield, shape (n_rows,); blocks without such a row are not read.
         """
         labels_start, labels = 0, np.empty(0, dtype=np.int64)
-        for start in range(0, self.sizes[group], block_rows):
-            part = slice(start, min(start + block_rows, self.sizes[group]))
+        for start in range(0, self.sizes[group], BLOCK_ROWS):
+            part = slice(start, min(start + BLOCK_ROWS, self.sizes[group]))
             if keep is not None and not keep[part].any():
                 continue
             if part.stop > labels_start + len(labels):
-                labels_start, labels = start, self.labels(group, slice(start, start + max(block_rows, RECORDS_AT_ONCE)))
+                labels_start, labels = start, self.labels(group, slice(start, start + RECORDS_AT_ONCE))
             kept = ALL if keep is None or keep[part].all() else keep[part]
             yield self.rows(group, part)[kept], labels[part.start - labels_start : part.stop - labels_start][kept]
 
@@ -229,7 +227,7 @@ class FeatureReader(ABC):
 
 
 class GroupDigest:
-    """A digest of a group to which blocks of rows are added as they are read, in the blocks of `FeatureReader.blocks`.
+    """A digest of a group. Blocks of rows are added as they are read, in the order of `FeatureReader.blocks`.
 
     Args:
         keep: mask of the rows, shape (n_rows,); None for all.

@@ -322,7 +322,7 @@ def names_several(owner: str, known: Collection[str]) -> bool:
 
 
 def refuse_several(owners: Sequence[str], where: str, rows: Sequence[object] | None = None, known: Any = None) -> None:
-    """Refuse rows that show several people: removing one of them would change whose the other rows are.
+    """Refuse rows that show several people. If one of them were removed, the row would belong to another person.
 
     Args:
         owners: of rows, shape (n_rows,). where: the rows, for the message, which names rows and nobody. rows: their

@@ -2,7 +2,7 @@
 
 With people as units, the rest of the code treats a person as it treats a row: `n_rows`, places, samples and
 shards are of people, and a block holds whole people. Blocks begin at fixed places among the people. So a person whose
-place is empty changes only the block of that place, whatever number of rows the person had.
+place is empty changes only one block, for any number of rows.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The tests and their sources:
 - `one run f-DP` counts the same guesses against the trade-off function of mu-GDP, not against one (epsilon, delta)
   (Mahloujifar, Melis, Chaudhuri 2024, "Auditing f-Differential Privacy in One Run", Algorithm 3).
 
-Each release besides the steps, such as `mean`, has the test `sum` to itself, as it has a claim of its own.
+A release besides the steps, such as `mean`, has its own claim. So it is tested by itself, with the test `sum`.
 
 Every test is done on all runs together and on the runs of each path. Each bound has confidence
 1 - (1 - confidence) / (number of bounds), so all hold together at `confidence` (Bonferroni).

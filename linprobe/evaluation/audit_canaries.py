@@ -12,8 +12,9 @@
 s is the sensitivity times the noise multiplier sigma, so a score is in units of the noise that the ledger claims. u_i
 and v_i are the direction of its contribution at zero weights, of length 1. The counts need canaries that have a class
 each. A test row moves two counts of the release, and the adversary looks at one, whose share is 1 / sqrt(2); the other
-1 / sqrt(2) is for not knowing whether the prediction is right. Of the histograms it moves one cell each, and the
-adversary, who knows the model and so the bin, looks at that of its class: the others hold other canaries too.
+1 / sqrt(2) is for not knowing whether the prediction is right. In the histogram of each class, a test row moves one
+cell. The adversary knows the model and so the bin, and looks at the histogram of the row's class: the other histograms
+count other canaries in the same bin.
 """
 
 from __future__ import annotations

@@ -126,10 +126,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
 
 @contextmanager
 def _opened(request: CompareRequest) -> Iterator[_Comparison]:
-    """Check a request, open its files and plan its runs. Nothing is trained or written.
-
-    Raises UsageError, ParameterError: an invalid request. DataError: a file that cannot be read.
-    """
+    """Check a request, open its files and plan its runs. Nothing is trained or written."""
     check_request(request)
     refuse_other_encodings([request.folder, *request.public])
     if request.features is None and not request.shots and not request.public:
@@ -196,10 +193,7 @@ def _unlabelled(stack: ExitStack, path: Path | None) -> FeatureReader | None:
 
 
 def _train(run: Planned, features: Features, other: Features) -> Path:
-    """Train a planned run; returns its folder.
-
-    Raises UsageError: another process has finished the same run. LinprobeError: training failed.
-    """
+    """Train a planned run; returns its folder."""
     with ExitStack() as stack:
         ready = _ready(run, features, other, stack)
         try:

@@ -223,7 +223,7 @@ VALIDITY_SAMPLED = (
     "each figure is at most the worst-case epsilon"
 )
 SEEDED = "nowhere: the noise came from a seed the user gave; the figures hold for a run whose seed is secret"
-SPARK = "▁▂▃▄▅▆▇█"
+SPARK, COLUMNS = "▁▂▃▄▅▆▇█", 60
 
 
 @dataclass(frozen=True)
@@ -370,9 +370,9 @@ def _report(epsilons: NDArray[np.float64], manifest: Manifest) -> dict[str, Any]
     }
 
 
-def sparkline(epsilons: NDArray[np.float64], epsilon: float, width: int = 60) -> str:
+def sparkline(epsilons: NDArray[np.float64], epsilon: float) -> str:
     """The sorted curve as text, one column per quantile, full height at the worst case `epsilon`."""
     if not epsilons.size:
         return ""
-    heights = np.quantile(epsilons, (np.arange(width) + 0.5) / width) / epsilon
+    heights = np.quantile(epsilons, (np.arange(COLUMNS) + 0.5) / COLUMNS) / epsilon
     return "".join(SPARK[min(len(SPARK) - 1, int(height * len(SPARK)))] for height in heights)

@@ -276,7 +276,7 @@ def temperature_of(
     """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
 
     Args:
-        bias: of the scores that are predicted; None for that of the run.
+        bias: shape (n_classes,), in place of the bias of the run; None to use the bias of the run.
         allow_other: fit on rows that were extracted with other settings than the rows of the run, with a note.
     Raises UsageError: a run that votes, or a multilabel run. DataError: a file without the group `public`, with other
     classes, other settings of extraction, or another number of features. PrivacyError: a row that is private.

@@ -1,4 +1,4 @@
-"""`linprobe refine`: a run of its own whose weights public rows without labels refined. It costs nothing."""
+"""`linprobe refine`: a new run, with weights refined by public rows without labels. It costs nothing."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
             refuse_private_in_books([given])
             if run.manifest.centre == "none" and run.manifest.n_private:
                 raise UsageError(
-                    f"run {run.folder} was not centred, so rows of another kind would go unnoticed and make it worse; "
-                    "train with --unlabelled, which counts the private rows near them"
+                    f"run {run.folder} was trained on rows that were not centred, so refinement could not notice rows "
+                    "of another kind; train with --unlabelled, which counts the private rows near them"
                 )
             refined = refined_by(run, run.weights, run.bias, rows)
             stated = refinement(rows, refined, run)

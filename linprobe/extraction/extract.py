@@ -10,6 +10,7 @@ from linprobe.atomic_files import check_place
 from linprobe.errors import DataError, LinprobeError, Progress, UsageError, advice, reading, require
 from linprobe.extraction.request import DEFAULT, LAYERS, ExtractOutcome, ExtractRequest, Recipe, check_layer, family_of
 from linprobe.options.declaration import declared
+from linprobe.parallel.available_memory import check_limit
 
 # arguments that do not change how an image becomes a row
 FREE = {
@@ -43,11 +44,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
 
 
 def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
-    """Check all that needs neither PyTorch nor an image, and read the recipe of `like`; None without `like`.
-
-    Raises UsageError: a value that is not allowed, or an output path that cannot or must not be written. DataError: no
-    such source, or no recipe in the run or file.
-    """
+    """Check all that needs neither PyTorch nor an image, and read the recipe of `like`; None without `like`."""
     backbone = request.backbone or DEFAULT
     family = family_of(backbone)
     if request.like is None:
@@ -70,6 +67,7 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
         _refuse_idle(request, settled, f"--like {recipe.name}, which settles network, preprocessing and classes")
     elif request.unlabelled:
         _refuse_idle(request, OF_LABELLED, "--unlabelled, which makes rows without labels")
+    check_limit()  # again: PyTorch needs as much, and ends with a segmentation fault if a thread gets no memory
     # torch and torchvision take seconds to import
     if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
         progress.note(f"{request.images}: loading PyTorch and the network")
@@ -108,10 +106,7 @@ def _refuse_idle(request: ExtractRequest, idle: Iterable[str], beside: str) -> N
 
 
 def _recipe(path: Path) -> Recipe:
-    """How the rows of a run or a feature file were made.
-
-    Raises DataError: neither of the two, or rows that `linprobe extract` did not make.
-    """
+    """How the rows of a run or a feature file were made."""
     from linprobe.data.feature_file import FeatureFile
     from linprobe.data.feature_reader import extraction_of
     from linprobe.runs.run_folder import RunFolder

@@ -271,10 +271,7 @@ class Batches(Dataset[Batch]):
         return batch, images, torch.from_numpy(status), torch.from_numpy(keys), unread
 
     def _pixels(self, content: Any) -> NDArray[np.uint8]:
-        """Pixels of one row, uint8 (views, height, width, channels).
-
-        Raises UnreadableImage: the image cannot be decoded, or its size after the transform is not `size`.
-        """
+        """Pixels of one row, uint8 (views, height, width, channels)."""
         pixels = self.transform.shown(decode(content, self.transform.mode))
         height, width = pixels.shape[1:3]
         if (height, width) != self.size:

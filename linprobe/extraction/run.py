@@ -261,10 +261,7 @@ def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Pro
 
 
 def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> ExtractionPlan:
-    """The plan of an extraction, with its images and its network. No feature is computed, and no file written.
-
-    Raises UsageError, DataError, PrivacyError: as `extract`.
-    """
+    """The plan of an extraction, with its images and its network. No feature is computed, and no file written."""
     device = choose_device(request.device, group.local_rank)
     # rank 0 chooses the backbone; the others wait until it has downloaded the weights
     named = request.backbone if group.rank == 0 else group.broadcast_text("")
@@ -338,10 +335,7 @@ def _describe(plan: ExtractionPlan, progress: Progress) -> None:
 
 
 def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
-    """Whether the file exists and was made with these settings; always false with `--overwrite`.
-
-    Raises UsageError: it was made with other settings.
-    """
+    """Whether the file exists and was made with these settings; always false with `--overwrite`."""
     if request.overwrite or not plan.out.exists():
         return False
     with FeatureFile(plan.out) as features, reading(f"{plan.out}: its extraction", "give --overwrite"):

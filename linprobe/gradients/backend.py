@@ -340,8 +340,8 @@ class KernelProducts(Products):
     ) -> ClippedBlock:
         """Add sum_i c_i r_i x_i^T to `total`, for softmax residuals r_i and c_i = min(1, bound / (length_i ||r_i||)).
 
-        The scores and factor of a row and what is added of it have the same bits whatever its place and the other rows
-        are.
+        The scores and the factor of a row, and what the row adds, have the same bits at any position and beside any
+        other rows.
 
         Args:
             total: sum with one `shift` for all entries.

@@ -13,14 +13,14 @@ the inner products of the rows and the inner products of the residuals:
     ||S_u||^2            = sum_(j, k) <x_j, x_k> <r_j, r_k>
     ||S_u - g||^2        = ||S_u||^2 - 2 sum_j x_j^T g r_j + ||g||^2              (a public origin g)
 
-People with more than `PAIRED_ROWS` rows, and all people in a scale, have S_u formed instead, which is then less work.
+For people with more than `PAIRED_ROWS` rows, and for all people in a scale, S_u itself is formed: that is less work.
 
-Rounding: a person whose place is empty moves the rows of the others in the block of that place, so nothing may depend
-on the place of a row. The kernel scores each row by itself; without it, scores are `SteadyProducts`. Other products are
-float64; or, for softmax in the plain geometry with the kernel, float32 (`KernelProducts`). The rows of one person may
-cancel. So the factor also keeps the summed lengths of the person's gradients, l = sum_j ||x_j|| ||r_j||, below
-`MOST_CANCELLATION` times the bound: without it, rounding relative to l would not be bounded relative to the clip norm.
-Orthogonal gradients of `PAIRED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
+Rounding: if the place of a person is empty, the rows of the next people in the block move up. So no result may depend
+on the position of a row in its block. The kernel scores each row by itself; without it, scores are `SteadyProducts`.
+Other products are float64; or, for softmax in the plain geometry with the kernel, float32 (`KernelProducts`). The rows
+of one person may cancel. So the factor also keeps the summed lengths of the person's gradients, l = sum_j ||x_j||
+||r_j||, below `MOST_CANCELLATION` times the bound: without it, rounding relative to l would not be bounded relative to
+the clip norm. Orthogonal gradients of `PAIRED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
 """
 
 from __future__ import annotations

@@ -160,7 +160,10 @@ def private_selection(run: Callable[[int], tuple[float, _Output]], n_settings: i
     Raises ValueError: fewer settings than 1 or a mean below 2.
     """
     if n_settings < 1 or mean_repetitions < 2:
-        raise ValueError(f"{n_settings} settings, mean {mean_repetitions}; allowed: at least 1, at least 2")
+        raise ValueError(
+            f"n_settings is {n_settings}, allowed: at least 1; mean_repetitions is {mean_repetitions}, allowed: at "
+            "least 2"
+        )
     best = run(secrets.randbelow(n_settings))
     for _ in range(geometric(mean_repetitions) - 1):
         one = run(secrets.randbelow(n_settings))

@@ -153,7 +153,7 @@ class NoiseSource:
         key: 32 bytes, as secret as the private rows. It determines the draws since the last `ratchet`, and the keys of
             later ones until a `renewed_key` takes its place.
         draws: number of streams used since the last `ratchet`.
-    Raises LinprobeError: the arithmetic of this thread is not that of the proofs.
+    Raises LinprobeError: this thread does not compute with the arithmetic that the proofs assume.
     """
 
     def __init__(self, insecure_seed: int | None = None) -> None:

@@ -62,8 +62,8 @@ def paper_options(method: Method, preset: str = "paper") -> dict[str, Any]:
     """Settings of the AdaMix paper (section 4, A.6) for the options that `method` has.
 
     Args:
-        preset: `paper`, for features of ResNet-50; `paper-clip`, for those of CLIP. Of three learning rates, which the
-            paper tries for each, the middle one.
+        preset: `paper`, for features of ResNet-50, or `paper-clip`, for features of CLIP. The paper tries three
+            learning rates for each; this is the middle one.
     """
     chosen = {**PAPER_SETTINGS, **PAPER_CHANGES[preset]}
     settings = {name: value for name, value in chosen.items() if name in declared(method.options)}

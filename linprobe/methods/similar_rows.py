@@ -9,9 +9,9 @@
 About 1 - `FAR_SHARE` of private rows of the same kind count, and hardly any row of another kind. Rows of classes that U
 lacks do not count either. U is thinned evenly to `MOST_ROWS` rows; k is `NEIGHBOUR`, less for few rows.
 
-Cosines say nothing about few rows: seen from their mean, all rows of another kind lie in one direction, and some row of
-U is there. But these are far from m. Rows of the same kind are as far from the mean of n others as a row of U is from
-the rest, so about 1 of n + 1 is further than r.
+If U has few rows, cosines are not enough: seen from the mean of U, all rows of another kind lie in one direction, and
+some row of U may lie there too. But rows of another kind are far from m. A row of the same kind is as far from the mean
+of n rows of U as a row of U is from the mean of the others, so about one such row in n + 1 is further away than r.
 
 Lines 1 and 2 read public rows. s_i depends on x_i and public rows alone: cosines come from `SteadyProducts`, so their
 rounding depends on no other private row and no place. An empty place adds 0. The share of a person is rounded down to
@@ -40,7 +40,7 @@ from linprobe.parallel.process_group import ALONE, Group
 
 SIMILAR_ROWS = "similar rows"
 MOST_ROWS, NEIGHBOUR, FAR_SHARE = 1000, 3, 0.1
-SAME_KIND = 0.5  # share from which the mean of U is taken for that of the private rows
+SAME_KIND = 0.5  # from this share on, private rows may be centred on the mean of U
 
 
 @dataclass(frozen=True)

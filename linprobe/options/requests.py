@@ -305,7 +305,7 @@ class ExtractRequest(
     workers: int | None = option(
         None,
         "Number of decoding processes.",
-        unset="none on a CPU, else the cores of this process but one, at most 16",
+        unset="none on a CPU, else one fewer than the cores of this process, at most 16",
         least=0,
         most=1024,
         group=SPEED,
@@ -463,7 +463,8 @@ class EvaluateRequest(
 
     Tables on stderr show balanced accuracy, AUROC, calibration error, and metrics of each class with 95 %
     intervals. --json prints all of them and the confusion matrix. For a run with class counts, both show the accuracies
-    for the class shares of training and for equal ones. Private test rows need --epsilon, which spends privacy budget.
+    for the class shares of training and for equal shares. Private test rows need --epsilon, which spends privacy
+    budget.
     """
 
     features: Path | None = option(None, "Feature file.", unset="the feature file of the run", argument="[FEATURES]")
@@ -489,6 +490,7 @@ class PredictRequest(
     ForPrior,
     Calibrate,
     Scoring,
+    JsonOption,
     OverwriteOption,
     OfRun,
     Request,
@@ -498,6 +500,7 @@ class PredictRequest(
     """Print id, label and score of every row as CSV; the score is the label's probability.
 
     For multilabel rows, there is a column for each label: 1 where its probability is above one half, else 0.
+    With --json, the object has `columns`, their names, and `rows`, a list of values for each row; with --out, `file`.
     """
 
     features: Path = option(
@@ -892,7 +895,7 @@ class BudgetRequest(
     command="budget",
     examples=("budget features.h5", "budget features.h5 --set-cap 8 --delta 1e-5"),
 ):
-    """Print the epsilon of all runs on a set of rows together, from their budget book.
+    """Print the epsilon of all runs with noise on a set of rows together, from their budget book.
 
     stdout carries the epsilon, rounded up. The book is private: it shows that the rows were used, and when.
     """

@@ -6,7 +6,6 @@ OpenBLAS hangs, or ends the process, if it cannot allocate its buffers, so `chec
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,22 +20,22 @@ GROUPS_V1 = (
     "memory.usage_in_bytes",
     ("total_inactive_file", "total_active_file"),
 )
-RAN_OUT = "memory ran out; free some, raise the limit on it (ulimit -v), or use fewer rows at once"
-START = 512 << 20  # bytes of address space for Python and the libraries
+RAN_OUT = "memory ran out; free some, raise the limit on it (ulimit -v, -d), or use fewer rows at once"
+START = {"-v": 512 << 20, "-d": 64 << 20}  # bytes for Python and the libraries: of address space, of writable memory
 A_PROCESSOR = 96 << 20  # bytes of address space for the threads of two copies of OpenBLAS
 SQUARE = 256  # rows of a matrix for which OpenBLAS needs its work space
 WORDS = ("failed to map segment", "annot allocate memory", "can't allocate memory", "can't start new thread")
 
 
 def available(root: Path = Path("/")) -> int:
-    """Available memory in bytes: the minimum over the machine, the control groups and the limit on address space.
+    """Available memory in bytes: the minimum over the machine, the control groups and the limits of the process.
 
     Args:
         root: folder of `proc` and `sys`.
     Returns: `UNKNOWN` if the system reports none of them.
     """
-    limits = (*_machine(root), *_control_groups(root), *_address_space(root))
-    return max(0, min(limits, default=UNKNOWN))
+    left = (allowed - used for _, allowed, used in _process_limits(root))
+    return max(0, min((*_machine(root), *_control_groups(root), *left), default=UNKNOWN))
 
 
 def suffices(n_bytes: int) -> bool:
@@ -91,46 +90,40 @@ def _control_groups(root: Path) -> Iterator[int]:
                 break
 
 
-def address_limit() -> int | None:
-    """The limit on the address space of this process, in bytes; None without one."""
+def _process_limits(root: Path) -> Iterator[tuple[str, int, int]]:
+    """Limits on the memory of this process: the option of `ulimit`, the bytes allowed, and the bytes in use."""
     try:
         import resource
     except ImportError:  # not on Windows
-        return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _address_space(root: Path) -> Iterator[int]:
-    soft = address_limit()
-    if soft is None:
         return
     try:
-        pages = int((root / "proc/self/statm").read_text().split()[0])
+        pages = [int(word) for word in (root / "proc/self/statm").read_text().split()]
     except OSError:
-        pages = 0
-    yield soft - pages * os.sysconf("SC_PAGE_SIZE")
+        pages = [0] * 6
+    for flag, number, used in (("-v", resource.RLIMIT_AS, pages[0]), ("-d", resource.RLIMIT_DATA, pages[5])):
+        soft, _ = resource.getrlimit(number)
+        if soft != resource.RLIM_INFINITY:
+            yield flag, soft, used * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_limit() -> None:
-    """Under a limit on address space, take the work space of OpenBLAS now, so that it does not fail later.
+    """Under a limit on memory, take the work space of OpenBLAS now, so that it does not fail later.
 
     Raises LinprobeError: the limit leaves too little to start.
     """
-    soft = address_limit()
-    if soft is None:
+    limits = list(_process_limits(Path("/")))
+    if not limits:
         return
     from linprobe.parallel.threads import n_processors
 
     processors = n_processors()
-    needed = START + A_PROCESSOR * processors
-    try:
-        mmap.mmap(-1, needed).close()
-    except OSError:
-        raise LinprobeError(
-            f"memory is limited to {soft >> 20} MiB (ulimit -v); linprobe needs {needed >> 20} MiB beside Python to "
-            f"start on {processors} processors; raise the limit"
-        ) from None
+    for flag, allowed, used in limits:
+        needed = START[flag] + A_PROCESSOR * processors
+        if allowed - used < needed:
+            raise LinprobeError(
+                f"memory is limited to {allowed >> 20} MiB (ulimit {flag}), {used >> 20} MiB used; linprobe needs "
+                f"{needed >> 20} MiB more to start on {processors} processors; raise the limit"
+            )
     import numpy as np
     import scipy.linalg
 

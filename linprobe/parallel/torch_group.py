@@ -17,6 +17,7 @@ from linprobe.errors import LinprobeError, UsageError, first_line, require
 from linprobe.parallel.process_group import ALONE, Group
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as in linprobe/__main__.py
+CONNECTION = timedelta(minutes=5)  # until all processes have started; one that ended before is noticed no earlier
 TIMEOUT = timedelta(minutes=30)
 AT_ONCE = 8  # parts that rank 0 receives at a time
 RESUME = "start all of them again, with --resume if a checkpoint was kept"
@@ -30,7 +31,7 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
     The block ends with a barrier. A group of one does not import torch.
 
     Args:
-        timeout: longest wait for another process.
+        timeout: longest wait for another process, once all are connected within `CONNECTION`.
         next_step: advice to the user, the end of the error message, if another process has ended.
     Raises UsageError: no torch, one without torch.distributed, or a rank or size that is no number. LinprobeError:
     another process ended or is unreachable.
@@ -53,9 +54,12 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
     if not dist.is_available():
         raise UsageError("this torch has no torch.distributed; allowed: one process, or a torch with gloo")
     try:
-        _guarded(lambda: dist.init_process_group("gloo", timeout=timeout))
+        _guarded(lambda: dist.init_process_group("gloo", timeout=min(timeout, CONNECTION)))
         try:
-            yield TorchGroup(dist.get_rank(), dist.get_world_size())
+            # for collective calls alone; older torch has another name for it
+            name = "set_timeout" if hasattr(dist.distributed_c10d, "set_timeout") else "_set_pg_timeout"
+            getattr(dist.distributed_c10d, name)(timeout)
+            yield TorchGroup(dist.get_rank(), dist.get_world_size(), timeout)
             _guarded(dist.barrier)
         finally:
             dist.destroy_process_group()
@@ -76,12 +80,12 @@ def _guarded(call: Callable[[], Value]) -> Value:
 class TorchGroup(Group):
     """A group of torch.distributed processes."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, timeout: timedelta = TIMEOUT) -> None:
         import torch
         import torch.distributed as dist
 
         self._torch, self._dist = torch, dist
-        self.rank, self.size = rank, size
+        self.rank, self.size, self._timeout = rank, size, timeout
         self.local_rank = int(os.environ.get("LOCAL_RANK", rank))
         self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
 
@@ -95,7 +99,7 @@ class TorchGroup(Group):
         """As of every group; rank 0 adds the parts in rank order and broadcasts the sum."""
         total = np.array(part, order="C")
         if self.rank > 0:
-            _guarded(lambda: self._dist.send(self._flat(total), 0))
+            _guarded(lambda: self._dist.isend(self._flat(total), 0).wait(self._timeout))
         else:
             # the next parts are on their way while one is added, so that their latencies overlap
             coming: deque[tuple[Any, NDArray[Any]]] = deque()
@@ -105,7 +109,7 @@ class TorchGroup(Group):
                     coming.append((_guarded(partial(self._dist.irecv, self._flat(other), rank)), other))
                 if coming and (rank >= self.size or len(coming) == AT_ONCE):
                     receiving, part = coming.popleft()
-                    _guarded(receiving.wait)
+                    _guarded(partial(receiving.wait, self._timeout))
                     total += part
         return self.broadcast(total)
 

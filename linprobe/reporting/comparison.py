@@ -189,8 +189,7 @@ def markdown(header: Header, rows: Rows) -> str:
 def no_better(compared: dict[str, Any]) -> str | None:
     """A warning that names the rows whose predictions are no better than the majority class.
 
-    A row whose balanced accuracy is above `balanced_limit` is none of them: it finds every class, and so is right less
-    often.
+    A row whose balanced accuracy is above `balanced_limit` is not named: it finds every class, at a lower accuracy.
     """
     found = [
         one["method"] + ("" if one["epsilon"] is None else f" at epsilon {rounded_up(one['epsilon'])}")
@@ -230,7 +229,7 @@ def accuracy_against_epsilon(
 
     A panel shows its row with one standard deviation, the other rows of the setting in grey, and the rows `public` and
     `paragon`, which spend nothing, as lines. `about` names the data and their number. The axis of accuracy begins at
-    `guessing`, the accuracy of always predicting the commonest class.
+    `guessing`, the accuracy of always predicting the majority class.
 
     Returns: `path`, or None if no row spends.
     """
@@ -243,7 +242,7 @@ def accuracy_against_epsilon(
     lines = -(-len(panels) // columns)
     size = (COLUMN, 1 + (2.1 if columns > 1 else 2.8) * lines)
     title, note = f"Test accuracy against epsilon\n{about}", _spread(spending, several=len(panels) > len(curves))
-    note += f"\nThe axis begins at {100 * guessing:.3g} %, the accuracy of always predicting the commonest class."
+    note += f"\nThe axis begins at {100 * guessing:.3g} %, the accuracy of always predicting the majority class."
     with new_figure(path, size, lines, columns, title=title, note=note, sharey=True) as axes:
         for unused in axes[len(panels) :]:
             unused.set_visible(False)

@@ -580,7 +580,7 @@ class FirstModel:
     Attributes:
         weights (n_features, n_classes), bias (n_classes,): as in `RunFolder`; the mean over voters if the run votes.
         releases: the earlier run's releases, all under the purpose `inherited`.
-        public_digest: of its public rows, None if it had none.
+        public_digest, unlabelled_digest: of its public rows, with labels and without; None if it had none.
         unit: its unit of privacy.
         run_id: its name in budget books. model_digest: of its `model.npz`.
     """
@@ -589,6 +589,7 @@ class FirstModel:
     bias: NDArray[np.floating]
     releases: tuple[Releases, ...]
     public_digest: str | None
+    unlabelled_digest: str | None
     unit: str
     run_id: str
     model_digest: str
@@ -632,6 +633,7 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
         bias,
         releases=grouped(replace(event, purpose=INHERITED) for event in events),
         public_digest=manifest.public_digest,
+        unlabelled_digest=None if manifest.refined is None else manifest.refined.digest,
         unit=manifest.unit,
         run_id=manifest.book_id,
         model_digest=manifest.files[MODEL],

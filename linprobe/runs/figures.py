@@ -402,8 +402,8 @@ def share_of(name: str, hits: int, n: int) -> dict[str, Any]:
 def no_better_than_commonest(figures: Mapping[str, Any]) -> str | None:
     """A warning if the predictions are no better than the majority class of the test rows.
 
-    A model for balanced use may be right less often, and yet find every class: none if its balanced accuracy is above
-    that of the majority class by more than `CLEARLY` standard errors.
+    There is no warning if the balanced accuracy is more than `CLEARLY` standard errors above the balanced accuracy of
+    the majority class: a model for equal classes may have a lower accuracy, and yet find every class.
     """
     if figures["test_accuracy"] > figures["commonest_share"]:
         return None

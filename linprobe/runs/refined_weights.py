@@ -12,9 +12,9 @@ each class keeps its share of the rows, and one linear correction V learns the r
 
     spread(Z): 20 rounds of Y <- 0.9 A Y + 0.1 Z, Y_0 = Z       mass(Z): columns to sum n pi, rows to sum 1, 5 rounds
 
-Rows that are predicted together get the classes Z, and their shares may be others than those of training: classes may
-lack. So there mass(Z) multiplies a column by (n pi / its sum)^0.2 only. One row per class has no neighbour of its own
-class, so there strength *= (n / n_classes - 1) / 2, between 0 and 1.
+Rows that are predicted together get the classes Z. Their class shares may differ from the shares in training, and a
+class may be missing. So there mass(Z) multiplies a column by (n pi / its sum)^0.2 only. With one row per class, no row
+has a neighbour of its own class, so there strength *= (n / n_classes - 1) / 2, between 0 and 1.
 
 Sources: label propagation (Zhou, Bousquet, Lal, Weston, Schölkopf 2004, "Learning with Local and Global Consistency");
 class mass (Zhu, Ghahramani, Lafferty 2003), balanced by the iteration of Sinkhorn and Knopp (1967); self-training of a
@@ -25,10 +25,12 @@ linear head on soft labels. The strength follows from public facts:
     strength *= 2 - s / a, between 0 and 1        s: part of the scores that all rows of U share
     a = min(0.23, 0.05 + 1.6 r); 0.5 for a run on rows that were not centred
 
-so a run with little noise, which unlabelled rows could only blur, stays as it is. Scores of rows like those of training
-differ from row to row; where most rows of U get the same scores, they are of another kind, and change little.
+so a run with little noise stays as it is: unlabelled rows could only blur its weights. If the rows of U are like the
+training rows, their scores differ from row to row. If most rows of U get the same scores, they are of another kind, and
+the strength is small.
 
-New weights, which predict other rows than U, change only if U has the classes in shares q like those of training:
+New weights have to predict other rows than U. So they change only if the class shares q of U are like the shares in
+training:
 
     strength *= (exp(-sum q log(q / pi_0)) - 0.7) / 0.15, between 0 and 1
 
@@ -239,7 +241,7 @@ def _strength(scores: Matrix, known: Known) -> float:
 
 
 def _like_shares(own: NDArray[np.float64], given: NDArray[np.float64] | None) -> float:
-    """Factor of the strength, from 0 to 1: whether shares of classes are like those of training."""
+    """Factor of the strength, from 0 to 1: how much the class shares are like the shares in training."""
     expected = np.full(len(own), 1 / len(own)) if given is None else given
     likeness = math.exp(-float(np.sum(own * np.log(own.clip(TINY) / expected.clip(TINY)))))
     return _between(likeness, OTHER_SHARES, LIKE_SHARES)

@@ -98,7 +98,7 @@ def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
 def check_sensitivities(
     manifest: Manifest, events: Sequence[GaussianEvent], history: Sequence[Mapping[str, float]]
 ) -> None:
-    """PrivacyError if the sensitivity of a release is not that of its purpose, or of the clip norm of its step."""
+    """PrivacyError if a release has another sensitivity than its purpose gives, or a step than its clip norm gives."""
     allowed, clips = _sensitivities(manifest), iter(history)
     for event in events:
         known = allowed.get(event.purpose)
@@ -125,7 +125,7 @@ def clips_by_release(manifest: Manifest) -> bool:
 
 
 def _sensitivities(manifest: Manifest) -> dict[str, tuple[float, ...]]:
-    """The sensitivities that a release may have, by purpose; all but those of the steps."""
+    """The sensitivities that a release may have, by purpose. The steps are left out."""
     factors = len((manifest.tuning or {}).get("factors", ()))
     widths = (1, manifest.n_features, manifest.n_features + 1)  # with the column of an intercept
     known: dict[str, tuple[float, ...]] = {
@@ -210,7 +210,7 @@ def _check_similar(manifest: Manifest, releases: Sequence[Any]) -> None:
 
 
 def _check_tuning(tuning: Mapping[str, Any], releases: Sequence[Any]) -> None:
-    """PrivacyError if the noise of a choice is not that of its release, or another factor was chosen."""
+    """PrivacyError if a choice states other noise than its release has, or a factor that was not offered."""
     noise = {release.noise_multiplier for release in releases if release.purpose == SELECTION}
     factors, counts, std = tuning.get("factors", ()), tuning.get("counts", ()), tuning.get("std")
     if factors:

@@ -43,8 +43,8 @@ class BookFinder:
 
     The name of a default book is a keyed commitment to all training rows, public shots among them included, in any
     order, with any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else
-    whether a set of rows was used. The book takes over the one of format 1, whose name is a commitment to the rows as
-    they are. Beside the book lie the keys of its rows, which tell which other books count together with it.
+    whether a set of rows was used. The book takes over a book of format 1, whose name is a commitment to rows that
+    are not scaled. Beside the book lie the keys of its rows, which tell which other books count together with it.
 
     Args:
         given: the book; None for the default one. make: make the key of default books, and the keys of the rows, if
@@ -96,6 +96,7 @@ class BookFinder:
         if path is None:
             path, *old = (self._folder / f"{commitment.value()}{BOOK_SUFFIX}" for commitment in self.commitments)
         elif not _has_keys(path):
+            refuse_private_in_books(public)
             return Account(path)
         if old and book.is_old(old[0]):
             book.take_over(path, old[0])
@@ -407,7 +408,7 @@ def _check_others(
     """Refuse an entry that takes the rows of another book above its cap.
 
     Args:
-        shared: the books that count together with the book of the entry, whose other entries are `others`.
+        shared: the books that count together with the book of the entry. others: the other entries of that book.
     """
     for other in shared:
         if account is not None and other.contents.cap is not None:

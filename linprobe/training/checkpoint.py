@@ -33,7 +33,6 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.atomic_files import replace_when_complete, sync_folder
 from linprobe.data.array_files import read_archive
 from linprobe.data.dataset import Dataset
-from linprobe.data.row_checks import GroupRows
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import arithmetic_name
@@ -267,7 +266,7 @@ def run_identity(settings: Settings, dataset: Dataset, *, precision: str, device
         "precision": precision,
         "device": device,
         "public rows": dataset.public_digest(),
-        "unlabelled rows": rows.digest() if isinstance(rows := dataset.unlabelled, GroupRows) else None,
+        "unlabelled rows": dataset.unlabelled_digest(),
         "text weights": None if text is None else hashlib.sha256(text.tobytes()).hexdigest(),
         "first model": None if settings.first_run is None else settings.first_run.model.model_digest,
         "unit": dataset.unit,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from linprobe import __version__
 from linprobe.accounting.accountants import installed_version
-from linprobe.accounting.events import grouped
+from linprobe.accounting.events import OWNER, grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
 from linprobe.data.blocks import Precision, Preprocessing, Source
@@ -90,7 +90,8 @@ class Runtime:
         device: `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise. Some methods train on `cpu` only.
         group: processes that train together with the same arguments, each on its shard of the private rows.
         streamed: whether rows are read again in every pass, though they fit in memory.
-        shard_units: a shard begins at a multiple of so many units; with None, processes change no bit.
+        shard_units: a shard begins at a multiple of this number of units. With None, the result has the same bits for
+            any number of processes.
         keep: (noise source, slice of the private rows in this process) -> checkpoints; None for no checkpoints.
     """
 
@@ -409,7 +410,7 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
             insecure=settings.insecure_seed is not None,
             software=_software_versions(),
         ),
-        _losses(plan, prepared.run),
+        _losses(plan, dataset, prepared.run),
         tested,
         selected,
         prepared.class_counts,
@@ -419,17 +420,22 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
     )
 
 
-def _losses(plan: Plan, run: Run) -> RecordLosses | None:
-    """The privacy loss of each record, on rank 0; None for a method that spends nothing."""
+def _losses(plan: Plan, dataset: Dataset, run: Run) -> RecordLosses | None:
+    """The privacy loss of each record, on rank 0; None for a method that spends nothing.
+
+    A person who may have private test rows too is charged for the releases about them in full.
+    """
     if plan.budget is None:
         return None
     contributed = run.mechanism.contributed
+    both = dataset.features is not None and dataset.features.description.shares_owners and plan.unit == OWNER
+    of_test = [one for one in plan.budget.others if both and one.purpose in (TEST_ACCURACY, TEST_AUROC)]
     return record_losses(
         plan.n_units if run.per_record and run.group.rank == 0 else 0,
         run.group.gather(on_host(contributed.squared_mu)),
         run.group.gather(contributed.levels),
         plan.budget.releases[-1],
-        plan.inherited,
+        (*plan.inherited, *of_test),
     )
 
 

@@ -293,6 +293,8 @@ def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, 
         request = replace(request, method=methods[0])
     if request.resume or request.insecure_seed or request.noise_seed is not None:
         raise UsageError("tune neither resumes nor takes a seed; leave them out, or use linprobe train")
+    if request.unlabelled is not None:
+        raise UsageError("tune takes no rows without labels; leave them out, and refine the run that it chose")
     request, choice = train.with_method(request)
     if tuning.grid and request.out is None:  # the time between name and files would tell the number of runs
         request = replace(request, out=train.default_out(request, timed=False))

@@ -47,7 +47,7 @@ def seconds_in_words(seconds: float) -> str:
 
 def time_line(seconds: float, what: str) -> Lines:
     """The line on an estimate of seconds."""
-    return [("time", f"about {seconds_in_words(seconds)} for {what}, on this machine as busy as it is")]
+    return [("time", f"about {seconds_in_words(seconds)} for {what}, on this machine at its present load")]
 
 
 def plan_in_words(budget: Budget) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import result_of, write_sealed
 from tests.conftest import gaussian_rows
 
@@ -50,6 +51,24 @@ def test_the_choice_is_in_file_manifest_report_and_verify(cli: Callable[..., Any
     del manifest["test_owners"]
     write_sealed(Path("run"), {**manifest, "test_owners": "apart"})
     refused(cli("verify", "run", "--features", "both.h5"), 4, ["test_owners"])
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_the_loss_of_a_person_covers_the_test_rows(cli: Callable[..., Any], overlap: Path, sampled: bool) -> None:
+    for name, both in (("both", ["--owners-on-both-sides"]), ("apart", [])):
+        if not both:
+            arrays = dict(np.load(overlap))
+            np.savez(overlap, **{**arrays, "owner_test": 50 + np.arange(60)})
+        assert cli("import", overlap, "--private-test", *both, "--out", "both.h5", "--overwrite").status == 0
+        method = ["--method", "dp-sgd", "--accountant", "rdp"] if sampled else []
+        words = [name, "--test-epsilon", "1", "--delta", "1e-4", "--condition", "none", "--clip-norm", "1000", *method]
+        assert cli(*TRAIN, *words).status == 0
+    both, apart = (read_run(Path(name)).per_record.losses for name in ("both", "apart"))
+    tests = [one for one in read_run(Path("both")).manifest.releases or () if one.purpose.startswith("test ")]
+    charged = sum(one.noise_multiplier**-2 for one in tests)
+    assert len(tests) == 2
+    assert (both.mu**2).min() >= charged
+    assert (apart.mu**2).min() < charged
 
 
 def test_a_run_with_people_apart_does_not_state_the_choice(cli: Callable[..., Any], features_file: Path) -> None:

@@ -85,6 +85,7 @@ def test_a_question_writes_nothing(cli: Cli, features_file: Path, own_books: Pat
 def test_runs_without_privacy_are_counted_apart(cli: Cli, features_file: Path) -> None:
     assert cli("train", features_file, "--method", "non-private", "--out", "a").status == 0
     assert cli("train", features_file, *FEW, "--noise-seed", 1, "--insecure-seed", "--out", "b").status == 0
+    assert "no epsilon covers the recorded runs on these rows (2)" in cli("report", "a", "--html", "a.html").stderr
     third = cli("train", features_file, *FEW, "--out", "c")
     assert (
         "this run costs epsilon 3 at delta 1e-05 for a record, and no epsilon covers 2 runs without privacy"
@@ -93,6 +94,7 @@ def test_runs_without_privacy_are_counted_apart(cli: Cli, features_file: Path) -
     found = spent(cli, features_file)
     assert (found["runs"], found["not_private_runs"]) == (1, 2)
     assert found["epsilon"] <= 3
+    assert "no epsilon covers 2 runs without privacy on these rows" in cli("budget", features_file).stderr
 
 
 def test_a_cap_refuses_before_training_and_leaves_nothing(
@@ -315,7 +317,7 @@ def test_a_run_from_the_weights_of_another_counts_them_once(cli: Cli, features_f
 def test_report_and_release_print_the_total_of_the_book(cli: Cli, features_file: Path, own_books: Path) -> None:
     for name in "abc":
         assert cli("train", features_file, *FEW, "--out", name).status == 0
-    words = "over 3 recorded runs on these rows; this run: 3 "
+    words = "over 3 recorded runs on these rows, for rows that were private in all of them; this run: 3 "
     total = f"epsilon {spent(cli, features_file)['epsilon']:.2f}"[:-1]
     for command in (("report", "a", "--html", "a.html"), ("release", "a", "--out", "released")):
         outcome = cli(*command)

@@ -140,12 +140,12 @@ def test_rows_without_weight_have_no_say() -> None:
 def test_weights_move_decisions_towards_the_class_that_weighs_more() -> None:
     heavy = fitted(class_weight={0: 1, 1: 0.01, 2: 0.01, 3: 0.01})
     assert (heavy.predict(X) == 0).sum() > (fitted().predict(X) == 0).sum() + 10
-    public = OnlyPublic(class_weight={0: 1, 1: 0.01, 2: 0.01, 3: 0.01}).fit(X, Y, X, Y)
-    assert (public.predict(X) == 0).mean() > (OnlyPublic().fit(X, Y, X, Y).predict(X) == 0).mean()
+    public = OnlyPublic(class_weight={0: 1, 1: 0.01, 2: 0.01, 3: 0.01}).fit(X + 9, Y, X, Y)
+    assert (public.predict(X) == 0).mean() > (OnlyPublic().fit(X + 9, Y, X, Y).predict(X) == 0).mean()
     for estimator in (AdaMix, DPSGDF):
         given = {} if estimator is AdaMix else {"accountant": "rdp"}
         probe = estimator(epsilon=3, class_weight="public", n_steps=4, **given)
-        assert probe.fit(X, Y, X[:40], Y[:40]).coef_.any()
+        assert probe.fit(X[40:], Y[40:], X[:40], Y[:40]).coef_.any()
 
 
 def test_labels_of_protected_public_rows_are_not_counted() -> None:

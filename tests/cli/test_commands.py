@@ -307,6 +307,11 @@ def test_predictions_are_the_same_from_every_kind_of_source(
     from_array = _predicted(cli("predict", trained_run, "rows.npy"))
     assert list(from_file[0]) == ["id", "label", "score"]
     assert from_pipe == from_file
+    as_json = json.loads(cli("predict", trained_run, features_file, "--json").stdout)
+    assert as_json["columns"] == list(from_file[0])
+    assert [[*row[:2], f"{row[2]:.6f}"] for row in as_json["rows"]] == [list(row.values()) for row in from_file]
+    outcome = cli("predict", trained_run, features_file, "--json", "--out", "labels.csv")
+    assert json.loads(outcome.stdout) == {"file": "labels.csv"}
     assert [row["id"] for row in from_file] == [f"test/{index:04d}" for index in range(120)]
     assert [row["id"] for row in from_array] == [str(index) for index in range(120)]
     assert [(row["label"], row["score"]) for row in from_array] == [(row["label"], row["score"]) for row in from_file]

@@ -223,5 +223,6 @@ def test_the_card_states_what_all_runs_on_the_rows_cost(cli: Cli, features_file:
     assert cli("release", "second", "--out", "pub").status == 0
     text = Path("pub/README.md").read_text()
     assert "| all runs on these rows | epsilon 4.46343 at delta 1e-05 for a record, over 2 recorded runs on" in text
+    assert "these rows, for rows that were private in all of them; this run: 3" in text
     assert "; this run: 3. As of " in text
     assert cli("verify", "pub").status == 0

@@ -61,9 +61,10 @@ def test_what_is_written_is_read_back(
     rows = rng.standard_normal((n_rows, width)).astype(dtype)
     labels = rng.integers(0, len(NAMES), n_rows)
     path = write(tmp_path / "f.h5", rows, labels, ids[:n_rows], block=block, dtype=dtype)
-    with FeatureFile(path) as features:
+    with FeatureFile(path) as features, pytest.MonkeyPatch.context() as patched:
+        patched.setattr("linprobe.data.feature_reader.BLOCK_ROWS", block)
         check_rows(features)
-        read = list(features.blocks("train", block_rows=block))
+        read = list(features.blocks("train"))
         assert np.array_equal(np.concatenate([x for x, _ in read]), rows)
         assert read[0][0].dtype == dtype
         assert np.array_equal(np.concatenate([y for _, y in read]), labels)
@@ -94,11 +95,14 @@ def test_ten_thousand_class_names_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block_rows", [1, 7, 119, 120, 500])
-def test_blocks_put_together_are_the_group_whatever_their_size(features_file: Path, block_rows: int) -> None:
+def test_blocks_put_together_are_the_group_whatever_their_size(
+    features_file: Path, block_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("linprobe.data.feature_reader.BLOCK_ROWS", block_rows)
     keep = np.random.default_rng(0).random(120) < 0.4
     with FeatureFile(features_file) as features, h5py.File(features_file) as raw:
         for mask in (None, keep):
-            blocks = list(features.blocks("test", mask, block_rows))
+            blocks = list(features.blocks("test", mask))
             assert all(0 < len(x) <= block_rows for x, _ in blocks)
             chosen = slice(None) if mask is None else mask
             assert np.array_equal(np.concatenate([x for x, _ in blocks]), raw["test/x"][chosen])

@@ -49,7 +49,7 @@ from tests.conftest import mostly_nightly
 RNG = np.random.default_rng(11)
 RAW = (RNG.standard_normal((2500, 6)) + 0.7).astype(np.float32)
 LABELS = RAW[:, :4].argmax(axis=1)
-PUBLIC, PUBLIC_LABELS = RAW[-40:], LABELS[-40:]
+PUBLIC, PUBLIC_LABELS = RAW[-40:] + np.float32(0.1), LABELS[-40:]
 PREPROCESSINGS = {
     "plain": Preprocessing(),
     "centre": Preprocessing.centred_on(PUBLIC),

@@ -1,9 +1,9 @@
 """Commands that run out of something: `python -m tests.hostile.limits`.
 
-Limits on the size of a file, on open files and on memory, and file systems of few bytes where they can be mounted. A
-command either succeeds, or ends with one line that names what ran out; then it has left nothing half-written, except a
-training run with a checkpoint and an extraction, which can be continued. Prints every failure, and the counts of each
-limit: tried, refused, failed.
+Limits on the size of a file, on open files, on address space and on writable memory, and file systems of few bytes
+where they can be mounted. A command either succeeds, or ends with one line that names what ran out; then it has left
+nothing half-written, except a training run with a checkpoint and an extraction, which can be continued. Prints every
+failure, and the counts of each limit: tried, refused, failed.
 """
 
 from __future__ import annotations
@@ -42,12 +42,15 @@ CAUSES = {
     "file size": ("File too large", "ulimit -f"),
     "open files": ("open files",),
     "memory": ("memory", "allocate"),
+    "data": ("memory", "allocate"),
     "disk": ("No space left",),
 }
+OF_MEMORY = {"memory": resource.RLIMIT_AS, "data": resource.RLIMIT_DATA}
 VALUES = {
     "file size": (0, 100, 1000, 4000, 16_000, 64_000, 256_000, 1_000_000),
     "open files": (4, 6, 8, 10, 12, 16, 24, 48),
     "memory": tuple(size << 20 for size in (64, 256, 512, 768, 832, 896, 1024, 2048)),
+    "data": tuple(size << 20 for size in (16, 64, 128, 256, 272, 288, 320, 512)),
     "disk": (4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144, 1 << 20),
 }
 
@@ -60,13 +63,13 @@ def _limit(kind: str, value: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (held + value - 4, most))
 
 
-def started(words: tuple[str, ...], folder: Path, most: int) -> tuple[int, str]:
-    """As `attempt`, in a new process with at most so many bytes of address space."""
+def started(words: tuple[str, ...], folder: Path, kind: int, most: int) -> tuple[int, str]:
+    """As `attempt`, in a new process under a limit that `resource` knows by the number `kind`."""
     ended = subprocess.run(
         [sys.executable, "-m", "linprobe", *words],
         cwd=folder,
         env={**os.environ, "XDG_STATE_HOME": str(folder.parent / "state"), "PYTHONPATH": os.pathsep.join(sys.path)},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
+        preexec_fn=lambda: resource.setrlimit(kind, (most, most)),
         capture_output=True,
         text=True,
         check=False,
@@ -76,8 +79,8 @@ def started(words: tuple[str, ...], folder: Path, most: int) -> tuple[int, str]:
 
 def attempt(words: tuple[str, ...], folder: Path, kind: str, value: int) -> tuple[int, str]:
     """Exit status and stderr of a command in `folder` under a limit. Its budget book lies outside."""
-    if kind == "memory":
-        return started(words, folder, value)
+    if kind in OF_MEMORY:
+        return started(words, folder, OF_MEMORY[kind], value)
     log, copied = folder.parent / "log", folder.parent / "copied"
     copied.unlink(missing_ok=True)
 

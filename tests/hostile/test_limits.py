@@ -35,10 +35,13 @@ def test_a_run_folder_that_lacks_open_files_is_removed(tmp_path: Path, free: int
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_limit_on_memory_that_is_too_low_to_start_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("limit", "used"), [(resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")])
+def test_a_limit_on_memory_that_is_too_low_to_start_is_named(
+    limit: int, used: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     def work() -> int:
-        most = 1024 * status_figure("VmSize") + (64 << 20)
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        most = 1024 * status_figure(used) + (48 << 20)
+        resource.setrlimit(limit, (most, most))
         return run(["methods"])
 
     assert ended(start_copy(work)) == 1

@@ -1,10 +1,10 @@
 """Four processes run random commands in one folder, with faults: `python -m tests.hostile.together [--seconds 3600]`.
 
-Every command works on the same feature file, budget book and few output names as the others. One in two has a fault of
-`tests.hostile.faults` at a random call. Meanwhile no command shows a traceback or runs for longer than `PATIENCE` of
-`tests.processes`. Afterwards the budget book covers what all ledgers say, nobody else can read a private file, every
-finished run verifies, and a training works. Prints every failure, and the counts of commands: tried, refused, killed,
-failed.
+Every command works on the same feature file, budget book and few output names as the others, with new names each
+minute. One in two has a fault of `tests.hostile.faults` at a random call. Meanwhile no command shows a traceback or
+runs for longer than `PATIENCE` of `tests.processes`. Afterwards the budget book covers what all ledgers say, nobody
+else can read a private file, every finished run verifies, and a training works. Prints every failure, and the counts of
+commands: tried, refused, killed, failed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.hostile.faults import FAULTS, KINDS, attempt, compiled, make_inputs, 
 from tests.processes import ended, start_copy
 
 PROCESSES, DEEPEST = 4, 40
+SECONDS_OF_NAMES = 60  # until the commands take new names for their outputs
 TRAIN = ("train", "../f.h5", "--eps", "0.5", "--steps", "3")
 COMMANDS = (
     (*TRAIN, "--method", "noisy-gd"),
@@ -45,11 +46,11 @@ READERS = (
 
 def worker(number: int, folder: Path, until: float) -> int:
     """Run random commands until a time; write what was wrong, and the counts."""
-    draw, counts, failures = random.Random(number), Counter[str](), []
+    draw, counts, failures, began = random.Random(number), Counter[str](), [], time.monotonic()
     while time.monotonic() < until:
         words = draw.choice((*COMMANDS, *READERS))
         if words in COMMANDS:
-            words = (*words, "--out", f"o{draw.randrange(20)}")
+            words = (*words, "--out", f"o{int(time.monotonic() - began) // SECONDS_OF_NAMES}-{draw.randrange(20)}")
         kind = draw.randrange(len(KINDS)) if draw.random() < 0.5 else -1
         fault = draw.choice(FAULTS[KINDS[kind]]) if kind >= 0 else 0
         try:

@@ -55,7 +55,7 @@ SYSTEMS: dict[str, tuple[dict[str, str], int]] = {
 
 
 @pytest.fixture(autouse=True)
-def _no_address_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
@@ -65,10 +65,14 @@ def test_the_tightest_limit_counts(tmp_path: Path, name: str) -> None:
     assert available_memory.available(system(tmp_path, files)) == expected
 
 
-def test_the_address_space_limit_counts_less_what_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (2 * GIB, resource.RLIM_INFINITY))
-    root = system(tmp_path, MEMINFO | {"proc/self/statm": "1000 500 3 1 0 2 0\n"})
-    assert available_memory.available(root) == 2 * GIB - 1000 * resource.getpagesize()
+@pytest.mark.parametrize(("limit", "used"), [("RLIMIT_AS", 1000), ("RLIMIT_DATA", 200)])
+def test_a_limit_of_the_process_counts_less_what_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, used: int
+) -> None:
+    limits = {getattr(resource, limit): 2 * GIB}
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (limits.get(what, resource.RLIM_INFINITY),) * 2)
+    root = system(tmp_path, MEMINFO | {"proc/self/statm": "1000 500 3 1 0 200 0\n"})
+    assert available_memory.available(root) == 2 * GIB - used * resource.getpagesize()
 
 
 def test_rows_fit_up_to_half_of_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from linprobe.errors import LinprobeError
 from linprobe.parallel import torch_group
 from linprobe.parallel.process_group import ALONE, Group, in_group
-from tests.processes import ended, start_copy
+from tests.processes import ended, free_port, start_copy
 
 
 def test_calls_do_what_a_group_promises() -> None:
@@ -65,3 +68,39 @@ def test_processes_add_parts_in_rank_order_however_many_arrive_at_once(tmp_path:
 
     children = [start_copy(lambda rank=rank: member(rank)) for rank in range(len(parts))]  # type: ignore[misc]
     assert [ended(child) for child in children] == [0] * len(parts)
+
+
+def _environment(monkeypatch: pytest.MonkeyPatch, connection: float) -> None:
+    monkeypatch.setattr(torch_group, "CONNECTION", timedelta(seconds=connection))
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_process_that_no_other_one_joins_ends(monkeypatch: pytest.MonkeyPatch, rank: str) -> None:
+    _environment(monkeypatch, 1)
+    monkeypatch.setenv("RANK", rank)
+
+    def member() -> int:
+        with pytest.raises(LinprobeError, match=r"another process is gone .*; start all of them again"):
+            torch_group.group().__enter__()
+        return 0
+
+    assert ended(start_copy(member)) == 0
+
+
+@pytest.mark.nightly
+def test_a_connected_process_may_be_slower_than_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    _environment(monkeypatch, 8)
+
+    def member(rank: int) -> int:
+        monkeypatch.setenv("RANK", str(rank))
+        with torch_group.group() as joined:
+            calls = (joined.barrier, lambda: joined.all_reduce(np.ones(2)), lambda: joined.gather(np.ones(2)))
+            for call in calls:
+                time.sleep(9 * rank)
+                call()
+        return 0
+
+    children = [start_copy(lambda rank=rank: member(rank)) for rank in (0, 1)]  # type: ignore[misc]
+    assert [ended(child) for child in children] == [0, 0]

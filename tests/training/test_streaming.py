@@ -326,10 +326,11 @@ def test_blocks_without_a_row_to_keep_are_not_read(features_file: Path, monkeypa
         return real(self, group, part)
 
     monkeypatch.setattr(FeatureFile, "rows", watched)
+    monkeypatch.setattr("linprobe.data.feature_reader.BLOCK_ROWS", 100)
     keep = np.zeros(400, dtype=bool)
     keep[[150, 160, 399]] = True
     with FeatureFile(features_file) as features:
-        labels = [y for _, y in features.blocks("train", keep, 100)]
+        labels = [y for _, y in features.blocks("train", keep)]
     assert starts == [100, 300]
     assert np.concatenate(labels).tolist() == [2, 0, 3]
 

@@ -184,10 +184,7 @@ class ArrayMembers:
 
 
 def _array_source(path: Path, classes: Sequence[str] | None) -> base.ImageSource:
-    """Images from X_train, y_train, X_test, y_test and optionally X_public, y_public.
-
-    Raises DataError: a missing array, or a wrong shape, type or label.
-    """
+    """Images from X_train, y_train, X_test, y_test and optionally X_public, y_public."""
     arrays = _image_arrays(path)
     if classes is None and "class_names" in arrays:
         classes = [str(name) for name in arrays["class_names"]]

@@ -21,7 +21,7 @@ from linprobe.extraction.sources import base
 
 @dataclass(frozen=True)
 class FolderMembers:
-    """Files in path order, or that of a table; an id is the path relative to `root`, if `names` gives none."""
+    """Files in the order of their paths or of a table. An id is in `names`, or is the path relative to `root`."""
 
     root: Path
     paths: base.Strings

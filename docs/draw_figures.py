@@ -128,8 +128,8 @@ def held_out_figure(path: Path) -> None:
     note += (
         "standard deviation.\nDashed: only-public; dotted: non-private. Balanced accuracy where a class is rare (*)."
     )
-    title, n_rows = "Test accuracy in percent against epsilon, logarithmic", -(-len(names) // 3)
-    with new_figure(path, (COLUMN, 1.5 * n_rows + 0.6), n_rows, 3, title=title, note=note) as panels:
+    title, n_rows = "Test accuracy in percent against epsilon, logarithmic", -(-len(names) // 4)
+    with new_figure(path, (COLUMN, 1.5 * n_rows + 0.6), n_rows, 4, title=title, note=note) as panels:
         for axes, data in zip(panels, names, strict=False):
             curves: dict[str, Curve] = {}
             levels = {}
@@ -140,7 +140,7 @@ def held_out_figure(path: Path) -> None:
                     curves.setdefault(row["row"], []).append(point)
                 elif row["epsilon"] is None and row["shots"]:
                     levels[row["row"]] = mean(figures)
-            accuracy_curves(axes, curves, [row for _, row in OURS], levels, least=0)
+            accuracy_curves(axes, curves, [row for _, row in OURS if row in curves], levels, least=0)
             axes.set(title=f"{data} *" if data in RARE else data, ylim=(0, 102))
             ticks_at(axes.xaxis, (0.05, 0.25, 1, 8))
         for axes in panels[len(names) :]:

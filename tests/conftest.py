@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from dp_accounting.pld import privacy_loss_distribution
-from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import settings
 from jsonschema import Draft202012Validator
 
@@ -76,34 +74,7 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def remember_accounting() -> None:
-    """Keep budgets of training runs, and divergences and distributions of sampled releases, from run to run."""
-    plan_settings.calibrate = remembered(plan_settings.calibrate)
-    _speed_up_divergences()
-    distribution = privacy_loss_distribution.from_gaussian_mechanism
-    privacy_loss_distribution.from_gaussian_mechanism = functools.lru_cache(maxsize=200)(distribution)
-    real = rdp_privacy_accountant._compute_rdp_poisson_subsampled_gaussian
-
-    @functools.cache
-    def computed(rate: float, noise_multiplier: float, orders: tuple[float, ...]) -> Any:
-        found = np.asarray(real(rate, noise_multiplier, orders))
-        found.flags.writeable = False
-        return found
-
-    def divergences(q: float, noise_multiplier: float, orders: Any) -> Any:
-        return computed(q, noise_multiplier, tuple(map(float, orders)))
-
-    rdp_privacy_accountant._compute_rdp_poisson_subsampled_gaussian = divergences
-
-
-def _speed_up_divergences() -> None:
-    """The sums of dp-accounting, bit for bit, in Python's numbers, which are faster than NumPy's one by one."""
-    coefficient, tail = rdp_privacy_accountant._log_comb, rdp_privacy_accountant._log_erfc
-    rdp_privacy_accountant._log_comb = functools.cache(lambda n, k: float(coefficient(n, k)))
-    rdp_privacy_accountant._log_erfc = lambda x: float(tail(x))
-
-
-remember_accounting()
+plan_settings.calibrate = remembered(plan_settings.calibrate)
 available_memory.available = functools.cache(available_memory.available)
 SHARED_BOOKS = Path(os.environ["XDG_STATE_HOME"]) / "linprobe"
 atexit.register(shutil.rmtree, SHARED_BOOKS.parent, ignore_errors=True)

@@ -1,15 +1,16 @@
 """Test accuracy over seeds on the built-in digits and on feature files, as JSON and printed lines.
 
-    python benchmarks/accuracy/run.py [--study evidence|balanced|settings|pixels|steps] [--seeds 5] [--json FILE]
-        [--shots 2 0] [--epsilons E ...] [--methods METHOD ...] [--no-digits] [FILE.h5 ...]
+    python benchmarks/accuracy/run.py [--study evidence|settings|pixels|steps] [--seeds 5] [--json FILE]
+        [--shots 2 0] [--epsilons E ...] [--methods METHOD ...] [--class-weight W] [--no-digits]
+        [FILE.h5 ...]
 
 `evidence` runs every method on its defaults, with 2 public rows per class and without, at six budgets; `synthetic.py`
-writes some of its files. `balanced` runs the default methods with scores for equal classes. `settings` varies one
-option of adamix. `pixels` is table 1 of the DPSGD-F paper, on files of raw pixels without public rows: one setting per
-method, chosen on the test rows, as in the paper. `steps` varies the number of steps around a public mean.
+writes some of its files. `settings` varies one option of adamix. `pixels` is table 1 of the DPSGD-F paper, on files of
+raw pixels without public rows: one setting per method, chosen on the test rows, as in the paper. `steps` varies the
+number of steps around a public mean.
 
-A seed chooses the public shots; noise and samples are fresh in every run. With `--json`, rows that the file has already
-are not measured again.
+`--class-weight` is that of `train`; the names of its rows say so. A seed chooses the public shots; noise and samples
+are fresh in every run. With `--json`, rows that the file has already are not measured again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ WITH_PUBLIC = (
     "dp-ls", "dp-fc", "dp-newton", "prototypes",
 )  # fmt: skip
 
-BALANCED_EPSILONS = (0.5, 1.0, 3.0, 8.0)
 SETTING_EPSILONS = (1.0, 3.0)
 N_PUBLIC = "n_public"  # placeholder for the number of public rows
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -80,14 +80,6 @@ def evidence(shots: int) -> Iterator[Job]:
             yield Job(method, epsilon, shots, {"method": method, "per_record": False})
 
 
-def balanced(shots: int) -> Iterator[Job]:
-    """The default methods with scores for equal classes, from noisy class counts."""
-    for epsilon in BALANCED_EPSILONS:
-        for method in ("adamix", "noisy-gd")[0 if shots else 1 :]:
-            request = {"method": method, "per_record": False, "class_weight": "balanced"}
-            yield Job(f"{method}, balanced", epsilon, shots, request)
-
-
 def settings(shots: int) -> Iterator[Job]:
     """adamix with one option changed."""
     for name, extra in SETTINGS.items():
@@ -111,7 +103,7 @@ def steps(shots: int) -> Iterator[Job]:
                 yield Job(f"{method}, {n} steps", epsilon, shots, {"method": method, "steps": n, "per_record": False})
 
 
-STUDIES = {"evidence": evidence, "balanced": balanced, "settings": settings, "pixels": pixels, "steps": steps}
+STUDIES = {"evidence": evidence, "settings": settings, "pixels": pixels, "steps": steps}
 
 
 def measure(features: Path | None, job: Job, seeds: int) -> dict[str, list[float]]:
@@ -148,6 +140,7 @@ def main() -> None:
     parser.add_argument("--shots", type=int, nargs="+", default=[2, 0], help="public rows per class")
     parser.add_argument("--epsilons", type=float, nargs="+", help="only these; default: all of the study")
     parser.add_argument("--methods", nargs="+", help="only these rows; default: all of the study")
+    parser.add_argument("--class-weight", help="of private runs: balanced, or public weights LABEL=WEIGHT,...")
     parser.add_argument("--no-digits", action="store_true", help="the given files only")
     parser.add_argument("--json", type=Path)
     parser.add_argument("features", nargs="*", type=Path)
@@ -159,7 +152,12 @@ def main() -> None:
         for job in (job for shots in arguments.shots for job in STUDIES[arguments.study](shots)):
             key = (name, job.shots, job.row, job.epsilon)
             unwanted = arguments.epsilons and job.epsilon is not None and job.epsilon not in arguments.epsilons
-            if key in results or unwanted or (arguments.methods and job.row not in arguments.methods):
+            if unwanted or (arguments.methods and job.row not in arguments.methods):
+                continue
+            if arguments.class_weight and job.epsilon is not None:
+                job = _weighted(job, arguments.class_weight)
+                key = (name, job.shots, job.row, job.epsilon)
+            if key in results:
                 continue
             figures = measure(features, job, arguments.seeds)
             results[key] = dict(zip(("data", "shots", "row", "epsilon"), key, strict=True)) | figures
@@ -172,6 +170,12 @@ def main() -> None:
             if arguments.json:
                 lines = ",\n".join(json.dumps(result) for result in results.values())
                 arguments.json.write_text(f'{{"results": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+def _weighted(job: Job, weight: str) -> Job:
+    """The job with weights of classes, and their kind in its name."""
+    kind = weight if weight == "balanced" else "weights"
+    return replace(job, row=f"{job.row}, {kind}", request={**job.request, "class_weight": weight})
 
 
 def _kept(path: Path | None) -> dict[tuple[str, int, str, float | None], dict[str, Any]]:

@@ -117,15 +117,16 @@ def by_epsilon(name: str, what: str) -> str:
 
 
 def attacks(name: str) -> str:
-    """Accuracy and AUC of the attack by epsilon."""
-    rows = read(name)["rows"]
+    """Accuracy and AUC of the attack by epsilon, with the rows of table 1 for the same methods and the baselines."""
+    ours = read(name)["rows"]
+    methods = {PUBLIC_BASELINE, PARAGON, *(one["method"] for one in ours)}
+    rows = ours + [one for one in read("adamix-table1")["rows"] if one["method"] in methods]
     cells = [
         (one["method"], of_epsilon(one), mean(one), f"{one['attack_auc']:.3f} ± {one['attack_auc_std']:.3f}")
         for one in sorted(rows, key=lambda one: (one["epsilon"] is None, one["epsilon"] or 0))
     ]
-    return f"{rows[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(
-        ("method", "epsilon", "accuracy", "attack AUC"), cells
-    )
+    header = ("method", "epsilon", "accuracy", "attack AUC")
+    return f"{ours[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(header, cells)
 
 
 def boosts(name: str) -> str:
@@ -214,9 +215,13 @@ BODIES: dict[str, Callable[[str], str]] = {
     "adamix-figure2-left": partial(by_part, part="{} a class"),
     "adamix-figure4": partial(by_epsilon, what="start"),
     "adamix-figure7": partial(by_epsilon, what="quantile"),
+    "adamix-figure8": partial(by_epsilon, what="method and noise multiplier"),
     "adamix-attack": attacks,
     "dope-table1": partial(by_epsilon, what="method"),
+    "dope-algorithm1": partial(by_epsilon, what="method"),
+    "dope-table4": partial(by_part, part="{} a class"),
     "dope-table5": partial(by_epsilon, what="generated rows"),
+    "dope-augmentation": partial(by_part, part="{}"),
     "adamix-figure6": partial(parts_of_run, scale=100, after=" %"),
     "dope-figure2": partial(parts_of_run, scale=1),
     "dope-table3": side_by_side,

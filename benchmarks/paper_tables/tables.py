@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from linprobe import options
-from linprobe.data.blocks import ArraySource
+from linprobe.data.blocks import ArraySource, normalise_rows
 from linprobe.data.dataset import Dataset, open_features
+from linprobe.data.rows import ArrayRows
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, MethodRow
 from linprobe.methods import METHODS
 from linprobe.methods import _descent as descent
+from linprobe.methods.dope_sgd import gaussian_rows
 from linprobe.training import plan as plans
 from linprobe.training.execute import Trained, execute
 from linprobe.training.plan import Settings, make_settings, plan_facts, plan_run
@@ -112,6 +114,7 @@ DATA = {
 }
 PER_CLASS = (2, 4, 8, 16, 32, 64, 120)  # of the digits
 AUGMENTED = 400  # drawn from Gaussians: 20 times the public rows of the digits
+SHOTS = (2, 4, 8, 16)  # public rows of each class
 OFFSETS = (1, 10, 100, 1000, 10000)  # mu of theorem 3
 
 
@@ -145,6 +148,26 @@ def with_shots(seed: int) -> Iterator[Drawn]:
     train, test = digits()
     public, private = chosen(train, 2, seed)
     yield Drawn(private, test, public)
+
+
+def more_shots(seed: int) -> Iterator[Drawn]:
+    """The digits with more and more public rows of each class."""
+    train, test = digits()
+    for n in SHOTS:
+        public, private = chosen(train, n, seed)
+        yield Drawn(private, test, public, part=f"{n}")
+
+
+def with_augmented(seed: int) -> Iterator[Drawn]:
+    """The digits with two public rows of each class, alone and beside rows drawn from Gaussians around the classes."""
+    for drawn in with_shots(seed):
+        assert drawn.public is not None
+        yield replace(drawn, part="public rows alone")
+        x, y = arrays(drawn.public)
+        shown = ArrayRows(normalise_rows(x.astype(np.float32)), y)
+        more = gaussian_rows(shown, DATA["digits"].n_classes, AUGMENTED)
+        public = ArraySource(np.concatenate([shown.x, more.x]), np.concatenate([y, more.y]))
+        yield replace(drawn, public=public, part="our augmentation")
 
 
 def without_public(seed: int) -> Iterator[Drawn]:
@@ -226,14 +249,19 @@ TABLES = {
         drawn=with_shots,
         baselines=False,
     ),
-    "adamix-attack": Table(
-        rows("fully-private", "noisy-gd", "adamix", **SAMPLED),
-        (0.25, 1, 8, 100),
+    "adamix-figure8": Table(
+        [
+            MethodRow(f"{method}, sigma {sigma:g}", method, {**SAMPLED, "sigma": sigma})
+            for method in ("ngd", "adamix")
+            for sigma in (2.5, 5, 10, 20, 40)
+        ],
+        (3,),
         seeds=5,
-        attack=True,
         data="digits",
         drawn=with_shots,
+        baselines=False,
     ),
+    "adamix-attack": Table(rows("adamix", **SAMPLED), (8, 100), attack=True, baselines=False),  # table 1 has 1 and 3
     "adamix-figure4": Table(
         [
             MethodRow("noisy-gd from text", "noisy-gd", {**SAMPLED, "init": "text"}),
@@ -261,6 +289,30 @@ TABLES = {
         data="digits",
         drawn=with_shots,
     ),
+    "dope-algorithm1": Table(
+        [
+            MethodRow(f"{name}, {start}", method, {**SAMPLED, **settings, "init": init})
+            for start, init in (("cold", "zero"), ("warm", "public"))
+            for name, method, settings in (
+                ("dp-sgd", "dp-sgd", {}),
+                ("origin from public rows", "dope-sgd", {}),
+                ("origin from history", "dope-sgd", {"origin": "history"}),
+            )
+        ],
+        (0.25, 1),
+        seeds=5,
+        data="digits",
+        drawn=with_shots,
+        baselines=False,
+    ),
+    "dope-table4": Table(
+        [MethodRow("dope-sgd", "dope-sgd", SAMPLED), MethodRow("dope-sgd, extended", "dope-sgd", EXTENDED)],
+        (0.25, 1),
+        seeds=5,
+        data="digits",
+        drawn=more_shots,
+        baselines=False,
+    ),
     "dope-table5": Table(
         [
             MethodRow(f"{n}", "dope-sgd", {**SAMPLED, "augment_public": n, "extended": 1.0})
@@ -270,6 +322,13 @@ TABLES = {
         seeds=10,
         data="digits",
         drawn=with_shots,
+        baselines=False,
+    ),
+    "dope-augmentation": Table(
+        rows("dp-sgd", "mirror-descent", "adadps", "dope-sgd", **SAMPLED),
+        (0.25,),
+        data="digits",
+        drawn=with_augmented,
         baselines=False,
     ),
     "convergence": Table(

@@ -1,7 +1,7 @@
 """What public rows without labels add to a run of the same epsilon, as JSON and printed lines.
 
     python benchmarks/unlabelled/run.py [--seeds 3] [--epsilons 0.1 0.5 1 3] [--kinds alike half ...]
-                                        [--sets digits ...] [--later] [--json FILE] [FILE.npz ...]
+                                        [--sets digits ...] [--later] [--whole] [--json FILE] [FILE.npz ...]
 
 Sets: the built-in digits, the synthetic sets of `benchmarks/accuracy/synthetic.py`, breast-cancer and wine of
 scikit-learn (log(1 + x)), held out until `--later`, and files with X_train, y_train, X_test, y_test, of which at most
@@ -9,11 +9,11 @@ scikit-learn (log(1 + x)), held out until `--later`, and files with X_train, y_t
 `only-public` has 2 labelled rows of each class and no private row: what it gains is no gain of private rows. A seed
 chooses these rows; noise is fresh. With `--json`, the rows of the file are not measured anew.
 
-Measured are a run without unlabelled rows and one with them, on the test rows; and the first, refined afterwards, on
-the unlabelled rows (predicted together). `--later` leaves out the run with them, and refines the first afterwards as
-`refine` does; runs that are not centred, which `refine` refuses, keep their weights. Further unlabelled rows, at
-epsilon 0.5 and 1: few rows, another balance of classes (Zipf's law), half of the classes, a fifth of rows of no class,
-and only such rows.
+Measured are a run without unlabelled rows and one with them, on the test rows. `--later` leaves out the run with them,
+and refines the first afterwards as `refine` does; runs that are not centred, which `refine` refuses, keep their
+weights. It also predicts the unlabelled rows together. `--whole` does this alone, with all training rows private, and
+the test rows in the place of the unlabelled ones. Further unlabelled rows, at epsilon 0.5 and 1: few rows, another
+balance of classes (Zipf's law), half of the classes, a fifth of rows of no class, and only such rows.
 """
 
 from __future__ import annotations
@@ -89,28 +89,25 @@ def share(scores: np.ndarray, y: np.ndarray) -> float:
     return round(100 * float((scores.argmax(axis=1) == y)[y >= 0].mean()), 2) if (y >= 0).any() else 0.0
 
 
-def measure(plain: Any, probe: Any | None, unlabelled: Rows, test: Rows) -> dict[str, Any]:
+def measure(plain: Any, probe: Any | None, unlabelled: Rows, test: Rows, *, whole: bool) -> dict[str, Any]:
     """Accuracy without and with unlabelled rows, in per cent; `probe` is None to refine `plain` as `refine` does."""
     weights, privacy = np.ascontiguousarray(plain.coef_.T), plain.privacy_
     releases = [Releases(**release) for release in privacy["releases"] or ()]
     known = Known.of(privacy["n_private"], releases, centred=plain.centre_ != "none")
-    rows, places = gathered([unlabelled[0]], len(unlabelled[0]), *weights.shape)
-    together = refined_weights(rows, weights, plain.intercept_, known, together=True)
+    found = {"plain": share(class_scores(test[0], weights, plain.intercept_), test[1])}
     if probe is not None:
-        refined = np.ascontiguousarray(probe.coef_.T), probe.intercept_
-    elif plain.centre_ == "none":
-        refined = weights, plain.intercept_
-    else:
-        later = refined_weights(rows, weights, plain.intercept_, known)
-        refined = later.weights, later.bias
+        found["refined"] = share(class_scores(test[0], np.ascontiguousarray(probe.coef_.T), probe.intercept_), test[1])
+        return {**found, "centre": probe.centre_}
+    rows, places = gathered([unlabelled[0]], len(unlabelled[0]), *weights.shape)
     labels = unlabelled[1][places]
-    return {
-        "plain": share(class_scores(test[0], weights, plain.intercept_), test[1]),
-        "refined": share(class_scores(test[0], *refined), test[1]),
-        "plain_unlabelled": share(class_scores(rows, weights, plain.intercept_), labels),
-        "together": share(together.scores, labels),
-        "centre": (plain if probe is None else probe).centre_,
-    }
+    if not whole:
+        found["refined"] = found["plain"]
+    if not whole and plain.centre_ != "none":
+        later = refined_weights(rows, weights, plain.intercept_, known)
+        found["refined"] = share(class_scores(test[0], later.weights, later.bias), test[1])
+    found["plain_unlabelled"] = share(class_scores(rows, weights, plain.intercept_), labels)
+    found["together"] = share(refined_weights(rows, weights, plain.intercept_, known, together=True).scores, labels)
+    return {**found, "centre": plain.centre_}
 
 
 def trained(method: str, epsilon: float, private: Rows, seed: int, unlabelled: np.ndarray | None) -> Any:
@@ -134,6 +131,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+")
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--later", action="store_true")
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("files", nargs="*", type=Path)
     arguments = parser.parse_args()
@@ -144,6 +142,8 @@ def main() -> None:
             continue
         order, n = np.random.default_rng(2).permutation(len(x)), int(SHARE * len(x))
         private, unlabelled = (x[order[:n]], y[order[:n]]), (x[order[n:]], y[order[n:]])
+        if arguments.whole:
+            name, n, private, unlabelled = f"{name}, whole", len(x), (x, y), test
         cells = [("only-public", 0.0), *((m, e) for m in ("adamix", "noisy-gd") for e in arguments.epsilons)]
         for method, epsilon in cells:
             kinds = {"alike": unlabelled} | (unlike(unlabelled, 3) if epsilon in OTHERS_AT else {})
@@ -152,18 +152,15 @@ def main() -> None:
             seeds = range(arguments.seeds if missing else 0)
             plain = [trained(method, epsilon, private, seed, None) for seed in seeds]
             for kind, rows in missing.items():
-                given = None if arguments.later else rows[0]
+                given = None if arguments.later or arguments.whole else rows[0]
                 probes = [None if given is None else trained(method, epsilon, private, seed, given) for seed in seeds]
-                runs = [measure(*pair, rows, test) for pair in zip(plain, probes, strict=True)]
+                pairs = zip(plain, probes, strict=True)
+                runs = [measure(*pair, rows, test, whole=arguments.whole) for pair in pairs]
                 facts = {"data": name, "unlabelled": kind, "rows": len(rows[0]), "method": method, "epsilon": epsilon}
                 results[name, kind, method, epsilon] = {**facts, "n_private": n, "runs": runs}
                 mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0] if key != "centre"}
-                print(
-                    f"{name:<12} {method:<12} eps {epsilon:<4g} {kind:<17} test {mean['plain']:5.1f} -> "
-                    f"{mean['refined']:5.1f}, together {mean['plain_unlabelled']:5.1f} -> {mean['together']:5.1f}, "
-                    f"centre {runs[0]['centre']}",
-                    flush=True,
-                )
+                figures = ", ".join(f"{key} {value:.1f}" for key, value in mean.items())
+                print(f"{name} {method} eps {epsilon:g} {kind}: {figures}, centre {runs[0]['centre']}", flush=True)
                 if arguments.json:
                     lines = ",\n".join(json.dumps(result) for result in results.values())
                     arguments.json.write_text(f'{{"results": [\n{lines}\n]}}\n', encoding="utf-8")

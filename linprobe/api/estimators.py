@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import MISSING, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -212,7 +213,8 @@ class LinearProbe(LinearClassifier):
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
         dataset = self._dataset(private, public, text, bounds, self._weights(known, by_row))
         if X_unlabelled is not None:
-            dataset = replace(dataset, unlabelled=self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), X))
+            further = self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), dataset.protected)
+            dataset = replace(dataset, unlabelled=further)
         return self._fit(dataset, hashes=self._hashes(dataset) if self.method.spends else None)
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.floating], NDArray[Any]]:
@@ -242,14 +244,14 @@ class LinearProbe(LinearClassifier):
         people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
         return np.concatenate([hashes, people.view(np.uint64)])
 
-    def _unlabelled(self, rows: NDArray[np.floating], private: NDArray[np.floating]) -> ArraySource:
+    def _unlabelled(self, rows: NDArray[np.floating], private: Iterable[Source]) -> ArraySource:
         """Rows that refine the weights. Raises as `fit`."""
         reason = unrefinable(self.method, votes=vars(self).get("output") == VOTE, several_labels=self.multilabel_)
         if reason is not None:
             raise UsageError(f"X_unlabelled cannot refine this probe: {reason}; leave it out")
         if len(rows) < LEAST_UNLABELLED:
             raise DataError(f"X_unlabelled has {len(rows)} rows; allowed: {LEAST_UNLABELLED} or more")
-        _refuse_private("X_unlabelled", rows, private)
+        _refuse_private("X_unlabelled", rows, (x for source in private for x, _ in source.blocks()))
         return ArraySource(rows, np.full(len(rows), NO_LABEL))
 
     def fit_sources(
@@ -311,7 +313,7 @@ class LinearProbe(LinearClassifier):
             raise DataError(f"X_public has {len(rows)} rows and y_public {len(y)}; allowed: equal numbers")
         labels = self._labels(y, "y_public")
         if self.method.private and not self.method.joins_public:
-            _refuse_private("X_public", rows, private)
+            _refuse_private("X_public", rows, [private])
         return ArraySource(rows, labels), labels
 
     def _weights(
@@ -377,9 +379,9 @@ class LinearProbe(LinearClassifier):
         return Settings.of(self.method, parameters).with_counts(of_labels["class_counts"], of_labels["class_weight"])
 
 
-def _refuse_private(name: str, rows: NDArray[np.floating], private: NDArray[np.floating]) -> None:
-    if share_a_row([private], [rows]):
-        raise PrivacyError(f"{name} holds rows of X; a private row cannot be public too; give other rows")
+def _refuse_private(name: str, rows: NDArray[np.floating], private: Iterable[NDArray[np.floating]]) -> None:
+    if share_a_row(private, [rows]):
+        raise PrivacyError(f"{name} holds rows of X, or protected ones; these cannot be public too; give other rows")
 
 
 class TrainedProbe(LinearClassifier):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,8 @@ def refuse_private_as_public(
 ) -> None:
     """PrivacyError if a row of a public group, or its image, is a training or private test row of the run's file.
 
-    After a run by owner, a row of a private person is private too. A note says so if that file is gone.
+    After a run by owner, a row of a private person is private too. So are public rows that the method protects. A note
+    says so if that file is gone.
 
     Args:
         use: what the public rows are for, for the message.
@@ -178,19 +179,33 @@ def refuse_private_as_public(
     with training_file(run, public.path, progress) as training:
         if training is None:
             return
-        private = {
-            "train": "training rows",
-            **({"test": "private test rows"} if training.description.private_test else {}),
-        }
-        for held, words in private.items():
-            hidden, given = GroupRows(training, held), GroupRows(public, group)
-            by_owner = run.manifest.unit == OWNER
-            if share_rows(hidden, given) or (by_owner and share_people(hidden, given)):
-                raise PrivacyError(
-                    f"the group {group} of {public.path} holds {words}, or rows of their images"
-                    f"{' or people' if by_owner else ''}, of {training.path}, and {use} from private rows would leak; "
-                    "give other public rows"
-                )
+        given, by_owner = GroupRows(public, group), run.manifest.unit == OWNER
+        with ExitStack() as stack:
+            for hidden, words in _private_of(run, training, stack):
+                if share_rows(hidden, given) or (by_owner and share_people(hidden, given)):
+                    raise PrivacyError(
+                        f"the group {group} of {public.path} holds {words}, or rows of their images"
+                        f"{' or people' if by_owner else ''}, of {hidden.features.path}, and {use} from private rows "
+                        "would leak; give other public rows"
+                    )
+
+
+def _private_of(run: RunFolder, training: FeatureReader, stack: ExitStack) -> Iterator[tuple[GroupRows, str]]:
+    """What a run protects, or its file declares private, and what to call it; files are open until `stack` is closed.
+
+    Public rows of another file are left out if that file is gone.
+    """
+    yield GroupRows(training, "train"), "training rows"
+    if training.description.private_test:
+        yield GroupRows(training, "test"), "private test rows"
+    if not find_method(run.manifest.method).joins_public:
+        return
+    words, other = "rows that the method protects", run.manifest.public_file
+    if other is None and "public" in training.sizes and run.manifest.public_from != "nowhere":
+        yield GroupRows(training, "public"), words
+    elif other is not None and is_there(Path(other)):
+        features = stack.enter_context(open_features(Path(other), whole=False))
+        yield GroupRows(features, "public" if "public" in features.sizes else "train"), words
 
 
 def split_of(manifest: Manifest) -> Split:

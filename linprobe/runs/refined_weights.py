@@ -13,15 +13,25 @@ each class keeps its share of the rows, and one linear correction V learns the r
     spread(Z): 20 rounds of Y <- 0.9 A Y + 0.1 Z, Y_0 = Z       mass(Z): columns to sum n pi, rows to sum 1, 5 rounds
 
 Rows that are predicted together get the classes Z. Their class shares may differ from the shares in training, and a
-class may be missing. So there mass(Z) multiplies a column by (n pi / its sum)^0.2 only. With one row per class, no row
-has a neighbour of its own class, so there strength *= (n / n_classes - 1) / 2, between 0 and 1.
+class may be missing. So there mass(Z) multiplies a column by (n pi / its sum)^0.2 only. L is weighted by the mean of
+the largest softmax(L), at least by 1/2: scores of a noisy run say less than the neighbours. Noise moves rows to other
+classes, and so makes shares unequal. Missing classes make shares unequal too, but move few rows. So Z is made anew with
+
+    exponent 0.2 (1 + e),    pi (1 - e / 2) + e / 2 pi_0    pi_0: given shares, or equal ones
+    e = c times sqrt(m) / d - 3.6, the latter between 0 and 1
+    m = part of the rows whose class by Z is not the class by L
+    d = KL(mean Z, pi_0) / log n_classes
+    c = min(1, (n_classes - 1) / 9): of few classes, noise finds few wrong ones
+
+With one row per class, no row has a neighbour of its own class, so there strength *= (n / n_classes - 1) / 2, between 0
+and 1.
 
 Sources: label propagation (Zhou, Bousquet, Lal, Weston, Schölkopf 2004, "Learning with Local and Global Consistency");
 class mass (Zhu, Ghahramani, Lafferty 2003), balanced by the iteration of Sinkhorn and Knopp (1967); self-training of a
 linear head on soft labels. The strength follows from public facts:
 
     r = n_classes / (N mu): noise over signal of the sum of a class, N private units, mu = signal over noise of the run
-    strength = min(1, r / 0.03)
+    strength = min(1, c r / 0.03)
     strength *= 2 - s / a, between 0 and 1        s: part of the scores that all rows of U share
     a = min(0.23, 0.05 + 1.6 r); 0.5 for a run on rows that were not centred
 
@@ -34,11 +44,11 @@ training:
 
     strength *= (exp(-sum q log(q / pi_0)) - 0.7) / 0.15, between 0 and 1
 
-with q the mean of Z if the rows of U were predicted together, and pi_0 the shares that were counted, or equal ones.
+with q the mean of Z at the exponent 0.2, and pi_0 the shares that were counted, or equal ones.
 Rows of another kind, or of few of the classes, are predicted in few classes.
 
-Training with U knows better: it releases how many private rows are near U (`linprobe.methods.similar_rows`), and the
-last two lines are replaced by
+Training with U knows better: it releases how many private rows are near U (`linprobe.methods.similar_rows`), and this
+factor and the one of s are replaced by
 
     strength *= (share - 0.6) / 0.15, between 0 and 1
 """
@@ -72,7 +82,10 @@ LEAST_RIDGE, PRIOR_ROWS = 1e-4, 0.2  # the ridge is PRIOR_ROWS / n for few rows
 FULL_NOISE = 0.03  # r from which refinement has its full strength
 SHARE_ERROR = 11.0  # error of a class share in units of 1 / (N mu): of counts that cost 1 % of mu^2 or so
 MOST_UNIFORM = 0.75
-PULL_TOGETHER, FEW, ENOUGH = 0.2, 1, 3  # rows per class that are predicted together: no refinement, and all of it
+MANY_CLASSES = 10  # from which the strength does not depend on their number
+PULL_TOGETHER, LEAST_WEIGHT = 0.2, 0.5
+FEW, ENOUGH = 1, 3  # rows per class that are predicted together: no refinement, and all of it
+MISSING, NOISY = 3.6, 4.6  # sqrt(m) / d: classes are missing, and noise alone explains the shares
 OTHER_SHARES, LIKE_SHARES = 0.7, 0.85  # exp(-divergence) of predicted shares: no refinement, and all of it
 SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6, 0.23, 0.5
 OTHER_KIND, ONE_KIND = 0.6, 0.75  # shares of private rows near unlabelled ones: no refinement, and all of it
@@ -178,12 +191,13 @@ def refined_weights(
     if not strength:
         return Refined(weights, bias, scores, strength, given)
     graph = _graph(normalise_rows(centred))
-    own = _shares(scores, known)
+    own, n_classes = _shares(scores, known), len(bias)
+    shares, expected = (own, np.full(n_classes, 1 / n_classes)) if given is None else (given, given)
     if not together and known.similar is None:
-        strength *= _like_shares(_propagated(graph, scores, own, PULL_TOGETHER).mean(axis=0), given)
+        strength *= _like_shares(_propagated(graph, scores, own, PULL_TOGETHER).mean(axis=0), expected)
         if not strength:
             return Refined(weights, bias, scores, strength, given)
-    likely = _propagated(graph, scores, own if given is None else given, PULL_TOGETHER if together else 1.0)
+    likely = _joint(graph, scores, shares, expected) if together else _propagated(graph, scores, shares, 1.0)
     update = strength * _fitted(centred / np.float32(norm), scores, likely) / norm
     blended = (1 - strength) * scores + strength * np.log(likely.clip(TINY))
     refined = weights + update
@@ -208,11 +222,29 @@ def gathered(
     return found, places
 
 
-def _propagated(graph: Any, scores: Matrix, shares: NDArray[np.float64], pull: float) -> Matrix:
+def _joint(graph: Any, scores: Matrix, shares: NDArray[np.float64], expected: NDArray[np.float64]) -> Matrix:
+    """Z of rows that are predicted together, (n, n_classes).
+
+    Args:
+        shares: pi. expected: pi_0.
+    """
+    weight = max(LEAST_WEIGHT, float(softmax(scores).max(axis=1).mean()))
+    likely = _propagated(graph, scores, shares, PULL_TOGETHER, weight)
+    moved = float((likely.argmax(axis=1) != scores.argmax(axis=1)).mean())
+    unlike = _divergence(likely.mean(axis=0), expected) / math.log(len(shares))
+    alike = _many(len(shares)) * _between(math.sqrt(moved) / max(unlike, TINY), MISSING, NOISY)
+    if not alike:
+        return likely
+    nearer = (1 - alike / 2) * shares + alike / 2 * expected
+    return _propagated(graph, scores, nearer, PULL_TOGETHER * (1 + alike), weight)
+
+
+def _propagated(graph: Any, scores: Matrix, shares: NDArray[np.float64], pull: float, weight: float = 1.0) -> Matrix:
     """Z, (n, n_classes).
 
     Args:
-        graph: A. pull: exponent of the factors that move classes towards their shares.
+        graph: A. pull: exponent of the factors that move classes towards their shares. weight: of the scores against
+            the neighbours.
     """
     likely = _mass(softmax(FIRST_SHARPNESS * scores), shares, pull)
     for _ in range(OUTER_ROUNDS):
@@ -220,7 +252,7 @@ def _propagated(graph: Any, scores: Matrix, shares: NDArray[np.float64], pull: f
         for _ in range(SPREAD_ROUNDS):
             around = SPREAD * (graph @ around) + (1 - SPREAD) * likely
         around = around / around.sum(axis=1, keepdims=True).clip(TINY)
-        likely = _mass(softmax(NEXT_SHARPNESS * np.log(around.clip(TINY)) + scores), shares, pull)
+        likely = _mass(softmax(NEXT_SHARPNESS * np.log(around.clip(TINY)) + weight * scores), shares, pull)
     return likely
 
 
@@ -229,9 +261,15 @@ def _between(value: float, none: float, whole: float) -> float:
     return min(1.0, max(0.0, (value - none) / (whole - none)))
 
 
+def _many(n_classes: int) -> float:
+    """Factor from 1/9 for 2 classes to 1: of few classes, noise finds few wrong ones."""
+    return min(1.0, (n_classes - 1) / (MANY_CLASSES - 1))
+
+
 def _strength(scores: Matrix, known: Known) -> float:
-    noise = known.noise(scores.shape[1])
-    full = min(1.0, noise / FULL_NOISE)
+    n_classes = scores.shape[1]
+    noise = known.noise(n_classes)
+    full = min(1.0, _many(n_classes) * noise / FULL_NOISE)
     if known.similar is not None:
         return full * _between(known.similar, OTHER_KIND, ONE_KIND)
     centred = scores - scores.mean(axis=1, keepdims=True)
@@ -240,11 +278,14 @@ def _strength(scores: Matrix, known: Known) -> float:
     return full * min(1.0, max(0.0, 2 - same / allowed))
 
 
-def _like_shares(own: NDArray[np.float64], given: NDArray[np.float64] | None) -> float:
+def _like_shares(own: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
     """Factor of the strength, from 0 to 1: how much the class shares are like the shares in training."""
-    expected = np.full(len(own), 1 / len(own)) if given is None else given
-    likeness = math.exp(-float(np.sum(own * np.log(own.clip(TINY) / expected.clip(TINY)))))
-    return _between(likeness, OTHER_SHARES, LIKE_SHARES)
+    return _between(math.exp(-_divergence(own, expected)), OTHER_SHARES, LIKE_SHARES)
+
+
+def _divergence(own: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
+    """Kullback-Leibler divergence of shares of classes from the expected ones, in nats."""
+    return float(np.sum(own * np.log(own.clip(TINY) / expected.clip(TINY))))
 
 
 def _shares(scores: Matrix, known: Known) -> NDArray[np.float64]:

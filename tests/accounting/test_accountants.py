@@ -182,6 +182,20 @@ def test_renyi_never_undercuts_the_distribution_and_sampling_never_costs_more(
     assert exact <= GAUSSIAN.epsilon(sampled(1, sigma, count), delta)
 
 
+@pytest.mark.parametrize(
+    ("releases", "delta"),
+    [
+        ((Releases("gradient", 1.2, 0.5, 4),), 1e-5),  # the series of the lowest fractional orders do not converge
+        ((Releases("gradient", 20.0, 0.01, 9600),), 1e-5),  # the best order is 63
+        ((Releases("gradient", 0.4, 0.001, 100), Releases("mean", 9.0, 1.0, 1)), 1e-8),  # 2.5
+        ((Releases("gradient", 0.5, 0.001, 30),), 0.03),  # epsilon is 0 at the lowest order, not at order 2
+    ],
+)
+def test_a_few_orders_find_the_least_renyi_epsilon_of_all(releases: tuple[Releases, ...], delta: float) -> None:
+    kinds = tuple((release.noise_multiplier, release.sampling_rate, release.count) for release in releases)
+    assert RENYI.epsilon(releases, delta) == RENYI.compose(kinds, delta).get_epsilon(delta)
+
+
 def test_a_mixed_composition_costs_more_than_each_part_and_less_than_their_sum() -> None:
     mean, steps = Releases("mean", 5.0, 1.0, 1), Releases("gradient", 2.0, 0.05, 400)
     for accountant in ("pld", "rdp"):

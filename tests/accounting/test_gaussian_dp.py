@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from autodp import dp_bank
 from flint import arb, ctx
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,10 +63,8 @@ def test_delta_is_an_upper_bound_one_unit_above_at_most(epsilon: float, mu: floa
 
 @pytest.mark.parametrize(("mu", "delta"), [(1e-4, 1e-50), (1e-3, 1e-15), (0.1, 1e-300), (1.0, 1e-8)])
 def test_a_figure_of_float64_that_is_too_small_is_told_apart(mu: float, delta: float) -> None:
-    # autodp's own formula says that these hold
-    too_small = math.nextafter(epsilon_of(mu, delta), 0)
-    assert not holds(too_small, delta, mu)
-    assert float(dp_bank.get_eps_ana_gaussian(1 / mu, delta)) <= too_small
+    # settings at which autodp's formula, in float64, gave smaller figures with some versions of SciPy
+    assert not holds(math.nextafter(epsilon_of(mu, delta), 0), delta, mu)
 
 
 def test_delta_formula_equals_numerical_integration() -> None:

@@ -149,7 +149,7 @@ def settings_of(count: int) -> list[tuple[float, float, int, float]]:
 
 
 @pytest.mark.parametrize(
-    ("rate", "sigma", "steps", "delta"), [*settings_of(8), *mostly_nightly(settings_of(40), lambda _: False)]
+    ("rate", "sigma", "steps", "delta"), [*settings_of(3), *mostly_nightly(settings_of(45), lambda _: False)]
 )
 def test_random_settings_lie_between_bounds_of_other_methods(
     rate: float, sigma: float, steps: int, delta: float

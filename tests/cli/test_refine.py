@@ -16,7 +16,7 @@ import pytest
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-from linprobe import NoisyGD, OnlyPublic, load_run
+from linprobe import FullyPrivate, NoisyGD, OnlyPublic, load_run
 from linprobe.accounting.events import INHERITED
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_reader import Description
@@ -293,6 +293,26 @@ def test_an_estimator_refines_as_the_command_does(private_file: Path) -> None:
         NoisyGD(**options).fit(x, y, X_unlabelled=u[:1])
     with pytest.raises(UsageError, match="votes"):
         NoisyGD(**options, output="vote", ensemble=2).fit(x, y, X_unlabelled=u)
+
+
+def test_rows_that_fully_private_protects_are_not_public(
+    cli: Cli, refused: Callable[..., None], private_file: Path, features_file: Path, tmp_path: Path
+) -> None:
+    with open_features(features_file) as features:
+        x = features.rows("public", slice(None))
+    with FeatureWriter(tmp_path / "u.h5", Description((), backbone="test")) as writer:
+        u = np.concatenate([gaussian_rows("unlabelled", 30)[0], x[:1]])
+        writer.write_group("rows", len(u), N_FEATURES, [u], None, list(map(str, range(len(u)))))
+    words = ["train", "--method", "fully-private", "--eps", "3", "--steps", "3"]
+    for source, more in ((features_file, []), (private_file, ["--public", features_file])):
+        given = [*words, source, *more]
+        refused(cli(*given, "--unlabelled", "u.h5", "--out", "out"), 4, ["u.h5 holds rows of group public", "protects"])
+        assert cli(*given, "--condition", "mean", "--eps", "20", "--out", f"run {len(more)}").status == 0
+        refused(cli("refine", f"run {len(more)}", "u.h5", "--out", "out"), 4, ["rows that the method protects"])
+    with pytest.raises(PrivacyError, match="X_unlabelled holds"):
+        FullyPrivate(epsilon=3, classes=range(4), n_steps=3).fit(
+            *gaussian_rows("train", 400), X_public=x, y_public=np.arange(len(x)) % 4, X_unlabelled=u
+        )
 
 
 def test_a_loaded_run_has_the_refined_weights(refined: Path) -> None:

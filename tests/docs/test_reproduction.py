@@ -14,6 +14,7 @@ import pytest
 
 from linprobe.accounting.calibrate import releases_cost
 from linprobe.training import plan
+from tests.conftest import mostly_nightly
 from tests.docs.scripts import load_script
 
 HERE = Path(__file__).parents[2]
@@ -44,7 +45,11 @@ def test_every_figure_of_the_page_is_there() -> None:
     assert all((PAGE.parent / image).is_file() for image in images)
 
 
-@pytest.mark.parametrize("name", TABLES.TABLES)
+# by day; each makes a run
+BY_DAY = {"adamix-table1", "dope-figure2", "dp-transfer", "dpsgdf-table1"}
+
+
+@pytest.mark.parametrize("name", mostly_nightly(TABLES.TABLES, BY_DAY.__contains__))
 def test_a_table_was_measured_with_the_settings_of_today(name: str) -> None:
     table = found(name)
     assert same(table["settings"], TABLES.settings_of(name)), AGAIN.format(table["command"])

@@ -21,6 +21,7 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.extraction import partial
 from linprobe.extraction.partial import Partial
 from linprobe.extraction.run import Network
+from tests.conftest import mostly_nightly
 from tests.extraction.samples import SMALL, contents, damaged, run_extract, write_images
 from tests.processes import ended, start_copy
 
@@ -90,11 +91,12 @@ def die_at(owner: Any, name: str, number: int, when: str) -> None:
     setattr(owner, name, dying)
 
 
+@pytest.mark.parametrize("kills", mostly_nightly((1, 3), (1).__eq__))
 def test_a_run_that_is_killed_at_random_points_or_interrupted_ends_in_the_same_file(
-    killable: Killable, capfd: pytest.CaptureFixture[str]
+    killable: Killable, capfd: pytest.CaptureFixture[str], kills: int
 ) -> None:
-    signals = [signal.SIGKILL] * 3 + [signal.SIGINT]
-    targets = [*sorted(random.sample(range(1, 10), 3)), 34]
+    signals = [signal.SIGKILL] * kills + [signal.SIGINT]
+    targets = [*sorted(random.sample(range(1, 10), kills)), 34]
     statuses, counts = [], []
     for target, number in zip(targets, signals, strict=True):
         child = killable.start(slow_down)
@@ -107,11 +109,11 @@ def test_a_run_that_is_killed_at_random_points_or_interrupted_ends_in_the_same_f
         counts.append(killable.images_done())
     statuses.append(ended(killable.start()))
     stderr = capfd.readouterr().err
-    assert statuses == [-signal.SIGKILL] * 3 + [130, 0], stderr
+    assert statuses == [-signal.SIGKILL] * kills + [130, 0], stderr
     assert counts == sorted(counts), "a stop lost what was done before"
     assert 0 < counts[0] < ALL_IMAGES
     assert all(count >= target for count, target in zip(counts, targets, strict=True))
-    assert f"{counts[3]} of {ALL_IMAGES} images are done and kept" in stderr
+    assert f"{counts[kills]} of {ALL_IMAGES} images are done and kept" in stderr
     assert stderr.count("linprobe: error:") == 1
     assert "linprobe: error: interrupted" in stderr
     assert "Traceback" not in stderr
@@ -135,8 +137,9 @@ POINTS = [
 ]
 
 
-def test_a_run_that_is_killed_between_any_two_steps_ends_in_the_same_file(killable: Killable) -> None:
-    for point in POINTS:
+@pytest.mark.parametrize("every", mostly_nightly((2, 1), (2).__eq__))
+def test_a_run_that_is_killed_between_any_two_steps_ends_in_the_same_file(killable: Killable, every: int) -> None:
+    for point in POINTS[::every]:
         assert ended(killable.start(lambda point=point: die_at(*point))) == -signal.SIGKILL, point
     assert ended(killable.start()) == 0
     assert contents(killable.out) == killable.whole

@@ -5,6 +5,7 @@ import pytest
 
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY, NoisyTest, held_out_counts
 from linprobe.runs.figures import sums_of_test_rows
+from tests.conftest import mostly_nightly
 
 G = np.random.default_rng(6)
 X = G.normal(size=(150, 4)).astype(np.float32)
@@ -49,7 +50,7 @@ def test_a_class_lost_in_the_noise_has_no_recall() -> None:
     assert NoisyTest.of(np.zeros(7), 0.0).balanced is None
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", mostly_nightly(range(3), (0).__eq__))
 def test_a_person_moves_the_shares_by_at_most_the_sensitivity(seed: int) -> None:
     g = np.random.default_rng(seed)
     bounds = np.concatenate([[0], np.cumsum(g.integers(1, 40, 30))])

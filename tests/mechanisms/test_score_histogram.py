@@ -6,6 +6,7 @@ import pytest
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, bins_of, noisy_auroc, score_sums
 from linprobe.runs.figures import class_auroc, class_scores, probabilities, sums_of_test_rows
+from tests.conftest import mostly_nightly
 
 
 def problem(n_classes: int, scale: float, n: int = 600, seed: int = 0) -> tuple[np.ndarray, ...]:
@@ -49,7 +50,9 @@ def test_scores_in_one_bin_have_the_error_of_ties() -> None:
     assert error > 0.05
 
 
-@pytest.mark.parametrize(("n_classes", "sigma"), [(2, 2.0), (2, 8.0), (4, 2.0), (4, 5.0)])
+@pytest.mark.parametrize(
+    ("n_classes", "sigma"), mostly_nightly([(2, 2.0), (2, 8.0), (4, 2.0), (4, 5.0)], {(2, 8.0), (4, 2.0)}.__contains__)
+)
 def test_the_standard_error_covers_the_exact_auroc(n_classes: int, sigma: float) -> None:
     given, g, n = problem(n_classes, 2.0, n=1200), np.random.default_rng(1), 2000
     (cells, counts), s = released(*given), score_sums(np.zeros((1 if n_classes == 2 else n_classes, 2, BINS)))
@@ -97,7 +100,7 @@ def test_an_empty_place_moves_the_histograms_by_at_most_the_sensitivity(n_classe
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", mostly_nightly(range(3), (0).__eq__))
 def test_a_person_moves_the_histograms_by_at_most_the_sensitivity(n_classes: int, seed: int) -> None:
     g = np.random.default_rng(seed)
     bounds = np.concatenate([[0], np.cumsum(g.integers(1, 40, 30))])

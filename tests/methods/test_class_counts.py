@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from linprobe.methods.class_counts import (
 from linprobe.parallel.process_group import ALONE, Group, in_group
 from linprobe.training.execute import Runtime, execute
 from linprobe.training.plan import COUNTS_SHARE, plan_run
+from tests.conftest import mostly_nightly
 
 G = np.random.default_rng(2)
 N, CLASSES = 300, 4
@@ -43,8 +45,13 @@ def rows_of(y: Any, sizes: Any = None, *, streamed: bool = False) -> Rows:
     return prepare_shard(ArraySource(x, y[:n]), bounds, Preprocessing(), "float32", ALONE, streamed=streamed)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("of", ["rows", "people", "labels", "labels of people"])
+@pytest.mark.parametrize(
+    ("of", "streamed"),
+    mostly_nightly(
+        product(["rows", "people", "labels", "labels of people"], [False, True]),
+        lambda case: case[1] == ("people" in case[0]),
+    ),
+)
 def test_neighbours_differ_by_at_most_the_sensitivity(of: str, streamed: bool) -> None:
     labels, people = "labels" in of, "people" in of
     y = np.resize(LABELS if labels else Y, (1000, CLASSES) if labels else 1000)

@@ -15,8 +15,8 @@ from linprobe.runs.figures import class_scores
 from linprobe.runs.refined_weights import Known, gathered, refined_weights
 
 N_CLASSES, WIDTH = 5, 30
-NOISY, CLEAN = Known(1000, 0.1), Known(100_000, 3.0)
-ALIKE = Known(1000, 0.1, similar=1.0)
+NOISY, CLEAN = Known(500, 0.1), Known(100_000, 3.0)
+ALIKE = Known(500, 0.1, similar=1.0)
 
 
 def rows_of(n: int, seed: int, classes: int = N_CLASSES) -> tuple[np.ndarray, np.ndarray]:
@@ -110,14 +110,31 @@ def test_rows_predicted_together_may_have_other_class_shares(sizes: tuple[int, .
     assert right[2] > right[1]
 
 
+@pytest.mark.parametrize("n_classes", [20, 10])
+def test_rows_predicted_together_are_pulled_to_equal_shares_unless_classes_are_missing(
+    n_classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = np.random.default_rng(0)
+    labels = np.arange(400) % n_classes
+    rows = (4 * np.eye(20, 60)[labels] + 0.9 * g.normal(size=(400, 60))).astype(np.float32)
+    weights = (10 * np.eye(60, 20) + 1.5 * g.normal(size=(60, 20))).astype(np.float32)
+    probe = weights, (-weights.mean(axis=0) / 2).astype(np.float32)
+    chosen = refined_weights(rows, *probe, ALIKE, together=True).scores
+    monkeypatch.setattr(refinement, "NOISY", math.inf)
+    never = refined_weights(rows, *probe, ALIKE, together=True).scores
+    right = [float((scores.argmax(axis=1) == labels).mean()) for scores in (class_scores(rows, *probe), never, chosen)]
+    assert right[1] > right[0] + 0.05
+    assert (right[2] > right[1]) if n_classes == 20 else np.array_equal(chosen, never)
+
+
 def test_weights_change_little_by_rows_of_few_classes() -> None:
     of_all, of_two, counted = np.full(5, 0.2), np.array([0.5, 0.5, 0, 0, 0]), np.array([0.5, 0.5, 0, 0, 0])
-    assert refinement._like_shares(of_all, None) == 1
-    assert refinement._like_shares(of_two, None) == 0
+    assert refinement._like_shares(of_all, of_all) == 1
+    assert refinement._like_shares(of_two, of_all) == 0
     assert refinement._like_shares(of_two, counted) == 1
     assert refinement._like_shares(of_all, np.array([0.6, 0.1, 0.1, 0.1, 0.1])) < 0.2
     rows, labels = rows_of(600, 1)
-    unlike = Known(1000, 0.1, centred=False)  # most rows may have the same scores
+    unlike = Known(500, 0.1, centred=False)  # most rows may have the same scores
     probe = probe_with(1.0)
     for n_classes, strength in ((5, 1.0), (3, 0.0)):
         found = refined_weights(rows[labels < n_classes], *probe, unlike)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from linprobe.accounting.ledger import Ledger
-from linprobe.cli import run
+from linprobe.cli import _terminal, run
 from linprobe.data.blocks import SHARD_ROWS, ArraySource, Preprocessing
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
@@ -32,12 +33,14 @@ from linprobe.parallel.torch_group import TorchGroup
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.train import train_run
-from tests.conftest import gaussian_rows, write_unlabelled
+from tests.conftest import gaussian_rows, mostly_nightly, write_unlabelled
 from tests.processes import PATIENCE, ended, free_port, start_copy
 from tests.training.test_checkpoint import SAMPLED, check_equal, unfinished
 
 N_PRIVATE = 3 * SHARD_ROWS + 700
 N_PUBLIC, WIDTH, STEPS, DIES_AT = 9, 8, 3, 2
+# by day; the others add an option or a method of the same kind
+KEPT = ("noisy-gd", "adamix", "fully-private", "dp-sgd", "dpsgd-f theory", "dope-sgd", "rows without labels")
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "noisy-gd": ((2, 4), {"method": "noisy-gd"}),
     "float16": ((2,), {"method": "noisy-gd", "precision": "float16", "centre": "none", "intercept": 1.0}),
@@ -90,7 +93,7 @@ def counted_noise(patch: pytest.MonkeyPatch) -> list[int]:
     return drawn
 
 
-def take_part(folder: Path, number: int) -> int:
+def take_part(folder: Path, names: Collection[str], number: int) -> int:
     """One of four processes: its part of every case, by groups of two, three and four."""
     import torch.distributed as dist
 
@@ -101,7 +104,7 @@ def take_part(folder: Path, number: int) -> int:
         store = dist.FileStore(str(folder / f"store{size}"), size)
         dist.init_process_group("gloo", store=store, rank=number, world_size=size)
         for name, (sizes, _) in CASES.items():
-            if size in sizes:
+            if name in names and size in sizes:
                 drawn.clear()
                 train_run(request_of(folder, name, folder / f"{name}-{size}"), Silent(), TorchGroup(number, size))
                 (folder / f"{name}-{size}.{number}.json").write_text(json.dumps(drawn))
@@ -118,6 +121,7 @@ def run_as(folder: Path, number: int, port: str) -> int:
     os.environ |= {"RANK": str(number % 2), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     patch = pytest.MonkeyPatch()
     patch.setattr(noise.os, "urandom", lambda n: bytes([1 + number]) * n)
+    patch.setattr(_terminal, "LONG", math.inf)  # or a slow run says how far it is
     if number == 1:
         left = [DIES_AT]
 
@@ -146,12 +150,12 @@ def copies(work: Callable[[int], int], numbers: Sequence[int]) -> list[int]:
 class GroupRuns:
     """What the processes left: the folder, and exit status and output of the four that ran the command."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, names: Collection[str]) -> None:
+        self.folder, self.names = folder, names
         write_many(folder / "features.h5")
         write_unlabelled(folder / "unlabelled.h5", width=WIDTH)
         self.expect()  # first, so that the copies of this process need not account for the same runs again
-        self.shares = copies(lambda number: take_part(folder, number), range(4))
+        self.shares = copies(lambda number: take_part(folder, names, number), range(4))
         port = free_port()
         self.status = copies(lambda number: run_as(folder, number, port), (0, 1))
         shutil.copytree(folder, folder.with_name("after_the_kill"))
@@ -166,7 +170,7 @@ class GroupRuns:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(noise.os, "urandom", lambda n: bytes([1]) * n)
             drawn = counted_noise(patch)
-            for name in CASES:
+            for name in self.names:
                 drawn.clear()
                 train_run(request_of(self.folder, name, self.folder / f"{name}-1"), Silent())
                 (self.folder / f"{name}-1.0.json").write_text(json.dumps(drawn))
@@ -174,21 +178,30 @@ class GroupRuns:
             train_run(whole, Silent())
 
 
-# 14 runs alone, 20 shared by two to four processes and one that is killed: about 8 seconds in all
 @pytest.fixture(scope="module")
-def group_runs(tmp_path_factory: pytest.TempPathFactory) -> GroupRuns:
-    """All runs of the four processes, made once."""
+def group_runs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> GroupRuns:
+    """All runs of the four processes that the tests of this session ask for, made once."""
     pytest.importorskip("torch.distributed")
-    return GroupRuns(tmp_path_factory.mktemp("distributed"))
+    given = (getattr(item, "callspec", None) for item in request.session.items if item.path == request.path)
+    names = {found.params["name"] for found in given if found is not None and "name" in found.params}
+    return GroupRuns(tmp_path_factory.mktemp("distributed"), [name for name in CASES if name in names])
 
 
-@pytest.mark.parametrize(("name", "size"), [(name, size) for name, (sizes, _) in CASES.items() for size in sizes])
+SHARED = pytest.mark.parametrize(
+    ("name", "size"),
+    mostly_nightly(
+        [(name, size) for name, (sizes, _) in CASES.items() for size in sizes], lambda case: case[0] in KEPT
+    ),
+)
+
+
+@SHARED
 def test_several_processes_make_what_one_makes(group_runs: GroupRuns, name: str, size: int) -> None:
     assert group_runs.shares == [0] * 4
     check_equal(group_runs.folder / f"{name}-{size}", group_runs.folder / f"{name}-1")
 
 
-@pytest.mark.parametrize(("name", "size"), [(name, size) for name, (sizes, _) in CASES.items() for size in sizes])
+@SHARED
 def test_noise_is_drawn_once(group_runs: GroupRuns, name: str, size: int) -> None:
     drawn = [json.loads((group_runs.folder / f"{name}-{size}.{number}.json").read_text()) for number in range(size)]
     alone = json.loads((group_runs.folder / f"{name}-1.0.json").read_text())

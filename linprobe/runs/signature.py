@@ -7,6 +7,7 @@ its release. Keys are PEM files, as `openssl` makes them.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,26 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from linprobe.atomic_files import write_whole
-from linprobe.errors import DataError
+from linprobe.errors import DataError, Progress
 from linprobe.runs.manifest import SIGNATURE
 
 LONGEST_KEY = 1 << 16  # bytes of a PEM file
 LONGEST_SIGNATURE = 4096  # bytes
 
 
-def private_key(path: Path) -> Ed25519PrivateKey:
-    """The key in a PEM file without a password. Raises DataError: a missing file, or one without such a key."""
+def private_key(path: Path, progress: Progress | None = None) -> Ed25519PrivateKey:
+    """The key in a PEM file without a password; a note if others can read the file.
+
+    Raises DataError: a missing file, or one without such a key.
+    """
     key = _read(path, lambda text: load_pem_private_key(text, password=None))
     if not isinstance(key, Ed25519PrivateKey):
         raise DataError(
             f"key {path} is of another kind; allowed: an Ed25519 private key, PEM, without a password; make one with "
             "openssl genpkey -algorithm ed25519 -out key.pem"
         )
+    if progress is not None and os.name == "posix" and path.stat().st_mode & 0o077:
+        progress.note(f"others can read the private key {path}, and sign in your name; chmod 600 {path}")
     return key
 
 

@@ -206,7 +206,7 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
     # a wrong key is reported before the data is read
-    signing_key = None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
+    signing_key = None if request.sign is None or group.rank > 0 else signature.private_key(request.sign, progress)
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
     request = replace(request, public_shots=_shots(request, progress), out=request.out or default_out(request))

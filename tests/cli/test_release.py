@@ -192,7 +192,10 @@ def test_signature_and_histogram_leave_with_a_signed_run(cli: Cli, refused: Refu
             pytest.skip("openssl is not installed")
         subprocess.run(["openssl", *words], check=True, capture_output=True)
     words = ["--method", "noisy-gd", "--eps", "3", "--steps", "2", "--sign", "key.pem"]
-    assert cli("train", features_file, *words, "--out", "run").status == 0
+    Path("key.pem").chmod(0o640)
+    trained = cli("train", features_file, *words, "--out", "run")
+    assert trained.status == 0
+    assert "others can read the private key key.pem" in trained.stderr
     assert cli("pdp-report", "run", "--publish-epsilon", "0.5", "--sign", "key.pem").status == 0
     assert cli("release", "run.published-1", "--out", "pub", "--public-key", "public.pem").status == 0
     assert {path.name for path in Path("pub").iterdir()} == FILES | {"manifest.json.sig", "published_histogram_1.json"}

@@ -4,11 +4,12 @@
 
 Each training is a process of its own, so that start, imports, reading and writing count. linprobe is
 `linprobe train FILE --method noisy-gd --eps E`, without public rows, and writes its run folder. `peers.py` states what
-the others do. Without files: the built-in digits. diffprivlib 0.6.6 needs scikit-learn below 1.5, and linprobe a newer
-one, so each `--peers` names the Python of an environment; a library takes the first that has it, or is skipped.
+the others do; with `--tools "linprobe --steps 50"`, linprobe has that option. Without files: the built-in digits.
+diffprivlib 0.6.6 needs scikit-learn below 1.5, and linprobe a newer one, so each `--peers` names the Python of an
+environment; a library takes the first that has it, or is skipped.
 A file given by --json keeps the cells that are not measured again.
 Processor seconds depend less than wall seconds on what else the machine does. No training may take more than
-`LONGEST` wall seconds.
+`LONGEST` of them.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ import argparse
 import itertools
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 DELTA, EPSILONS = "1e-5", (1.0, 3.0)
-LONGEST = 3000.0
+LONGEST = 3000
+OURS = "linprobe"
 PEERS = ("scikit-learn", "diffprivlib", "opacus", "jax-privacy")
 
 
@@ -37,7 +41,8 @@ def measured(words: list[str], folder: Path) -> tuple[float, float, float, str] 
     environment = os.environ | {"XDG_STATE_HOME": str(folder / str(time.monotonic_ns()))}
     with log.open("w") as stdout:
         started = time.perf_counter()
-        process = subprocess.Popen(["timeout", str(LONGEST), *words], stdout=stdout, cwd=folder, env=environment)
+        limit = partial(resource.setrlimit, resource.RLIMIT_CPU, (LONGEST, LONGEST))
+        process = subprocess.Popen(words, stdout=stdout, cwd=folder, env=environment, preexec_fn=limit)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -50,9 +55,21 @@ def measured(words: list[str], folder: Path) -> tuple[float, float, float, str] 
 
 def trained(tool: str, path: Path, epsilon: float, seed: int, python: str, folder: Path) -> dict[str, Any] | None:
     """Accuracy, seconds and memory of one training."""
-    if tool == "linprobe":
+    own = tool.startswith(OURS)
+    if own:
         command = str(Path(sys.executable).with_name("linprobe"))
-        options = ["--method", "noisy-gd", "--eps", str(epsilon), "--delta", DELTA, "--public-shots", "0", "--json"]
+        options = [
+            "--method",
+            "noisy-gd",
+            "--eps",
+            str(epsilon),
+            "--delta",
+            DELTA,
+            "--public-shots",
+            "0",
+            "--json",
+            *tool.split()[1:],
+        ]
         ended = measured([command, "train", str(path), *options, "--out", f"run-{seed}-{epsilon}-{path.stem}"], folder)
     else:
         script = str(Path(__file__).with_name("peers.py"))
@@ -62,8 +79,8 @@ def trained(tool: str, path: Path, epsilon: float, seed: int, python: str, folde
     seconds, cpu, memory, text = ended
     found = json.loads(text)
     others, cpu_of_others = found.pop("of_other_rates", (0.0, 0.0))
-    accuracy = found["test_accuracy"] if tool == "linprobe" else found.pop("accuracy")
-    setting = {} if tool == "linprobe" else found
+    accuracy = found["test_accuracy"] if own else found.pop("accuracy")
+    setting = {} if own else found
     return {
         "accuracy": accuracy,
         "seconds": seconds - others,
@@ -96,7 +113,7 @@ def cell(tool: str, path: Path, epsilon: float, seeds: int, python: str, folder:
 def environments(pythons: list[str]) -> dict[str, tuple[str, str]]:
     """Version and Python of each library that is there."""
     code = "import json, sys; from importlib.metadata import version; print(json.dumps(version(sys.argv[1])))"
-    found = {"linprobe": (version("linprobe"), sys.executable)}
+    found = {OURS: (version(OURS), sys.executable)}
     for name, python in itertools.product(PEERS, pythons):
         done = subprocess.run([python, "-c", code, name], capture_output=True, text=True, check=False)
         if done.returncode == 0:
@@ -111,7 +128,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--peers", action="append", help="a Python that has other libraries; may be repeated")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tools", default=",".join(("linprobe", *PEERS)), help="what to compare")
+    parser.add_argument("--tools", default=",".join((OURS, *PEERS)), help="what to compare")
     parser.add_argument("--eps", type=float, nargs="+", default=EPSILONS)
     given = parser.parse_args()
     here = environments(given.peers or [sys.executable])
@@ -125,13 +142,13 @@ def main() -> None:
 
             files = [folder / "digits.h5"]
             write_digits(files[0])
-        tools = [tool for tool in given.tools.split(",") if tool in here]
+        tools = [tool for tool in given.tools.split(",") if tool.split()[0] in here]
         for path, epsilon, tool in itertools.product(files, given.eps, tools):
             if tool == "scikit-learn" and epsilon != given.eps[0]:
                 continue
-            found = cell(tool, path, epsilon, given.seeds, here[tool][1], folder)
+            found = cell(tool, path, epsilon, given.seeds, here[tool.split()[0]][1], folder)
             if found is None:
-                print(f"{path.stem:<16} {tool:<14} {epsilon:g} failed, or more than {LONGEST:g} s", flush=True)
+                print(f"{path.stem:<16} {tool:<14} {epsilon:g} failed, or more than {LONGEST} s", flush=True)
                 continue
             done[path.stem, tool, epsilon] = found
             shown = f"{found['accuracy']:.4f} +- {found['std'] or 0:.4f}  {found['seconds']:.2f} s wall"

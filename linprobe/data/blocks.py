@@ -140,10 +140,10 @@ PAIRED_ROWS = 16  # people with more rows have no inner products of pairs; PAIRE
 PAIRS_AT_ONCE = 1024
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike, memory: NDArray[np.uint8] | None = None) -> NDArray[Any]:
-    """An uninitialised array aligned to a cache line, so that no SIMD vector crosses two; in `memory` if given."""
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """An uninitialised array aligned to a cache line, so that no SIMD vector crosses two."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + CACHE_LINE, np.uint8) if memory is None else memory
+    memory = np.empty(size + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
     return memory[start : start + size].view(dtype).reshape(shape)
 
@@ -482,8 +482,11 @@ class Preprocessing:
     centred_norm: float = 1.0
     intercept: float = 0.0
 
-    def apply(self, raw: ArrayLike, out: Singles | None = None) -> Singles:
-        """Rows in training space, float32, contiguous, from raw rows (n, n_features); in `out` if given."""
+    def apply(self, raw: ArrayLike, out: Singles | None = None, *, unit: bool = False) -> Singles:
+        """Rows in training space, float32, contiguous, from raw rows (n, n_features); in `out` if given.
+
+        `unit`: they are what `Preprocessing()` gives, and may be the first columns of `out`.
+        """
         given = np.asarray(raw)
         n_rows, width = given.shape
         found = aligned_empty((n_rows, width + bool(self.intercept)), np.float32) if out is None else out
@@ -492,9 +495,11 @@ class Preprocessing:
             here = slice(start, start + CACHED_ROWS)
             x = widened(given[here]) if given.dtype == np.float16 else given[here].astype(np.float32, copy=False)
             if centre is not None:
-                x = normalise_rows(x)
-                x -= centre
-            normalise_rows(x, out=found[here, :width])
+                x = (x if unit else normalise_rows(x)) - centre
+            if unit and centre is None:
+                found[here, :width] = x
+            else:
+                normalise_rows(x, out=found[here, :width])
         found[:, width:] = self.intercept
         return found
 

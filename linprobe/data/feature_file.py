@@ -31,7 +31,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.array_files import MOST_COMPRESSED, too_large
-from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader, extraction_of, first_difference
+from linprobe.data.feature_reader import (
+    ALL,
+    IMAGE_KEY_BYTES,
+    PRIVATE,
+    Description,
+    FeatureReader,
+    extraction_of,
+    first_difference,
+)
 from linprobe.data.labels import APART, LONGEST_ID, LONGEST_NAME, MOST_CLASSES, SHARED, TASKS, as_labels, check_stored
 from linprobe.errors import DataError, printable, read_fault, reading
 from linprobe.parallel.array_api import Floats, Indices, Singles
@@ -426,10 +434,10 @@ class FeatureFile(FeatureReader):
             keys = data_set(self._file, self.path, f"{PRIVATE_LOG}/{name}")
             if keys is None:
                 return None
-            if keys.ndim != 2 or len(keys) != n_rows or keys.dtype != np.uint8:
+            if keys.shape != (n_rows, IMAGE_KEY_BYTES) or keys.dtype != np.uint8:
                 raise DataError(
                     f"{self.path}: {PRIVATE_LOG}/{name} has shape {keys.shape} and type {keys.dtype}; allowed: "
-                    "bytes for each row; make the file again"
+                    f"{IMAGE_KEY_BYTES} bytes for each row; make the file again"
                 )
             return np.asarray(keys[:])
 

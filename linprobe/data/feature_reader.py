@@ -27,6 +27,7 @@ COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "preprocessing"
 UNSTATED = {"views": 1}  # what an entry of the preprocessing is where it is not stated
 ALWAYS_COMPARED = ("backbone", "weights_digest")
 SHOWN = 80  # characters of a value in a message
+IMAGE_KEY_BYTES = 16  # of the digest of an image
 BY_CHANCE = 1000  # one row in so many may be in both groups: a photograph that a collection holds twice
 
 

@@ -19,7 +19,7 @@ process: fast, and with a secret that never leaves it.
 from __future__ import annotations
 
 import hashlib
-import os
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -64,11 +64,12 @@ class RowSet:
     """
 
     def __init__(self, blocks: Iterable[RawRows], fewest: int = 0) -> None:
-        self._fewest = fewest
+        self._fewest, self._factors = fewest, Factors()
         samples, digests = [np.empty((0, 2), dtype=np.uint64)], [np.empty((0, 2), dtype=np.uint64)]
         for x in blocks:
-            samples.append(sampled(x, norms_of(x)))
-            digests.append(self._digests(x))
+            norms = norms_of(x)
+            samples.append(sampled(x, norms))
+            digests.append(self._digests(x, norms))
         self._digests_of_rows = np.concatenate(digests)
         self._samples, self._known = np.unique(np.concatenate(samples)), np.unique(self._digests_of_rows)
         self._found: list[Numbers] = []
@@ -79,7 +80,7 @@ class RowSet:
         likely = x[_among(samples, self._samples).any(axis=1)]
         if not len(likely):
             return False
-        digests = self._digests(likely)
+        digests = self._digests(likely, norms_of(likely))
         self._found.append(digests[_among(digests, self._known) & (digests != NONE)])
         return bool(self._found[-1].size)
 
@@ -88,19 +89,20 @@ class RowSet:
         met = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *self._found]))
         return np.flatnonzero(_among(self._digests_of_rows, met).any(axis=1))
 
-    def _digests(self, x: RawRows) -> Numbers:
+    def _digests(self, x: RawRows, norms: Reals) -> Numbers:
         """Digests of each row and of each row divided by its norm, shape (b, 2). NONE equals nothing."""
-        wide = _float32(x)
-        size = _sizes(wide)
-        held = (size >= SMALLEST) & (size <= LARGEST)
-        entries = np.count_nonzero(wide, axis=1)
-        as_given, unit = _half(x), _half(normalise_rows(wide))
-        digests = np.zeros((len(x), 2), dtype=np.uint64)
-        for row in range(len(x)):
-            if entries[row]:
-                digests[row, 0] = _digest(as_given[row] if held[row] else wide[row] + np.float32(0))
-            if entries[row] >= self._fewest:
-                digests[row, 1] = _digest(unit[row])
+        digests = np.empty((len(x), 2), dtype=np.uint64)
+        for start in range(0, len(x), HASHED_ROWS):
+            here = slice(start, start + HASHED_ROWS)
+            wide, size = _float32(x[here]), _sizes(x[here])
+            held, entries = (size >= SMALLEST) & (size <= LARGEST), np.count_nonzero(wide, axis=1)
+            as_given, unit = digests[here, 0], digests[here, 1]
+            as_given[:] = self._factors.hashes(_half(x[here]))
+            if not held.all():
+                as_given[~held] = self._factors.hashes((wide[~held] + np.float32(0)).view(np.uint16))
+            unit[:] = self._factors.hashes(_half(normalise_rows(wide, norms[here])))
+            as_given[entries == 0] = NONE
+            unit[entries < self._fewest] = NONE
         return digests
 
 
@@ -160,28 +162,40 @@ def name_keys(names: Iterable[bytes], key: bytes, kind: str) -> Numbers:
     return np.frombuffer(digests, dtype=np.uint64)
 
 
-class RowHashes:
-    """64-bit hashes of rows: equal for rows that are equal as float32 up to a power of 2, whatever their labels.
+class Factors:
+    """Random odd factors for 64-bit hashes of rows. They never leave the process.
 
-    The words of a row are multiplied by random odd factors and added, so two different rows collide with a
-    probability of at most 2^-31 (Dietzfelbinger 1996). The factors never leave the process.
+    The words of a row are multiplied by the factors and added, and one more number, so that zeros have a hash too. Two
+    different rows of b-bit words collide with a probability of at most 2^(b - 63) (Dietzfelbinger 1996).
     """
 
     def __init__(self) -> None:
-        self._factors: dict[int, Numbers] = {}
+        self._of_width: dict[int, Numbers] = {}
+
+    def hashes(self, words: NDArray[np.unsignedinteger]) -> Numbers:
+        """The hashes of rows of words (n, width), shape (n,)."""
+        width = words.shape[1]
+        if width not in self._of_width:
+            self._of_width[width] = np.frombuffer(secrets.token_bytes(8 * width + 8), dtype=np.uint64) | np.uint64(1)
+        factors = self._of_width[width]
+        return np.asarray(np.einsum("ij,j->i", words, factors[:-1]) + factors[-1])
+
+
+class RowHashes:
+    """64-bit hashes of rows: equal for rows that are equal as float32 up to a power of 2, whatever their labels."""
+
+    def __init__(self) -> None:
+        self._factors = Factors()
 
     def __call__(self, rows: RawRows) -> Numbers:
         """The hashes of `rows` (n, n_features), shape (n,)."""
-        width = rows.shape[1]
-        if width not in self._factors:
-            self._factors[width] = np.frombuffer(os.urandom(8 * width), dtype=np.uint64) | np.uint64(1)
         hashes = np.empty(len(rows), dtype=np.uint64)
         for start in range(0, len(rows), HASHED_ROWS):
             part = slice(start, start + HASHED_ROWS)
             single = rows[part].astype(np.float32)
             _, exponents = np.frexp(_sizes(single))
             words = (_scaled(single, exponents).astype(np.float32) + np.float32(0)).view(np.uint32)
-            hashes[part] = words.astype(np.uint64) @ self._factors[width]
+            hashes[part] = self._factors.hashes(words)
         return hashes
 
 
@@ -207,10 +221,6 @@ def _half(x: RawRows) -> NDArray[np.uint16]:
     bits = halved(x).view(np.uint16)
     bits[bits == NEGATIVE_ZERO] = 0
     return bits
-
-
-def _digest(row: NDArray[np.generic]) -> int:
-    return int.from_bytes(hashlib.blake2b(row.data, digest_size=8).digest(), "little")
 
 
 def _among(values: Numbers, known: Numbers) -> Mask:

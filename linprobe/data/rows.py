@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from linprobe.data.blocks import (
     BLOCK_ROWS,
-    CACHE_LINE,
     SHARD_ROWS,
     STORAGE,
     Block,
@@ -42,9 +41,9 @@ from linprobe.data.labels import Bounds
 from linprobe.data.row_weights import RowWeights
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
-from linprobe.parallel.array_api import Floats, Indices, Mask, Reals
+from linprobe.parallel.array_api import Floats, Indices, Mask, Reals, Singles
 from linprobe.parallel.process_group import Group
-from linprobe.parallel.threads import n_threads, prefetched, share
+from linprobe.parallel.threads import in_slices, n_threads, prefetched, share
 
 SAMPLED_ROWS = 1024  # in a block of a sample, about; it reads more places where few of them are in the sample
 BLOCK_UNITS = 128  # people in a block of all rows
@@ -238,11 +237,12 @@ class ArrayRows(Rows):
         norms: `row_norms` of the rows, shape (n_rows,), if they are at hand.
 
     Attributes:
-        memory: bytes that hold `x` and nothing else that is read, with room for one more column; None if not known.
+        memory: storage of these rows, with the columns that `prepare` left room for, and their labels, whatever views
+            change; None for rows that it did not load.
     """
 
     in_memory = True
-    memory: NDArray[np.uint8] | None = None
+    memory: tuple[NDArray[Any], NDArray[Any]] | None = None
 
     def __init__(
         self,
@@ -459,6 +459,7 @@ def prepare(
     weights: RowWeights | None = None,
     *,
     streamed: bool = False,
+    room: bool = False,
     spent: Rows | None = None,
 ) -> Rows:
     """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
@@ -468,6 +469,8 @@ def prepare(
     Args:
         processes: processes on this machine, each of which prepares a source of this size.
         weights: of the rows. streamed: keep no rows, though they fit in memory.
+        room: leave room in memory for a column, so that `spent` can take over the memory.
+        spent: unit rows, of an earlier call with `Preprocessing()`, that nobody reads any more.
     Raises UsageError: an unknown precision, one that cannot hold the bias column exactly, or numbers out of its range.
     """
     column = np.full((1, 1), preprocessing.intercept, dtype=np.float32)
@@ -479,13 +482,31 @@ def prepare(
         )
     shape, storage = (source.n_rows, source.n_features + bool(preprocessing.intercept)), np.dtype(STORAGE[precision])
     memory = spent.memory if isinstance(spent, ArrayRows) and not streamed else None
-    if memory is None:
-        if streamed or not available_memory.suffices(processes * storage.itemsize * shape[0] * shape[1]):
-            return StreamedRows(source.blocks, *shape, preprocessing, precision, weights)
-        memory = np.empty(storage.itemsize * shape[0] * (source.n_features + 1) + CACHE_LINE, np.uint8)
-    rows = _loaded(source, preprocessing, precision, aligned_empty(shape, storage, memory), weights)
-    rows.memory = memory
+    if memory is not None and memory[0].shape == shape:
+        held, y = memory
+        if precision == "float32":
+            return _mapped(held, y, source.n_features, preprocessing, weights)
+        return _loaded(source, preprocessing, precision, held, weights)
+    if streamed or not available_memory.suffices(processes * storage.itemsize * shape[0] * (shape[1] + room)):
+        return StreamedRows(source.blocks, *shape, preprocessing, precision, weights)
+    held = aligned_empty((shape[0], shape[1] + room), storage)
+    rows = _loaded(source, preprocessing, precision, held[:, : shape[1]], weights)
+    rows.memory = held, rows.y
     return rows
+
+
+def _mapped(
+    x: Singles, y: NDArray[Any], width: int, preprocessing: Preprocessing, weights: RowWeights | None
+) -> ArrayRows:
+    """Rows in training space, in place of the unit rows in the first `width` columns of `x`."""
+    norms = np.empty(len(x))
+
+    def map_block(here: slice) -> None:
+        preprocessing.apply(x[here, :width], out=x[here], unit=True)
+        norms[here] = row_norms(x[here])
+
+    in_slices(len(x), BLOCK_ROWS, map_block)
+    return ArrayRows(x, y, weights=None if weights is None else weights.of(0, y), norms=norms)
 
 
 def _loaded(
@@ -528,6 +549,7 @@ def prepare_shard(
     *,
     streamed: bool = False,
     shard_units: int | None = None,
+    room: bool = False,
     spent: Rows | None = None,
 ) -> Rows:
     """`prepare` for the shard of this process: of rows, or of people if there are `bounds`.
@@ -541,7 +563,7 @@ def prepare_shard(
     Raises UsageError: more processes than blocks of `shard_units` units.
     """
     if group.size == 1:
-        whole = prepare(source, preprocessing, precision, weights=weights, streamed=streamed, spent=spent)
+        whole = prepare(source, preprocessing, precision, weights=weights, streamed=streamed, room=room, spent=spent)
         return whole if bounds is None else whole.of_people(bounds)
     shard_units = shard_units or SHARD_ROWS
     n_units = source.n_rows if bounds is None else len(bounds) - 1
@@ -555,7 +577,8 @@ def prepare_shard(
     here = (first, stop) if bounds is None else (int(bounds[first]), int(bounds[stop]))
     own = None if weights is None else weights.shard(*here)
     shard = source.shard(*here)
-    rows = prepare(shard, preprocessing, precision, group.local_size, own, streamed=streamed, spent=spent)
+    local = group.local_size
+    rows = prepare(shard, preprocessing, precision, local, own, streamed=streamed, room=room, spent=spent)
     if bounds is not None:
         rows = rows.of_people(bounds[first : stop + 1] - here[0])
     return rows.as_shard(first, n_units)

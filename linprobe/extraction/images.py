@@ -25,6 +25,7 @@ from torch.utils.data import Dataset
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as transforms
 
+from linprobe.data.feature_reader import IMAGE_KEY_BYTES
 from linprobe.errors import ParameterError
 from linprobe.extraction.partial import DONE, KEY_BYTES, PIXEL_KEY, SKIPPED, SOURCE_KEY
 from linprobe.extraction.sources.base import Members, UnreadableImage
@@ -284,7 +285,7 @@ class Batches(Dataset[Batch]):
 
 def _key_of(content: bytes | memoryview) -> NDArray[np.uint8]:
     """A digest of the content of an image file, or of its pixels."""
-    return np.frombuffer(hashlib.blake2b(content, digest_size=KEY_BYTES // 2).digest(), dtype=np.uint8)
+    return np.frombuffer(hashlib.blake2b(content, digest_size=IMAGE_KEY_BYTES).digest(), dtype=np.uint8)
 
 
 def _decoded(members: Members, count: int, mode: str | None) -> Iterator[Image.Image]:

@@ -23,11 +23,12 @@ import torch
 from numpy.typing import NDArray
 
 from linprobe.atomic_files import PRIVATE_FOLDER, held, open_private, read_text, replace_when_complete
+from linprobe.data.feature_reader import IMAGE_KEY_BYTES
 from linprobe.errors import UsageError
 
 PENDING, DONE, SKIPPED = 0, 1, 2
-PIXEL_KEY = slice(0, 16)  # of the bytes of a key: the digest of the pixels after the transform
-SOURCE_KEY = slice(16, 32)  # the digest of the image before the transform
+PIXEL_KEY = slice(0, IMAGE_KEY_BYTES)  # of the bytes of a key: the digest of the pixels after the transform
+SOURCE_KEY = slice(IMAGE_KEY_BYTES, 2 * IMAGE_KEY_BYTES)  # the digest of the image before the transform
 KEY_BYTES = SOURCE_KEY.stop
 SYNC_SECONDS = 1.0
 _OURS = re.compile(

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise, product
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -63,7 +64,7 @@ from linprobe.parallel.array_api import (
     transposed,
 )
 from linprobe.parallel.process_group import ALONE
-from linprobe.parallel.threads import share
+from linprobe.parallel.threads import n_threads, share
 
 MOST_CANCELLATION = 4.0  # the square root of PAIRED_ROWS
 
@@ -519,7 +520,7 @@ def row_sum(
 
     Sums are float64, so that rounding is far below the margin. Shape (n_features, 1); sensitivity `clip_norm`.
     """
-    total = ExactSum(np.zeros(rows.n_features), np.array(clip_norm), rows.n_rows)
+    total, lock = ExactSum(np.zeros(rows.n_features), np.array(clip_norm), rows.n_rows), Lock()
     contributions = np.empty(rows.n_local)
 
     def take(block: Block) -> None:
@@ -530,7 +531,9 @@ def row_sum(
         factors = clip_factors(norms, clip_norm, SMALLEST_MARGIN)
         here = slice(block.start, block.start + len(x))
         contributions[here] = relative_contributions(factors * norms, clip_norm, SMALLEST_MARGIN)
-        total.add(factors @ x)
+        term = factors @ x
+        with lock:
+            total.add(term)
 
-    share(rows.lazy_blocks(), [take])
+    share(rows.lazy_blocks(), [take] * n_threads())
     return ClippedSum(all_reduce(total.total)[:, None], clip_norm, contributions)

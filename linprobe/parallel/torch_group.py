@@ -54,7 +54,7 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
     if not dist.is_available():
         raise UsageError("this torch has no torch.distributed; allowed: one process, or a torch with gloo")
     try:
-        _guarded(lambda: dist.init_process_group("gloo", timeout=min(timeout, CONNECTION)))
+        _guarded(lambda: _join(min(timeout, CONNECTION)))
         try:
             # for collective calls alone; older torch has another name for it
             name = "set_timeout" if hasattr(dist.distributed_c10d, "set_timeout") else "_set_pg_timeout"
@@ -65,6 +65,20 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
             dist.destroy_process_group()
     except ConnectionAbortedError as error:
         raise LinprobeError(f"{error}; {next_step}") from None
+
+
+def _join(timeout: timedelta) -> None:
+    """Join the group that torchrun started.
+
+    The store of an elastic agent may outlive a restart, with the addresses of the processes that ended. So each start
+    has keys of its own.
+    """
+    from torch.distributed import distributed_c10d as c10d
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
+    own = c10d.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    c10d.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=timeout)
 
 
 def _guarded(call: Callable[[], Value]) -> Value:

@@ -85,8 +85,10 @@ Real = TypeVar("Real", np.float32, np.float64)
 
 def softmax(scores: NDArray[Real]) -> NDArray[Real]:
     """exp(scores) of each row divided by their sum, (b, n_classes)."""
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+    powers = scores - scores.max(axis=1, keepdims=True)
+    np.exp(powers, out=powers)
+    powers /= powers.sum(axis=1, keepdims=True)
+    return np.asarray(powers)
 
 
 def class_scores(
@@ -111,7 +113,7 @@ def probabilities(
     """Class probabilities (b, n_classes) from `class_scores`: softmax of scores / temperature, or shares of votes."""
     if weights.ndim == 3:
         return np.asarray(np.floor(scores) / len(weights), dtype=np.float64)
-    return softmax(scores / temperature)
+    return softmax(scores if temperature == 1 else scores / temperature)
 
 
 def label_probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -354,11 +356,13 @@ def class_auroc(y: Counts, share: Floats, first: int) -> list[float | None]:
 
 
 def auroc_of(mine: NDArray[np.bool_], score: Floats) -> float:
-    """The share of pairs of a row of `mine` and another row in which the former has the higher score, from ranks."""
-    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
-    rank = np.cumsum(count) - (count - 1) / 2  # the mean rank of equal scores
-    n = int(mine.sum())
-    return float((rank[place[mine]].sum() - n * (n + 1) / 2) / (n * (len(mine) - n)))
+    """The share of pairs of a row of `mine` and another row in which the former has the higher score, from ranks.
+
+    Twice the mean rank of equal scores is the number of lower scores, plus the number that are not higher, plus 1.
+    """
+    own, ordered, n = score[mine], np.sort(score), int(mine.sum())
+    ranks = sum(int(ordered.searchsorted(own, side).sum()) for side in ("left", "right")) + n
+    return (ranks - n * (n + 1)) / (2 * n * (len(mine) - n))
 
 
 def calibration(confidence: Floats, right: NDArray[np.bool_]) -> tuple[float, list[dict[str, float]]]:

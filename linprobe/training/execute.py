@@ -232,7 +232,8 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     preprocessing, reads = plan.preprocessing, "private" in plan.method.needs
     early = reads and (settings.condition == MEAN or settings.similar)
     space = Preprocessing() if early else preprocessing  # releases before the first step are of unit rows
-    rows = private_rows(plan, dataset, space, runtime) if reads else None
+    room = early and bool(preprocessing.intercept)
+    rows = private_rows(plan, dataset, space, runtime, room=room) if reads else None
     public = _public_rows(plan, dataset, runtime)
     source = NoiseSource(settings.insecure_seed)
     source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()  # the same in all processes
@@ -328,12 +329,10 @@ def _class_counts(
     return released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
 
 
-def private_rows(
-    plan: Plan, dataset: Dataset, preprocessing: Preprocessing, runtime: Runtime, spent: Rows | None = None
-) -> Rows:
+def private_rows(plan: Plan, dataset: Dataset, preprocessing: Preprocessing, runtime: Runtime, **kept: Any) -> Rows:
     """The protected rows of this process in training space; the places of units that are not present are empty.
 
-    `spent` are rows of an earlier call that are no longer used; their memory is used again.
+    `kept`: room and spent, as of `prepare`.
     """
     bounds = dataset.bounds if plan.method.spends else None  # without clipping, the rows of a person are just rows
     rows = prepare_shard(
@@ -345,7 +344,7 @@ def private_rows(
         dataset.trained_weights,
         streamed=runtime.streamed,
         shard_units=runtime.shard_units,
-        spent=spent,
+        **kept,
     )
     return rows if dataset.present is None else rows.emptied(dataset.present[rows.first : rows.first + rows.n_local])
 

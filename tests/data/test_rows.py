@@ -253,7 +253,7 @@ def test_prepared_rows_depend_neither_on_blocks_nor_on_threads(
 @pytest.mark.parametrize("name", PREPROCESSINGS)
 def test_rows_in_memory_that_other_rows_had_are_the_rows_in_new_memory(name: str, precision: Precision) -> None:
     source = ArraySource(RAW, LABELS)
-    spent = prepare(source, Preprocessing(), precision)
+    spent = prepare(source, Preprocessing(), precision, room=bool(PREPROCESSINGS[name].intercept))
     rows = prepare(source, PREPROCESSINGS[name], precision, spent=spent)
     fresh = prepare(source, PREPROCESSINGS[name], precision)
     assert isinstance(rows, ArrayRows)

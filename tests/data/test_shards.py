@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -155,3 +156,13 @@ def test_a_person_in_two_shards_that_do_not_touch_is_refused(tmp_path: Path) -> 
 def test_a_pattern_without_files_says_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no file matches .*; allowed: feature files"):
         ShardedFeatures(tmp_path / "*.h5")
+
+
+def test_digests_of_images_have_one_width_in_every_shard(tmp_path: Path) -> None:
+    for number, width in enumerate((16, 20)):
+        write(tmp_path / f"{number}.h5", CUTS[number])
+        with h5py.File(tmp_path / f"{number}.h5", "r+") as file:
+            rows = len(file["train/y"])
+            file["private_log/train_key"] = np.ones((rows, width), dtype=np.uint8)
+    with open_features(tmp_path / "*.h5") as many, pytest.raises(DataError, match=r"shape \(110, 20\).* 16 bytes"):
+        many.image_keys("train")

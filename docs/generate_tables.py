@@ -123,7 +123,7 @@ def held_out() -> str:
         rows = [{**row, "figures": row[kind]} for row in found if (row["data"], row["shots"]) == (data, shots)]
         free = ", ".join(f"{row['row']} {_shown(row)}" for row in rows if row["epsilon"] is None)
         what = ", balanced accuracy" if kind == "balanced" else ""
-        lines.append([f"**{data}**, {_with_public(shots)}{what}{free and f': {free}'}", *[""] * len(epsilons)])
+        lines.append([f"**{data}**, {_with_public(shots)}{what}: {free}", *[""] * len(epsilons)])
         for name in dict.fromkeys(row["row"] for row in rows if row["epsilon"] is not None):
             cells = {row["epsilon"]: row for row in rows if row["row"] == name}
             lines.append([name, *(_shown(cells[epsilon]) if epsilon in cells else "" for epsilon in epsilons)])

@@ -11,7 +11,7 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,11 @@ CASES = [
 def case_id(value: Any) -> str:
     """Of a method, of its options, or of whether a run is interrupted often."""
     return ",".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+
+
+def by_day(options: Mapping[str, Any]) -> bool:
+    """Whether an interrupted run is tried by day: without options, and with those that keep more than the weights."""
+    return not options or not {"ema", "momentum", "history", "gradient"}.isdisjoint(options.values())
 
 
 class Stops(Silent):
@@ -129,7 +134,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.mark.parametrize(
     ("method", "options", "often"),
     [
-        *((method, options, not options) for method, options in CASES),
+        *mostly_nightly([(method, options, not options) for method, options in CASES], lambda case: by_day(case[1])),
         *mostly_nightly([(method, options, True) for method, options in CASES if options], lambda _: False),
     ],
     ids=case_id,

@@ -309,16 +309,15 @@ def adamix_figure_3(path: Path) -> None:
     levels = [key for key in rows[0] if key.startswith("0.")]
     worst = rows[0]["epsilon"]
     title = f"How much privacy records lose at epsilon {worst:g}\n{FLOWERS}"
-    note = (
-        f"One run per method, 2 public rows per class. Points: quantiles of the records' own epsilons.\n{PUBLIC_HERE}"
-    )
+    note = "2 public rows per class. Points: quantiles of the records' own epsilons, mean over "
+    note += f"{rows[0]['runs']} runs.\n{PUBLIC_HERE}"
     with new_figure(path, (COLUMN, 4.2), title=title, note=note) as (axes,):
         for place, row in enumerate(rows):
             style = {"color": PALETTE[place], "marker": MARKERS[place], "linestyle": ("-", "--", "-.")[place]}
-            axes.plot([100 * float(level) for level in levels], [row[level] for level in levels], **style)
+            axes.plot([100 * float(level) for level in levels], [row[level]["mean"] for level in levels], **style)
             offset, side = ((-8, 8), "right") if place == 0 else ((8, -14), "left")  # the first is above the others
             words = {"textcoords": "offset points", "color": PALETTE[place], "ha": side}
-            axes.annotate(row["method"], (25, row["0.25"]), offset, **words)
+            axes.annotate(row["method"], (25, row["0.25"]["mean"]), offset, **words)
         axes.set(xlabel="share of the records with at most this loss, %", ylabel="epsilon of the record")
         axes.set(xlim=(0, 100), ylim=(0, 1.12 * worst))
         name_level(axes, worst, f"worst case: {worst:g}", right=False, above=True)

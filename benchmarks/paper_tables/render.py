@@ -147,12 +147,10 @@ def boosts(name: str) -> str:
 def curves(name: str) -> str:
     """Mean, largest and quantiles of per-record epsilons."""
     rows = read(name)["rows"]
-    levels = [key for key in rows[0] if key not in ("method", "epsilon", "mean", "max")]
-    table = figures(
-        ("method", "mean", *(f"quantile {level}" for level in levels), "largest"),
-        [(one["method"], one["mean"], *(one[level] for level in levels), one["max"]) for one in rows],
-    )
-    return f"{provenance(name)}.\n\n{table}"
+    keys = [key for key in rows[0] if key not in ("method", "epsilon", "runs")]
+    cells = [(one["method"], *(f"{one[key]['mean']:.3f} ± {one[key]['std']:.3f}" for key in keys)) for one in rows]
+    header = ("method", *({"mean": "mean", "max": "largest"}.get(key, f"quantile {key}") for key in keys))
+    return f"{rows[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(header, cells)
 
 
 def accounting(name: str) -> str:

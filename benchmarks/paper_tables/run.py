@@ -137,16 +137,20 @@ def concentration(files: list[Path]) -> dict[str, Any]:
 
 
 def quantiles(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Quantiles of the per-record epsilons of one run per method (figure 3 of the AdaMix paper)."""
-    result = []
+    """Quantiles of the per-record epsilons (figure 3 of the AdaMix paper), mean and spread over runs."""
+    kinds: dict[tuple[str, float], list[dict[str, float]]] = {}
     for run in found["runs"]:
         trained = run_folder.read_run(run["run"])
         epsilon, delta = trained.manifest.bound
         epsilons = trained.per_record.losses.epsilon(delta, epsilon)
         levels = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}
-        mean, largest = float(epsilons.mean()), float(epsilons.max())
-        result.append({"method": run["method"], "epsilon": run["epsilon"], "mean": mean, "max": largest, **levels})
-    return result
+        figures = {"mean": float(epsilons.mean()), **levels, "max": float(epsilons.max())}
+        kinds.setdefault((run["method"], run["epsilon"]), []).append(figures)
+    return [
+        {"method": method, "epsilon": epsilon, "runs": len(runs)}
+        | {key: _spread("", [one[key] for one in runs]) for key in runs[0]}
+        for (method, epsilon), runs in kinds.items()
+    ]
 
 
 def accounting(name: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import Dataset
-from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.feature_reader import Description, FeatureReader
 from linprobe.gradients.second_order import diagonal_places, parts_of
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, Projection, Release
@@ -69,6 +69,8 @@ def _first_rows(source: Source, count: int) -> ArraySource:
 
 class _TestRows:
     """The group `test` of a feature file: the rows of canaries, with zeros in the place of those that are out."""
+
+    description = Description(class_names=())
 
     def __init__(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> None:
         self._x, self._y = x, y

@@ -54,6 +54,7 @@ from linprobe.options import (
     DEFAULT_STEPS,
     ENOUGH_ROWS,
     LARGE_STEP,
+    LARGE_STEP_WITH_MOMENTUM,
     MANY_ROWS,
     MANY_ROWS_FROM_TEXT,
     OWNER,
@@ -551,15 +552,14 @@ def _known(settings: Settings, dataset: Dataset, from_text: bool) -> str | None:
 def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool, from_text: bool) -> float:
     """The number of private units from which the default is `CENTRED_STEPS`."""
     # of people, the number of rows is private
-    size = dataset.n_units * dataset.private.n_features * dataset.n_classes
-    many, enough = MANY_ROWS * dataset.n_classes, ENOUGH_ROWS * dataset.n_classes
-    has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
+    size, many = dataset.n_units * dataset.private.n_features * dataset.n_classes, MANY_ROWS * dataset.n_classes
     if settings.condition == MEAN:
-        return (many if has_momentum else enough) if size > LARGE_STEP else 0
+        return many if size > LARGE_STEP else 0
     if centred:
-        if size > LARGE_STEP:
+        has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
+        if size > LARGE_STEP_WITH_MOMENTUM:
             return math.inf if has_momentum else many
-        return enough
+        return ENOUGH_ROWS * dataset.n_classes
     return MANY_ROWS_FROM_TEXT * dataset.n_classes if from_text else math.inf
 
 

@@ -67,7 +67,7 @@ def test_the_verdict_says_in_plain_words_what_was_promised(cli: Cli, trained_run
     text = " ".join(page_of(cli, trained_run).split())
     for words in (
         "Private: epsilon 3, for every single record.", "To each of 400 private records.",
-        "right in at most 64.05 % of", "for any method, give 95.26 %",
+        "right in at most 64.05 % of", "for any method, allow 95.26 %",
         "and the results on test rows, which are not protected",
         "keys and files that are stated, not checked",
     ):  # fmt: skip

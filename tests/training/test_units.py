@@ -83,7 +83,8 @@ def test_public_rows_of_unknown_owners_are_not_protected_as_people() -> None:
     probe = FullyPrivate(epsilon=3, n_steps=2, classes=CLASSES)
     with pytest.raises(UsageError, match="no public rows"):
         probe.fit(X, Y, X[:8], Y[:8], owners=OWNERS)
-    assert AdaMix(epsilon=3, n_steps=2).fit(X, Y, X[:8], Y[:8], owners=OWNERS).privacy_["n_units"] == 200
+    others = np.roll(X[:8], 1, axis=1)
+    assert AdaMix(epsilon=3, n_steps=2).fit(X, Y, others, Y[:8], owners=OWNERS).privacy_["n_units"] == 200
 
 
 def test_a_sample_draws_whole_people(monkeypatch: pytest.MonkeyPatch) -> None:

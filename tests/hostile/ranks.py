@@ -24,7 +24,7 @@ from tests.hostile.case import preload
 from tests.hostile.crashes import EXTRACT, SECONDS_TO_END, alive, done, make_inputs, uncovered
 from tests.processes import ended, free_port, start_copy
 
-CONNECTION = timedelta(seconds=8)  # in place of five minutes
+CONNECTION = timedelta(seconds=30)  # in place of five minutes
 TRAIN = ("train", "../many.h5", "--eps", "3", "--steps", "4", "--out", "o", "--method")
 COMMANDS = {
     "train, all rows": (*TRAIN, "noisy-gd"),

@@ -73,18 +73,18 @@ def record_losses(
     squared_mu: NDArray[np.float64],
     levels: NDArray[np.unsignedinteger],
     steps: Releases,
-    inherited: Sequence[Releases],
+    in_full: Sequence[Releases],
 ) -> RecordLosses:
     """Losses of the first `n_private` records of a run.
 
     Args:
         squared_mu, levels: as in `mechanisms.gaussian.Contributed`; empty if losses were not computed.
         steps: the run's sampled releases, to which `levels` belongs.
-        inherited: releases of an earlier run, or others that are charged to every record in full.
+        in_full: releases that are charged to every record in full, as of an earlier run.
     """
     mu2 = np.zeros(n_private) + (squared_mu[:n_private] if squared_mu.size else 0.0)
-    mu2 += sum(release.count / release.noise_multiplier**2 for release in inherited if release.sampling_rate == 1)
-    sampled = [release for release in inherited if release.sampling_rate < 1]
+    mu2 += sum(release.count / release.noise_multiplier**2 for release in in_full if release.sampling_rate == 1)
+    sampled = [release for release in in_full if release.sampling_rate < 1]
     renyi = np.zeros((n_private, len(ORDERS) if sampled or levels.size else 0), dtype=np.float32)
     mu = np.sqrt(mu2) * UP_SUMS
     if not renyi.size:

@@ -151,13 +151,8 @@ class Dataset:
             further = [self.unlabelled] if isinstance(self.unlabelled, GroupRows) else []
             compared = [*(() if self.joined else public), *further]
             check_rows(self.features, keep=self.keep, compared=compared, commitments=commitments, digest=digest)
-            for part in (part for part in public if self.joined and further):
-                if share_rows(part, further[0]):
-                    raise PrivacyError(
-                        f"{further[0].features.path} holds rows of group {part.group} of {part.features.path}, which "
-                        "the method protects; refinement treats its rows as public, and that would leak; give other "
-                        "rows with --unlabelled"
-                    )
+            if self.joined and further:
+                _refuse_protected(public, further[0])
             if self.joined and public and "test" in self.features.sizes:
                 rows, n_rows = (x for part in public for x, _ in part.blocks()), sum(part.n_rows for part in public)
                 compare_test_rows(self.features, rows, n_rows, "public rows, which the method protects")
@@ -183,6 +178,17 @@ class Dataset:
     def unlabelled_digest(self) -> str | None:
         """SHA-256 of the rows without labels; None without such rows, or for rows of a caller."""
         return self.unlabelled.digest() if isinstance(self.unlabelled, GroupRows) else None
+
+
+def _refuse_protected(public: Sequence[GroupRows], unlabelled: GroupRows) -> None:
+    """PrivacyError if rows without labels are among public rows that the method protects."""
+    for part in public:
+        if share_rows(part, unlabelled):
+            raise PrivacyError(
+                f"{unlabelled.features.path} holds rows of group {part.group} of {part.features.path}, which the "
+                "method protects; refinement treats its rows as public, and that would leak; give other rows with "
+                "--unlabelled"
+            )
 
 
 def _of_file(source: Source) -> GroupRows | PublicRows:

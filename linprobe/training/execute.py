@@ -329,10 +329,18 @@ def _class_counts(
     return released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
 
 
-def private_rows(plan: Plan, dataset: Dataset, preprocessing: Preprocessing, runtime: Runtime, **kept: Any) -> Rows:
+def private_rows(
+    plan: Plan,
+    dataset: Dataset,
+    preprocessing: Preprocessing,
+    runtime: Runtime,
+    *,
+    room: bool = False,
+    spent: Rows | None = None,
+) -> Rows:
     """The protected rows of this process in training space; the places of units that are not present are empty.
 
-    `kept`: room and spent, as of `prepare`.
+    `room`, `spent`: as in `prepare`.
     """
     bounds = dataset.bounds if plan.method.spends else None  # without clipping, the rows of a person are just rows
     rows = prepare_shard(
@@ -344,7 +352,8 @@ def private_rows(plan: Plan, dataset: Dataset, preprocessing: Preprocessing, run
         dataset.trained_weights,
         streamed=runtime.streamed,
         shard_units=runtime.shard_units,
-        **kept,
+        room=room,
+        spent=spent,
     )
     return rows if dataset.present is None else rows.emptied(dataset.present[rows.first : rows.first + rows.n_local])
 

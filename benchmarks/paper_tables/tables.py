@@ -13,7 +13,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -211,6 +211,7 @@ PAPER = {**SAMPLED, "preset": "paper"}
 ADAMIX = rows("fully-private", "ppgd", "ngd", "noisy-gd", "adamix")
 RATES, EPOCHS = (0.01, 0.04, 0.16, 0.64, 1.0), 60
 EXTENDED = {**SAMPLED, "augment_public": AUGMENTED, "extended": 1.0}
+digits_table = partial(Table, data="digits", drawn=with_shots, baselines=False)
 CURVES = ("adamix-figure3",)  # tables of per-record epsilons
 TABLES = {
     "adamix-table1": Table(ADAMIX, (1, 3), seeds=5, attack=True),
@@ -240,16 +241,13 @@ TABLES = {
         baselines=False,
     ),
     "adamix-figure3": Table(rows("fully-private", "noisy-gd", "adamix"), (3,), seeds=3, baselines=False),
-    "adamix-figure6": Table(rows("adamix", **SAMPLED), (1,), data="digits", drawn=with_shots, baselines=False),
-    "adamix-figure7": Table(
+    "adamix-figure6": digits_table(rows("adamix", **SAMPLED), (1,)),
+    "adamix-figure7": digits_table(
         [MethodRow(f"{level:g}", "adamix", {**SAMPLED, "clip_quantile": level}) for level in (0.1, 0.5, 0.75, 0.9, 1)],
         (0.25, 1),
         seeds=10,
-        data="digits",
-        drawn=with_shots,
-        baselines=False,
     ),
-    "adamix-figure8": Table(
+    "adamix-figure8": digits_table(
         [
             MethodRow(f"{method}, sigma {sigma:g}", method, {**SAMPLED, "sigma": sigma})
             for method in ("ngd", "adamix")
@@ -257,9 +255,6 @@ TABLES = {
         ],
         (3,),
         seeds=5,
-        data="digits",
-        drawn=with_shots,
-        baselines=False,
     ),
     "adamix-attack": Table(rows("adamix", **SAMPLED), (8, 100), attack=True, baselines=False),  # table 1 has 1 and 3
     "adamix-figure4": Table(
@@ -289,7 +284,7 @@ TABLES = {
         data="digits",
         drawn=with_shots,
     ),
-    "dope-algorithm1": Table(
+    "dope-algorithm1": digits_table(
         [
             MethodRow(f"{name}, {start}", method, {**SAMPLED, **settings, "init": init})
             for start, init in (("cold", "zero"), ("warm", "public"))
@@ -301,9 +296,6 @@ TABLES = {
         ],
         (0.25, 1),
         seeds=5,
-        data="digits",
-        drawn=with_shots,
-        baselines=False,
     ),
     "dope-table4": Table(
         [MethodRow("dope-sgd", "dope-sgd", SAMPLED), MethodRow("dope-sgd, extended", "dope-sgd", EXTENDED)],
@@ -313,16 +305,13 @@ TABLES = {
         drawn=more_shots,
         baselines=False,
     ),
-    "dope-table5": Table(
+    "dope-table5": digits_table(
         [
             MethodRow(f"{n}", "dope-sgd", {**SAMPLED, "augment_public": n, "extended": 1.0})
             for n in (0, 50, 100, 200, 400, 800)
         ],
         (0.25, 1),
         seeds=10,
-        data="digits",
-        drawn=with_shots,
-        baselines=False,
     ),
     "dope-augmentation": Table(
         rows("dp-sgd", "mirror-descent", "adadps", "dope-sgd", **SAMPLED),
@@ -340,9 +329,7 @@ TABLES = {
         drawn=without_public,
         baselines=False,
     ),
-    "dope-figure2": Table(
-        rows("dp-sgd", "dope-sgd", **SAMPLED, optimizer="sgd"), (1,), data="digits", drawn=with_shots, baselines=False
-    ),
+    "dope-figure2": digits_table(rows("dp-sgd", "dope-sgd", **SAMPLED, optimizer="sgd"), (1,)),
     "dope-table3": Table(rows("dp-sgd", "mirror-descent", "adadps", "dope-sgd", **SAMPLED), (2, 4, 6)),
     "dope-figure4": Table(ensembles("dp-sgd"), (2,)),
     "scattering": Table(

@@ -68,6 +68,7 @@ LARGEST_EXPONENT = 700.0  # exp overflows above 709
 LIMIT_EPSILONS = np.linspace(0, 1.5, 100)  # in units of the epsilon stated; within 1 % of a finer grid
 installed_version = cache(version)  # reading the metadata of a package takes milliseconds
 Rates = NDArray[np.float64]
+figures_of_terms = lru_cache(maxsize=1024)(mu_and_rho)
 Kinds = tuple[tuple[float, float, int], ...]  # noise multiplier, sampling rate and count of releases
 
 
@@ -449,14 +450,14 @@ def gdp_mu(releases: Sequence[Releases]) -> float:
 
     Raises ValueError: a sampled release, which has no mu.
     """
-    return mu_and_rho(_terms(releases))[0]
+    return figures_of_terms(_terms(releases))[0]
 
 
 def gaussian_figures(releases: Sequence[Releases]) -> dict[str, float | None]:
     """gdp_mu and zcdp_rho of a composition; None if it has sampled releases, for which neither is defined."""
     if not _all_full(releases):
         return {"gdp_mu": None, "zcdp_rho": None}
-    mu, rho = mu_and_rho(_terms(releases))
+    mu, rho = figures_of_terms(_terms(releases))
     return {"gdp_mu": mu, "zcdp_rho": rho}
 
 
@@ -464,11 +465,11 @@ def _all_full(releases: Sequence[Releases]) -> bool:
     return all(release.sampling_rate == 1 for release in releases)
 
 
-def _terms(releases: Sequence[Releases]) -> list[tuple[int, float]]:
+def _terms(releases: Sequence[Releases]) -> tuple[tuple[int, float], ...]:
     """Count and noise multiplier of every kind of release."""
     if not _all_full(releases):
         raise ValueError("sampling rate is below 1; allowed for Gaussian DP: 1")
-    return [(release.count, release.noise_multiplier) for release in releases]
+    return tuple((release.count, release.noise_multiplier) for release in releases)
 
 
 def _kinds(releases: Sequence[Releases]) -> Kinds:

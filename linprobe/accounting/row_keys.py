@@ -209,14 +209,16 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
             )
 
 
-def keyed_books(folder: Path) -> list[tuple[Path, Contents, RowKeys]]:
+def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Contents, RowKeys]]:
     """The books of a folder with their row keys, in the order of their names; those without keys are left out.
+
+    `but`: the file of keys of a book that is left out too.
 
     Raises DataError: a damaged book, damaged or lost keys, or keys without their book.
     """
     found = []
     for path in sorted(folder.glob(f"*{BOOK_SUFFIX}")):
-        if not path.is_symlink():
+        if not path.is_symlink() and keys_file(path) != but:
             contents, keys = read_with_keys(path)
             if keys is not None:
                 found.append((path, contents, keys))
@@ -264,16 +266,17 @@ class Account:
         return cls(path, keys if known is None else known if keys is None else known.joined(keys))
 
     @contextmanager
-    def charging(self, check: Callable[[], None] | None = None) -> Iterator[None]:
+    def charging(self, check: Callable[[], None] | None = None) -> Iterator[Account]:
         """Write the keys to the disk, and let no other process charge a book of this folder inside the block.
 
         Args:
             check: may raise, before any key is written.
+        Yields: the account with all keys that are on the disk.
         Raises DataError: damaged keys. LinprobeError: they cannot be written. PrivacyError: the folder is held by
         another process for too long.
         """
         if self.keys is None:
-            yield
+            yield self
             return
         beside = keys_file(self.path)
         beside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -287,7 +290,7 @@ class Account:
                 state_keys(self.path, digest)
             if not beside.exists() or known is None or digest != _digest(known.content):
                 _write_keys(beside, keys)
-            yield
+            yield Account(self.path, keys)
 
     def shared(self) -> list[SharedBook]:
         """The other books of the folder that have a key in common with this one, in the order of their names.
@@ -298,9 +301,7 @@ class Account:
         if self.keys is None:
             return found
         own, known = keys_file(self.path), {kind: _Known(getattr(self.keys, kind)) for kind in KINDS}
-        for path, contents, theirs in keyed_books(own.parent):
-            if keys_file(path) == own:
-                continue
+        for path, contents, theirs in keyed_books(own.parent, but=own):
             common = {kind: known[kind].count(getattr(theirs, kind)) for kind in KINDS}
             if any(common.values()):
                 found.append(SharedBook(path, contents, common))

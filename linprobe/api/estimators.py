@@ -36,7 +36,7 @@ from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_wei
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
-from linprobe.options.declaration import arguments_of, estimator_name, hint
+from linprobe.options.declaration import estimator_name, hint
 from linprobe.runs.figures import class_scores, label_probabilities, probabilities
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.training import arrays
@@ -128,8 +128,7 @@ class LinearProbe(LinearClassifier):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give the class a constructor with the arguments that `linprobe.options` declares, all by keyword."""
         super().__init_subclass__(**kwargs)
-        options = METHODS[cls._method].options
-        arguments = arguments_of(options)
+        arguments = METHODS[cls._method].arguments
         parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
         for name, option in arguments.items():
             default = inspect.Parameter.empty if option.default is MISSING else option.default
@@ -439,7 +438,7 @@ def load_run(folder: str | os.PathLike[str]) -> TrainedProbe:
 
 def _documentation(method: Method) -> str:
     """The docstring of the method's module, every argument, and an example with the rows that the method needs."""
-    arguments = [f"    {name}: {option.documentation}" for name, option in arguments_of(method.options).items()]
+    arguments = [f"    {name}: {option.documentation}" for name, option in method.arguments.items()]
     made = f"{estimator_name(method.options)}({'epsilon=3, ' if method.spends else ''}classes=range(10))"
     given = {"public": ", X_public=X[:100], y_public=y[:100]", "text": ", text_weights=np.eye(64, 10)"}
     example = [

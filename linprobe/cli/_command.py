@@ -22,7 +22,7 @@ from linprobe.options.declaration import (
     Request,
     arguments_of,
     as_word,
-    by_parameter,
+    config_keys,
     declared,
     methods_on_gpu,
     nearest,
@@ -196,7 +196,7 @@ def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
 def _value(option: Option, given: Any) -> Any:
     """The value of an option, from the value that typer read."""
     if option.from_text is not None and given is not None:
-        return option.from_text(option.spellings[0].removeprefix("--"), given)
+        return option.from_text(option.flag, given)
     return _listed(option, given) if option.several else given
 
 
@@ -211,12 +211,11 @@ def _listed(option: Option, value: Any) -> tuple[Any, ...] | None:
         return tuple(words)
     whole = "whole " if option.kind is int else ""
     example = as_word(option.default[:3]) or "0,1"
-    name = option.spellings[0].removeprefix("--")
     try:
         return tuple(dict.fromkeys(map(option.kind, words)))
     except ValueError:
         raise ParameterError(
-            f"{name} is {value!r}; allowed: {whole}numbers with commas between, as {example}"
+            f"{option.flag} is {value!r}; allowed: {whole}numbers with commas between, as {example}"
         ) from None
 
 
@@ -264,7 +263,7 @@ class Command(TyperCommand):
         first = REQUESTS[str(self.name)].first
         left_out: set[str] = set()  # what other methods declare, and this one does not
         if method is not None:
-            taken = {name: by_parameter(*options.takes, options).keys() for name, options in METHOD_OPTIONS.items()}
+            taken = {name: config_keys(*options.takes, options).keys() for name, options in METHOD_OPTIONS.items()}
             left_out = set().union(*taken.values()) - taken[method]
         panels: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], **{group: [] for group in GROUPS}, METHOD_GROUP: []}
         for parameter in self.get_params(ctx):

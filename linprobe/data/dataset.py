@@ -15,9 +15,9 @@ import numpy as np
 from linprobe.data.blocks import ChainedSource, Preprocessing, Source
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
-from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference, test_people
+from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, test_people
 from linprobe.data.labels import Bounds, capped, id_hashes, owner_bounds, refuse_both_sides
-from linprobe.data.row_checks import Commitment, GroupRows, check_rows, compare_test_rows, share_people, share_rows
+from linprobe.data.row_checks import Commitment, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
 from linprobe.options import OWNER, RECORD
@@ -96,7 +96,7 @@ class Dataset:
         """Public rows that are not protected; None for none."""
         return None if self.joined or self.public is None or not self.public.n_rows else self.public
 
-    @property
+    @cached_property
     def n_units(self) -> int:
         """Number of protected units: rows, or people. Public."""
         own = self.private.n_rows if self.bounds is None else len(self.bounds) - 1

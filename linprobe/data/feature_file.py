@@ -40,7 +40,7 @@ from linprobe.data.feature_reader import (
     extraction_of,
     first_difference,
 )
-from linprobe.data.labels import APART, LONGEST_ID, LONGEST_NAME, MOST_CLASSES, SHARED, TASKS, as_labels, check_stored
+from linprobe.data.labels import APART, LONGEST_ID, LONGEST_NAME, MOST_CLASSES, SHARED, TASKS, check_stored
 from linprobe.errors import DataError, printable, read_fault, reading
 from linprobe.parallel.array_api import Floats, Indices, Singles
 
@@ -239,6 +239,11 @@ def check_class_names(names: Sequence[str], where: str) -> None:
 def is_hdf5(path: Path) -> bool:
     """Whether a file has the HDF5 signature."""
     return path.is_file() and h5py.is_hdf5(path)
+
+
+def as_labels(y: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Class indices as int64, labels 0 and 1 as uint8."""
+    return y.astype(np.int64 if y.ndim == 1 else np.uint8, copy=False)
 
 
 class FeatureFile(FeatureReader):

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.atomic_files import open_private
-from linprobe.data.feature_file import PRIVATE_LOG, SCHEMA_VERSION, TEXT_ATTRIBUTES, FeatureFile
+from linprobe.data.feature_file import PRIVATE_LOG, SCHEMA_VERSION, TEXT_ATTRIBUTES, FeatureFile, as_labels
 from linprobe.data.feature_reader import Description
-from linprobe.data.labels import as_labels
 from linprobe.data.row_checks import check_rows
 from linprobe.errors import DataError
 from linprobe.parallel.array_api import Floats

@@ -218,11 +218,6 @@ def check_stored(y: Any, group: str, path: Path, *, n_rows: int, n_classes: int,
         )
 
 
-def as_labels(y: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Class indices as int64, labels 0 and 1 as uint8."""
-    return y.astype(np.int64 if y.ndim == 1 else np.uint8, copy=False)
-
-
 GIVEN, FILE_NAMES, CONTENT = "given", "file names", "content"
 LONGEST_ID = 4_096  # bytes of a record id: a path has at most these on Linux
 DIGEST_BYTES = 16

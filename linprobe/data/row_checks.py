@@ -12,8 +12,8 @@ belong to the same people. Every row counts, repeated rows too. Training divides
 factor is the same row. Here the factor is a power of 2: no rounding depends on it. Norms would depend on the order in
 which a NumPy version adds squares, and a book must be found after an update.
 
-`Commitment.row_keys` and `name_keys` tell which sets have rows, images or people in common. `RowHashes` are for one
-process: fast, and with a secret that never leaves it.
+`Commitment.row_keys` and `GroupRows.name_keys` tell which sets have rows, images or people in common. `RowHashes` are
+for one process: fast, and with a secret that never leaves it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import RawBlocks, halved, normalise_rows, row_norms, widened
+from linprobe.data.blocks import halved, normalise_rows, row_norms, widened
 from linprobe.data.feature_file import UNLABELLED
-from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, common_keys
+from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, GroupRows, common_keys
 from linprobe.data.labels import refuse_both_sides
-from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.errors import DataError, PrivacyError
 from linprobe.parallel.array_api import Floats, Indices, Mask, Reals, Singles
 from linprobe.parallel.threads import behind
 
@@ -155,13 +155,6 @@ class Commitment:
         return hashlib.blake2b(content, key=self._key, digest_size=16, person=form).hexdigest()
 
 
-def name_keys(names: Iterable[bytes], key: bytes, kind: str) -> Numbers:
-    """8 keyed bytes for each of the `names`, shape (n,). Equal names of another `kind` have other keys."""
-    form = kind.encode()
-    digests = b"".join(hashlib.blake2b(name, key=key, digest_size=8, person=form).digest() for name in names)
-    return np.frombuffer(digests, dtype=np.uint64)
-
-
 class Factors:
     """Random odd factors for 64-bit hashes of rows. They never leave the process.
 
@@ -265,71 +258,6 @@ def _raw_bytes(rows: RawRows) -> Iterable[bytes]:
 FEWEST = 8  # entries that are not zero; rows with fewer are multiples of each other by chance
 NAMED = 5  # rows in a message
 WAITING = 4  # blocks that are read before a digest of them is computed
-
-
-class GroupRows:
-    """The rows of one group of a feature file, streamed: the rows where `keep` is true, labels mapped by `relabel`."""
-
-    def __init__(
-        self, features: FeatureReader, group: str, keep: Mask | None = None, relabel: Indices | None = None
-    ) -> None:
-        self.features, self.group, self.keep, self.relabel = features, group, keep, relabel
-        self.n_rows = features.sizes[group] if keep is None else int(keep.sum())
-        self.n_features = features.n_features
-
-    def blocks(self) -> RawBlocks:
-        """Blocks of raw rows and class indices, in file order."""
-        for x, y in self.features.blocks(self.group, self.keep):
-            yield x, y if self.relabel is None else self.relabel[y]
-
-    def ids(self) -> list[str]:
-        """Record ids in the order of the rows."""
-        return [name for batch in self.features.id_batches(self.group, self.keep) for name in batch]
-
-    def owners(self) -> Iterator[str]:
-        """The owners in the order of the rows, if the group has owners. Private for private rows."""
-        return (name for batch in self.features.owner_batches(self.group, self.keep) for name in batch)
-
-    def shard(self, start: int, stop: int) -> GroupRows:
-        """Rows `start` to `stop` of these rows, `stop` excluded.
-
-        Raises UsageError: an empty range, or one that ends after the last row.
-        """
-        if not 0 <= start < stop <= self.n_rows:
-            raise UsageError(
-                f"rows {start} to {stop} were requested of {self.n_rows}; allowed: 0 <= start < stop <= {self.n_rows}"
-            )
-        if stop - start == self.n_rows:
-            return self
-        chosen = np.zeros(self.features.sizes[self.group], dtype=bool)
-        chosen[slice(start, stop) if self.keep is None else np.flatnonzero(self.keep)[start:stop]] = True
-        return GroupRows(self.features, self.group, chosen, self.relabel)
-
-    def image_keys(self) -> NDArray[np.uint8] | None:
-        """Digests of the images' pixels, shape (n_rows, bytes); None if the file has none. Private."""
-        keys = self.features.image_keys(self.group)
-        return keys if keys is None or self.keep is None else keys[self.keep]
-
-    def name_keys(self, key: bytes) -> dict[str, Numbers]:
-        """Keyed digests of the `images` and the `owners` of these rows, without those that the file does not have."""
-        found: dict[str, Numbers] = {}
-        pixels, sources = self.image_keys(), self.features.source_keys(self.group)
-        if sources is not None and self.keep is not None:
-            sources = sources[self.keep]
-        images = [
-            name_keys((row.tobytes() for row in digests if row.any()), key, kind)
-            for kind, digests in (("pixels", pixels), ("source", sources))
-            if digests is not None
-        ]
-        if images:
-            found["images"] = np.concatenate(images)
-        if self.features.has_owners(self.group):
-            found["owners"] = name_keys((name.encode() for name in dict.fromkeys(self.owners())), key, "owner")
-        return found
-
-    def digest(self) -> str:
-        """SHA-256 of these rows, their labels and ids, and the class names."""
-        return self.features.digest(self.group, self.keep)
 
 
 def check_rows(

@@ -35,9 +35,8 @@ from linprobe.accounting.figures import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
 from linprobe.data.blocks import ArraySource, ChainedSource, normalise_rows
 from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features
-from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.feature_reader import FeatureReader, GroupRows
 from linprobe.data.labels import owner_bounds
-from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import RowWeights
 from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError
 from linprobe.methods import find_method

@@ -16,9 +16,8 @@ from linprobe.data.array_files import check_float32, open_array
 from linprobe.data.blocks import BLOCK_ROWS
 from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
-from linprobe.data.feature_reader import extraction_of
+from linprobe.data.feature_reader import GroupRows, extraction_of
 from linprobe.data.labels import MULTILABEL
-from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import shares_given
 from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method

@@ -608,8 +608,8 @@ class Backend:
         """Threads for a pass over `rows`: one per block or per `WORK_PER_THREAD` multiplications, the fewer of both."""
         n_rows = round(rows.n_local * rows.unit_rows)
         n_blocks = -(-rows.n_local // BLOCK_UNITS) if rows.units else -(-n_rows // BLOCK_ROWS)
-        work = math.prod(map(int, weights.shape)) * n_rows
-        return max(1, min(n_threads(), n_blocks, work // WORK_PER_THREAD))
+        most = min(n_blocks, math.prod(map(int, weights.shape)) * n_rows // WORK_PER_THREAD)
+        return 1 if most < 2 else min(n_threads(), most)
 
 
 HOST = Backend()

@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ from linprobe.gradients.loss import PLAIN, Geometry, Weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import PoissonSampler
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Output, Reference
-from linprobe.options.declaration import Options, arguments_of, make_options
+from linprobe.options.declaration import Option, Options, arguments_of, make_options
 from linprobe.parallel.array_api import by_rows, inner, namespace, norm, on_host
 from linprobe.parallel.process_group import ALONE, Group
 
@@ -462,7 +463,7 @@ class Method:
     several_labels: bool = False
     has_momentum: Callable[[Any], bool] = never
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name for `--method`."""
         return self.options.method
@@ -472,10 +473,15 @@ class Method:
         """The docstring of its module: citation, pseudo-code, symbols, guarantee."""
         return sys.modules[self.fit.__module__].__doc__ or ""
 
-    @property
+    @cached_property
+    def arguments(self) -> dict[str, Option]:
+        """All arguments of its estimator: shared ones, then its own."""
+        return arguments_of(self.options)
+
+    @cached_property
     def one_step(self) -> bool:
         """Whether the method spends its budget without steps: it then makes one gradient release."""
-        return self.spends and "n_steps" not in arguments_of(self.options)
+        return self.spends and "n_steps" not in self.arguments
 
     @property
     def default_steps(self) -> int:

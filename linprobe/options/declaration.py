@@ -77,6 +77,11 @@ class Option:
         return self.flags or (f"--{self.parameter.replace('_', '-')}",)
 
     @property
+    def flag(self) -> str:
+        """Its first flag, without dashes before it."""
+        return self.spellings[0].removeprefix("--")
+
+    @property
     def listed_words(self) -> str:
         """The allowed words, separated by commas."""
         if self.also is None:
@@ -128,8 +133,7 @@ class Option:
             else:
                 good, got = isinstance(each, Real) and self._holds(each), str(each)
             if not good:
-                name = self.spellings[0].removeprefix("--")
-                raise ParameterError(f"{name} is {got}; allowed: {self.allowed}")
+                raise ParameterError(f"{self.flag} is {got}; allowed: {self.allowed}")
 
     def _holds(self, number: Any) -> bool:
         above, least = (-inf if bound is None else bound for bound in (self.above, self.least))
@@ -234,9 +238,10 @@ def check_declared(group: type[Any], values: object) -> None:
         one.check(getattr(values, name))
 
 
-def by_parameter(*groups: type[Any]) -> dict[str, Option]:
-    """The options of several groups, by their names on the command line."""
-    return {one.parameter: one for group in groups for one in declared(group).values()}
+def config_keys(*groups: type[Any]) -> dict[str, str]:
+    """The names of the options of several groups in a config file, by their names in `TrainRequest`."""
+    options = (one for group in groups for one in declared(group).values())
+    return {one.parameter: one.parameter if one.argument else one.flag for one in options}
 
 
 def _metadata(group: type, name: str) -> Mapping[str, Any]:

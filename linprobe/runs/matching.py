@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from linprobe.accounting.events import OWNER
 from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_units
 from linprobe.data.feature_file import is_there
-from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference, is_known
+from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, is_known
 from linprobe.data.labels import refuse_both_sides
-from linprobe.data.row_checks import GroupRows, compare_test_rows, share_people, share_rows
+from linprobe.data.row_checks import compare_test_rows, share_people, share_rows
 from linprobe.errors import DataError, PrivacyError, Progress
 from linprobe.methods import find_method
 from linprobe.runs.figures import figures_of, stated_metrics

@@ -27,8 +27,8 @@ from linprobe.accounting.row_keys import (
     with_shared,
 )
 from linprobe.atomic_files import alone, write_whole
-from linprobe.data.feature_reader import BY_CHANCE, FeatureReader
-from linprobe.data.row_checks import Commitment, GroupRows
+from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, GroupRows
+from linprobe.data.row_checks import Commitment
 from linprobe.errors import DataError, LinprobeError, Progress
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
@@ -101,17 +101,15 @@ class BookFinder:
         if old and book.is_old(old[0]):
             book.take_over(path, old[0])
         keys = self._keys(GroupRows(features, group), protected, public)
-        account = Account.at(path, keys)
 
         def check() -> None:
             refuse_public(keys, self._folder, _names(public), unit)
 
         if self._make or (path.exists() and not keys_file(path).exists()):
-            with account.charging(check):
-                pass
-        else:
-            check()
-        return account
+            with Account(path, keys).charging(check) as account:
+                return account
+        check()
+        return Account.at(path, keys)
 
     def _keys(self, rows: GroupRows, protected: Iterable[GroupRows], public: Iterable[GroupRows]) -> RowKeys:
         """Keys of the `rows` of the book, if they were added, of the `protected` and of the `public` rows."""
@@ -354,8 +352,8 @@ def charge_evaluation(account: Account, entry: Entry, progress: Progress) -> Non
 @contextmanager
 def _charging(account: Account) -> Iterator[list[SharedBook]]:
     """Hold the books of a folder; yields the books that count together with the one of the account."""
-    with account.charging():
-        yield account.shared()
+    with account.charging() as charged:
+        yield charged.shared()
 
 
 def preview(account: Account | None, entries: Sequence[Entry], cap: float | None = None) -> Spending:

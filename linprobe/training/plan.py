@@ -66,7 +66,7 @@ from linprobe.options import (
     Intercept,
     RunOptions,
 )
-from linprobe.options.declaration import arguments_of, check_value, declared, hint, refuse_idle
+from linprobe.options.declaration import check_value, declared, hint, refuse_idle
 from linprobe.options.requests import TrainRequest
 from linprobe.runs.check import FirstModel, FirstRun
 from linprobe.runs.manifest import UNLABELLED_CENTRE
@@ -133,7 +133,7 @@ class Settings:
 
         Raises ParameterError: an option outside its range, or no number where one belongs.
         """
-        for name, option in arguments_of(method.options).items():
+        for name, option in method.arguments.items():
             value = parameters.get(name)
             if option.kind not in (int, float) or (value is None and option.default is None) or name not in parameters:
                 continue
@@ -152,7 +152,7 @@ class Settings:
 
         Raises ArgumentError: an argument that the method does not have, or one without a default that is not given.
         """
-        arguments = {name: option for name, option in arguments_of(method.options).items() if name not in OF_LABELS}
+        arguments = {name: option for name, option in method.arguments.items() if name not in OF_LABELS}
         unknown = sorted(set(given) - set(arguments))
         if unknown:
             raise ArgumentError(
@@ -257,7 +257,7 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
     check_value(RunOptions, "preset", request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
     given = request if request.preset == "default" else _of_preset(request, method)
-    known, options = arguments_of(method.options), dict(given.options or {})
+    known, options = method.arguments, dict(given.options or {})
     shared = {name: value for name in SHARED if (value := getattr(given, name)) is not None}
     method_options(method, options)
     for name in shared:
@@ -398,7 +398,7 @@ class Plan:
     n_public: int
     centre_unlabelled: bool = False
 
-    @property
+    @cached_property
     def method(self) -> Method:
         """The method that trains."""
         return self.settings.method
@@ -421,7 +421,7 @@ class Plan:
         others = {release.purpose: release.noise_multiplier for release in budget.others}
         return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
 
-    @property
+    @cached_property
     def inherited(self) -> tuple[Releases, ...]:
         """The releases of the first model."""
         return () if self.first is None else self.first.releases

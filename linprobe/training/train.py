@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,12 @@ from linprobe.data.dataset import (
     refuse_training_rows,
 )
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.feature_reader import FeatureReader, extraction_of
-from linprobe.data.row_checks import GroupRows
+from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
 from linprobe.errors import LinprobeError, Progress, Silent, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import TRAIN, VOTE, RunOptions
-from linprobe.options.declaration import Option, by_parameter, check_declared
+from linprobe.options.declaration import check_declared, config_keys
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import figures, run_folder, signature
@@ -90,7 +89,7 @@ class Ready:
     signing_key: Ed25519PrivateKey | None = None
     choice: ChosenMethod | None = None
 
-    @property
+    @cached_property
     def method(self) -> Method:
         """The method of the request."""
         return find_method(str(self.request.method))
@@ -477,19 +476,15 @@ HEADER = """\
 
 def config_text(request: TrainRequest, method: Method) -> str:
     """TOML text with the options that differ from the defaults, by their flags."""
-    options = by_parameter(*TRAIN, *method.options.takes, method.options)
+    keys = config_keys(*TRAIN, *method.options.takes, method.options)
     given: dict[str, Any] = {}
     for field in fields(request):
         value = getattr(request, field.name)
         if field.name not in OF_ONE_RUN and value is not None and (field.default is MISSING or value != field.default):
             given[field.name] = value
     given |= request.options or {}
-    lines = (f"{_key(options[name])} = {_value(value)}\n" for name, value in given.items())
+    lines = (f"{keys[name]} = {_value(value)}\n" for name, value in given.items())
     return HEADER + "".join(lines)
-
-
-def _key(option: Option) -> str:
-    return option.parameter if option.argument is not None else option.spellings[0].removeprefix("--")
 
 
 def _value(value: Any) -> str:

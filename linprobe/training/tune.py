@@ -33,7 +33,7 @@ from linprobe.errors import DivergedError, LinprobeError, ParameterError, Progre
 from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import METHODS, ChosenMethod, Method, find_method
 from linprobe.options import RunOptions
-from linprobe.options.declaration import arguments_of, declared
+from linprobe.options.declaration import declared
 from linprobe.options.requests import TrainRequest
 from linprobe.runs import run_folder
 from linprobe.runs.figures import figures_of
@@ -243,7 +243,7 @@ def check_shrink(factors: Sequence[float]) -> tuple[float, ...]:
 
 def option_kinds(method: Method) -> dict[str, Any]:
     """Type of every option of a run with `method`, by its name in `TrainRequest`."""
-    declarations = [*declared(RunOptions).values(), *arguments_of(method.options).values()]
+    declarations = [*declared(RunOptions).values(), *method.arguments.values()]
     return {declaration.parameter: declaration.kind for declaration in declarations}
 
 

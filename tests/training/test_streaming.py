@@ -33,8 +33,8 @@ from linprobe.data.blocks import (
     widened,
 )
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import LoadedFeatures
-from linprobe.data.row_checks import GroupRows, check_rows
+from linprobe.data.feature_reader import GroupRows, LoadedFeatures
+from linprobe.data.row_checks import check_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, Rows, StreamedRows, prepare
 from linprobe.errors import DataError, UsageError
 from linprobe.gradients.clipped_sum import clipped_sum

@@ -4,8 +4,7 @@ A line is on the disk before the run reads a private row, with everything that t
 ends early, a second line says what it had released by then. A crash in between makes the book over-count, never
 under-count. A run that is resumed keeps its id, so that it is counted once.
 
-Formats 1 and 2 have the same lines. The default name of a book is a commitment to the rows: as they are in
-format 1, without their scale in format 2.
+The default name of a book is a commitment to the rows without their scale.
 
 The line of a private selection has no time, and no second line says that it ended early. The number of its runs is
 secret, so the book must not tell how long it took or how far it came.
@@ -36,8 +35,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -77,7 +74,7 @@ from linprobe.accounting.selection import SelectionEvent, selection_divergence, 
 from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, read_fault
 
-OLD_FORMAT, BOOK_FORMAT = 1, 2
+BOOK_FORMAT = 2
 FIRST_LINE = json.dumps({"book": BOOK_FORMAT}).encode() + b"\n"
 NO_BOOK = "{} is no budget book; give --book a budget book, or the name of a new one"
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
@@ -285,49 +282,6 @@ def state_keys(path: Path, digest: str) -> None:
         _append(lines, {"entry": "keys", "digest": digest})
 
 
-def is_old(path: Path) -> bool:
-    """Whether a file is a book of format 1, and no link to a book that took it over."""
-    if path.is_symlink() or not path.is_file():
-        return False
-    first = json.dumps({"book": OLD_FORMAT}).encode()
-    try:
-        with path.open("rb") as stream:
-            return stream.read(len(first)) == first
-    except OSError:
-        return False
-
-
-def take_over(path: Path, old: Path) -> None:
-    """Add the runs of `old`, a book of format 1 in the same folder, to the book `path`; `old` becomes a link to it.
-
-    A crash in between leaves `old` as it is, and the next call adds what is missing. The smaller cap stays.
-
-    Raises DataError: a damaged book. LinprobeError: one that cannot be written.
-    """
-    with _opened(path) as (lines, contents):
-        if not is_old(old):  # another process was first
-            return
-        with _opened(old) as (_, theirs):
-            for run, entry in theirs.entries.items():
-                known = contents.entries.get(run)
-                if known is None:
-                    _append(lines, _run_line(replace(entry, releases=entry.total, further=())))
-                elif known.total != entry.total:  # it was charged here and there: count both
-                    _append(lines, {"entry": "more", "run": run, "releases": _listed(entry.total)})
-            if theirs.cap is not None and (contents.cap is None or theirs.cap.epsilon < contents.cap.epsilon):
-                _append(lines, _cap_line(theirs.cap))
-            link = old.with_name(f".{old.name}.{secrets.token_hex(4)}.partial")
-            try:
-                link.symlink_to(path.name)
-                link.replace(old)
-            except OSError as error:
-                link.unlink(missing_ok=True)
-                raise LinprobeError(
-                    f"budget book {old} cannot become a link to {path} ({error.strerror}), so nothing was spent; give "
-                    "--book FILE, or set XDG_STATE_HOME to a folder on another file system"
-                ) from None
-
-
 def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple[Releases, ...]:
     """The releases without the inherited releases that are also in `covered`."""
     left: Counter[tuple[float, float]] = Counter()
@@ -368,14 +322,10 @@ def _opened(path: Path) -> Iterator[tuple[AppendOnlyFile, Contents]]:
     with ExitStack() as stack:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            while True:
-                if path.exists():
-                    _refuse_special(path)
-                lines = stack.enter_context(closing(AppendOnlyFile(path, PRIVATE_MODE)))
-                stack.enter_context(alone(path))
-                if os.path.samestat(os.fstat(lines.descriptor), path.stat()):
-                    break
-                stack.close()  # another process took this book over meanwhile
+            if path.exists():
+                _refuse_special(path)
+            lines = stack.enter_context(closing(AppendOnlyFile(path, PRIVATE_MODE)))
+            stack.enter_context(alone(path))
             written = path.read_bytes()
         except OSError as error:
             raise LinprobeError(
@@ -439,8 +389,9 @@ def _parsed(path: Path, written: bytes) -> Contents:
         try:
             fields = json.loads(line.decode(), parse_constant=_no_such_number)
             if number == 1:
-                if fields not in ({"book": OLD_FORMAT}, {"book": BOOK_FORMAT}):
-                    raise ValueError(f"it does not begin with the words of a book of format 1 or {BOOK_FORMAT}")
+                if fields != {"book": BOOK_FORMAT}:
+                    got = line.decode()[:40]
+                    raise ValueError(f"{got} is not format {BOOK_FORMAT}; linprobe 0.2.1 converts format 1")
             elif fields["entry"] == "cap":
                 before, cap = cap, _cap(fields)
                 first_cap = first_cap or _raised(before, cap)

@@ -144,13 +144,13 @@ class Dataset:
         """Mask of the private rows among the training rows of the feature file; None for all."""
         return self.private.keep if isinstance(self.private, GroupRows) else None
 
-    def check(self, commitments: Sequence[Commitment] = (), *, digest: bool = False) -> None:
+    def check(self, commitment: Commitment | None = None, *, digest: bool = False) -> None:
         """`check_rows` of the feature file; its public rows are compared with its private rows, or with test rows."""
         if self.features is not None:
             public = self.public.parts if isinstance(self.public, PublicRows) else ()
             further = [self.unlabelled] if isinstance(self.unlabelled, GroupRows) else []
             compared = [*(() if self.joined else public), *further]
-            check_rows(self.features, keep=self.keep, compared=compared, commitments=commitments, digest=digest)
+            check_rows(self.features, keep=self.keep, compared=compared, commitment=commitment, digest=digest)
             if self.joined and further:
                 _refuse_protected(public, further[0])
             if self.joined and public and "test" in self.features.sizes:

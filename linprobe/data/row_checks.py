@@ -1,7 +1,7 @@
 """What `check_rows` finds in the rows of a feature file, reading the training rows once, and digests of rows.
 
 values are finite               comparison with test rows         comparison with public rows
-digest of the private rows      commitments to all training rows, which name the budget book
+digest of the private rows      commitment to all training rows, which names the budget book
 
 `RowSet` finds rows that are equal, or positive multiples of each other, in half precision.
 
@@ -126,19 +126,17 @@ class Commitment:
 
     Args:
         key: 32 random bytes.
-        scaled: whether rows are scaled. Books of format 1 have the name of rows that are not.
     """
 
-    def __init__(self, key: bytes, *, scaled: bool = True) -> None:
-        self._key, self._scaled = key, scaled
+    def __init__(self, key: bytes) -> None:
+        self._key = key
         self._total, self._n_rows = np.zeros(LANES, dtype=np.uint64), 0
         self._keys = [np.empty(0, dtype=np.uint64)]
 
     def add(self, rows: RawRows) -> None:
         """Add the rows (b, n_features)."""
-        of_part = _scaled_bytes if self._scaled else _raw_bytes
         for start in range(0, len(rows), HASHED_ROWS):
-            part = of_part(rows[start : start + HASHED_ROWS])
+            part = _scaled_bytes(rows[start : start + HASHED_ROWS])
             digests = b"".join(hashlib.blake2b(row, key=self._key, digest_size=8 * LANES).digest() for row in part)
             lanes = np.frombuffer(digests, dtype=np.uint64).reshape(-1, LANES)
             self._total += lanes.sum(axis=0, dtype=np.uint64)
@@ -151,8 +149,8 @@ class Commitment:
 
     def value(self) -> str:
         """The commitment to all rows so far, as 32 hexadecimal digits."""
-        content, form = self._total.tobytes() + str(self._n_rows).encode(), b"scaled rows" if self._scaled else b""
-        return hashlib.blake2b(content, key=self._key, digest_size=16, person=form).hexdigest()
+        content = self._total.tobytes() + str(self._n_rows).encode()
+        return hashlib.blake2b(content, key=self._key, digest_size=16, person=b"scaled rows").hexdigest()
 
 
 class Factors:
@@ -246,15 +244,6 @@ def _scaled_bytes(rows: RawRows) -> Iterable[bytes]:
     return (row.tobytes() for row in half)
 
 
-def _raw_bytes(rows: RawRows) -> Iterable[bytes]:
-    """The bytes of each row: half precision if it holds the row, else float32. Zeros have no sign."""
-    size = _sizes(rows)
-    held, half = (size >= SMALLEST) & (size <= LARGEST), _half(rows)
-    whole = None if held.all() else rows.astype(np.float32) + np.float32(0)
-    for index, fits in enumerate(held.tolist()):
-        yield (half if fits or whole is None else whole)[index].tobytes()
-
-
 FEWEST = 8  # entries that are not zero; rows with fewer are multiples of each other by chance
 NAMED = 5  # rows in a message
 WAITING = 4  # blocks that are read before a digest of them is computed
@@ -265,7 +254,7 @@ def check_rows(
     *,
     keep: Mask | None = None,
     compared: Sequence[GroupRows] = (),
-    commitments: Sequence[Commitment] = (),
+    commitment: Commitment | None = None,
     digest: bool = False,
 ) -> None:
     """Read every row, id and owner of a feature file once, and set `features.equal` and `features.checked`.
@@ -276,7 +265,7 @@ def check_rows(
         keep: mask of the private rows among the training rows, shape (n_train,); None for all.
         compared: public rows, with labels or without, to compare with the private rows. Those of another file were
             checked when it was opened.
-        commitments: all training rows are added to them. digest: compute and keep the digest of the private rows.
+        commitment: all training rows are added to it. digest: compute and keep the digest of the private rows.
     Raises DataError: NaN or infinity, with the number of such rows and the first of them; a repeated id; an id that is
     both private and public; people with test rows and other rows. PrivacyError: a public row equals a private row, or
     is a multiple of one, in half precision.
@@ -288,8 +277,8 @@ def check_rows(
             if _share_an_image(private, part):  # public images may repeat each other, as augmented ones do
                 raise PrivacyError(_shared("images", features, part))
         sha = features.begin_digest("train", keep) if digest and not features.has_digest("train", keep) else None
-        if not features.checked or compared or commitments or sha is not None:
-            _check_training_rows(private, test, compared, commitments, sha)
+        if not features.checked or compared or commitment is not None or sha is not None:
+            _check_training_rows(private, test, compared, commitment, sha)
         if test is not None:
             features.equal = _judged(test, features, features.sizes["train"], "training rows")
     features.checked = True
@@ -316,7 +305,7 @@ def _check_training_rows(
     private: GroupRows,
     test: RowSet | None,
     public: Sequence[GroupRows],
-    commitments: Sequence[Commitment],
+    commitment: Commitment | None,
     sha: GroupDigest | None,
 ) -> None:
     """The pass of `check_rows` over the training rows, `private` ones and others."""
@@ -324,7 +313,7 @@ def _check_training_rows(
     sets = [(part, RowSet(x for x, _ in part.blocks())) for part in public]
     shared: list[GroupRows] = []
     with ExitStack() as stack:  # digests hold no lock while they are computed
-        of_all = [stack.enter_context(behind(commitment.add, WAITING)) for commitment in commitments]
+        of_all = () if commitment is None else (stack.enter_context(behind(commitment.add, WAITING)),)
         of_private = () if sha is None else (stack.enter_context(behind(sha.add, WAITING)),)
         start = 0
         for x, y, norms in _finite_blocks(features, "train"):

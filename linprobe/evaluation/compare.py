@@ -357,7 +357,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         entries = [one.entry for one, number in zip(previews, numbers, strict=True) for _ in range(number)]
         spending = [entry for entry in entries if entry.private and entry.counts]
         finder = BookFinder(request.book, make=False)
-        check_rows(found.reader, commitments=finder.commitments)
+        check_rows(found.reader, commitment=finder.commitment)
         account = finder.account(found.reader)
         book, spent = None if account is None else account.path, preview(account, spending)
         timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]

@@ -43,33 +43,31 @@ class BookFinder:
 
     The name of a default book is a keyed commitment to all training rows, public shots among them included, in any
     order, with any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else
-    whether a set of rows was used. The book takes over a book of format 1, whose name is a commitment to rows that
-    are not scaled. Beside the book lie the keys of its rows, which tell which other books count together with it.
+    whether a set of rows was used. Beside the book lie the keys of its rows, which tell which other books count
+    together with it.
 
     Args:
         given: the book; None for the default one. make: make the key of default books, and the keys of the rows, if
             there are none yet.
     Attributes:
-        commitments: to add the training rows to, with `check_rows`.
+        commitment: to add the training rows to, with `check_rows`; None if there is no book to find.
     Raises DataError: a damaged or missing key. LinprobeError: a folder that cannot be written.
     """
 
     def __init__(self, given: Path | None, *, make: bool = True) -> None:
-        self._given, self._make, self.commitments = given, make, list[Commitment]()
+        self._given, self._make = given, make
+        self.commitment: Commitment | None = None
         self._folder = books_folder() if given is None else keys_file(given).parent
         if given is not None:
             if _has_keys(given):
-                self.commitments = [Commitment(_key(self._folder))]
+                self.commitment = Commitment(_key(self._folder))
             return
         try:
-            books = list(self._folder.glob(f"*{BOOK_SUFFIX}"))
-            if not make and not books and not (self._folder / KEY).exists():
+            if not make and not any(self._folder.glob(f"*{BOOK_SUFFIX}")) and not (self._folder / KEY).exists():
                 return
         except OSError as error:
             raise _unusable(self._folder, error) from None
-        key = _key(self._folder)
-        old = any(book.is_old(path) for path in books)
-        self.commitments = [Commitment(key), *([Commitment(key, scaled=False)] if old else [])]
+        self.commitment = Commitment(_key(self._folder))
 
     def account(
         self,
@@ -90,16 +88,14 @@ class BookFinder:
         Raises DataError: damaged keys. LinprobeError: keys that cannot be written. PrivacyError: a public row that is
         private in a book, or a private one that is public in a book.
         """
-        if self._given is None and not self.commitments:
-            return None
-        path, old = self._given, None
+        path = self._given
         if path is None:
-            path, *old = (self._folder / f"{commitment.value()}{BOOK_SUFFIX}" for commitment in self.commitments)
+            if self.commitment is None:
+                return None
+            path = self._folder / f"{self.commitment.value()}{BOOK_SUFFIX}"
         elif not _has_keys(path):
             refuse_private_in_books(public)
             return Account(path)
-        if old and book.is_old(old[0]):
-            book.take_over(path, old[0])
         keys = self._keys(GroupRows(features, group), protected, public)
 
         def check() -> None:
@@ -115,8 +111,8 @@ class BookFinder:
         """Keys of the `rows` of the book, if they were added, of the `protected` and of the `public` rows."""
         key = _key(self._folder)
         keys = RowKeys()
-        if self.commitments:
-            keys = RowKeys.of({"rows": self.commitments[0].row_keys(), **rows.name_keys(key)})
+        if self.commitment is not None:
+            keys = RowKeys.of({"rows": self.commitment.row_keys(), **rows.name_keys(key)})
         for more in protected:
             keys = keys.joined(_keys_of(more, key))
         for more in public:
@@ -192,9 +188,9 @@ def existing_book(
     Raises DataError, LinprobeError, PrivacyError: as `BookFinder`.
     """
     finder = BookFinder(given, make=make)
-    for x, _ in features.blocks(group) if finder.commitments else ():
-        for commitment in finder.commitments:
-            commitment.add(x)
+    if finder.commitment is not None:
+        for x, _ in features.blocks(group):
+            finder.commitment.add(x)
     return finder.account(features, unit=unit, group=group)
 
 

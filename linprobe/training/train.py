@@ -278,8 +278,7 @@ def checked_rows(
     """
     charged = rank == 0 and (plan.budget is not None or not plan.method.private)
     finder = BookFinder(ready.request.book, make=make) if charged else None
-    commitments = [] if finder is None else finder.commitments
-    dataset.check(commitments, digest=rank == 0 and plan.method.spends)
+    dataset.check(None if finder is None else finder.commitment, digest=rank == 0 and plan.method.spends)
     note_equal_rows(ready.features, progress)
     refuse_training_rows(ready.features)
     for warning in warnings:

@@ -22,10 +22,8 @@ import pytest
 
 from linprobe.accounting.book import read_book, refuse_above
 from linprobe.accounting.figures import epsilon_of
-from linprobe.accounting.row_keys import keys_file
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.row_checks import Commitment
 from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.planted import no_locks
@@ -196,50 +194,15 @@ def test_a_rescaled_file_has_the_book_of_its_rows(
     assert len(books(own_books)) == 1
 
 
-def made_old(own_books: Path, source: Path) -> Path:
-    """The only book of format 2, under the name and with the first line that version 0.2 gave it."""
-    (path,) = [path for path in books(own_books) if path.read_text().startswith('{"book": 2}')]
-    with FeatureFile(source) as features:
-        key = bytes.fromhex((own_books / "key").read_text())
-        commitment = Commitment(key, scaled=False)
-        for rows, _ in features.blocks("train"):
-            commitment.add(rows)
-        old = own_books / f"{commitment.value()}.jsonl"
-    lines = [line for line in path.read_text().splitlines(keepends=True) if '"keys"' not in line]
-    old.write_text("".join(['{"book": 1}\n', *lines[1:]]))
-    path.unlink()
-    keys_file(path).unlink()
-    return old
-
-
-def test_a_book_of_version_0_2_is_found_and_goes_on(
-    cli: Cli, refused: Cli, features_file: Path, own_books: Path, tmp_path: Path
+def test_a_book_of_format_1_beside_it_is_refused_before_anything_is_spent(
+    cli: Cli, refused: Cli, features_file: Path, own_books: Path
 ) -> None:
-    four = times(4, features_file, tmp_path / "4.h5")
-    for name, source in (("a", features_file), ("b", four)):
-        assert cli("train", source, *FEW, "--out", name).status == 0
-        old = made_old(own_books, source)
-    assert len(books(own_books)) == 2
-    refused(cli("train", features_file, *FEW, "--cap", "4.4", "--out", "c"), 4, ["is 3 in 1 run", "it would be 4.46"])
-    assert spent(cli, four)["runs"] == spent(cli, features_file)["runs"] == 2  # the book of the rescaled file joins
-    assert spent(cli, old)["runs"] == 2
-    assert cli("train", features_file, *FEW, "--book", old, "--out", "c").status == 0
-    before = spent(cli, four)["epsilon"]
-    assert cli("pdp-report", "b", "--publish-epsilon", "0.5").status == 0
-    found = spent(cli, four)
-    assert [Path(entry["name"]).name for entry in found["entries"]] == ["a", "b", "c"]
-    assert found["epsilon"] > before > 5.6
-    with mock.patch("linprobe.data.row_checks._raw_bytes", side_effect=AssertionError("no old book")):
-        assert spent(cli, features_file) == found
-
-
-def test_a_book_of_format_1_given_by_hand_goes_on(cli: Cli, features_file: Path, tmp_path: Path) -> None:
-    assert cli("train", features_file, *FEW, "--book", "own.jsonl", "--out", "a").status == 0
-    book = tmp_path / "own.jsonl"
-    book.write_text(book.read_text().replace('{"book": 2}', '{"book": 1}', 1))
-    assert cli("train", features_file, *FEW, "--book", "own.jsonl", "--out", "b").status == 0
-    assert spent(cli, book)["runs"] == 2
-    assert book.read_text().startswith('{"book": 1}')
+    assert cli("train", features_file, *FEW, "--out", "a").status == 0
+    old = own_books / "old.jsonl"
+    old.write_text('{"book": 1}\n')
+    refused(cli("train", features_file, *FEW, "--out", "b"), 3, ["old.jsonl", "linprobe 0.2.1 converts format 1"])
+    old.unlink()
+    assert spent(cli, features_file)["runs"] == 1
 
 
 def test_names_of_books_tell_nothing_without_the_key(

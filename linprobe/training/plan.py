@@ -421,7 +421,7 @@ class Plan:
         others = {release.purpose: release.noise_multiplier for release in budget.others}
         return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
 
-    @cached_property
+    @property
     def inherited(self) -> tuple[Releases, ...]:
         """The releases of the first model."""
         return () if self.first is None else self.first.releases

@@ -30,7 +30,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
 from linprobe.data.feature_file import NO_LABEL
-from linprobe.data.labels import MULTILABEL, Bounds
+from linprobe.data.labels import Bounds
 from linprobe.data.row_checks import RowHashes, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError
@@ -409,7 +409,7 @@ class TrainedProbe(LinearClassifier):
 
         run = read_run(self.folder)
         self.privacy_, self.centre_ = run.manifest.to_json(), run.manifest.centre
-        self.classes_, self.multilabel_ = np.array(run.class_names), run.task == MULTILABEL
+        self.classes_, self.multilabel_ = np.array(run.class_names), run.manifest.several_labels
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(run.weights, -1, -2)), run.bias
         self.n_features_in_ = run.weights.shape[-2]
         return self

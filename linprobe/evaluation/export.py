@@ -28,7 +28,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from linprobe import __version__
 from linprobe.atomic_files import write_whole
-from linprobe.data.labels import MULTILABEL
 from linprobe.errors import Progress, UsageError, require_for
 from linprobe.evaluation.predict import temperature_of
 from linprobe.options.requests import ExportRequest
@@ -173,7 +172,7 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
         temperature = temperature_of(run, request.calibrate, progress)
         scale = np.float32(temperature)
         probe = Probe(
-            run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature), run.task == MULTILABEL
+            run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature), run.manifest.several_labels
         )
         if to == "onnx" and probe.weights.nbytes >= LARGEST_ONNX:
             raise UsageError(
@@ -211,7 +210,7 @@ def _note(run: RunFolder, temperature: float) -> dict[str, str]:
         "run_digest": manifest.manifest_digest,
         "class_names": run.class_names,
         "input": INPUT,
-        "output": LABELS if run.task == MULTILABEL else VOTES if run.weights.ndim == 3 else OUTPUT,
+        "output": LABELS if run.manifest.several_labels else VOTES if run.weights.ndim == 3 else OUTPUT,
         "temperature": temperature,
         "features": {name: extraction.get(name) for name in ("backbone", "weights", "weights_digest")},
     }

@@ -35,7 +35,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest, name_of
 from linprobe.reporting import plots
 from linprobe.runs import signature
-from linprobe.runs.check import check_run, check_signature, refuse_interrupted
+from linprobe.runs.check import check_digests, check_run, check_signature
 from linprobe.runs.guarantee import accountant_of, guarantee_text
 from linprobe.runs.manifest import CARD, LEDGER, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
 from linprobe.runs.release_rules import HISTOGRAM
@@ -323,7 +323,7 @@ def _checked_files(request: PdpReportRequest) -> AbstractContextManager[None]:
 def _loaded(folder: Path) -> RunFolder:
     """A run with per-record losses. UsageError: a run that has none."""
     run = read_run(folder)
-    refuse_interrupted(run)
+    check_digests(run)
     manifest = run.manifest
     if manifest.accountant is None:
         raise UsageError(

@@ -17,7 +17,6 @@ from linprobe.data.blocks import BLOCK_ROWS
 from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import GroupRows, extraction_of
-from linprobe.data.labels import MULTILABEL
 from linprobe.data.row_weights import shares_given
 from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method
@@ -72,7 +71,7 @@ def predict_rows(
         refuse_unrefinable(run, "leave out --together")
     moved = _moved(run, prior)
     temperature = temperature_of(run, calibrate, progress, moved[0], allow_other=allow_other)
-    answers = run.class_names if run.task == MULTILABEL else ["label", "score"]
+    answers = run.class_names if run.manifest.several_labels else ["label", "score"]
     yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
     if features.is_dir():
         raise DataError(f"{features} is a folder, and predict takes rows; {matching.how_to_make(run, features)}")
@@ -179,7 +178,7 @@ def _predicted(
     all_classes: bool,
 ) -> Iterator[tuple[str | float, ...]]:
     names = run.class_names
-    if run.task == MULTILABEL:
+    if run.manifest.several_labels:
         for scores in blocks:
             shares = label_probabilities(scores).tolist() if all_classes else [[]] * len(scores)
             for marks, line in zip((scores > 0).astype(int).tolist(), shares, strict=True):
@@ -213,7 +212,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
             matching.refuse_private_rows(run, opened, progress)
         refuse_protected_test_rows(opened)
         given = (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
-        figures = figures_by_task(run.task, *given, bias, run.class_names, temperature=temperature)
+        figures = figures_by_task(run.manifest.task, *given, bias, run.class_names, temperature=temperature)
         by_prior: dict[str, Any] = {}
         if _movable_shares(run) is not None:
             found = {
@@ -284,7 +283,7 @@ def temperature_of(
         return 1.0
     if run.weights.ndim == 3:
         raise UsageError(f"run {run.folder} votes, so it has no temperature; leave out --calibrate")
-    if run.task == MULTILABEL:
+    if run.manifest.several_labels:
         raise UsageError(
             f"run {run.folder} is multilabel, and a temperature needs one class a row; leave out --calibrate"
         )

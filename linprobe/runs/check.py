@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import INHERITED, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.ledger import event_of, read_ledger, read_selection, unreadable
+from linprobe.accounting.ledger import read_ledger, read_selection, unreadable
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
 from linprobe.errors import DataError, PrivacyError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
@@ -136,12 +134,11 @@ def check_run(run: RunFolder) -> Recomputed:
     Raises PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
     DataError: not a run folder, or a damaged manifest.
     """
-    refuse_interrupted(run)
     path, content, manifest = run.folder / LEDGER, ledger_of(run), run.manifest
     selection = read_selection(path, content)
     events = read_ledger(path, content) if selection is None else []
     try:
-        _check_digests(run)
+        check_digests(run)
         if manifest.selection != selection:
             raise PrivacyError("selection differs between manifest and ledger; do not trust it")
         nothing = _nothing_released(run, events) if manifest.accountant is None else None
@@ -278,8 +275,8 @@ def ledger_of(run: RunFolder) -> bytes:
         raise unreadable(run.folder / LEDGER, error) from None
 
 
-def _check_digests(run: RunFolder) -> None:
-    """Compare the manifest and every file it lists with their digests."""
+def check_digests(run: RunFolder) -> None:
+    """PrivacyError if the manifest, or a file that it lists, has another digest than it states."""
     if run.manifest.manifest_digest != run.manifest.content_digest():
         raise PrivacyError(
             f"{run.folder}/{MANIFEST} was edited: its digest does not match its content; do not trust it"
@@ -294,31 +291,6 @@ def _check_digests(run: RunFolder) -> None:
         found = found[:16] if len(found) == len(digest) else found
         raise PrivacyError(
             f"{run.folder / name} has digest {found}, the manifest says {digest[:16]}; do not trust this run"
-        )
-
-
-def refuse_interrupted(run: RunFolder) -> None:
-    """PrivacyError if only histogram events follow the part of the ledger that the manifest has the digest of.
-
-    linprobe 0.2 left such a run if it was killed while it published a histogram.
-    """
-    ledger, digest = ledger_of(run), run.manifest.files[LEDGER]
-    if digest_of(ledger) == digest:
-        return
-    lines = BytesIO(ledger).readlines()
-    sha, sealed = hashlib.sha256(), len(lines)
-    for number, line in enumerate(lines, start=1):
-        sha.update(line)
-        if sha.hexdigest() == digest:
-            sealed = number
-    try:
-        further = [event_of(line) for line in lines[sealed:] if line.endswith(b"\n")]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return
-    if sealed < len(lines) and all(event.purpose == HISTOGRAM for event in further):
-        raise PrivacyError(
-            f"run {run.folder} was charged for a histogram, and pdp-report of linprobe 0.2 was stopped before it "
-            f"updated the manifest; with linprobe 0.2.1, run linprobe pdp-report {run.folder} --recover"
         )
 
 

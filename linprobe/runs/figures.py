@@ -135,7 +135,7 @@ def sums_of_test_rows(
             (counts, _right_and_wrong(scores, y)),
             (histograms, _score_cells(probabilities(scores, weights), y)),
         ):
-            cells += own if bounds is None else _shares(own, len(y))
+            cells += own if bounds is None else np.floor(own / len(y) / SHARE_STEP) * SHARE_STEP
     return {TEST_ACCURACY: held_out_counts(counts), TEST_AUROC: score_sums(histograms)}
 
 
@@ -165,10 +165,6 @@ def _scored(
     for x, y in blocks if bounds is None else _people(blocks, bounds):
         present = np.any(x != 0, axis=1)
         yield class_scores(x, weights, bias)[present], y[present]  # scored with zero rows, so that no row moves
-
-
-def _shares(own: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
-    return np.floor(own / n_rows / SHARE_STEP) * SHARE_STEP
 
 
 def _people(blocks: RawBlocks, bounds: Bounds) -> RawBlocks:

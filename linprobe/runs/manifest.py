@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, is_dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
@@ -307,7 +307,7 @@ class PrivacyStatement:
     def stated(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """The JSON values of the keys that are present; with `names`, of these keys alone."""
         wanted = self.keys() if names is None else names
-        return {name: _ENCODED.get(name, _as_it_is)(getattr(self, name)) for name in wanted if self.has(name)}
+        return {name: _as_json(getattr(self, name)) for name in wanted if self.has(name)}
 
     def has(self, name: str) -> bool:
         """Whether a key is present."""
@@ -443,7 +443,8 @@ class Manifest(Accuracy, RunStatement):
             if name in found and not fits(kind, found[name]):
                 raise ValueError(f"{name} is {_shown(found[name])}; allowed: {kind['description']}")
         _check_together(found)
-        values = {name: _DECODED.get(name, _as_it_is)(value) for name, value in found.items() if name != "format"}
+        values = {name: value for name, value in found.items() if name != "format"}
+        values |= {name: _DECODED[name](found[name]) for name in _DECODED.keys() & found.keys()}
         return cls(**values, absent=frozenset(keys) - values.keys())
 
     def to_json(self) -> dict[str, Any]:
@@ -541,8 +542,13 @@ def _finite(text: str) -> float:
     return value
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def _as_json(value: Any) -> Any:
+    """A value of a manifest as JSON has it."""
+    if isinstance(value, SelectionEvent):
+        return value.as_dict()
+    if isinstance(value, tuple):
+        return [asdict(release) for release in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _selection(found: dict[str, Any]) -> SelectionEvent:
@@ -559,12 +565,4 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
     "refined": lambda found: Refinement(**{**found, "similar": found["similar"] and NoisyNumber(**found["similar"])}),
     "test_counts": lambda found: None if found is None else NoisyCounts(**found),
     "class_counts": lambda found: None if found is None else CountsByClass(**found),
-}
-_ENCODED: dict[str, Callable[[Any], Any]] = {
-    "releases": lambda value: None if value is None else [asdict(release) for release in value],
-    "published": lambda value: [asdict(release) for release in value],
-    "selection": lambda value: None if value is None else value.as_dict(),
-    "refined": lambda value: None if value is None else asdict(value),
-    "test_counts": lambda value: None if value is None else asdict(value),
-    "class_counts": lambda value: None if value is None else asdict(value),
 }

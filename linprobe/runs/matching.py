@@ -128,10 +128,10 @@ def check_fits(run: RunFolder, features: FeatureReader, progress: Progress, *, a
 def check_classes(run: RunFolder, features: FeatureReader) -> None:
     """DataError unless a feature file declares the classes of the run, or its labels, in the same order."""
     mine, theirs = run.class_names, list(features.description.class_names)
-    if (run.task, mine) == (features.description.task, theirs):
+    if (run.manifest.task, mine) == (features.description.task, theirs):
         return
-    if run.task != features.description.task:
-        differs = f"is {features.description.task}, and the run {run.folder} {run.task}"
+    if run.manifest.task != features.description.task:
+        differs = f"is {features.description.task}, and the run {run.folder} {run.manifest.task}"
     elif len(mine) != len(theirs):
         differs = f"declares {len(theirs)} classes, and the run {run.folder} {len(mine)}"
     else:
@@ -257,7 +257,7 @@ def check_stated(run: RunFolder, features: FeatureReader) -> list[str]:
     manifest = run.manifest
     if list(features.description.class_names) != run.class_names or features.n_features != manifest.n_features:
         raise PrivacyError(f"{features.path} has other classes or features than the manifest; find the right file")
-    _same("task", run.task, features.description.task, features)
+    _same("task", run.manifest.task, features.description.task, features)
     shared = manifest.has("test_owners")
     if shared:
         _same("test_owners", manifest.test_owners, features.description.test_owners, features)

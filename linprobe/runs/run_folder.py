@@ -380,11 +380,6 @@ class RunFolder:
         return read_per_record(self.folder, self.manifest.per_record_commitment)
 
     @property
-    def task(self) -> str:
-        """`multiclass` or `multilabel`."""
-        return self.manifest.task
-
-    @property
     def class_names(self) -> list[str]:
         """Class names in label order."""
         return self.manifest.class_names

@@ -32,6 +32,7 @@ from linprobe.data.row_checks import Commitment
 from linprobe.errors import DataError, LinprobeError, Progress
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
+from linprobe.training.execute import Observer
 from linprobe.training.plan import Plan
 
 KEY = "key"
@@ -241,8 +242,8 @@ def _unusable(folder: Path, error: OSError) -> LinprobeError:
     )
 
 
-class RunCharge:
-    """Charges one training run to its budget book.
+class RunCharge(Observer):
+    """Charges one training run to its budget book before a private row is used, and shows its progress.
 
     As a context manager it states what the run had released, if the block fails.
 
@@ -250,7 +251,7 @@ class RunCharge:
         account: the book. folder: of the unfinished run. out: the run folder that it becomes. ledger: of the run.
         cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the cap in
             the book alone.
-        progress: told in one line what this run and earlier ones cost together.
+        progress: gets the steps, and a line on what this run and earlier ones cost together.
         group: processes that train together; rank 0 writes.
     Attributes:
         run: id of the run; empty in other ranks.
@@ -282,7 +283,13 @@ class RunCharge:
                 if issubclass(kind, KeyboardInterrupt):
                     _note_end(self._progress, self._account.path, self.run)
 
-    def charge(self, plan: Plan) -> None:
+    def start(self, n_steps: int) -> None:
+        self._progress.start(n_steps)
+
+    def step(self) -> None:
+        self._progress.step()
+
+    def budget(self, plan: Plan) -> None:
         """Write what the run is going to release, before a private row is used; again if the plan changes.
 
         Raises PrivacyError: the run would exceed the cap. DataError: a damaged book. LinprobeError: one that cannot be
@@ -317,7 +324,7 @@ def charged_selection(
     Args:
         account, folder, out, cap, progress: as in `RunCharge`. entry: of the selection, without a name.
     Yields: id of the run.
-    Raises PrivacyError, DataError, LinprobeError: as `RunCharge.charge`.
+    Raises PrivacyError, DataError, LinprobeError: as `RunCharge.budget`.
     """
     assert account is not None  # noqa: S101 - a selection spends, so its book was found
     run = run_folder.run_id(folder)
@@ -339,7 +346,7 @@ def charged_selection(
 
 
 def charge_evaluation(account: Account, entry: Entry, progress: Progress) -> None:
-    """Charge a release of a finished run on other rows to their book. Raises as `RunCharge.charge`."""
+    """Charge a release of a finished run on other rows to their book. Raises as `RunCharge.budget`."""
     with _charging(account) as shared:
         others = book.charge(account.path, entry, _check_caps(account, shared, None, entry.delta or 0.0))
     _note(progress, account.path, others, entry, shared)
@@ -367,49 +374,38 @@ def preview(account: Account | None, entries: Sequence[Entry], cap: float | None
     return spending(with_shared(contents, shared).counted)
 
 
-def _check_caps(account: Account | None, shared: Sequence[SharedBook], cap: float | None, delta: float) -> Check:
+def _check_caps(
+    account: Account | None,
+    shared: Sequence[SharedBook],
+    cap: float | None,
+    delta: float,
+    *,
+    histogram: bool = False,
+) -> Check:
     """Refuses an entry above the cap of its book for any unit, or above `cap` at `delta` for its own unit.
 
     The cap of a book that shares rows holds too, for its own rows.
-    """
-
-    def check(others: Contents, entry: Entry) -> None:
-        together = with_shared(others, shared)
-        if others.cap is not None:
-            refuse_above(others.cap, together, entry)
-        if cap is not None:
-            refuse_above(Cap(cap, delta), together, entry, unit=entry.unit)
-        _check_others(account, shared, others, entry)
-
-    return check
-
-
-def _check_histogram(account: Account, shared: Sequence[SharedBook]) -> Check:
-    """As `_check_caps`, for an entry whose last release is a histogram."""
-
-    def check(others: Contents, entry: Entry) -> None:
-        finished = replace(entry, further=entry.further[:-1])
-        if others.cap is not None:
-            refuse_above(others.cap, with_shared(others, shared), entry, finished)
-        _check_others(account, shared, others, entry, finished)
-
-    return check
-
-
-def _check_others(
-    account: Account | None, shared: Sequence[SharedBook], others: Contents, entry: Entry, finished: Entry | None = None
-) -> None:
-    """Refuse an entry that takes the rows of another book above its cap.
 
     Args:
-        shared: the books that count together with the book of the entry. others: the other entries of that book.
+        shared: the books that count together with the book of the entry.
+        histogram: whether the last release of the entry is a histogram of a finished run.
     """
-    for other in shared:
-        if account is not None and other.contents.cap is not None:
-            own = keys_file(account.path)
-            theirs = [one for one in Account.at(other.path).shared() if keys_file(one.path) != own]
-            together = with_shared(other.contents, [*theirs, SharedBook(account.path, others, {})])
-            refuse_above(other.contents.cap, together, entry, finished, whose=f"the rows of {other.path}")
+
+    def check(others: Contents, entry: Entry) -> None:
+        finished = replace(entry, further=entry.further[:-1]) if histogram else None
+        together = with_shared(others, shared)
+        if others.cap is not None:
+            refuse_above(others.cap, together, entry, finished)
+        if cap is not None:
+            refuse_above(Cap(cap, delta), together, entry, unit=entry.unit)
+        for other in shared:
+            if account is not None and other.contents.cap is not None:
+                own = keys_file(account.path)
+                theirs = [one for one in Account.at(other.path).shared() if keys_file(one.path) != own]
+                together = with_shared(other.contents, [*theirs, SharedBook(account.path, others, {})])
+                refuse_above(other.contents.cap, together, entry, finished, whose=f"the rows of {other.path}")
+
+    return check
 
 
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared: Sequence[SharedBook]) -> None:
@@ -458,7 +454,7 @@ def charge_histogram(
     path, entry = _book_with_entry(run, before, given)
     account = Account.at(path)
     with _charging(account) as shared:
-        book.add(path, entry, [histogram], _check_histogram(account, shared))
+        book.add(path, entry, [histogram], _check_caps(account, shared, None, 0.0, histogram=True))
 
 
 def preview_histogram(
@@ -475,7 +471,7 @@ def preview_histogram(
     after = replace(known, further=(*known.further, histogram))
     account = Account.at(path)
     shared = account.shared()
-    _check_histogram(account, shared)(replace(contents, entries=others), after)
+    _check_caps(account, shared, None, 0.0, histogram=True)(replace(contents, entries=others), after)
     together = with_shared(replace(contents, entries={**others, entry.run: after}), shared)
     return path, spending(together.counted)
 

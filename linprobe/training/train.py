@@ -45,7 +45,7 @@ from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import PrivateRecords, claimed, run_folder_of_group
 from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books, refuse_protected_test_rows
 from linprobe.training.checkpoint import Keeping, run_identity
-from linprobe.training.execute import Observer, Runtime, Trained, execute
+from linprobe.training.execute import Runtime, Trained, execute
 from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, make_settings, plan_run, warnings_of
 
 RANDOM_WEIGHTS = "random"
@@ -242,22 +242,6 @@ def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
         progress.note(f"an unfinished run of {out} is in {folder}; resume it with --resume, or delete it")
 
 
-class _Training(Observer):
-    """Charges the budget book before a private row is used, and shows progress."""
-
-    def __init__(self, charge: RunCharge, progress: Progress) -> None:
-        self._charge, self._progress = charge, progress
-
-    def budget(self, plan: Plan) -> None:
-        self._charge.charge(plan)
-
-    def start(self, n_steps: int) -> None:
-        self._progress.start(n_steps)
-
-    def step(self) -> None:
-        self._progress.step()
-
-
 def checked_rows(
     ready: Ready,
     plan: Plan,
@@ -334,7 +318,7 @@ def train_on(
         ):
             if group.rank == 0:
                 keep.check()
-            trained = execute(plan, dataset, replace(runtime, keep=keep), ledger, _Training(charge, progress))
+            trained = execute(plan, dataset, replace(runtime, keep=keep), ledger, charge)
             if group.rank > 0:
                 return {}
             measured = figures.figures_of(features, trained)

@@ -27,23 +27,8 @@ from linprobe.parallel.array_api import Array, Floats, Indices, Mask, Reals, Sin
 
 BLOCK_ROWS = 1024
 SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
-EVEN_ROWS = 2 * BLOCK_ROWS  # rows of two blocks: the last rows of a pass are divided into pairs of blocks
-STEP_ROWS = BLOCK_ROWS // 8  # rows of a float32 sum, of which sizes of blocks are multiples
 
 RawBlocks = Iterator[tuple[Floats, Indices]]
-
-
-def block_sizes(n_rows: int) -> list[int]:
-    """Rows in each block of a pass over `n_rows` rows.
-
-    The last rows are in an even number of blocks of about the same size, which two threads finish at the same time.
-    Sizes depend on places from the last multiple of SHARD_ROWS on, so that shards change none.
-    """
-    last = n_rows % SHARD_ROWS
-    whole = [min(BLOCK_ROWS, n_rows - last - start) for start in range(0, n_rows - last, BLOCK_ROWS)]
-    n_blocks = 2 * -(-last // EVEN_ROWS) if last > BLOCK_ROWS else 1
-    size = -(-last // (n_blocks * STEP_ROWS)) * STEP_ROWS
-    return whole + [min(size, last - start) for start in range(0, last, size or 1)]
 
 
 def whole_blocks(blocks: RawBlocks, sizes: Iterable[int] | None = None) -> RawBlocks:

@@ -30,7 +30,6 @@ from linprobe.data.blocks import (
     Source,
     Translation,
     aligned_empty,
-    block_sizes,
     narrowed,
     paired,
     row_norms,
@@ -45,12 +44,27 @@ from linprobe.parallel.array_api import Floats, Indices, Mask, Reals, Singles
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import in_slices, n_threads, prefetched, share
 
+EVEN_ROWS = 2 * BLOCK_ROWS  # rows of two blocks: the last rows of a pass are divided into pairs of blocks
+STEP_ROWS = BLOCK_ROWS // 8  # rows of a float32 sum, of which sizes of blocks are multiples
 SAMPLED_ROWS = 1024  # in a block of a sample, about; it reads more places where few of them are in the sample
 BLOCK_UNITS = 128  # people in a block of all rows
 SAMPLED_UNITS = 1024  # people whose sampled rows are one block
 PREFETCHED_BLOCKS = 8
 PREFETCHED_BYTES = 64 << 20
 FAR = 1e100  # norm of an empty place: a clip factor that is 0 in float32; its square is finite
+
+
+def block_sizes(n_rows: int) -> list[int]:
+    """Rows in each block of a pass over `n_rows` rows.
+
+    The last rows are in an even number of blocks of about the same size, which two threads finish at the same time.
+    Sizes depend on places from the last multiple of SHARD_ROWS on, so that shards change none.
+    """
+    last = n_rows % SHARD_ROWS
+    whole = [min(BLOCK_ROWS, n_rows - last - start) for start in range(0, n_rows - last, BLOCK_ROWS)]
+    n_blocks = 2 * -(-last // EVEN_ROWS) if last > BLOCK_ROWS else 1
+    size = -(-last // (n_blocks * STEP_ROWS)) * STEP_ROWS
+    return whole + [min(size, last - start) for start in range(0, last, size or 1)]
 
 
 class Rows(ABC):

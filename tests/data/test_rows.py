@@ -31,13 +31,12 @@ from linprobe.data.blocks import (
     ChainedSource,
     Preprocessing,
     RawBlocks,
-    block_sizes,
     narrowed,
     normalise_rows,
     row_norms,
     widened,
 )
-from linprobe.data.rows import FAR, ArrayRows, Rows, StreamedRows, join, prepare
+from linprobe.data.rows import FAR, ArrayRows, Rows, StreamedRows, block_sizes, join, prepare
 from linprobe.errors import UsageError
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from linprobe import __version__
 from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT
-from linprobe.accounting.events import INHERITED, GaussianEvent, Releases, grouped
+from linprobe.accounting.events import INHERITED, OWNER, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import event_of, read_ledger, read_selection, unreadable
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
@@ -384,6 +384,10 @@ def _check_derived(manifest: Manifest) -> None:
         raise PrivacyError(
             f"the manifest's unit {manifest.unit!r}, its adjacency and its numbers {n_units} and {manifest.n_private} "
             f"of private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
+        )
+    if manifest.per_owner_rows is not None and manifest.unit != OWNER:
+        raise PrivacyError(
+            f"per_owner_rows is {manifest.per_owner_rows} and unit {manifest.unit!r}, which has none; do not trust it"
         )
     if manifest.several_labels and not method.several_labels:
         raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")

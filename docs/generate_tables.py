@@ -285,7 +285,11 @@ def _gpu(method: Method) -> str:
     if not method.options.on_gpu:
         return "no"
     limited = [option for option in declared(method.options).values() if option.on_gpu is not None]
-    return ", ".join(["yes", *(f"`{option.spellings[0]} {'|'.join(option.on_gpu or ())}` only" for option in limited)])
+    values = {
+        option.spellings[0]: "|".join(f"{value:g}" if value == 0 else value for value in option.on_gpu or ())
+        for option in limited
+    }
+    return ", ".join([method.options.on_gpu, *(f"`{flag} {value}` only" for flag, value in values.items())])
 
 
 def _guarantee(method: Method) -> str:

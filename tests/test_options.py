@@ -13,7 +13,15 @@ from linprobe.api.estimators import ESTIMATORS
 from linprobe.cli._command import train_flags
 from linprobe.errors import ParameterError, UsageError
 from linprobe.methods import METHODS
-from linprobe.options import METHOD_OPTIONS, TRAIN, AdaMixOptions, DPSGDFOptions, DPSGDOptions, NoisyGDOptions
+from linprobe.options import (
+    METHOD_OPTIONS,
+    TRAIN,
+    AdaMixOptions,
+    DopeSGDOptions,
+    DPSGDFOptions,
+    DPSGDOptions,
+    NoisyGDOptions,
+)
 from linprobe.options.declaration import (
     Option,
     Options,
@@ -114,12 +122,14 @@ def test_an_option_that_is_another_methods_is_no_misspelling() -> None:
 
 
 def test_what_works_on_a_gpu_is_declared() -> None:
-    assert methods_on_gpu() == ["noisy-gd", "adamix", "ngd", "fully-private"]
+    whole = ["noisy-gd", "adamix", "ngd", "fully-private"]
+    sums = ["ppgd", "dp-sgd", "mirror-descent", "dope-sgd", "prototypes"]
+    assert sorted(methods_on_gpu()) == sorted(whole + sums)
     refuse_on_gpu(AdaMixOptions(), "cuda")
-    with pytest.raises(UsageError, match="method dp-sgd trains on device cpu, not 'cuda'; on a GPU: noisy-gd, adamix"):
-        refuse_on_gpu(DPSGDOptions(), "cuda")
-    for changed in (AdaMixOptions(variant="theory"), AdaMixOptions(subspace="gradient")):
-        with pytest.raises(UsageError, match=r"on device 'cuda'; allowed: (practical|none)"):
+    with pytest.raises(UsageError, match="method dpsgd-f trains on device cpu, not 'cuda'; on a GPU: noisy-gd, adamix"):
+        refuse_on_gpu(DPSGDFOptions(), "cuda")
+    for changed in (AdaMixOptions(variant="theory"), DopeSGDOptions(extended=0.5)):
+        with pytest.raises(UsageError, match=r"on device 'cuda'; allowed: (practical|0\.0)"):
             refuse_on_gpu(changed, "cuda")
 
 

@@ -1,7 +1,7 @@
 """Test accuracy over seeds on the built-in digits and on feature files, as JSON and printed lines.
 
     python benchmarks/accuracy/run.py [--study evidence|settings|pixels|steps] [--seeds 5] [--json FILE]
-        [--shots 2 0] [--epsilons E ...] [--methods METHOD ...] [--class-weight W] [--no-digits]
+        [--shots 2 0] [--epsilons E ...] [--methods METHOD ...] [--class-weight W] [--with-only-public] [--no-digits]
         [FILE.h5 ...]
 
 `evidence` runs every method on its defaults, with 2 public rows per class and without, at six budgets; `synthetic.py`
@@ -9,7 +9,8 @@ writes some of its files. `settings` varies one option of adamix. `pixels` is ta
 raw pixels without public rows: one setting per method, chosen on the test rows, as in the paper. `steps` varies the
 number of steps around a public mean.
 
-`--class-weight` is that of `train`; the names of its rows say so. A seed chooses the public shots; noise and samples
+`--class-weight` is that of `train`, and `--with-only-public` predicts by the mean of the probabilities of the private
+run and of only-public; the names of the rows say so. A seed chooses the public shots; noise and samples
 are fresh in every run. With `--json`, rows that the file has already are not measured again.
 """
 
@@ -24,6 +25,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import linprobe
 from linprobe.data.dataset import open_features
 from linprobe.errors import Silent
 from linprobe.options.requests import TrainRequest
@@ -68,6 +72,7 @@ class Job:
     epsilon: float | None
     shots: int
     request: dict[str, Any] = field(default_factory=dict)
+    with_only_public: bool = False
 
 
 def evidence(shots: int) -> Iterator[Job]:
@@ -117,19 +122,27 @@ def measure(features: Path | None, job: Job, seeds: int) -> dict[str, list[float
     figures: dict[str, list[float]] = {"accuracies": [], "balanced": []}
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
-            asked = TrainRequest(
-                features=features,
-                public_shots=job.shots,
-                split_seed=seed,
-                epsilon=job.epsilon,
-                out=Path(folder) / "run",
-                book=Path(folder) / "book",
-                **request,
-            )
-            outcome = train_run(asked, Silent())
-        figures["accuracies"].append(round(outcome["test_accuracy"], 4))
-        figures["balanced"].append(round(outcome["test_balanced_accuracy"], 4))
+            place = {"features": features, "public_shots": job.shots, "split_seed": seed, "book": Path(folder) / "book"}
+            run, free = Path(folder) / "run", Path(folder) / "free"
+            outcome = train_run(TrainRequest(epsilon=job.epsilon, out=run, **place, **request), Silent())
+            found = outcome["test_accuracy"], outcome["test_balanced_accuracy"]
+            if job.with_only_public:
+                train_run(TrainRequest(method="only-public", out=free, **place), Silent())
+                found = together([run, free], features)
+        for key, figure in zip(figures, found, strict=True):
+            figures[key].append(round(figure, 4))
     return figures
+
+
+def together(runs: list[Path], features: Path | None) -> tuple[float, float]:
+    """Accuracy and balanced accuracy of the mean of the probabilities of runs, on the test rows of a file."""
+    assert features is not None
+    with open_features(features) as file:
+        labels, names = file.labels("test"), file.description.class_names
+    predicted = [linprobe.predict(run, features, all_classes=True) for run in runs]
+    chances = np.mean([[one[f"p_{name}"] for name in names] for one in predicted], axis=0)
+    right = chances.argmax(axis=0) == labels
+    return float(right.mean()), float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
 
 
 def main() -> None:
@@ -141,6 +154,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", help="only these; default: all of the study")
     parser.add_argument("--methods", nargs="+", help="only these rows; default: all of the study")
     parser.add_argument("--class-weight", help="of private runs: balanced, or public weights LABEL=WEIGHT,...")
+    parser.add_argument("--with-only-public", action="store_true", help="mean of the probabilities with only-public's")
     parser.add_argument("--no-digits", action="store_true", help="the given files only")
     parser.add_argument("--json", type=Path)
     parser.add_argument("features", nargs="*", type=Path)
@@ -150,13 +164,14 @@ def main() -> None:
     for features in (*digits, *arguments.features):
         name = "digits" if features is None else features.stem
         for job in (job for shots in arguments.shots for job in STUDIES[arguments.study](shots)):
-            key = (name, job.shots, job.row, job.epsilon)
             unwanted = arguments.epsilons and job.epsilon is not None and job.epsilon not in arguments.epsilons
             if unwanted or (arguments.methods and job.row not in arguments.methods):
                 continue
             if arguments.class_weight and job.epsilon is not None:
                 job = _weighted(job, arguments.class_weight)
-                key = (name, job.shots, job.row, job.epsilon)
+            if arguments.with_only_public and features and job.shots and job.epsilon is not None:
+                job = replace(job, row=f"{job.row} with only-public", with_only_public=True)
+            key = (name, job.shots, job.row, job.epsilon)
             if key in results:
                 continue
             figures = measure(features, job, arguments.seeds)

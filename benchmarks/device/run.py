@@ -4,9 +4,9 @@
 
 `limit_*` is the least time of a step: the larger of one read of the rows at the measured bandwidth and the step's
 4 N D C flops at the measured rate of matrix products. `share_*` is `limit_*` over the time of a step of the method: the
-mean of `STEPS` steps, with per-record contributions, noise and update. `noise_*` is one draw of D x C normals: `device`
-by ChaCha20 in torch, `words` by torch from OpenSSL words of the host, `host` on the host alone; kernel launches and
-copies to the device are included. Best of several rounds. Without a GPU nothing is measured or written.
+mean of `STEPS` steps, with per-record contributions, noise and update. `sum_*` is the clipped sum alone. `noise_*` is
+one draw of D x C normals, with words computed on the `device` or copied from the `host`; kernel launches are included.
+Best of several rounds. Without a GPU nothing is measured or written.
 """
 
 from __future__ import annotations
@@ -22,44 +22,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from linprobe.data.blocks import narrowed, normalise_rows
 from linprobe.data.rows import ArrayRows
+from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.gpu import DeviceRows, GpuBackend, check_device
+from linprobe.mechanisms import gpu_noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.gpu_noise import DeviceNoise, Stream
-from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.gpu_noise import DeviceNoise
+from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Method, Problem, Run, Schedule
 
 N, D, STEPS = 200_000, 2048, 5
 N_CLASSES = (10, 100, 1000)
+METHODS_TIMED = {"noisy-gd": {"init": "zero"}, "adamix": {"init": "zero"}, "dp-sgd": {"init": "zero"}}
 SIDE, COPIED, NORMALS = 8192, 1 << 31, 1 << 24
-
-
-class HostStream(Stream):
-    """The same words, from OpenSSL on the host."""
-
-    def __init__(self, key: bytes, draw: int, device: torch.device) -> None:
-        self.device = device
-        self._key, self._draw = key, draw
-
-    def _blocks(self, first: int, last: int) -> torch.Tensor:
-        nonce = first.to_bytes(4, "little") + self._draw.to_bytes(12, "little")
-        stream = Cipher(ChaCha20(self._key, nonce), mode=None).encryptor()
-        words = torch.frombuffer(bytearray(stream.update(bytes(64 * (last - first)))), dtype=torch.int64)
-        return words.pin_memory().to(self.device, non_blocking=True)
-
-
-class Copied:
-    """Draws of the host, copied to the device."""
-
-    def __init__(self, source: NoiseSource, device: torch.device) -> None:
-        self._source, self._device = source, device
-
-    def add_noise(self, value: torch.Tensor, std: float) -> torch.Tensor:
-        return torch.from_numpy(self._source.add_noise(value.cpu().numpy(), std)).to(self._device)
 
 
 def best(step: Callable[[], object], rounds: int) -> float:
@@ -89,18 +66,15 @@ def machine_limits(device: torch.device, rounds: int) -> dict[str, float]:
 
 def noise(device: torch.device, rounds: int) -> dict[str, float]:
     """Normals per second of one long draw, and seconds of the draw of a step."""
-    source = NoiseSource()
-    makers = {
-        "device": DeviceNoise(source, device),
-        "words": HostStream(bytes(range(32)), 0, device),
-        "host": Copied(source, device),
-    }
-    long_draw = partial(makers["device"].add_noise, torch.zeros(NORMALS, dtype=torch.float64, device=device), 1.0)
+    source, words = DeviceNoise(NoiseSource(), device), gpu_noise.HOST_BLOCKS
+    long_draw = partial(source.add_noise, torch.zeros(NORMALS, dtype=torch.float64, device=device), 1.0)
     found = {"normals_per_second": NORMALS / best(long_draw, rounds)}
-    for name, maker in makers.items():
+    for name, blocks in (("device", 0), ("host", NORMALS)):
+        gpu_noise.HOST_BLOCKS = blocks
         for n_classes in N_CLASSES:
             value = torch.zeros((D, n_classes), dtype=torch.float64, device=device)
-            found[f"noise_c{n_classes}_{name}"] = best(partial(maker.add_noise, value, 1.0), rounds)
+            found[f"noise_c{n_classes}_{name}"] = best(partial(source.add_noise, value, 1.0), rounds)
+    gpu_noise.HOST_BLOCKS = words
     return found
 
 
@@ -115,14 +89,21 @@ def steps(device: torch.device, rounds: int) -> dict[str, float]:
             rows = DeviceRows(ArrayRows(narrow, g.integers(0, n_classes, N)), device)
             public = DeviceRows(ArrayRows(narrow[: 2 * n_classes], np.arange(2 * n_classes) % n_classes), device)
             problem = Problem(D, n_classes, private=rows, public=public)
-            for name in ("noisy-gd", "adamix"):
+            weights = torch.zeros((D, n_classes), dtype=torch.float64, device=device)
+            total = partial(clipped_sum, rows, weights, 1.0, backend=GpuBackend(device))  # type: ignore[arg-type]
+            found[f"sum_c{n_classes}_{precision}"] = best(total, rounds)
+            for name, given in METHODS_TIMED.items():
                 method = METHODS[name]
-                options = method.make_options({"init": "zero"})
+                options = method.make_options(given)
 
                 def fit(method: Method = method, options: Any = options, problem: Problem = problem) -> None:
-                    mechanism = GaussianMechanism(DeviceNoise(NoiseSource(), device), lambda event: None)
-                    schedule = Schedule(STEPS, 10.0, STEPS**0.5 / 10)
-                    method.fit(problem, options, Run(schedule, mechanism, lambda: None, backend=GpuBackend(device)))
+                    source = NoiseSource()
+                    mechanism = GaussianMechanism(DeviceNoise(source, device), lambda event: None)
+                    rate = 1.0 if method.sampling is None else method.sampling.rate
+                    schedule = Schedule(STEPS, 10.0, STEPS**0.5 / 10, rate)
+                    sampler = PoissonSampler(source, rate)
+                    run = Run(schedule, mechanism, lambda: None, sampler, backend=GpuBackend(device))
+                    method.fit(problem, options, run)
 
                 found[f"{name}_c{n_classes}_{precision}"] = best(fit, rounds) / STEPS
             del rows, public, problem

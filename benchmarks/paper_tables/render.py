@@ -33,10 +33,15 @@ def mean(one: dict[str, Any]) -> str:
 
 
 def provenance(name: str) -> str:
-    """The command of a table, and its seconds if they were measured."""
+    """The command of a table, the seconds it took, and on how many cores if not on two."""
     found = read(name)
-    seconds = f", {found['seconds']:,} seconds" if found.get("seconds") else ""
-    return f"`{found['command']}`{seconds}"
+    cores = f" on {found['cores']} cores" if "cores" in found else ""
+    return f"`{found['command']}`, {found['seconds']:,} second{'s' * (found['seconds'] != 1)}{cores}"
+
+
+def auc(one: dict[str, Any]) -> str:
+    """Mean and spread of the AUC of the attack."""
+    return f"{one['attack_auc']:.3f} ± {one['attack_auc_std']:.3f}"
 
 
 def side_by_side(name: str) -> str:
@@ -48,7 +53,7 @@ def side_by_side(name: str) -> str:
     for one in sorted(ours, key=lambda one: one["epsilon"] or 0):
         theirs = printed.get((one["method"], one["epsilon"]))
         shown = ("-", "-") if theirs is None else (f"{theirs:g}", f"{100 * one['mean'] - theirs:+.1f}")
-        attack = (f"{one['attack_auc']:.3f}",) if attacked else ()
+        attack = (auc(one),) if attacked else ()
         rows.append((one["method"], of_epsilon(one), shown[0], mean(one), shown[1], *attack))
     header = ("method", "epsilon", "paper", "ours", "difference", *(("attack AUC",) if attacked else ()))
     return f"Paper: {paper['source']}. Ours: {ours[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(header, rows)
@@ -122,7 +127,7 @@ def attacks(name: str) -> str:
     methods = {PUBLIC_BASELINE, PARAGON, *(one["method"] for one in ours)}
     rows = ours + [one for one in read("adamix-table1")["rows"] if one["method"] in methods]
     cells = [
-        (one["method"], of_epsilon(one), mean(one), f"{one['attack_auc']:.3f} ± {one['attack_auc_std']:.3f}")
+        (one["method"], of_epsilon(one), mean(one), auc(one))
         for one in sorted(rows, key=lambda one: (one["epsilon"] is None, one["epsilon"] or 0))
     ]
     header = ("method", "epsilon", "accuracy", "attack AUC")
@@ -130,16 +135,19 @@ def attacks(name: str) -> str:
 
 
 def boosts(name: str) -> str:
-    """Boost by shots and epsilon; non-private training on all rows is from table 1."""
+    """Boost and accuracy by shots and epsilon; non-private training on all rows is from table 1."""
     rows = read(name)["rows"]
     paragon = next(one["mean"] for one in read("adamix-table1")["rows"] if one["method"] == PARAGON)
-    public = {one["shots"]: one["mean"] for one in rows if one["method"] == PUBLIC_BASELINE}
+    public = {one["shots"]: one for one in rows if one["method"] == PUBLIC_BASELINE}
     kinds = dict.fromkeys((one["method"], one["epsilon"]) for one in rows if one["epsilon"])
-    found = {(one["method"], one["epsilon"], one["shots"]): one["mean"] for one in rows}
-    cells = []
+    found = {(one["method"], one["epsilon"], one["shots"]): one for one in rows}
+    cells = [(PUBLIC_BASELINE, "-", *(f"1 ({mean(one)})" for one in public.values()))]
     for kind in kinds:
-        values = [boost(1 - public[k], 1 - found[*kind, k], 1 - paragon) for k in public]
-        cells.append((kind[0], f"{kind[1]:g}", *("-" if one is None else f"{one:.2f}" for one in values)))
+        values = [boost(1 - public[k]["mean"], 1 - found[*kind, k]["mean"], 1 - paragon) for k in public]
+        shown = ("-" if value is None else f"{value:.2f}" for value in values)
+        accuracies = (mean(found[*kind, k]) for k in public)
+        pairs = zip(shown, accuracies, strict=True)
+        cells.append((kind[0], f"{kind[1]:g}", *(f"{value} ({accuracy})" for value, accuracy in pairs)))
     header = ("method", "epsilon", *(f"{k} shot{'s' * (k > 1)}" for k in public))
     return f"{rows[0]['runs']} seeds, {provenance(name)}.\n\n" + markdown(header, cells)
 
@@ -168,7 +176,7 @@ def accounting(name: str) -> str:
         "PLD",
         "Renyi less paper",
     )
-    return f"Paper: {read('paper')[name]['source']}.\n\n" + figures(header, rows)
+    return f"Paper: {read('paper')[name]['source']}. Ours: {provenance(name)}.\n\n" + figures(header, rows)
 
 
 def concentration(name: str) -> str:

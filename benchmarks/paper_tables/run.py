@@ -5,8 +5,8 @@
     python benchmarks/paper_tables/run.py domain-shift private.h5 --public same.h5 --public other.h5
     python benchmarks/paper_tables/run.py accounting
 
-Writes TABLE.json into this folder, with the command, its seconds, the digests of the rows, and the settings that decide
-its numbers (`tables.py`). `docs/draw_figures.py` then draws the figures into docs/images, and `render.py`
+Writes TABLE.json into this folder, with the command, its seconds and cores, the digests of the rows, and the settings
+that decide its numbers (`tables.py`). `docs/draw_figures.py` then draws the figures into docs/images, and `render.py`
 writes docs/reproduction.md, with paper and measurement side by side. Runs stay in DIR, so an interrupted table can
 resume; its seconds add up. Benchmarks treat all rows as public.
 """
@@ -18,7 +18,6 @@ import json
 import os
 import statistics
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ from linprobe.evaluation.compare import compare_methods
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, MethodRow
 from linprobe.methods import METHODS
 from linprobe.options.requests import CompareRequest
-from linprobe.reporting.comparison import Result, Setting, summarise
 from linprobe.runs import run_folder
 from linprobe.runs.figures import class_scores, probabilities
 from linprobe.training.execute import Trained
@@ -163,25 +161,6 @@ def accounting(name: str) -> dict[str, Any]:
     return {"rows": found}
 
 
-def copied(table: Table) -> list[dict[str, Any]]:
-    """The rows of a table that `benchmarks/accuracy/run.py` trained."""
-    document = json.loads((HERE.parent / "accuracy" / "results.json").read_text(encoding="utf-8"))
-    shots = max(table.shots, default=0)
-    names = [row.name for row in table.methods] + ([PUBLIC_BASELINE, PARAGON] if table.baselines else [])
-    results = [
-        Result(one["row"], Setting("", shots), one["epsilon"], seed, one["epsilon"] is not None, *figures)
-        for one in document["results"]
-        if (one["data"], one["shots"]) == (table.copied, shots) and one["row"] in names
-        if one["epsilon"] in (None, *table.epsilons)
-        for seed, figures in enumerate(zip(one["accuracies"], one["balanced"], strict=True))
-    ]
-    return [
-        {"method": one.row, **asdict(one.setting)}
-        | {key: getattr(one, key) for key in ("epsilon", "mean", "std", "runs", "best")}
-        for one in summarise(results)
-    ]
-
-
 def rows_digests(features: Path) -> list[str]:
     """The start of the digests of the training and test rows of a file."""
     with open_features(features) as opened:
@@ -191,9 +170,6 @@ def rows_digests(features: Path) -> list[str]:
 def measured(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     """A table of `TABLES`, with the digests of its rows."""
     table, folder = TABLES[name], asked.work / name
-    if table.copied:
-        command = f"python benchmarks/accuracy/run.py --shots {max(table.shots, default=0)} {table.copied}.h5"
-        return {"command": command, "seconds": None, "settings": settings_of(name), "rows": copied(table)}
     if name in FIGURES:
         return {"settings": settings_of(name), "rows": figure_rows(name, table)}
     if table.drawn is not None:
@@ -229,7 +205,7 @@ def main() -> None:
         found = accounting(name)
     elif name == CONCENTRATION:
         found = concentration(files)
-    elif asked.features is None and TABLES[name].drawn is None and not TABLES[name].copied:
+    elif asked.features is None and TABLES[name].drawn is None:
         parser.error(f"{name} needs a feature file")
     else:
         found = measured(name, asked)
@@ -238,7 +214,8 @@ def main() -> None:
     seconds = before + time.perf_counter() - began
     if clock.parent.is_dir():
         clock.write_text(f"{seconds}")
-    text = json.dumps({"table": name, "command": command, "seconds": round(seconds), **found}, indent=1)
+    cores = len(os.sched_getaffinity(0))
+    text = json.dumps({"table": name, "command": command, "seconds": round(seconds), "cores": cores, **found}, indent=1)
     (HERE / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -86,7 +86,6 @@ class Table:
         data: name of its rows in `DATA`.
         public: number of public rows from other files. drawn: seed -> rows in memory, in place of a feature file.
         baselines: whether only-public and non-private are trained too.
-        copied: data set in `benchmarks/accuracy/results.json` that has these runs; empty if `run.py` trains them.
     """
 
     methods: list[MethodRow]
@@ -98,7 +97,6 @@ class Table:
     public: int = 0
     drawn: Callable[[int], Iterator[Drawn]] | None = None
     baselines: bool = True
-    copied: str = ""
 
 
 DATA = {
@@ -109,7 +107,7 @@ DATA = {
         5532, 1280, 102, ("109e336c0358529c", "2afcb6ee63253edd")
     ),  # without the rows whose photographs are public
     "fashion-pixels": Data(60000, 784, 10, ("84429bd55a62621a", "b3f13e4d1ec64fc8")),
-    "fashion-scattering": Data(60000, 3969, 10),
+    "fashion-scattering": Data(60000, 3969, 10, ("256744d1cde46d6c", "d69a4053f61d807e")),  # extracted on a GPU
     "two-clouds": Data(1000, 2, 2),
 }
 PER_CLASS = (2, 4, 8, 16, 32, 64, 120)  # of the digits
@@ -208,13 +206,13 @@ def two_clouds(seed: int) -> Iterator[Drawn]:
 
 
 PAPER = {**SAMPLED, "preset": "paper"}
-ADAMIX = rows("fully-private", "ppgd", "ngd", "noisy-gd", "adamix")
+ADAMIX = ("fully-private", "ppgd", "ngd", "noisy-gd", "adamix")
 RATES, EPOCHS = (0.01, 0.04, 0.16, 0.64, 1.0), 60
 EXTENDED = {**SAMPLED, "augment_public": AUGMENTED, "extended": 1.0}
 digits_table = partial(Table, data="digits", drawn=with_shots, baselines=False)
 CURVES = ("adamix-figure3",)  # tables of per-record epsilons
 TABLES = {
-    "adamix-table1": Table(ADAMIX, (1, 3), seeds=5, attack=True),
+    "adamix-table1": Table(rows(*ADAMIX), (1, 3), seeds=5, attack=True),
     "adamix-preset": Table(
         [
             *(MethodRow(name, name, PAPER) for name in ("fully-private", "ppgd", "adamix")),
@@ -223,7 +221,7 @@ TABLES = {
         (1, 3),
         baselines=False,
     ),
-    "adamix-figure1": Table(ADAMIX, (0.1, 0.25, 0.5, 1, 3, 8), seeds=5, copied="flowers102"),
+    "adamix-figure1": Table(rows(*ADAMIX, **SAMPLED), (0.1, 0.25, 0.5, 1, 3, 8), seeds=5),
     "adamix-figure2-left": Table(
         [MethodRow("private", "noisy-gd", SAMPLED), MethodRow("public", PARAGON)],
         (0.25, 1),
@@ -315,7 +313,8 @@ TABLES = {
     ),
     "dope-augmentation": Table(
         rows("dp-sgd", "mirror-descent", "adadps", "dope-sgd", **SAMPLED),
-        (0.25,),
+        (0.25, 2, 4, 6),
+        seeds=5,
         data="digits",
         drawn=with_augmented,
         baselines=False,
@@ -339,7 +338,6 @@ TABLES = {
         shots=(),
         data="fashion-scattering",
         baselines=False,
-        copied="fashion-scattering",
     ),
     "dp-transfer": Table(
         rows("noisy-gd", "dp-fc", "dp-ls", **SAMPLED),
@@ -348,7 +346,6 @@ TABLES = {
         shots=(),
         data="fashion-pixels",
         baselines=False,
-        copied="fashion-pixels",
     ),
     # settings chosen on the test rows, as in the paper
     "dpsgdf-table1": Table(
@@ -397,20 +394,34 @@ def digest(facts: object) -> str:
 def settings_of(name: str) -> dict[str, Any]:
     """What decides the numbers of a table: three digests, and the length of the weights of each row's trial."""
     table = TABLES[name]
+    trials = {
+        row.name: trial(row.method, tuple(sorted(row.settings.items())), table.epsilons[0], _has_public(table))
+        for row in _trained(table)
+    }
+    return {**digests_of(name), "trial": trials}
+
+
+def digests_of(name: str) -> dict[str, str]:
+    """The settings of a table without a run: digests of its declaration, of its plans and of constants."""
+    table = TABLES[name]
     declared = [name, *([row.name, row.method, row.settings] for row in table.methods), table.epsilons, table.seeds]
     declared += [table.shots, table.attack, table.data, table.public, table.baselines]
     declared += [] if table.drawn is None else [inspect.getsource(table.drawn)]
-    has_public = bool(table.shots or table.public)
-    trained = [*table.methods, *(rows(PARAGON, *[PUBLIC_BASELINE][:has_public]) if table.baselines else ())]
     return {
         "declaration": digest(declared),
-        "plans": digest([_plan(row, table.epsilons[0], table) for row in trained]),
+        "plans": digest([_plan(row, table.epsilons[0], table) for row in _trained(table)]),
         "constants": digest([_numbers(descent), _of_centring()]),
-        "trial": {
-            row.name: trial(row.method, tuple(sorted(row.settings.items())), table.epsilons[0], has_public)
-            for row in trained
-        },
     }
+
+
+def _has_public(table: Table) -> bool:
+    return bool(table.shots or table.public)
+
+
+def _trained(table: Table) -> list[MethodRow]:
+    """The rows of a table, and its baselines."""
+    baselines = (PARAGON, *[PUBLIC_BASELINE][: _has_public(table)]) if table.baselines else ()
+    return [*table.methods, *rows(*baselines)]
 
 
 def fitted(row: MethodRow, epsilon: float, dataset: Dataset, **seed: Any) -> Trained:

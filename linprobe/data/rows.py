@@ -89,12 +89,12 @@ class Rows(ABC):
     def _whole(self) -> Iterator[LazyBlock]:
         """All units of this process in order."""
 
-    @abstractmethod
     def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
         """Blocks with their part of the mask `sampled` (n_local,), which begin at multiples of `SHARD_ROWS`.
 
-        Rows outside the sample may hold anything.
+        Rows outside the sample may hold anything. Rows that are always `observed` have none.
         """
+        raise NotImplementedError(f"{type(self).__name__} reads all rows of a block")
 
     def _people(self, bounds: Bounds, size: int, sampled: Mask | None) -> Iterator[LazyBlock]:
         """Blocks of `size` people each: all of them, or the people `sampled`, with the mask."""

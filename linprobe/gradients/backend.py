@@ -63,6 +63,20 @@ class Products:
         """The empty sum, shape (n_classes, n_features), float64, in the memory layout that `add` needs."""
         return np.zeros(self._weights.shape)
 
+    def clips(self, block: Block) -> bool:
+        """Whether `clip_block` takes the softmax gradients of a block."""
+        return False
+
+    def sample(self, mask: Array, rate: float) -> Sample:
+        """The sample of a block for `add`, from its mask (b,) and the public sampling rate."""
+        return Sample.of(mask, rate)
+
+    def clip_block(
+        self, total: ExactSum, block: Block, bound: float, parts: Sequence[Part] = (), *, sample: Sample | None = None
+    ) -> ClippedBlock:
+        """Score, clip and add the rows of a block in one pass, where `clips` says so."""
+        raise NotImplementedError(f"{type(self).__name__} clips no block")
+
     @cached_property
     def _block_sum(self) -> Array:
         """Buffer for the sum of a block, which is then rounded as a whole."""
@@ -326,6 +340,14 @@ class KernelProducts(Products):
         scores = _padded(len(x), self.n_classes)
         self._score(_storable(StoredRows(x)), [self.in_runs(0, scores)])
         return scores
+
+    def clips(self, block: Block) -> bool:
+        return True
+
+    def clip_block(
+        self, total: ExactSum, block: Block, bound: float, parts: Sequence[Part] = (), *, sample: Sample | None = None
+    ) -> ClippedBlock:
+        return self.add_clipped(total, block.rows, block.y, block.norms, bound, parts, sample=sample)
 
     def add_clipped(
         self,

@@ -59,6 +59,7 @@ from linprobe.parallel.array_api import (
     by_rows,
     double,
     namespace,
+    on_host,
     segment_sums,
     single,
     transposed,
@@ -316,7 +317,8 @@ class _Worker:
     def __init__(self, clip: _Pass, weights: Array, products: Products, rows: Rows) -> None:
         self._products, self._clip, self._n_rows = products, clip, rows.n_rows
         steady = isinstance(products, KernelProducts) and not clip.wide
-        self._fused = products if isinstance(products, KernelProducts) and not clip.wide and clip.plain else None
+        self._plain = clip.plain and not clip.wide
+        self._fused = products if isinstance(products, KernelProducts) and self._plain else None
         self._moving = not (clip.observed or steady)
         alone = products.scores if isinstance(products, KernelProducts) else clip.scores.of
         self._units = UnitClip(clip, double(weights), alone, self._fused) if rows.units else None
@@ -359,9 +361,9 @@ class _Worker:
         if block.bounds is not None:
             self._take_units(block)
             return
-        sample = None if block.sampled is None else Sample.of(block.sampled, self._clip.rate)
-        if self._fused is not None and block.weights is None:
-            self._take_fused(block, self._fused, sample)
+        sample = None if block.sampled is None else self._products.sample(block.sampled, self._clip.rate)
+        if self._plain and block.weights is None and self._products.clips(block):
+            self._take_fused(block, sample)
         elif sample is None or self._clip.observed:
             self._take_rows(block, sample)
         else:
@@ -396,7 +398,8 @@ class _Worker:
         else:
             self._products.add(self.sum, r, x, sample)
         if clip.geometry.weighs:
-            self.weight += int((narrow_factors * WEIGHT_STEPS).round().sum(dtype=np.float64))
+            xp = namespace(narrow_factors)
+            self.weight += int(xp.sum(xp.round(narrow_factors * float(WEIGHT_STEPS)), dtype=xp.float64))
 
     def _take_units(self, block: Block) -> None:
         """`take` for a block of people, whose summed gradients are clipped."""
@@ -409,7 +412,7 @@ class _Worker:
             lengths = taken.factors * taken.lengths
             clip.contributions[here] = relative_contributions(lengths, clip.clip_norm, clip.margin)
         if clip.geometry.weighs:
-            self.wide_weight.add(taken.weight)
+            self.wide_weight.add(on_host(taken.weight))
 
     def _multiply(self, x: Array, matrix: Array) -> Array:
         """x @ matrix, for the matrix of the geometry; products of a sample depend on no other row."""
@@ -420,11 +423,10 @@ class _Worker:
             self._further = SteadyProducts(matrix).of if steady else self._clip.backend.products(matrix.T).scores
         return self._further(x)
 
-    def _take_fused(self, block: Block, products: KernelProducts, sample: Sample | None) -> None:
+    def _take_fused(self, block: Block, sample: Sample | None) -> None:
         """`take` in one call, for a block whose records are all observed."""
         parts = () if self._clip.contributions is None or self._clip.subspace is None else self._clip.subspace.parts
-        given = block.rows, block.y, block.norms, self._clip.bound, parts
-        taken = products.add_clipped(self.sum, *given, sample=sample)
+        taken = self._products.clip_block(self.sum, block, self._clip.bound, parts, sample=sample)
         self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
 
     def _note(

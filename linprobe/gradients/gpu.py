@@ -1,15 +1,19 @@
 """Products on a GPU, by torch. Rows and weights stay on the GPU, and a step does not synchronise with the host.
 
+With few classes, one kernel scores, clips and sums the rows in one read (`clipped_sum.cu`). torch compiles it for the
+GPU at its first use, by the compiler that its wheels bring. Where it does not compile, torch computes each product.
+
 Importing this module imports torch.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import fields, replace
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,16 +24,23 @@ from linprobe.data.blocks import Block, LazyBlock, Pairs, inner_products, pairs_
 from linprobe.data.labels import Bounds
 from linprobe.data.rows import ArrayRows, Rows
 from linprobe.errors import ParameterError, UsageError
-from linprobe.gradients.backend import Backend, Products
-from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
+from linprobe.gradients.backend import Backend, ClippedBlock, Part, Products
+from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.mechanisms.gpu_noise import DeviceNoise, check_ndtri
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import Mask
 
-DEVICE_ROWS = 1 << 16  # rows of a block
+DEVICE_ROWS = 1 << 18  # rows of a block
 DEVICE_UNITS = 1 << 13  # people of a block
 SUMS_BYTES = 1 << 28  # for float32 sums of one batched product
-NO_SAMPLES = "rows on a GPU cannot be sampled; use device cpu"
+GROUP = 4  # features that a thread of the kernel takes together; rows are padded to whole groups
+KINDS = (torch.float32, torch.bfloat16, torch.float16)  # storage types of rows, as the kernel numbers them
+KERNEL_CLASSES, KERNEL_ENTRIES = 32, 24  # classes at most, and groups of a thread times classes, which are in registers
+TILE_ROWS, STAGES = 8, 3  # as in clipped_sum.cu
+THREADS, FEWER_THREADS = 256, 128  # of a block of the kernel, for many and few features
+MOST_LEFT = 2  # groups beyond those of the threads, as in clipped_sum.cu
+STATIC_BYTES = 10 << 10  # of shared memory beside the tiles, at most
+CHECKED_ROWS, CHECKED_BOUND, AGREED = 300, 0.5, 1e-4  # of the kernel's check against torch
 
 
 def check_device(name: str) -> torch.device:
@@ -53,6 +64,28 @@ def check_device(name: str) -> torch.device:
     )
 
 
+def _padded(width: int) -> int:
+    """`width` rounded up to whole groups of features."""
+    return -(-width // GROUP) * GROUP
+
+
+@dataclass(frozen=True)
+class DeviceBlock(Block):
+    """Rows in the memory of a GPU, in their storage type, padded with zeros.
+
+    Attributes:
+        width: number of features without the padding.
+    """
+
+    width: int = 0
+
+    @cached_property
+    def x(self) -> Any:
+        """The rows as float32, without the padding."""
+        stored: Any = self.stored
+        return stored[:, : self.width].float()
+
+
 class DeviceRows(Rows):
     """Rows in the memory of a GPU, or the rows of people.
 
@@ -65,19 +98,29 @@ class DeviceRows(Rows):
         # the proof in rounding.py is for sums in float32, not in TF32 with its 11 bits
         torch.backends.cuda.matmul.allow_tf32 = False
         x = torch.from_numpy(rows.x)
-        self._x = (x.view(torch.bfloat16) if rows.x.dtype == np.uint16 else x).to(device)
-        self._y, self._norms = torch.from_numpy(rows.y).to(device), torch.from_numpy(rows.norms).to(device)
-        self._weights = None if rows.weights is None else torch.from_numpy(rows.weights).to(device)
+        x = x.view(torch.bfloat16) if rows.x.dtype == np.uint16 else x
+        padded = torch.zeros((len(x), _padded(x.shape[1])), dtype=x.dtype, device=device)
+        padded[:, : x.shape[1]].copy_(x)
+        others = (
+            None if each is None else torch.from_numpy(each).to(device) for each in (rows.y, rows.norms, rows.weights)
+        )
+        self._parts: tuple[Tensor | None, ...] = (padded, *others)
         self.n_rows, self.n_features, self.device = rows.n_rows, rows.n_features, device
         self.bounds, self.units, self._pairs = rows.bounds, rows.units, dict[int, Pairs]()
 
-    def _block(self, start: int, here: slice) -> Block:
-        weights = None if self._weights is None else self._weights[here]
-        x, y, norms = self._x[here].float(), self._y[here], self._norms[here]
-        return Block(start, x, y, norms, weights=weights)  # type: ignore[arg-type]
+    def sample(self, mask: Mask, rate: float, *, observed: bool) -> Self:
+        """As of all rows, but all rows are read, and charged, whether `observed` or not. Not for people."""
+        there = torch.from_numpy(mask)
+        there = there.pin_memory() if self.device.type == "cuda" else there
+        return super().sample(there.to(self.device, non_blocking=True), rate, observed=True)  # type: ignore[arg-type]
+
+    def _block(self, start: int, here: slice) -> DeviceBlock:
+        x, y, norms, weights = (None if each is None else each[here] for each in self._parts)
+        return DeviceBlock(start, x, y, norms, weights=weights, width=self.n_features)  # type: ignore[arg-type]
 
     def _block_of_people(self, start: int, bounds: Bounds) -> Block:
-        block = self._block(start, slice(int(bounds[0]), int(bounds[-1])))
+        stored = self._block(start, slice(int(bounds[0]), int(bounds[-1])))
+        block = Block(start, stored.x, stored.y, stored.norms, weights=stored.weights)
         bounds = bounds - bounds[0]
         if start not in self._pairs:
             pairs = pairs_of(bounds)
@@ -95,13 +138,132 @@ class DeviceRows(Rows):
             yield partial(self._block, start, slice(start, start + DEVICE_ROWS))
 
     def _people(self, bounds: Bounds, size: int, sampled: Mask | None) -> Iterator[LazyBlock]:
-        if sampled is not None:
-            raise UsageError(NO_SAMPLES)
         for start in range(0, self.n_rows, DEVICE_UNITS):
             yield partial(self._block_of_people, start, bounds[start : start + DEVICE_UNITS + 1])
 
-    def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
-        raise UsageError(NO_SAMPLES)
+
+class Kernel(NamedTuple):
+    """The compiled kernel for one shape and one GPU, and how to start it.
+
+    Attributes:
+        start: the function of torch. n_blocks, threads: blocks of threads, and threads in each.
+        shared: bytes of dynamic shared memory of a block.
+    """
+
+    start: Callable[..., None]
+    n_blocks: int
+    threads: int
+    shared: int
+
+    def __call__(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        y: Tensor,
+        norms: Tensor,
+        joined: Tensor | None,
+        total: Tensor,
+        bound: float,
+        shift: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Add the clipped gradients of rows x (n, width) to `total` (n_classes, width), rounded to the grid of `shift`.
+
+        Args:
+            weights: shape (n_classes, width), float32. y: classes, norms: of the rows, float64, shape (n,).
+            joined: mask of the rows to add, shape (n,); None for all. bound: largest norm of a clipped gradient.
+        Returns: norms of the residuals, and clip factors of all rows, shape (n,), float32.
+        """
+        device = x.device
+        r_norms, factors = torch.empty((2, len(x)), dtype=torch.float32, device=device)
+        joined = torch.empty(0, dtype=torch.bool, device=device) if joined is None else joined  # its address is null
+        most = float(np.nextafter(np.float32(bound), np.float32(0)))
+        with torch.cuda.device(device):
+            self.start(
+                grid=(self.n_blocks, 1, 1),
+                block=(self.threads, 1, 1),
+                args=[x, weights, y, norms, joined, total, r_norms, factors, len(x), most, shift],
+                shared_mem=self.shared,
+            )
+        return r_norms, factors
+
+    @classmethod
+    def of(cls, n_features: int, n_classes: int, kind: torch.dtype, device: torch.device) -> Kernel | None:
+        """The kernel for weights (n_classes, n_features); None without a GPU, or for shapes that it does not fit."""
+        shape = shape_of(n_features, n_classes)
+        if shape is None or device.type != "cuda" or not torch.cuda.is_available():
+            return None
+        return _compiled(
+            shape, KINDS.index(kind), torch.cuda.current_device() if device.index is None else device.index
+        )
+
+
+class Shape(NamedTuple):
+    """What the kernel is compiled for.
+
+    Attributes:
+        width: number of features with padding. n_classes: number of classes. threads: of a block.
+    """
+
+    width: int
+    n_classes: int
+    threads: int
+
+
+def shape_of(n_features: int, n_classes: int) -> Shape | None:
+    """The shape of the kernel for weights (n_classes, n_features); None if they do not fit into registers."""
+    groups = _padded(n_features) // GROUP
+    threads = FEWER_THREADS if groups <= FEWER_THREADS + MOST_LEFT else THREADS
+    whole, left = divmod(groups, threads)
+    of_a_thread = whole if whole and left <= MOST_LEFT else whole + 1
+    fits = 1 <= n_classes <= KERNEL_CLASSES and of_a_thread * n_classes <= KERNEL_ENTRIES
+    return Shape(GROUP * groups, n_classes, threads) if fits else None
+
+
+def source(shape: Shape, kind: int) -> str:
+    """The source of the kernel for rows of storage type `KINDS[kind]`."""
+    given = {"D": shape.width, "C": shape.n_classes, "KIND": kind, "THREADS": shape.threads}
+    defined = "".join(f"#define {name} {value}\n" for name, value in given.items())
+    return defined + Path(__file__).with_name("clipped_sum.cu").read_text(encoding="utf-8")
+
+
+@cache
+def _compiled(shape: Shape, kind: int, index: int) -> Kernel | None:
+    """The kernel on GPU number `index`; None if it does not compile, or needs more shared memory than the GPU has."""
+    gpu = torch.cuda.get_device_properties(index)
+    most = getattr(gpu, "shared_memory_per_block_optin", 0)  # no attribute in old versions of torch
+    shared = STAGES * TILE_ROWS * shape.width * KINDS[kind].itemsize
+    if shared + STATIC_BYTES > most:
+        return None
+    try:
+        with torch.cuda.device(index):
+            start = torch.cuda._compile_kernel(source(shape, kind), "clipped_sum")
+            start.set_shared_memory_config(shared)
+    except (AttributeError, OSError, RuntimeError):  # another torch, or a machine without its compiler
+        return None
+    n_blocks = gpu.multi_processor_count * max(1, most // (shared + STATIC_BYTES))
+    kernel = Kernel(start, n_blocks, shape.threads, shared)
+    return kernel if _agrees(kernel, shape, kind, torch.device("cuda", index)) else None
+
+
+def _agrees(kernel: Kernel, shape: Shape, kind: int, device: torch.device) -> bool:
+    """Whether the kernel clips and sums some random rows as torch does in float64."""
+    g = torch.Generator(device).manual_seed(0)
+    width, n_classes = shape.width, shape.n_classes
+    x = torch.randn((CHECKED_ROWS, width), generator=g, device=device).div_(width**0.5).to(KINDS[kind])
+    weights = torch.randn((n_classes, width), generator=g, device=device).mul_(3)
+    y = torch.randint(n_classes, (CHECKED_ROWS,), generator=g, device=device)
+    joined = torch.rand(CHECKED_ROWS, generator=g, device=device) < 0.7
+    wide = x.double()
+    norms, r = torch.linalg.vector_norm(wide, dim=1), torch.softmax(wide @ weights.double().T, 1)
+    r -= torch.nn.functional.one_hot(y, n_classes)
+    r_norms = torch.linalg.vector_norm(r, dim=1)
+    factors = (CHECKED_BOUND / (norms * r_norms)).clip(None, 1)
+    expected = (r * (factors * joined)[:, None]).T @ wide
+    total = torch.zeros((n_classes, width), dtype=torch.float64, device=device)
+    shift = ExactSum(total, np.array(CHECKED_BOUND), CHECKED_ROWS).shift
+    found = kernel(x, weights, y, norms, joined, total, CHECKED_BOUND, float(shift))
+    pairs = ((total, expected), (found[0], r_norms), (found[1], factors))
+    return all(bool(torch.linalg.vector_norm(a - b) <= AGREED * (1 + torch.linalg.vector_norm(b))) for a, b in pairs)
 
 
 class DeviceProducts(Products):
@@ -115,19 +277,30 @@ class DeviceProducts(Products):
     def for_thread(self) -> DeviceProducts:
         return self
 
+    def clips(self, block: Block) -> bool:
+        return isinstance(block, DeviceBlock) and block.y.ndim == 1 and self._kernel(block) is not None
+
+    def _kernel(self, block: Block) -> Kernel | None:
+        kind: Any = block.stored.dtype
+        return Kernel.of(self.n_features, self.n_classes, kind, self._weights.device)
+
+    def sample(self, mask: Any, rate: float) -> Any:
+        """The mask: sums are over all places, and rows outside the sample add zeros."""
+        return mask
+
     def scores(self, x: Tensor) -> Any:
         return x @ self._weights.T
 
     def zeros(self) -> Tensor:
-        return torch.zeros(self._weights.shape, dtype=torch.float64, device=self._weights.device)
+        """The empty sum, a part of padded memory, as the kernel needs."""
+        shape = (self.n_classes, _padded(self.n_features))
+        return torch.zeros(shape, dtype=torch.float64, device=self._weights.device)[:, : self.n_features]
 
-    def add(self, total: ExactSum, r: Tensor, x: Tensor, sample: Sample | None = None) -> None:
+    def add(self, total: ExactSum, r: Tensor, x: Tensor, sample: Any = None) -> None:
         """Add sum_i r_i x_i^T over all rows to `total`, for r (b, n_classes); float32 sums of `SUM_ROWS` rows each.
 
-        Raises UsageError: `sample` is given; samples are taken on the host.
+        The residuals of rows outside the `sample` are zero.
         """
-        if sample is not None:
-            raise UsageError(NO_SAMPLES)
         block_sum = self.zeros()
         whole = len(x) // SUM_ROWS * SUM_ROWS
         for start in range(0, whole, self._group):
@@ -136,6 +309,27 @@ class DeviceProducts(Products):
             sums = torch.bmm(runs_of_r, x[here].reshape(-1, SUM_ROWS, x.shape[1]))
             block_sum += sums.sum(dim=0, dtype=torch.float64)
         total.add(block_sum + r[whole:].T @ x[whole:])
+
+    @cached_property
+    def _padded_weights(self) -> Tensor:
+        return torch.nn.functional.pad(self._weights, (0, _padded(self.n_features) - self.n_features)).contiguous()
+
+    def clip_block(
+        self, total: ExactSum, block: Block, bound: float, parts: Sequence[Part] = (), *, sample: Any = None
+    ) -> ClippedBlock:
+        """As of the kernel's products on the host, for a block that `clips` accepts, with one `shift` for all entries.
+
+        Factors are float32, at most a few roundings from those of float64.
+
+        Raises ValueError: a sum that `zeros` did not make, or `parts`.
+        """
+        kernel, made, stored = self._kernel(block), total.total, block.stored
+        if kernel is None or parts or made.stride() != (stored.shape[1], 1) or not isinstance(total.shift, float):
+            raise ValueError("a sum, rows or parts that do not fit the kernel")
+        y, norms = block.y, block.norms
+        taken: Any = kernel(stored, self._padded_weights, y, norms, sample, made, bound, total.shift)  # type: ignore[arg-type]
+        r_norms, factors = taken
+        return ClippedBlock(block.y, block.norms, bound, r_norms, factors, parts, [])
 
 
 class GpuBackend(Backend):

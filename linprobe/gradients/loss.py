@@ -35,11 +35,13 @@ from linprobe.parallel.array_api import (
     Floats,
     Reals,
     Singles,
+    beside,
     contiguous,
     double,
     namespace,
     norm,
     on_host,
+    row_products,
     single,
 )
 from linprobe.parallel.threads import blas_module, in_order
@@ -117,16 +119,17 @@ class Origin(Geometry):
 
     def norms(self, block: Block, r: Singles, r_norms: Reals, multiply: Multiply = np.matmul) -> Reals:
         """||g_i - origin||, rounded up: the inner product may cancel."""
-        inner: Reals = np.einsum("ij,ij->i", multiply(block.x, self._narrow), r, dtype=np.float64)
+        inner: Reals = row_products(multiply(block.x, beside(r, self._narrow)), r)
         # float32 norms of residuals are not accurate enough under cancellation
-        squared: Reals = np.einsum("ij,ij->i", r, r, dtype=np.float64)
-        own: Reals = block.norms * np.sqrt(squared)
-        apart: Reals = np.maximum(own**2 * self._own_slack - 2 * inner + self._length**2, 0.0) + self._slack * own
-        return np.sqrt(apart)
+        own: Reals = block.norms * row_products(r, r) ** 0.5
+        apart: Reals = (own**2 * self._own_slack - 2 * inner + self._length**2).clip(0.0, None) + self._slack * own
+        lengths: Reals = apart**0.5
+        return lengths
 
     def along(self, x: Array, r: Array) -> Array:
         """x_j^T origin r_j."""
-        return (self._products.of(x) * r).sum(-1)
+        products = self._products if isinstance(x, np.ndarray) else SteadyProducts(beside(x, self._origin))
+        return (products.of(x) * r).sum(-1)
 
     def unit_norms(self, squared: Array, along: Array, spread: Array) -> Array:
         """||S_u - origin||, rounded up."""
@@ -135,7 +138,7 @@ class Origin(Geometry):
 
     def norm_of(self, matrix: Array) -> Any:
         """||S_u - origin||."""
-        return norm(matrix - self._origin)
+        return norm(matrix - beside(matrix, self._origin))
 
     def amplification(self, clip_norm: float) -> float:
         """c_i ||g_i|| <= clip_norm + ||origin||, as c_i <= 1."""
@@ -143,7 +146,8 @@ class Origin(Geometry):
 
     def finish(self, total: Reals, weight: float) -> Reals:
         """sum_i c_i g_i - (sum_i c_i) origin."""
-        return total - weight * self._origin
+        difference: Reals = total - weight * beside(total, self._origin)
+        return difference
 
 
 class Scale(Geometry):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import GaussianEvent
-from linprobe.parallel.array_api import Array, Reals
+from linprobe.parallel.array_api import Array, Reals, on_host
 from linprobe.parallel.process_group import ALONE, Group
 
 LEVELS = 64
@@ -98,6 +98,7 @@ class Contributed:
             squared_mu = (contributions / noise_multiplier) ** 2
             self.squared_mu = self.squared_mu + squared_mu if len(self.squared_mu) else squared_mu
             return
+        contributions = on_host(contributions)
         if not self.levels.size:
             self.levels = np.zeros((contributions.size, LEVELS + 1), dtype=np.uint16)
         level = np.ceil(np.sqrt(contributions) * LEVELS).astype(np.intp)

@@ -1,7 +1,8 @@
-"""The noise stream of `linprobe.mechanisms.noise` on a GPU: the same ChaCha20 words, computed by torch.
+"""The noise stream of `linprobe.mechanisms.noise` on a GPU: the same ChaCha20 words.
 
-The host uses OpenSSL. Here, integer arithmetic of torch computes many blocks of a stream at once, so no noise is copied
-from the host. A draw synchronises to find the numbers that need a second look. Importing this module imports torch.
+Integer arithmetic of torch computes many blocks of a stream at once, in some 500 operations. A few blocks take less
+time on the host, by OpenSSL, and are copied. A draw synchronises to find the numbers that need a second look.
+Importing this module imports torch.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
 
 from linprobe.errors import LinprobeError
 from linprobe.mechanisms.noise import DEEP, UNSURE, WORDS_PER_BLOCK, NoiseSource, grid_step, normals
 
 CHUNK_BLOCKS = 1 << 18
+HOST_BLOCKS = 1 << 14  # fewer blocks come from the host
 STREAM_WORDS = WORDS_PER_BLOCK << 32
 CONSTANTS = b"expand 32-byte k"
 DEEP_BITS = -(DEEP << 1)  # bits of a word that are all zero where the magnitude is below DEEP
@@ -33,7 +37,7 @@ class Stream:
 
     def __init__(self, key: bytes, draw: int, device: torch.device) -> None:
         state = CONSTANTS + key + bytes(4) + draw.to_bytes(12, "little")
-        self.device = device
+        self.device, self._key, self._nonce = device, key, draw.to_bytes(12, "little")
         # fill_ passes values as kernel arguments; a copy from the host would synchronise
         self._initial = torch.empty((4, 4, 1), dtype=torch.int32, device=device)
         for index in range(16):
@@ -65,6 +69,8 @@ class Stream:
 
         Rows a, b, c, d of the state have shape (4, blocks), so one call computes the quarter rounds of four columns.
         """
+        if last - first < HOST_BLOCKS:
+            return self._blocks_of_host(first, last)
         counter = torch.arange(first, last, device=self.device).to(torch.int32)
         a, b, c, d = (row.repeat(1, last - first) for row in self._initial)
         d[0] += counter
@@ -77,6 +83,13 @@ class Stream:
             row += initial
         d[0] += counter
         return torch.stack((a.T, b.T, c.T, d.T), dim=1).view(torch.int64).flatten()
+
+    def _blocks_of_host(self, first: int, last: int) -> Tensor:
+        """The same words, from OpenSSL."""
+        cipher = Cipher(ChaCha20(self._key, first.to_bytes(4, "little") + self._nonce), mode=None)
+        words = torch.frombuffer(bytearray(cipher.encryptor().update(bytes(64 * (last - first)))), dtype=torch.int64)
+        words = words.pin_memory() if self.device.type == "cuda" else words  # so that the copy does not synchronise
+        return words.to(self.device, non_blocking=True)
 
 
 class DeviceNoise:

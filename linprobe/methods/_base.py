@@ -296,7 +296,7 @@ class Run:
         state = None if self.keeper is None else self.keeper.restored()
         if state is not None:
             done = int(state["done"])
-            put = self.backend.put
+            put = HOST.put if isinstance(iterates.weights, np.ndarray) else self.backend.put
             state = {name: put(value) if value.dtype == np.float64 else value for name, value in state.items()}
             iterates.restore(state)
             self.mechanism.restore(state)
@@ -330,11 +330,12 @@ class Run:
     ) -> Weights:
         """The noised sum of clipped gradients over a Poisson sample, or over all rows if the sampling rate is 1.
 
-        Shape (n_features, n_classes); one release of sensitivity `clip_norm`.
+        Shape (n_features, n_classes), on the host if `weights` are; one release of sensitivity `clip_norm`.
         """
+        on_the_host = isinstance(weights, np.ndarray)
         clipped = clipped_sum(
             self.batch(rows),
-            weights,
+            self.backend.put(weights) if on_the_host else weights,
             clip_norm,
             subspace=subspace,
             geometry=geometry,
@@ -344,7 +345,8 @@ class Run:
             all_reduce=self.group.all_reduce,
         )
         noise_multiplier = self.schedule.noise_multiplier
-        return self.mechanism.release(clipped, noise_multiplier, purpose="gradient", projection=subspace).value
+        released = self.mechanism.release(clipped, noise_multiplier, purpose="gradient", projection=subspace).value
+        return on_host(released) if on_the_host else released
 
     def batch(self, rows: Rows) -> Rows:
         """The rows of the next step: a Poisson sample, or all rows if the sampling rate is 1."""

@@ -38,7 +38,7 @@ from linprobe.gradients.loss import Weights
 from linprobe.gradients.second_order import lower_triangle, second_moment
 from linprobe.methods._base import Problem, Run, Share
 from linprobe.parallel import available_memory
-from linprobe.parallel.array_api import norm
+from linprobe.parallel.array_api import Array, Reals, beside, namespace, norm, on_host, row_products
 from linprobe.parallel.threads import blas_module, in_slices
 
 COVARIANCE = "covariance"
@@ -77,17 +77,18 @@ class OrthonormalSubspace:
             del self._squares[key]
         self._slack = SLACK * max(1.0, len(directions) / SLACK_FEATURES)
 
-    def coordinates(self, matrix: Weights) -> Weights:
+    def coordinates(self, matrix: Array) -> Array:
         """U^T `matrix` (n_features, m): the rows of `matrix` on the axes, then its products with the directions."""
-        return np.concatenate([matrix[: self._n_axes], _product(self._directions.T, matrix[self._n_axes :])])
+        return _on_top(matrix[: self._n_axes], _product(beside(matrix, self._directions).T, matrix[self._n_axes :]))
 
-    def embed(self, coordinates: Weights) -> Weights:
+    def embed(self, coordinates: Array) -> Array:
         """U `coordinates`, shape (n_features, m)."""
-        return np.concatenate([coordinates[: self._n_axes], _product(self._directions, coordinates[self._n_axes :])])
+        directions = beside(coordinates, self._directions)
+        return _on_top(coordinates[: self._n_axes], _product(directions, coordinates[self._n_axes :]))
 
     def energy(self, matrix: Weights) -> float:
         """Fraction of the squared norm of `matrix` (n_features, m) inside the subspace; 1 for a zero matrix."""
-        inside = _product(self._directions.T, matrix[self._n_axes :])
+        inside = _product(beside(matrix, self._directions).T, matrix[self._n_axes :])
         whole = norm(matrix)
         return 1.0 if whole == 0 else float((norm(matrix[: self._n_axes]) / whole) ** 2 + (norm(inside) / whole) ** 2)
 
@@ -98,18 +99,24 @@ class OrthonormalSubspace:
         `SQUARED_SLACK`. Both bounds are added, so that no length is understated. With up to `SLACK_FEATURES` features,
         none is overstated by more than 0.00016 ||x||. tests/methods/test_subspace.py measures both.
         """
-        (inside,) = [part.scores(block.x) for part in self.parts] if scores is None else scores
-        squares: NDArray[np.float64] = np.einsum("ij,ij->i", inside, inside, dtype=np.float64)
+        if not isinstance(block.x, np.ndarray):
+            inside = block.x[:, self._n_axes :] @ beside(block.x, self._directions.astype(np.float32))
+        else:
+            (inside,) = [part.scores(block.x) for part in self.parts] if scores is None else scores
+        squares: Reals = row_products(inside, inside)
         if self._n_axes:
             key = self._n_axes, block.start
             if key not in self._squares:
                 self._squares[key] = (1 + SQUARED_SLACK) * self._on_axes(block)
             squares += self._squares[key]
-        return np.minimum(block.norms, np.sqrt(squares) + self._slack * block.norms)
+        lengths = squares**0.5 + self._slack * block.norms
+        return lengths.clip(None, block.norms)
 
     def _on_axes(self, block: Block) -> NDArray[np.float64]:
         """Squared lengths of rows on S, computed from the smaller of the two parts."""
         on_axes, off_axes = block.x[:, : self._n_axes], block.x[:, self._n_axes :]
+        if not isinstance(on_axes, np.ndarray):
+            return row_products(on_axes, on_axes)
         if on_axes.shape[1] <= off_axes.shape[1]:
             return np.asarray(row_norms(on_axes) ** 2)
         squares = block.norms**2 - row_norms(off_axes) ** 2
@@ -118,8 +125,16 @@ class OrthonormalSubspace:
         return np.asarray(squares)
 
 
-def _product(a: Weights, b: Weights) -> Weights:
+def _on_top(upper: Array, lower: Array) -> Array:
+    return (
+        namespace(upper).concat([upper, lower]) if not isinstance(upper, np.ndarray) else np.concatenate([upper, lower])
+    )
+
+
+def _product(a: Array, b: Array) -> Array:
     """a b, shape (m, n). Each thread takes some columns, so the bits do not depend on the number of threads."""
+    if not isinstance(b, np.ndarray):
+        return a @ b
     product = np.empty((a.shape[0], b.shape[1]))
 
     def fill(columns: slice) -> None:
@@ -183,6 +198,7 @@ def top_left_subspace(
     """
     if dim >= matrix.shape[0]:
         return None
+    matrix = on_host(matrix)
     n_axes = max(0, dim - max_rank)
     while True:
         directions, inside = _top_left(matrix[n_axes:], dim - n_axes, max_rank)

@@ -394,7 +394,7 @@ class NoisyCovariance(NoiseRidge):
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyGDOptions(
-    Radius, TextScale, Steps, ClipNorm, Start, Options, method="noisy-gd", takes=(*PRIVATE, *COLD_ROWS), on_gpu=True
+    Radius, TextScale, Steps, ClipNorm, Start, Options, method="noisy-gd", takes=(*PRIVATE, *COLD_ROWS), on_gpu="steps"
 ):
     """Options of `noisy-gd`."""
 
@@ -412,14 +412,12 @@ class AdaMixOptions(
     Options,
     method="adamix",
     takes=(*PRIVATE, *ROWS),
-    on_gpu=True,
+    on_gpu="steps",
 ):
     """Options of `adamix`. Variant `theory` has only the options `radius` and `strong_convexity`."""
 
     clip_quantile: float = option(0.9, "Quantile of the public gradient norms used as the clip norm.", above=0, most=1)
-    subspace: Literal["none", "gradient", "features"] = option(
-        "none", "Project private gradients on a subspace", on_gpu=("none",)
-    )
+    subspace: Literal["none", "gradient", "features"] = option("none", "Project private gradients on a subspace")
     subspace_dim: int | None = option(None, "Dimension of the subspace.", unset="classes - 1", above=0, most=1e9)
     strong_convexity: float = option(
         0.5, "Assumed strong convexity of the public loss, variant theory only.", above=0, most=1e9
@@ -433,12 +431,12 @@ class AdaMixOptions(
 
 
 @dataclass(frozen=True, kw_only=True)
-class NGDOptions(TextScale, Steps, ClipNorm, Start, Options, method="ngd", takes=(*PRIVATE, *ROWS), on_gpu=True):
+class NGDOptions(TextScale, Steps, ClipNorm, Start, Options, method="ngd", takes=(*PRIVATE, *ROWS), on_gpu="steps"):
     """Options of `ngd`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPGDOptions(Steps, ClipFloor, Options, method="ppgd", takes=(*PRIVATE, *ROWS)):
+class PPGDOptions(Steps, ClipFloor, Options, method="ppgd", takes=(*PRIVATE, *ROWS), on_gpu="sums"):
     """Options of `ppgd`. `weight_decay` is lambda of both stages."""
 
 
@@ -458,7 +456,7 @@ class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPSGDOptions(DescentOptions, method="dp-sgd", takes=(*PRIVATE, Samples, *COLD_ROWS)):
+class DPSGDOptions(DescentOptions, method="dp-sgd", takes=(*PRIVATE, Samples, *COLD_ROWS), on_gpu="sums"):
     """Options of `dp-sgd`."""
 
 
@@ -475,7 +473,7 @@ class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIVATE, Samples, *ROWS)):
+class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIVATE, Samples, *ROWS), on_gpu="sums"):
     """Options of `mirror-descent`."""
 
     update: Literal["first-order", "exact"] = option("first-order", "Update rule")
@@ -486,7 +484,7 @@ class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIV
 
 
 @dataclass(frozen=True, kw_only=True)
-class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples, *ROWS)):
+class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples, *ROWS), on_gpu="sums"):
     """Options of `dope-sgd`, whose `clip_norm` bounds the distance of a gradient from the origin."""
 
     origin: Literal["public", "history"] = option(
@@ -496,7 +494,11 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
     public_batch: int | None = option(None, "Public rows per step.", unset="all", above=0, most=1e9)
     augment_public: int = option(0, "Number of public rows to draw from fitted Gaussians.", least=0)
     extended: float = option(
-        0.0, "Share of the public rows that are sampled and clipped like private rows.", least=0, most=1
+        0.0,
+        "Share of the public rows that are sampled and clipped like private rows.",
+        least=0,
+        most=1,
+        on_gpu=(0.0,),
     )
 
 
@@ -534,13 +536,13 @@ class DPNewtonOptions(
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrototypesOptions(Options, method="prototypes", takes=(*ONE_STEP, *ROWS)):
+class PrototypesOptions(Options, method="prototypes", takes=(*ONE_STEP, *ROWS), on_gpu="sums"):
     """Options of `prototypes`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FullyPrivateOptions(
-    Steps, ClipNorm, Options, method="fully-private", takes=(*PRIVATE, Conditioning, Intercept), on_gpu=True
+    Steps, ClipNorm, Options, method="fully-private", takes=(*PRIVATE, Conditioning, Intercept), on_gpu="steps"
 ):
     """Options of `fully-private`."""
 

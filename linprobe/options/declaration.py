@@ -184,20 +184,22 @@ class Request:
 
 
 REQUESTS: dict[str, type[Request]] = {}  # in the order of declaration
+OnGpu = Literal["", "sums", "steps"]
 
 
 class Options:
     """Base of the classes that state which options a method takes.
 
     Class arguments:
-        method: its name. takes: groups of further arguments of its estimator. on_gpu: whether it trains on a GPU.
+        method: its name. takes: groups of further arguments of its estimator.
+        on_gpu: what a GPU computes: whole `steps`, the private `sums` and their noise, or nothing.
     """
 
     method: ClassVar[str] = ""
     takes: ClassVar[tuple[type, ...]] = ()
-    on_gpu: ClassVar[bool] = False
+    on_gpu: ClassVar[OnGpu] = ""
 
-    def __init_subclass__(cls, method: str = "", takes: tuple[type, ...] = (), on_gpu: bool = False) -> None:
+    def __init_subclass__(cls, method: str = "", takes: tuple[type, ...] = (), on_gpu: OnGpu = "") -> None:
         super().__init_subclass__()
         if method:
             cls.method, cls.takes, cls.on_gpu = method, takes, on_gpu

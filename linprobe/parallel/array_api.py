@@ -80,6 +80,18 @@ def inner(x: Array, y: Array) -> Any:
     return np.vdot(x, y) if isinstance(x, np.ndarray) else (x * y).sum()
 
 
+def row_products(x: Array, y: Array) -> Array:
+    """Inner products of the rows of x and y (b, n), shape (b,), computed in float64."""
+    if isinstance(x, np.ndarray):
+        return np.asarray(np.einsum("ij,ij->i", x, y, dtype=np.float64))
+    return (x.double() * y.double()).sum(-1)
+
+
+def beside(x: Array, array: NDArray[Any]) -> Array:
+    """`array` where `x` is: itself on the host, or a copy on the device."""
+    return array if isinstance(x, np.ndarray) else namespace(x).asarray(array, device=x.device)
+
+
 def norm(x: Array) -> Any:
     """L2 norm of all entries, a scalar or 0-d tensor; does not synchronise with the device."""
     return np.linalg.norm(x) if isinstance(x, np.ndarray) else namespace(x).linalg.vector_norm(x)

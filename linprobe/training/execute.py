@@ -102,14 +102,19 @@ class Runtime:
     shard_units: int | None = None
     keep: Callable[[NoiseSource, slice], Checkpoints] | None = None
 
-    def check(self, options: Options) -> None:
-        """Refuse a device that cannot train a method with these options.
+    def check(self, options: Options, *, samples_people: bool = False) -> None:
+        """Refuse a device that cannot train a method with these options, or on samples of people.
 
-        Raises UsageError: a method, an option or a group that needs device cpu.
+        Raises UsageError: a method, an option, samples or a group that need device cpu.
         """
         if self.device == "cpu":
             return
         refuse_on_gpu(options, self.device)
+        if samples_people:
+            raise UsageError(
+                f"device is {self.device!r}, and each step takes a sample of people; allowed: device cpu, or "
+                "--sampling-rate 1"
+            )
         if self.group.size > 1:
             raise UsageError(
                 f"device is {self.device!r} with {self.group.size} processes; allowed: one process, or device cpu"
@@ -220,7 +225,7 @@ def execute(
     """
     runtime, ledger = runtime or Runtime(), Ledger() if ledger is None else ledger
     observer = observer or Observer()
-    runtime.check(plan.settings.options)
+    runtime.check(plan.settings.options, samples_people=plan.samples_people)
     observer.budget(plan)
     prepared = _prepare(plan, dataset, runtime, ledger, observer)
     observer.start(prepared.plan.schedule.n_steps)
@@ -261,12 +266,16 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
 def _problem(
     plan: Plan, dataset: Dataset, preprocessing: Preprocessing, rows: Rows | None, public: Rows | None, backend: Backend
 ) -> Problem:
-    """What the method gets: rows in training space, where the back end wants them."""
+    """What the method gets: rows in training space, where the back end wants them.
+
+    A method that takes its steps on the host reads public rows there.
+    """
+    beside = backend if plan.method.options.on_gpu == "steps" else HOST
     return Problem(
         dataset.private.n_features + bool(preprocessing.intercept),
         dataset.n_classes,
         private=None if rows is None else backend.place(rows),
-        public=None if public is None else backend.place(public),
+        public=None if public is None else beside.place(public),
         text_weights=plan.text_weights,
         run_weights=plan.first_weights,
         centred=preprocessing.centre is not None,

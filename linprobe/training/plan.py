@@ -422,6 +422,11 @@ class Plan:
         return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
 
     @property
+    def samples_people(self) -> bool:
+        """Whether each step takes a Poisson sample of people."""
+        return self.unit == OWNER and self.schedule.sampling_rate < 1
+
+    @property
     def inherited(self) -> tuple[Releases, ...]:
         """The releases of the first model."""
         return () if self.first is None else self.first.releases

@@ -320,7 +320,7 @@ def train_on(
     dataset = ready.dataset()
     plan = plan_run(settings, dataset)
     runtime = Runtime(request.precision, request.device, group)
-    runtime.check(plan.settings.options)
+    runtime.check(plan.settings.options, samples_people=plan.samples_people)
     book = checked_rows(ready, plan, dataset, ready.warnings(plan, dataset), progress, rank=group.rank)
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
     identity = run_identity(settings, dataset, precision=request.precision, device=request.device)

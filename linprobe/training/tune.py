@@ -371,7 +371,7 @@ def _select(
     selection = selection_of(dataset, request, tuning, candidates)
     runtime = Runtime(request.precision, request.device)
     for plan in selection.plans:
-        runtime.check(plan.settings.options)
+        runtime.check(plan.settings.options, samples_people=plan.samples_people)
     said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
     book = train.checked_rows(ready, selection.plans[0], dataset, said, progress)
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from linprobe.api.estimators import DPSGD, NGD, AdaMix, FullyPrivate, NoisyGD
-from linprobe.data.blocks import ArraySource, narrowed
-from linprobe.data.rows import ArrayRows
+from linprobe.api.estimators import (
+    DPSGD,
+    DPSGDF,
+    NGD,
+    PPGD,
+    AdaMix,
+    DopeSGD,
+    FullyPrivate,
+    MirrorDescent,
+    NoisyGD,
+    Prototypes,
+)
+from linprobe.data.blocks import ArraySource, narrowed, normalise_rows
+from linprobe.data.rows import FAR, ArrayRows
 from linprobe.errors import UsageError
 from linprobe.gradients import gpu as device_module
-from linprobe.gradients.backend import products
-from linprobe.gradients.gpu import DeviceProducts, DeviceRows, GpuBackend
+from linprobe.gradients.backend import ClippedBlock, products
+from linprobe.gradients.gpu import DeviceBlock, DeviceProducts, DeviceRows, GpuBackend, Kernel
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.mechanisms import gpu_noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
@@ -49,15 +62,29 @@ def torch_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         (AdaMix, {"output": "ema", "per_record": False}),
         (NGD, {"output": "weighted"}),
         (FullyPrivate, {"output": "last"}),
+        (AdaMix, {"subspace": "features", "subspace_dim": 3}),
+        (PPGD, {}),
+        (Prototypes, {"n_steps": None}),
+        (DPSGD, {"sampling_rate": 0.2}),
+        (DPSGD, {"sampling_rate": 0.2, "per_record": False}),
+        (MirrorDescent, {"sampling_rate": 0.2}),
+        (DopeSGD, {"sampling_rate": 0.2}),
+        (DopeSGD, {"sampling_rate": 0.2, "origin": "history", "optimizer": "momentum"}),
     ],
 )
 def test_a_device_trains_what_the_host_trains(kind, options, precision, torch_cpu) -> None:
-    settings = {"epsilon": 2.0, "classes": range(C), "insecure_seed": 5, "n_steps": 12, **options}
+    given = {"epsilon": 2.0, "classes": range(C), "insecure_seed": 5, "n_steps": 12, **options}
+    settings = {name: value for name, value in given.items() if value is not None}
     host, there = (
         kind(**settings).fit_sources(PRIVATE, PUBLIC, runtime=Runtime(precision, device)) for device in ("cpu", "cuda")
     )
     np.testing.assert_allclose(there.coef_, host.coef_, atol=2e-5 * np.abs(host.coef_).max())
-    np.testing.assert_allclose(there.private_record_losses_.mu, host.private_record_losses_.mu, rtol=1e-3, atol=1e-9)
+    if "sampling_rate" not in options:
+        losses = (each.private_record_losses_.mu for each in (there, host))
+        np.testing.assert_allclose(*losses, rtol=1e-3, atol=1e-9)
+    elif options.get("per_record", True):
+        losses = (each.private_record_losses_.epsilon(1e-5, 2.0) for each in (there, host))
+        np.testing.assert_allclose(*losses, rtol=1e-2)
     assert there.privacy_["epsilon_if_seed_were_secret"] == host.privacy_["epsilon_if_seed_were_secret"]
     for before, after in zip(host.history_, there.history_, strict=True):
         assert before == pytest.approx(after, rel=1e-4)
@@ -66,8 +93,8 @@ def test_a_device_trains_what_the_host_trains(kind, options, precision, torch_cp
 @pytest.mark.parametrize(
     ("kind", "options", "reason"),
     [
-        (DPSGD, {}, "method dp-sgd trains on device cpu"),
-        (AdaMix, {"subspace": "gradient"}, "subspace is 'gradient' on device"),
+        (DPSGDF, {}, "method dpsgd-f trains on device cpu"),
+        (DopeSGD, {"extended": 0.5}, "extended is 0.5 on device"),
         (AdaMix, {"variant": "theory"}, "variant is 'theory' on device"),
     ],
 )
@@ -129,6 +156,8 @@ def steps(rows: DeviceRows, per_record: bool) -> None:
 @pytest.mark.parametrize("per_record", [True, False])
 def test_a_step_reads_nothing_back_but_which_numbers_need_a_second_look(per_record, monkeypatch) -> None:
     monkeypatch.setattr(gpu_noise, "places", lambda unsure: [])
+    monkeypatch.setattr(gpu_noise, "HOST_BLOCKS", 0)
+    monkeypatch.setattr(Kernel, "of", lambda *shape: None)
     host = ArrayRows(X, Y)
     with FakeTensorMode():
         rows = DeviceRows(host, torch.device("cuda"))
@@ -147,3 +176,90 @@ def test_a_step_does_not_wait_for_a_real_device(monkeypatch) -> None:
         steps(rows, True)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_samples_of_people_are_refused_on_a_device(torch_cpu) -> None:
+    people = np.repeat(np.arange(N // 2), 2)
+    probe = DPSGD(epsilon=2.0, classes=range(C), n_steps=2, sampling_rate=0.1)
+    with pytest.raises(
+        UsageError, match=r"each step takes a sample of people; allowed: device cpu, or --sampling-rate"
+    ):
+        probe.fit_sources(ArraySource(X, Y), owners=people[:N], runtime=Runtime(device="cuda"))
+
+
+SHAPES = [(10, 2048), (10, 2049), (1, 7), (3, 385), (24, 513), (12, 2049), (5, 33)]
+
+
+@pytest.mark.parametrize("kind", range(3))
+@pytest.mark.parametrize(("n_classes", "n_features"), SHAPES)
+def test_the_kernel_compiles_for_all_gpus_without_one(n_classes, n_features, kind) -> None:
+    utils = pytest.importorskip("torch.cuda._utils")
+    if not hasattr(utils, "_nvrtc_compile") or torch.version.cuda is None:
+        pytest.skip("this torch brings no compiler for GPUs")
+    source = device_module.source(device_module.shape_of(n_features, n_classes), kind)
+    for capability in ("80", "90"):
+        binary, name = utils._nvrtc_compile(source, "clipped_sum", compute_capability=capability)
+        assert (name, binary[:4]) == ("clipped_sum", b"\x7fELF")
+
+
+def test_shapes_that_do_not_fit_the_registers_have_no_kernel() -> None:
+    assert device_module.shape_of(2049, 13) is None
+    assert device_module.shape_of(64, 33) is None
+    assert Kernel.of(2048, 10, torch.float32, CPU) is None
+
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
+
+
+def block_of(n: int, n_features: int, n_classes: int, precision: str) -> DeviceBlock:
+    g = np.random.default_rng(n)
+    x = narrowed(normalise_rows(g.normal(size=(n, n_features)).astype(np.float32)), precision)
+    (block,) = DeviceRows(ArrayRows(x, g.integers(0, n_classes, n)), torch.device("cuda")).blocks()
+    return block
+
+
+def clipped(block: DeviceBlock, weights: torch.Tensor, **how) -> tuple[torch.Tensor, ClippedBlock]:
+    taken = DeviceProducts(weights)
+    assert taken.clips(block)
+    total = ExactSum(taken.zeros(), np.array(0.5), 10**5)
+    return total.total, taken.clip_block(total, block, 0.5, **how)
+
+
+@GPU
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("n_classes", "n_features"), SHAPES)
+@pytest.mark.parametrize("n", [1, 127, 128, 5003])
+def test_the_kernel_clips_and_sums_what_float64_does(n, n_classes, n_features, precision) -> None:
+    block = block_of(n, n_features, n_classes, precision)
+    weights = 5 * torch.randn(n_classes, n_features, device="cuda")
+    total, taken = clipped(block, weights)
+    x, there = block.x.double(), torch.arange(n)
+    r = torch.softmax(x @ weights.double().T, 1)
+    r[there, block.y] -= 1
+    factors = (0.5 / (block.norms * r.norm(dim=1))).clip(None, 1)
+    assert torch.allclose(taken.r_norms.double(), r.norm(dim=1), atol=1e-5)
+    assert torch.allclose(taken.factors.double(), factors, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(total, (factors[:, None] * r).T @ x, atol=1e-6 * n**0.5 + 1e-6)
+
+
+@GPU
+def test_the_kernel_keeps_every_gradient_below_the_bound_and_its_bits() -> None:
+    block = block_of(1000, 2049, 10, "float32")
+    weights = 50 * torch.randn(10, 2049, device="cuda")
+    total, taken = clipped(block, weights)
+    r = taken.r_norms.double()
+    assert (taken.factors.double() * block.norms * r <= 0.5 * (1 + 32 * 2.0**-24)).all()
+    for chosen in (0, 127, 128, 640, 999):
+        mask = torch.ones(1000, dtype=torch.bool, device="cuda")
+        mask[chosen] = False
+        without, again = clipped(block, weights, sample=mask)
+        assert torch.equal(again.factors, taken.factors)
+        assert 0 < (total - without).norm() <= 0.5 * (1 + 2.0**-9)
+        stored, norms = block.stored.clone(), block.norms.clone()
+        stored[chosen], norms[chosen] = 0, FAR
+        emptied, _ = clipped(replace(block, stored=stored, norms=norms), weights)
+        assert torch.equal(emptied, without)
+    few = Kernel.of(2049, 10, torch.float32, torch.device("cuda"))._replace(n_blocks=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kernel, "of", lambda *shape: few)
+        assert torch.equal(clipped(block, weights)[0], total)

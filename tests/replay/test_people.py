@@ -99,7 +99,10 @@ def test_a_neighbour_publishes_the_same_bits_in_two_processes(case, neighbours, 
     replay(datasets, case, neighbours, processes=2)
 
 
-@on_path([case for case in DEFAULTS if METHODS[case[0]].options.on_gpu], (HUGE, MANY), 4, people=True)
+UNSAMPLED = [case for case in DEFAULTS if METHODS[case[0]].options.on_gpu and METHODS[case[0]].sampling is None]
+
+
+@on_path(UNSAMPLED, (HUGE, MANY), 4, people=True)
 def test_a_neighbour_publishes_the_same_bits_on_a_device(case, neighbours, datasets, monkeypatch) -> None:
     torch = pytest.importorskip("torch")
     from linprobe.gradients import gpu

@@ -33,19 +33,20 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
     Args:
         timeout: longest wait for another process, once all are connected within `CONNECTION`.
         next_step: advice to the user, the end of the error message, if another process has ended.
-    Raises UsageError: no torch, one without torch.distributed, or a rank or size that is no number. LinprobeError:
-    another process ended or is unreachable.
+    Raises UsageError: no torch, one without torch.distributed, or a variable of torchrun that is no number of its
+    range. LinprobeError: another process ended or is unreachable.
     """
     if not all(name in os.environ for name in TORCHRUN_VARIABLES):
         yield ALONE
         return
-    for name in ("RANK", "WORLD_SIZE"):
-        if not os.environ[name].isdecimal():
-            raise UsageError(
-                f"{name} is {os.environ[name][:40]!r}; allowed: a whole number, as torchrun sets it; unset it, or "
-                "start linprobe with torchrun"
-            )
-    if int(os.environ["WORLD_SIZE"]) == 1:
+    size = _number("WORLD_SIZE", 1)
+    for name, least, most in (
+        *(("RANK", 0, size - 1), ("MASTER_PORT", 1, 65535)),
+        *(("LOCAL_RANK", 0, size - 1), ("LOCAL_WORLD_SIZE", 1, size)),
+    ):
+        if name in os.environ:
+            _number(name, least, most)
+    if size == 1:
         yield ALONE
         return
     require("torch", "a group of several processes")
@@ -65,6 +66,17 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
             dist.destroy_process_group()
     except ConnectionAbortedError as error:
         raise LinprobeError(f"{error}; {next_step}") from None
+
+
+def _number(name: str, least: int, most: int = 10**9) -> int:
+    """The number in a variable that torchrun sets."""
+    given = os.environ[name]
+    if not given.isdecimal() or len(given) > len(str(most)) or not least <= int(given) <= most:
+        raise UsageError(
+            f"{name} is {given[:40]!r}; allowed: a whole number from {least} to {most}, as torchrun sets it; unset it, "
+            "or start linprobe with torchrun"
+        )
+    return int(given)
 
 
 def _join(timeout: timedelta) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from linprobe import __version__
 from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT
-from linprobe.accounting.events import INHERITED, GaussianEvent, Releases, grouped
+from linprobe.accounting.events import INHERITED, OWNER, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import read_ledger, read_selection, unreadable
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
@@ -351,12 +351,7 @@ def _check_derived(manifest: Manifest) -> None:
     if method is None:
         raise PrivacyError(f"method {manifest.method!r} is not known; do not trust it")
     _same(manifest, "paper", method.paper)
-    n_units = manifest.n_private if manifest.n_units is None else manifest.n_units
-    if manifest.adjacency != ADJACENCIES[manifest.unit] or n_units != manifest.n_private:
-        raise PrivacyError(
-            f"the manifest's unit {manifest.unit!r}, its adjacency and its numbers {n_units} and {manifest.n_private} "
-            f"of private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
-        )
+    _check_unit(manifest)
     if manifest.several_labels and not method.several_labels:
         raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")
     for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
@@ -373,6 +368,20 @@ def _check_derived(manifest: Manifest) -> None:
         datetime.fromisoformat(manifest.created)
     except ValueError:
         raise PrivacyError(f"created is {manifest.created[:40]!r}, which is no time; do not trust it") from None
+
+
+def _check_unit(manifest: Manifest) -> None:
+    """PrivacyError if the unit, its adjacency and its numbers contradict each other."""
+    n_units = manifest.n_private if manifest.n_units is None else manifest.n_units
+    if manifest.adjacency != ADJACENCIES[manifest.unit] or n_units != manifest.n_private:
+        raise PrivacyError(
+            f"the manifest's unit {manifest.unit!r}, its adjacency and its numbers {n_units} and {manifest.n_private} "
+            f"of private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
+        )
+    if manifest.per_owner_rows is not None and manifest.unit != OWNER:
+        raise PrivacyError(
+            f"per_owner_rows is {manifest.per_owner_rows} and unit {manifest.unit!r}, which has none; do not trust it"
+        )
 
 
 def _check_noise(manifest: Manifest) -> None:

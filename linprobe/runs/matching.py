@@ -18,7 +18,7 @@ from linprobe.data.feature_file import is_there
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, is_known
 from linprobe.data.labels import refuse_both_sides
 from linprobe.data.row_checks import compare_test_rows, share_people, share_rows
-from linprobe.errors import DataError, PrivacyError, Progress
+from linprobe.errors import DataError, PrivacyError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.runs.figures import figures_of, stated_metrics
 from linprobe.runs.manifest import Manifest
@@ -274,7 +274,13 @@ def _rows(manifest: Manifest, features: FeatureReader) -> list[str]:
     """Keys about public and private rows."""
     if manifest.public_file is not None or find_method(manifest.method).joins_public:
         return []
-    dataset = dataset_of(features, None, split_of(manifest))
+    try:
+        dataset = dataset_of(features, None, split_of(manifest))
+    except (UsageError, DataError) as error:
+        reason = str(error).partition("; ")[0]
+        raise PrivacyError(
+            f"{features.path} cannot be split as the manifest states ({reason}); do not trust it"
+        ) from None
     found: dict[str, Any] = {"n_public": 0 if dataset.public is None else dataset.public.n_rows}
     found |= dict.fromkeys(OF_PRIVATE, dataset.n_units)
     if manifest.has("public_digest"):

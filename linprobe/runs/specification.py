@@ -101,7 +101,7 @@ KEYS: Mapping[str, Proof] = {
     "public_shots": Proof(STATED, ""),
     "public_file": Proof(STATED, ""),
     "split_seed": Proof(STATED, ""),
-    "per_owner_rows": Proof(STATED, ""),
+    "per_owner_rows": Proof(STATED, "null unless `unit` is owner"),
     "class_weights": Proof(STATED, "names the classes"),
     "public_digest": Proof(STATED, "`--features` proves it"),
     "class_counts": Proof(STATED, "needs the `class counts` release, whose noise is `std`; names the classes"),

@@ -66,10 +66,20 @@ def test_a_leftover_variable_of_torchrun_changes_nothing(cli: Cli, monkeypatch: 
     assert cli(*words).status == 0
 
 
-def test_a_world_size_that_is_no_number_is_refused(cli: Cli, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "abc", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    refused(cli("train", "--eps", "3"), 2, ["WORLD_SIZE is 'abc'", "torchrun"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("WORLD_SIZE", "abc"), ("WORLD_SIZE", "0"), ("RANK", "2"), ("RANK", "-1"), ("RANK", "9" * 5000)),
+        *(("MASTER_PORT", "abc"), ("MASTER_PORT", "65536"), ("LOCAL_RANK", "x"), ("LOCAL_WORLD_SIZE", "0")),
+    ],
+)
+def test_a_variable_of_torchrun_out_of_its_range_is_refused_at_once(
+    cli: Cli, refused: Refused, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    good = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for variable, text in {**good, name: value}.items():
+        monkeypatch.setenv(variable, text)
+    refused(cli("train", "--eps", "3"), 2, [f"{name} is '{value[:40]}'", "torchrun"])
 
 
 class Broken(io.FileIO):

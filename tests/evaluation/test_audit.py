@@ -292,7 +292,7 @@ def test_scores_are_the_canarys_share_in_units_of_the_noise_and_nothing_else() -
         ({"method": "only-public"}, UsageError, "allowed: noisy-gd, adamix"),
         ({"runs": 11}, ParameterError, "allowed: 12 to 10000"),
         ({"device": "gpu"}, ParameterError, "device is 'gpu'"),
-        ({"method": "dp-sgd", "device": "cuda"}, UsageError, "on a GPU: noisy-gd"),
+        ({"method": "dpsgd-f", "device": "cuda"}, UsageError, "on a GPU: noisy-gd"),
         ({"canaries": 5}, ParameterError, "allowed: 10 to 1000"),
         ({"confidence": 1.0}, ParameterError, "at least 0.5, below 1"),
         ({"confidence": float("nan")}, ParameterError, "confidence is nan"),

@@ -115,13 +115,13 @@ def test_a_canary_is_alone_in_its_column_and_the_spare_columns_are_empty() -> No
         assert planted.dataset.n_units == (60 if sizes is None else 30) + 7
 
 
-@pytest.mark.parametrize("method", ["noisy-gd", "adamix"])
+@pytest.mark.parametrize("method", ["noisy-gd", "adamix", "dp-sgd"])
 def test_paths_on_a_device_score_like_those_on_the_host(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     from linprobe.gradients.gpu import GpuBackend
 
     monkeypatch.setattr("linprobe.training.execute.choose_backend", lambda name: GpuBackend(torch.device("cpu")))
-    monkeypatch.setattr("linprobe.training.execute.Runtime.check", lambda *_: None)
+    monkeypatch.setattr("linprobe.training.execute.Runtime.check", lambda *_, **__: None)
     private, public = given(), given().private.shard(0, 30)
     planted = plant(replace(private, public=public if method == "adamix" else None, present=None), 10)
     settings = Settings.of_given(METHODS[method], {"epsilon": 1.0, "centre": "none", "intercept": 0.0})

@@ -198,4 +198,20 @@ def own_books(folder: Path) -> Iterator[None]:
 
 
 def preload() -> None:
-    """Import what the commands import, so that a forked child starts at once."""
+    """Import what the commands import: a forked child starts at once, and no case is charged for an import."""
+    import linprobe.api.estimators
+    import linprobe.cli
+    import linprobe.evaluation.attack
+    import linprobe.evaluation.audit
+    import linprobe.evaluation.compare
+    import linprobe.evaluation.export
+    import linprobe.evaluation.pdp_report
+    import linprobe.evaluation.predict
+    import linprobe.evaluation.refine
+    import linprobe.evaluation.release
+    import linprobe.extraction.extract
+    import linprobe.extraction.run
+    import linprobe.reporting.page
+    import linprobe.runs.verify
+    import linprobe.training.dry_run
+    import linprobe.training.tune  # noqa: F401

@@ -269,9 +269,6 @@ def main() -> int:
     parser.add_argument("--only", default="", help="the series of this name, or those whose name holds it")
     given = parser.parse_args()
     preload()
-    import linprobe.evaluation.compare
-    import linprobe.training.tune  # noqa: F401
-
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="linprobe-crashes-") as name:
         top = Path(name)

@@ -247,9 +247,6 @@ def main() -> int:
                 [sys.executable, "-m", "tests.hostile.faults", *sys.argv[1:]], env=environment, check=False
             ).returncode
         preload()
-        import linprobe.evaluation.release
-        import linprobe.training.tune  # noqa: F401
-
         inputs = Path(name) / "inputs"
         inputs.mkdir()
         if ended(start_copy(lambda: make_inputs(inputs))):

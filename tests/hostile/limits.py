@@ -167,9 +167,6 @@ def main() -> int:
     parser.add_argument("--limit", choices=VALUES, help="this limit alone")
     given = parser.parse_args()
     preload()
-    import linprobe.evaluation.release
-    import linprobe.training.tune  # noqa: F401
-
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="linprobe-limits-") as name:
         top = Path(name)

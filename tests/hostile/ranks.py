@@ -1,8 +1,8 @@
 """One of two ranks dies at each collective call: `python -m tests.hostile.ranks [--every N] [--only WORD]`.
 
 The rank kills itself as it enters a call in which the ranks meet: the connection, a barrier, a broadcast, a sum, a
-gather. Nobody tells the other rank, as torchrun would. Afterwards: it has ended within `SECONDS_TO_END` with one line
-and a status that is not 0; an output under its final name is complete; the budget book covers what the ledgers say; the
+gather. Nobody tells the other rank, as torchrun would. Afterwards: it has ended within `LONGEST` with one line and
+a status that is not 0; an output under its final name is complete; the budget book covers what the ledgers say; the
 command works when it is run again in one process. Prints every failure, and the counts of each command.
 """
 
@@ -25,6 +25,7 @@ from tests.hostile.crashes import EXTRACT, SECONDS_TO_END, alive, done, make_inp
 from tests.processes import ended, free_port, start_copy
 
 CONNECTION = timedelta(seconds=30)  # in place of five minutes
+LONGEST = CONNECTION.total_seconds() + SECONDS_TO_END
 TRAIN = ("train", "../many.h5", "--eps", "3", "--steps", "4", "--out", "o", "--method")
 COMMANDS = {
     "train, all rows": (*TRAIN, "noisy-gd"),
@@ -70,7 +71,7 @@ def attempt(words: tuple[str, ...], folder: Path, victim: int, dies: int | None)
     port = free_port()
     children = [start_copy(_member(words, folder, rank, port, dies if rank == victim else None)) for rank in (0, 1)]
     os.waitpid(children[victim], 0)
-    until, other = time.monotonic() + SECONDS_TO_END, children[1 - victim]
+    until, other = time.monotonic() + LONGEST, children[1 - victim]
     status: int | None = None
     while time.monotonic() < until and status is None:
         gone, code = os.waitpid(other, os.WNOHANG)
@@ -89,7 +90,7 @@ def wrong(words: tuple[str, ...], folder: Path, status: int | None, said: str) -
     """What is wrong after a rank died."""
     lines = [line for line in said.splitlines() if line.strip()]
     if status is None:
-        yield f"the other rank was at work after {SECONDS_TO_END:g} seconds"
+        yield f"the other rank was at work after {LONGEST:g} seconds"
     elif status == 0:
         yield "the other rank ended with status 0"
     elif not lines or not lines[-1].startswith("linprobe: error: ") or "--debug to see" in lines[-1]:

@@ -149,6 +149,7 @@ FORGED: dict[str, dict[str, Any]] = {
     "mu": {"gdp_mu": 0.1}, "rho": {"zcdp_rho": 0.1}, "releases": {"releases": []}, "seed": {"seed_kind": "insecure"},
     "noise": {"noise_source": "a coin"}, "target": {"epsilon_target": 0.5}, "published": {"published": []},
     "number of private rows": {"n_private": 399, "n_units": 399}, "unit": {"unit": "owner"},
+    "rows of a person": {"per_owner_rows": 1},
     "accuracy": {"test_accuracy": 0.5}, "calibration error": {"test_calibration_error": 0.0},
     "accountant": {"accountant": "a friend"}, "class names": {"class_names": ["a", "b", "c"]},
 }  # fmt: skip
@@ -159,6 +160,7 @@ FORGED_ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "public digest": ({"public_digest": "0" * 64}, {}),
     "public rows": ({"n_public": 13}, {}),
     "split seed": ({"public_shots": 1, "split_seed": 5}, {}),
+    "more shots than rows": ({"public_shots": 1000}, {}),
 }
 
 

@@ -156,9 +156,6 @@ def main() -> int:
     parser.add_argument("--only", default="", help="commands whose name holds this")
     given = parser.parse_args()
     preload()
-    import linprobe.evaluation.compare
-    import linprobe.training.tune  # noqa: F401
-
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="linprobe-signals-") as folder:
         top = Path(folder)

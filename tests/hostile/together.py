@@ -90,9 +90,6 @@ def main() -> int:
             os.environ["LD_PRELOAD"] = str(compiled(Path(name)))
             return os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-m", "tests.hostile.together", *sys.argv[1:]])
         preload()
-        import linprobe.evaluation.release
-        import linprobe.training.tune  # noqa: F401
-
         top = Path(name) / "top"
         folder = top / "work"
         folder.mkdir(parents=True)

@@ -554,6 +554,7 @@ function checkDerived(m, selection) {
   must(m.paper === method[0], "paper is not that of the method.");
   const unit = m.unit ?? "record";
   must(m.adjacency === ADJACENCIES[unit] && (m.n_units ?? m.n_private) === m.n_private, "unit, adjacency and the number of units contradict each other.");
+  must(!known(m.per_owner_rows) || unit === "owner", "per_owner_rows is a number, and unit is not owner.");
   for (const key of ["private_commitment", "per_record_commitment"]) {
     must(known(m[key]) === noise, `${key} contradicts what was released.`);
   }

@@ -35,7 +35,6 @@ from linprobe.data.array_files import read_archive
 from linprobe.data.dataset import Dataset
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.native import arithmetic_name
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs.run_folder import CHECKPOINT, commitment
@@ -254,8 +253,13 @@ class Keeping:
             self._made.interrupted()
 
 
-def run_identity(settings: Settings, dataset: Dataset, *, precision: str, device: str) -> dict[str, Any]:
-    """Facts that a resumed run must share with the unfinished run, besides the private rows."""
+def run_identity(
+    settings: Settings, dataset: Dataset, *, precision: str, device: str, arithmetic: str
+) -> dict[str, Any]:
+    """Facts that a resumed run must share with the unfinished run, besides the private rows.
+
+    `arithmetic` says what computes: with the noise of the unfinished run, a sum must have the same bits.
+    """
     text, weights = dataset.text_weights, dataset.weights
     return {
         "method": settings.method.name,
@@ -273,5 +277,5 @@ def run_identity(settings: Settings, dataset: Dataset, *, precision: str, device
         "class weights": None if weights is None else weights.by_class.tolist(),
         "linprobe": __version__,
         "NumPy": np.__version__,
-        "arithmetic": arithmetic_name(),
+        "arithmetic": arithmetic,
     }

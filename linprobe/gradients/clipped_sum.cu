@@ -24,6 +24,22 @@
 #define TILE_BYTES (ROWS * D * SIZE)
 #define ALL_LANES 0xffffffffu
 
+#ifndef ON_HOST /* the tests run the kernel on the host, and bring these */
+extern __shared__ __align__(128) char tiles[];
+
+/* Begin to copy up to 16 bytes into shared memory; zeros fill the rest. */
+__device__ __forceinline__ void begin_copy(char *to, const char *from, int bytes) {
+    unsigned place = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes));
+}
+
+/* Wait for the copies of this thread. */
+__device__ __forceinline__ void end_copies() {
+    asm volatile("cp.async.commit_group;");
+    asm volatile("cp.async.wait_group 0;");
+}
+#endif
+
 /* Four features as floats. */
 __device__ __forceinline__ float4 wide(const char *tile, int group) {
 #if KIND == 0
@@ -83,7 +99,6 @@ __device__ __forceinline__ void add_rounded(double *total, float sum, double shi
 extern "C" __global__ void __launch_bounds__(THREADS)
 clipped_sum(const char *x, const float *w, const long long *y, const double *norms, const unsigned char *joined,
             double *total, float *r_norms, float *factors, int n, double most, double shift) {
-    extern __shared__ __align__(128) char tiles[];
     __shared__ float partial[WARPS][ROWS][CP];
     __shared__ __align__(16) float scaled[ROWS][CP];
     int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
@@ -111,19 +126,17 @@ clipped_sum(const char *x, const float *w, const long long *y, const double *nor
         if (t < n_tiles) {
             long long row = first_row(t), left = (n - row) * D * SIZE;
             const char *from = x + row * D * SIZE;
-            unsigned to = (unsigned)__cvta_generic_to_shared(tiles + t % STAGES * TILE_BYTES);
+            char *to = tiles + t % STAGES * TILE_BYTES;
             for (int at = 16 * thread; at < TILE_BYTES; at += 16 * THREADS) {
                 long long here = left - at;
                 int bytes = here >= 16 ? 16 : here > 0 ? (int)here : 0; /* zeros follow the last row */
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                             ::"r"(to + at), "l"(bytes ? from + at : x), "r"(bytes));
+                begin_copy(to + at, bytes ? from + at : x, bytes);
             }
         }
-        asm volatile("cp.async.commit_group;");
     };
     load(0);
     for (int t = 0; t <= n_tiles; t++) {
-        asm volatile("cp.async.wait_group 0;");
+        end_copies();
         __syncthreads();
         load(t + 1);
         const char *tile = tiles + t % STAGES * TILE_BYTES, *before = tiles + (t + STAGES - 1) % STAGES * TILE_BYTES;

@@ -671,7 +671,8 @@ class ExportRequest(
 ):
     """Write the probe to a file for other software, and print its path.
 
-    Verifies the run first. The file takes raw feature rows and says what the run guarantees.
+    Verifies the run first. The file states what the run guarantees. onnx takes raw feature rows; safetensors needs rows
+    divided by their L2 norm.
     """
 
     out: Path = option(help="File to write.")

@@ -1,4 +1,4 @@
-"""Back ends: products on the host by BLAS, or by the C kernel if it was built, and the choice of one.
+"""Back ends on the host: products by BLAS, or by the C kernel if it was built, and the choice between them.
 
 The kernel is `linprobe/native/clipped_sum.c`; `gpu.py` has products on a GPU.
 """

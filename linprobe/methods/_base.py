@@ -450,7 +450,7 @@ class Method:
         shares: (options) -> parts of the budget for releases other than the steps.
         weighs: whether weights of rows multiply all of its losses, private and public.
         several_labels: whether it trains on rows with several labels.
-        has_momentum: options -> whether few steps around a mean have momentum (`linprobe.methods._descent.Pace`).
+        has_momentum: options -> whether few steps on centred rows have momentum (`linprobe.methods._descent.Pace`).
     """
 
     summary: str

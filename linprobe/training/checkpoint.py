@@ -1,12 +1,12 @@
 """Checkpoints of an unfinished run: weights, optimiser, place in the ledger and in the noise, in one file of mode 0600.
 
-The file holds the key of the noise of the next step, which is as secret as the private rows. It lies in the unfinished
-run's folder and is removed before that becomes a run. A copy of it opens the samples and the noise from its step up to
-the next write, or to the end of the run without one:
+The file holds the key of the noise of the next step, which is as secret as the private rows. It is in the folder of the
+unfinished run, and is removed before the folder gets its final name. A copy of the file reveals the samples and the
+noise from its step up to the next write, or to the end of the run if there is no next write:
 
 - earlier keys are gone: `NoiseSource.ratchet` is one-way;
 - later keys cannot be computed: every write mixes fresh bytes of the operating system into the key, on the disk first
-  and then in memory. A run with a seed mixes nothing in; its seed opens all of it.
+  and then in memory. A run with a seed mixes nothing in; the seed reveals every step.
 
 A resumed run repeats the releases that the ledger has beyond the checkpoint, with the same noise on the same rows, so
 it releases the same values. It writes no checkpoint until it has repeated them. Other rows, settings or versions are

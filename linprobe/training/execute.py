@@ -6,7 +6,7 @@
     finish   weights for raw rows, balanced by the class counts; the noisy choice and accuracy that the plan pays for;
              the guarantee, recomputed from the ledger
 
-Nothing here decides a release. A mean that is too short to subtract leads to the other budget of the plan.
+Nothing here decides what is released. If the private mean is too short to subtract, the plan has another budget.
 """
 
 from __future__ import annotations

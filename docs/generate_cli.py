@@ -78,7 +78,7 @@ def _command(name: str, command: Any) -> str:
 
 def _exit_statuses() -> str:
     """The exit-status table, from the error classes and their docstrings."""
-    rows = ["| 0 | Done. A reader that closes stdout early is no error. |"]
+    rows = ["| 0 | Done. It is no error if the reader of stdout closes it early. |"]
     found: dict[int, str] = {}
     for error in (errors.LinprobeError, *errors.LinprobeError.__subclasses__()):
         found.setdefault(error.exit_status, _cell(error.__doc__ or ""))
@@ -89,7 +89,7 @@ def _exit_statuses() -> str:
     )
     introduction = (
         "Every error is one line on stderr. `--debug` shows where it came from.\n\n"
-        "If stdout cannot be written, the line says which output is complete. A stderr that cannot be written ends no\n"
+        "If stdout cannot be written, the error line says which output is complete. An unwritable stderr ends no\n"
         "command."
     )
     table = "\n".join(["| status | meaning |", "| --- | --- |", *rows])

@@ -363,10 +363,7 @@ class _RenyiDP(_DPAccounting):
         return _renyi_epsilon(_kinds(releases), delta)
 
     def compose(self, kinds: Kinds, delta: float) -> Any:
-        with _light_imports():
-            from dp_accounting.rdp import RdpAccountant
-
-        return _composed_by(RdpAccountant(), kinds)
+        return _composed_by(_renyi_accountant(), kinds)
 
 
 class _AnalyticGaussian(_GaussianDP):
@@ -532,15 +529,12 @@ def _renyi_epsilon(kinds: Kinds, delta: float) -> float:
         return 0.0
     if _unresolved(kinds):
         return math.inf
-    with _light_imports():
-        from dp_accounting.rdp import RdpAccountant
-
-    orders = RdpAccountant().orders.tolist()
+    orders = _renyi_accountant().orders.tolist()
     whole = [place for place, order in enumerate(orders) if order == int(order)]
 
     @cache
     def at(place: int) -> float:
-        composed = _composed_by(RdpAccountant([orders[place]]), kinds)
+        composed = _composed_by(_renyi_accountant([orders[place]]), kinds)
         return math.inf if composed is None else float(composed.get_epsilon(delta))
 
     divergence = sum(2 * count * (rate * math.erf(1 / (math.sqrt(8) * sigma))) ** 2 for sigma, rate, count in kinds)
@@ -560,11 +554,8 @@ def renyi_divergences(releases: tuple[Releases, ...]) -> tuple[float, ...]:
     """Renyi divergences of all `releases` together at `FILTER_ORDERS`, nats, by dp-accounting."""
     if any(release.noise_multiplier < NEGLIGIBLE_NOISE for release in releases):
         return (math.inf,) * len(FILTER_ORDERS)
-    with _light_imports():
-        from dp_accounting.rdp import RdpAccountant
-
     with _quiet():
-        accountant = _composed_by(RdpAccountant(FILTER_ORDERS), _kinds(releases))
+        accountant = _composed_by(_renyi_accountant(FILTER_ORDERS), _kinds(releases))
     if accountant is None:
         return (math.inf,) * len(FILTER_ORDERS)
     return tuple(float(divergence) * (1 + RENYI_RELATIVE) for divergence in accountant._rdp)
@@ -576,15 +567,13 @@ def repeated_epsilon(releases: tuple[Releases, ...], mean_repetitions: int, delt
 
     Papernot and Steinke 2022, Theorem 2 with eta = 1.
     """
-    with _light_imports():
-        from dp_accounting import ComposedDpEvent
-        from dp_accounting.dp_event import RepeatAndSelectDpEvent
-        from dp_accounting.rdp import RdpAccountant
-
     kinds = _kinds(releases)
-    if any(multiplier < NEGLIGIBLE_NOISE for multiplier, _, _ in kinds):
+    if _unresolved(kinds):
         return math.inf
-    accountant = RdpAccountant()
+    accountant = _renyi_accountant()
+    from dp_accounting import ComposedDpEvent
+    from dp_accounting.dp_event import RepeatAndSelectDpEvent
+
     with _quiet():
         try:
             run = ComposedDpEvent([_event(*kind) for kind in kinds])
@@ -592,6 +581,14 @@ def repeated_epsilon(releases: tuple[Releases, ...], mean_repetitions: int, delt
         except OverflowError:
             return math.inf
         return float(accountant.get_epsilon(delta))
+
+
+def _renyi_accountant(orders: Sequence[float] | None = None) -> Any:
+    """dp-accounting's Renyi accountant at these orders, or at its own."""
+    with _light_imports():
+        from dp_accounting.rdp import RdpAccountant
+
+    return RdpAccountant(orders)
 
 
 def _event(multiplier: float, given_rate: float, count: int) -> Any:

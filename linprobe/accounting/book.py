@@ -1,4 +1,4 @@
-"""The budget book of a data set, an append-only file with one line for every run that releases something; and its cost.
+"""The budget book of a data set, an append-only file with one line for each run, and the cost of its runs together.
 
 A line is on the disk before the run reads a private row, with everything that the run is going to release. If the run
 ends early, a second line says what it had released by then. A crash in between makes the book over-count, never
@@ -14,8 +14,8 @@ distributions compose everything, or above `MOST_KINDS` kinds of releases the fa
 upper bound for a record, or a person, that was private in all runs.
 
 Runs that protect records and runs that protect people have different neighbours, so a figure is for one relation
-(`events.py`). Releases of a run with other neighbours are converted by a proven rule. A run by record bounds nothing
-for a person with any number of rows, but does for a person with at most k rows.
+(`events.py`). Releases of a run with other neighbours are converted by a proven rule. A run that
+protects records gives no bound for a person with any number of rows, but one for a person with at most k rows.
 
 A private selection is no Gaussian release. Basic composition joins k selections and everything else: each part has an
 equal share of delta, and the epsilons add up,
@@ -25,10 +25,10 @@ equal share of delta, and the epsilons add up,
 (Dwork and Roth 2014, Theorem 3.16). It holds in any order and for later runs that depend on earlier results: a pair of
 distributions dominates each part, and the product of the pairs dominates the whole (Zhu, Dong, Wang 2022).
 
-`Fits` keeps the same account for the fits of one process: a record may have been in several of them. Grid searches,
-cross-validation, refits and clones fit the same rows, or overlapping parts of them. For every record, about 16 bytes
-hold a hash and the fits that it was in. The reported cost bounds the cost of every record of the new fit: for each kind
-of release, the largest number that any of them was in.
+`Fits` keeps the same account for the fits of one process, which may share records: grid searches, cross-validation,
+refits and clones fit the same rows, or overlapping parts of them. About 16 bytes per record hold a hash and the fits
+that used the record. The reported cost bounds the cost of every record of the new fit: it counts, for each kind of
+release, the largest number of releases that used any one of these records.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 An event says what happened, not what it cost. Accountants (`accounting.accountants`) compute the cost.
 
 A relation states which two data sets a guarantee compares. Every run states its relation by its unit: `REMOVED[RECORD]`
-or `REMOVED[OWNER]`. All its releases have that relation. Let n neighbours of the stated relation, one after the other,
-lead from one data set of a wanted pair to the other. Sums over all rows then differ by at most n times the sensitivity
-(triangle inequality), so the noise multiplier is divided by n, and mu is multiplied by n. `docs/proofs/relations.md`
-proves the table and the rules for Poisson samples:
+or `REMOVED[OWNER]`. All its releases have that relation. Suppose a chain of n steps, each between neighbours of the
+stated relation, leads from one data set of a wanted pair to the other. Sums over all rows then differ by at most n
+times the sensitivity (triangle inequality), so the noise multiplier is divided by n, and mu is multiplied by n.
+`docs/proofs/relations.md` proves the table and the rules for Poisson samples:
 
     k rows that join on their own        multiplier / k, sampling rate 1 - (1 - q)^k
     one coin for both data sets          multiplier / n, sampling rate 1

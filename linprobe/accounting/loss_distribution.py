@@ -4,7 +4,7 @@ A release with noise multiplier sigma and rate q is dominated by P = (1 - q) N(0
 Q = N(0, sigma^2), in both directions. The privacy loss log dP/dQ is spread over a grid so that no delta(epsilon) falls
 (Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022), with masses in ball arithmetic. Masses are tilted by an
 exponential, which moves losses near epsilon to the middle and so keeps their digits, and composed by `convolved`.
-What float64 decides alone, `grid_for`, is where grids and windows lie: a bad choice makes the bound larger, not wrong.
+Only grids and windows are chosen in plain float64 (`grid_for`): a bad choice makes the bound larger, not wrong.
 
 NumPy's Fourier transform states no bound on its error. The transform here has one pass per power of two and consists of
 additions and multiplications of float64 alone, so a count of the operations bounds its error. All lengths are powers of

@@ -1,4 +1,4 @@
-"""Where the grids and windows of `loss_distribution` lie: estimates in float64, on which no guarantee rests.
+"""Choose grids and windows for `loss_distribution` by float64 estimates, on which no guarantee rests.
 
 The composed loss is estimated by its cumulants, log E exp(order loss), by numerical integration over the noise.
 """

@@ -1,8 +1,8 @@
 """Which budget books count together: books of files that share a protected row, image or person.
 
-Beside a default book lies a file with 8 keyed bytes for each row, image and person that its runs protect. Two files of
-such keys are compared before a run is charged. The total of a file composes its own runs and the runs of every book
-that shares a key with it (`docs/proofs/adaptive.md`, lemma 3).
+A file beside each default book has a key, an 8-byte keyed hash, for each row, image and person that its runs protect.
+The key files of two books are compared before a run is charged. The total of a feature file composes its own runs and
+the runs of every book that shares a key with it (`docs/proofs/adaptive.md`, lemma 3).
 
 Equal rows, images and owners have equal keys, so nothing in common is missed. Two different rows have equal keys with a
 probability of 2^-64, which makes the total too large and never too small.

@@ -465,6 +465,13 @@ def join(*sets: Rows) -> ArrayRows:
     return ArrayRows(x, y, weights=weights)
 
 
+def rows_in_memory(rows: Rows, device: str) -> ArrayRows:
+    """The same rows. Raises UsageError for streamed rows, which do not fit into the memory of this machine."""
+    if not isinstance(rows, ArrayRows):
+        raise UsageError(f"the rows do not fit into this machine's memory, as device {device!r} needs; use cpu")
+    return rows
+
+
 def prepare(
     source: Source,
     preprocessing: Preprocessing,

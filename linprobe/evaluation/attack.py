@@ -46,7 +46,7 @@ from linprobe.parallel.threads import unordered
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import limit_of
 from linprobe.runs.manifest import UNIFORM
-from linprobe.runs.matching import features_of, private_mask, split_of
+from linprobe.runs.matching import check_classes, check_width, features_of, private_mask, split_of
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
 from linprobe.training.execute import execute
 from linprobe.training.plan import Settings, plan_run
@@ -260,12 +260,8 @@ def _check(request: AttackRequest) -> None:
 def _private(features: FeatureReader, run: RunFolder) -> Dataset:
     """The training rows that were private according to the manifest, and the person of each row."""
     manifest = run.manifest
-    if list(features.description.class_names) != run.class_names or features.n_features != run.weights.shape[-2]:
-        here, there = (features.n_features, len(features.description.class_names)), run.weights.shape[-2:]
-        raise DataError(
-            f"{features.path} has {here[0]} features and {here[1]} classes, the run {run.folder} {there[0]} and "
-            f"{there[1]}, or the names differ; allowed: the file it was trained on; give it with --features"
-        )
+    check_width(run, features.n_features, features.path)
+    check_classes(run, features)
     dataset = dataset_of(features, None, split_of(manifest))
     # if public rows are protected too, n_private includes them
     if not dataset.joined and dataset.n_units != manifest.n_private:

@@ -19,7 +19,7 @@ Every test is done on all runs together and on the runs of each path. Each bound
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,13 +185,16 @@ def one_run_p_value(correct: int, guesses: int, trials: int, epsilon: float, del
 
 def one_run_bound(correct: int, guesses: int, trials: int, delta: float, confidence: float) -> float:
     """Largest epsilon, to 10^-6, at which the p-value is below 1 - confidence; 0 if there is none."""
-    low, high = 0.0, MAX_EPSILON
+    chance = 1 - confidence
+    return _largest(lambda epsilon: one_run_p_value(correct, guesses, trials, epsilon, delta) < chance, MAX_EPSILON)
+
+
+def _largest(refuted: Callable[[float], bool], most: float) -> float:
+    """The largest number up to `most` that is refuted, to 10^-6; all smaller ones are. 0 if there is none."""
+    low, high = 0.0, most
     while high - low > 1e-6:
         middle = (low + high) / 2
-        if one_run_p_value(correct, guesses, trials, middle, delta) < 1 - confidence:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
 
 
@@ -222,11 +225,4 @@ def refutes_gdp(correct: int, guesses: int, trials: int, mu: float, chance: floa
 
 def one_run_mu(correct: int, guesses: int, trials: int, confidence: float) -> float:
     """Largest mu, to 10^-6, that is refuted at `confidence`; 0 if there is none, at most `LARGEST_MU`."""
-    low, high = 0.0, LARGEST_MU
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        if refutes_gdp(correct, guesses, trials, middle, 1 - confidence):
-            low = middle
-        else:
-            high = middle
-    return low
+    return _largest(lambda mu: refutes_gdp(correct, guesses, trials, mu, 1 - confidence), LARGEST_MU)

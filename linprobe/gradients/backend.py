@@ -1,4 +1,4 @@
-"""Back ends: products on the host by BLAS, or by the C kernel if it was built, and the choice of one.
+"""Back ends on the host: products by BLAS, or by the C kernel if it was built, and the choice between them.
 
 The kernel is `linprobe/native/clipped_sum.c`; `gpu.py` has products on a GPU.
 """
@@ -21,7 +21,7 @@ from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.mechanisms.gaussian import NoiseGenerator
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.native import LIBRARY, KernelPart, KernelPeople, KernelRows, address
+from linprobe.native import LIBRARY, KernelPart, KernelPeople, KernelRows, address, arithmetic_name
 from linprobe.parallel.array_api import Array, Indices, Mask, Reals, Singles
 from linprobe.parallel.threads import n_threads
 
@@ -613,6 +613,11 @@ class Backend:
     def zeros(self, *shape: int) -> Array:
         """Zeros, float64."""
         return np.zeros(shape)
+
+    @property
+    def arithmetic(self) -> str:
+        """What computes; bits of sums depend on it."""
+        return arithmetic_name()
 
     def place(self, rows: Rows) -> Rows:
         """`rows` on this backend. Raises UsageError: rows that this backend does not support."""

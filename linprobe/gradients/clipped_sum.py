@@ -268,6 +268,7 @@ def sums_over_pairs(bounds: Indices, factors: Sequence[Reals], term: Callable[..
 
 
 WEIGHT_STEPS = np.float32(2.0**22)  # clip factors are rounded to 1 / WEIGHT_STEPS, so that integers sum them exactly
+WIDE_ROWS = 1 << 12  # in a float64 sum that is rounded as a whole, at most: lemma 2 of docs/proofs/clipped-sum.md
 FEW_ENTRIES = 1 << 15  # of a sum that takes less time than a thread to start
 MOST_TOTAL_BYTES = 1 << 28  # for the sums of all threads
 Reduce = Callable[[NDArray[Any]], NDArray[Any]]
@@ -394,7 +395,9 @@ class _Worker:
         else:
             r *= narrow_factors[:, None]
         if clip.wide:
-            self.sum.add(double(r).T @ double(x))
+            for start in range(0, len(x), WIDE_ROWS):
+                here = slice(start, start + WIDE_ROWS)
+                self.sum.add(double(r[here]).T @ double(x[here]))
         else:
             self._products.add(self.sum, r, x, sample)
         if clip.geometry.weighs:

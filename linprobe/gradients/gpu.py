@@ -22,8 +22,8 @@ from torch import Tensor
 
 from linprobe.data.blocks import Block, LazyBlock, Pairs, inner_products, pairs_of
 from linprobe.data.labels import Bounds
-from linprobe.data.rows import ArrayRows, Rows
-from linprobe.errors import ParameterError, UsageError
+from linprobe.data.rows import ArrayRows, Rows, rows_in_memory
+from linprobe.errors import ParameterError
 from linprobe.gradients.backend import Backend, ClippedBlock, Part, Products
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.mechanisms.gpu_noise import DeviceNoise, check_ndtri
@@ -33,9 +33,10 @@ from linprobe.parallel.array_api import Mask
 DEVICE_ROWS = 1 << 18  # rows of a block
 DEVICE_UNITS = 1 << 13  # people of a block
 SUMS_BYTES = 1 << 28  # for float32 sums of one batched product
+ROUNDED_ROWS = 1 << 16  # in a float64 sum that is rounded as a whole, at most: lemma 2 of docs/proofs/clipped-sum.md
 GROUP = 4  # features that a thread of the kernel takes together; rows are padded to whole groups
 KINDS = (torch.float32, torch.bfloat16, torch.float16)  # storage types of rows, as the kernel numbers them
-KERNEL_CLASSES, KERNEL_ENTRIES = 32, 24  # classes at most, and groups of a thread times classes, which are in registers
+KERNEL_ENTRIES = 24  # groups of a thread times classes, which are in registers; a warp has a lane for each class
 TILE_ROWS, STAGES = 8, 3  # as in clipped_sum.cu
 THREADS, FEWER_THREADS = 256, 128  # of a block of the kernel, for many and few features
 MOST_LEFT = 2  # groups beyond those of the threads, as in clipped_sum.cu
@@ -215,7 +216,7 @@ def shape_of(n_features: int, n_classes: int) -> Shape | None:
     threads = FEWER_THREADS if groups <= FEWER_THREADS + MOST_LEFT else THREADS
     whole, left = divmod(groups, threads)
     of_a_thread = whole if whole and left <= MOST_LEFT else whole + 1
-    fits = 1 <= n_classes <= KERNEL_CLASSES and of_a_thread * n_classes <= KERNEL_ENTRIES
+    fits = 1 <= of_a_thread * n_classes <= KERNEL_ENTRIES
     return Shape(GROUP * groups, n_classes, threads) if fits else None
 
 
@@ -234,15 +235,17 @@ def _compiled(shape: Shape, kind: int, index: int) -> Kernel | None:
     shared = STAGES * TILE_ROWS * shape.width * KINDS[kind].itemsize
     if shared + STATIC_BYTES > most:
         return None
+    n_blocks = gpu.multi_processor_count * max(1, most // (shared + STATIC_BYTES))
     try:
         with torch.cuda.device(index):
             start = torch.cuda._compile_kernel(source(shape, kind), "clipped_sum")
             start.set_shared_memory_config(shared)
+        kernel = Kernel(start, n_blocks, shape.threads, shared)
+        return kernel if _agrees(kernel, shape, kind, torch.device("cuda", index)) else None
+    except torch.OutOfMemoryError:  # a run that is resumed must find the kernel again
+        raise
     except (AttributeError, OSError, RuntimeError):  # another torch, or a machine without its compiler
         return None
-    n_blocks = gpu.multi_processor_count * max(1, most // (shared + STATIC_BYTES))
-    kernel = Kernel(start, n_blocks, shape.threads, shared)
-    return kernel if _agrees(kernel, shape, kind, torch.device("cuda", index)) else None
 
 
 def _agrees(kernel: Kernel, shape: Shape, kind: int, device: torch.device) -> bool:
@@ -272,7 +275,7 @@ class DeviceProducts(Products):
     def __init__(self, weights: Tensor) -> None:
         self._weights = weights
         self.n_classes, self.n_features = weights.shape
-        self._group = SUM_ROWS * max(1, SUMS_BYTES // (4 * weights.numel()))
+        self._group = min(ROUNDED_ROWS, SUM_ROWS * max(1, SUMS_BYTES // (4 * weights.numel())))
 
     def for_thread(self) -> DeviceProducts:
         return self
@@ -301,14 +304,13 @@ class DeviceProducts(Products):
 
         The residuals of rows outside the `sample` are zero.
         """
-        block_sum = self.zeros()
         whole = len(x) // SUM_ROWS * SUM_ROWS
         for start in range(0, whole, self._group):
             here = slice(start, min(start + self._group, whole))
             runs_of_r = r[here].reshape(-1, SUM_ROWS, r.shape[1]).transpose(1, 2)
             sums = torch.bmm(runs_of_r, x[here].reshape(-1, SUM_ROWS, x.shape[1]))
-            block_sum += sums.sum(dim=0, dtype=torch.float64)
-        total.add(block_sum + r[whole:].T @ x[whole:])
+            total.add(sums.sum(dim=0, dtype=torch.float64))
+        total.add((r[whole:].T @ x[whole:]).double())
 
     @cached_property
     def _padded_weights(self) -> Tensor:
@@ -319,17 +321,17 @@ class DeviceProducts(Products):
     ) -> ClippedBlock:
         """As of the kernel's products on the host, for a block that `clips` accepts, with one `shift` for all entries.
 
-        Factors are float32, at most a few roundings from those of float64.
+        Factors are float32, at most a few roundings from those of float64. No scores of `parts` are computed.
 
-        Raises ValueError: a sum that `zeros` did not make, or `parts`.
+        Raises ValueError: a sum that `zeros` did not make.
         """
         kernel, made, stored = self._kernel(block), total.total, block.stored
-        if kernel is None or parts or made.stride() != (stored.shape[1], 1) or not isinstance(total.shift, float):
-            raise ValueError("a sum, rows or parts that do not fit the kernel")
+        if kernel is None or made.stride() != (stored.shape[1], 1) or not isinstance(total.shift, float):
+            raise ValueError("a sum or rows that do not fit the kernel")
         y, norms = block.y, block.norms
         taken: Any = kernel(stored, self._padded_weights, y, norms, sample, made, bound, total.shift)  # type: ignore[arg-type]
         r_norms, factors = taken
-        return ClippedBlock(block.y, block.norms, bound, r_norms, factors, parts, [])
+        return ClippedBlock(block.y, block.norms, bound, r_norms, factors, (), [])
 
 
 class GpuBackend(Backend):
@@ -344,13 +346,15 @@ class GpuBackend(Backend):
     def zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
+    @property
+    def arithmetic(self) -> str:
+        """The version of torch, and the kind of GPU."""
+        kind = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
+        return f"torch {torch.__version__} on {kind}"
+
     def place(self, rows: Rows) -> DeviceRows:
-        """A copy. Raises UsageError for streamed rows, which do not fit into the memory of this machine."""
-        if not isinstance(rows, ArrayRows):
-            raise UsageError(
-                f"the rows do not fit into this machine's memory, as device {str(self.device)!r} needs; use cpu"
-            )
-        return DeviceRows(rows, self.device)
+        """A copy. Raises UsageError as `rows_in_memory`."""
+        return DeviceRows(rows_in_memory(rows, str(self.device)), self.device)
 
     def noise(self, source: NoiseSource) -> DeviceNoise:
         return DeviceNoise(source, self.device)

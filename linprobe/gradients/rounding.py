@@ -10,8 +10,8 @@ changes by at most tau in exact arithmetic. In floating point, with u = 2^-24 an
         Poisson sample are over runs of places that hold fewer rows (`Sample`), with the same bound.
     These sums are added exactly: in float64, rounded to a public grid so coarse that no addition rounds (`ExactSum`).
         That changes each sum by at most one grid step per entry, and all sums of a sample by at most `SAMPLED_STEPS`.
-        If the sum of a block is rounded as a whole (without the kernel, on a GPU, with `Scale`), float64 sums in the
-        block add an error of at most 2^-27 A.
+        If more rows are rounded as a whole (without the kernel, on a GPU, with `Scale`), float64 sums of at most 512
+        such sums, or of 4,096 rows, add an error of at most 2^-27 A.
     The relative error of norms of rows and of residuals is 17 u each (`linprobe.data.blocks.row_norms`), of
         factors and products 2 u.
     The scores of a row are the same numbers in both cases: the kernel adds them in one order at every place; BLAS gets

@@ -1,4 +1,4 @@
-"""Sums of outer products x x^T over private rows, and of gradients with Hessians; one record moves them by a bound.
+"""Sums of outer products x x^T over private rows, and of gradients with Hessians, of bounded sensitivity.
 
 `second_moment`: the sum is symmetric, so its lower triangle is released: the diagonal, and the entries below it times
 sqrt(2). For one row that vector has the length of the whole matrix:
@@ -8,8 +8,8 @@ sqrt(2). For one row that vector has the length of the whole matrix:
 Rows longer than 1 are scaled down to length 1, so the sensitivity is 1. Where the rows of a person are one unit, they
 are scaled down together, by the norm of the person's sum: ||sum_j x_j x_j^T||^2 = sum_(j, k) <x_j, x_k>^2.
 
-Noise of standard deviation s on the vector is noise of s on the diagonal and s / sqrt(2) elsewhere, which is what
-averaging a noised square matrix with its transpose gives, for half the draws.
+Noise of standard deviation s on the vector is noise of s on the diagonal of the matrix and of s / sqrt(2) elsewhere.
+The mean of a noised square matrix and its transpose has the same noise, but needs about twice the draws.
 
 Rounding: products of a block are float64, so the relative error of their sum over a block is below 2^-30. Each sum is
 rounded to a public grid and added exactly (`linprobe.gradients.rounding`), so threads and processes change no bit. The

@@ -23,7 +23,7 @@ from linprobe.data.rows import Rows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.clipped_sum import Subspace, clipped_sum
-from linprobe.gradients.loss import PLAIN, Geometry, Weights, minimise
+from linprobe.gradients.loss import PLAIN, Geometry, Weights, checked_weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import PoissonSampler
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Output, Reference
@@ -297,10 +297,8 @@ class Run:
         state = None if self.keeper is None else self.keeper.restored()
         if state is not None:
             done = int(state["done"])
-            put = HOST.put if isinstance(iterates.weights, np.ndarray) else self.backend.put
-            state = {name: put(value) if value.dtype == np.float64 else value for name, value in state.items()}
-            iterates.restore(state)
-            self.mechanism.restore(state)
+            iterates.restore(_placed(state, HOST if isinstance(iterates.weights, np.ndarray) else self.backend))
+            self.mechanism.restore(_placed(state, self.backend))  # contributions are there, wherever the weights are
         else:
             self.mechanism.ratchet()
             if self.keeper is not None:
@@ -334,9 +332,11 @@ class Run:
         Shape (n_features, n_classes), on the host if `weights` are; one release of sensitivity `clip_norm`.
         """
         on_the_host = isinstance(weights, np.ndarray)
+        if on_the_host and self.backend is not HOST:
+            weights = self.backend.put(checked_weights(weights))
         clipped = clipped_sum(
             self.batch(rows),
-            self.backend.put(weights) if on_the_host else weights,
+            weights,
             clip_norm,
             subspace=subspace,
             geometry=geometry,
@@ -357,6 +357,11 @@ class Run:
             raise ValueError(f"the run has no sampler of rate {self.schedule.sampling_rate}; give it one")
         sampled = self.sampler.draw(rows.n_local, rows.first)
         return rows.sample(sampled, self.schedule.sampling_rate, observed=self.per_record)
+
+
+def _placed(state: Mapping[str, NDArray[Any]], backend: Backend) -> dict[str, Any]:
+    """The state with its float64 arrays on a back end."""
+    return {name: backend.put(value) if value.dtype == np.float64 else value for name, value in state.items()}
 
 
 @dataclass(frozen=True)
@@ -445,7 +450,7 @@ class Method:
         shares: (options) -> parts of the budget for releases other than the steps.
         weighs: whether weights of rows multiply all of its losses, private and public.
         several_labels: whether it trains on rows with several labels.
-        has_momentum: options -> whether few steps around a mean have momentum (`linprobe.methods._descent.Pace`).
+        has_momentum: options -> whether few steps on centred rows have momentum (`linprobe.methods._descent.Pace`).
     """
 
     summary: str

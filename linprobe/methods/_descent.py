@@ -12,7 +12,7 @@ Each of the N / C rows of a class moves a weight by at most eta tau per step. So
 nats, with g = mu N / C the ratio of signal to noise. The default s is the lesser of
 
     w                 the weight of the private rows against what W_1 knows; if W_1 is zero, 1, as then a common factor
-                      of all scores does not matter; for noisy-gd, g / 1000 from 1 to 2 around a mean, else g / 300
+                      of all scores does not matter; for noisy-gd, g / 1000 from 1 to 2 for centred rows, else g / 300
                       from 1 to 4
     3 b T / g         if rows are not centred: a step must not move scores by more than 3 b nats, or it oscillates along
                       the common mean of the rows; b = (1 + beta) / (1 - beta) for momentum beta
@@ -24,9 +24,9 @@ spread over d directions; noise is 1 / g. The ratio of the two, with a factor th
 
 `docs/decisions/0022-score-noise.md` derives and measures it.
 
-Rows around a mean spread far more in some directions than in most, and steps overshoot there. So where classes have
-many rows, fewer than `CENTRED_STEPS` steps of full-batch descent have the momentum that makes T as stable as that
-many without, and grow from the first to the last (`Pace`, `docs/decisions/0025-private-mean.md`).
+Centred rows spread far more in some directions than in most, and steps overshoot there. So if classes have many rows
+and T is less than `CENTRED_STEPS`, full-batch descent has momentum, with which T steps are as stable as `CENTRED_STEPS`
+without. Its steps grow from the first to the last (`Pace`, `docs/decisions/0025-private-mean.md`).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def step_size(options: Steps, problem: Problem, schedule: Schedule, **facts: Any
 
 
 def has_momentum(options: Any) -> bool:
-    """Whether descent may have the momentum of `Pace`: steps by the score noise, not given and not from theory."""
+    """Whether descent may have the momentum of `Pace`: the step size is neither given nor from theory."""
     theory = "theory" in (getattr(options, "schedule", None), getattr(options, "variant", None))
     return options.learning_rate is None and not theory
 
@@ -159,7 +159,7 @@ class Pace:
 
     @classmethod
     def of(cls, options: Steps, problem: Problem, n_steps: int) -> Pace:
-        """Momentum around a mean where classes have many rows, one class a row; else 0, and factors 1."""
+        """Momentum for centred rows of one class each, if classes have many rows; else 0, and factors 1."""
         many = problem.private_rows.n_rows >= ENOUGH_ROWS * problem.n_classes
         one_class = problem.centred and not problem.several_labels
         if not (many and one_class and n_steps < CENTRED_STEPS and has_momentum(options)):

@@ -77,7 +77,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     dim = problem.gradient_rank if options.subspace_dim is None else int(options.subspace_dim)
     subspace, captured = None, 1.0
     if options.subspace == "features":
-        rows = np.concatenate([block.x for block in public.blocks()])
+        rows = np.concatenate([on_host(block.x) for block in public.blocks()])
         subspace = top_left_subspace(rows.T.astype(np.float64), dim, public.n_rows)
     pace = Pace.of(options, problem, schedule.n_steps)
     iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble, pace.momentum)

@@ -83,8 +83,9 @@ class RunOptions:
     )
     unlabelled: Path | None = option(
         None,
-        "Feature file of public rows without labels, from the same backbone. They centre rows that nothing else "
-        "centres, and refine the weights after training; a noisy count of similar private rows decides how strongly.",
+        "Feature file of public rows without labels, from the same backbone. Their mean centres the private rows if "
+        "nothing else does, and they refine the weights after training; a noisy count of similar private rows decides "
+        "whether, and how strongly.",
         metavar="FILE",
         group="Data",
     )
@@ -253,7 +254,7 @@ class Conditioning:
     condition: Condition = option(
         "auto",
         "Without public rows, subtract a noisy private mean",
-        after="; it costs 5 % of epsilon; auto: only where its noise is small",
+        after="; it costs about 0.5 % of mu^2 (5 % of epsilon if it were alone); auto: only where its noise is small",
         group="Data",
     )
 

@@ -207,8 +207,8 @@ class ExtractRequest(
     classes: Path | None = option(None, CLASSES, metavar="A,B,...|FILE", group=IMAGES)
     test_fraction: float | None = option(
         None,
-        "Fraction of the images held out for testing, if SOURCE has no test group; of the people, where images have "
-        "owners.",
+        "Fraction of the images, or of the people if images have owners, held out for testing. Only if SOURCE has no "
+        "test group.",
         group=IMAGES,
     )
     private_test: bool = option(False, PRIVATE_TEST, group=IMAGES)
@@ -279,8 +279,9 @@ class ExtractRequest(
     )
     layer: Literal["pre-projection", "last4+avg"] | None = option(
         None,
-        "Features of another layer: before the projection (CLIP); class tokens of the last 4 blocks and mean patch "
-        "token (ViTs of timm)",
+        "Features of another layer",
+        after="; pre-projection: before the projection of CLIP; last4+avg (ViTs of timm): class tokens of the last 4 "
+        "blocks and mean patch token",
         unset="the network's output",
         group=NETWORK,
     )
@@ -348,16 +349,16 @@ class ImportRequest(
     out: Path = option(help="Feature file to write.")
     classes: Path | None = option(None, CLASSES, metavar="A,B,...|FILE")
     x: str | None = option(None, "Array of rows in a .npz, .pt or .h5 under any name.", metavar="KEY")
-    y: str | None = option(None, "Beside --x: array of labels; without it, rows have none.", metavar="KEY")
+    y: str | None = option(None, "With --x: array of labels; without --y, rows have no labels.", metavar="KEY")
     label_column: str = option(
         "label", "Tables: column of labels; NAME,NAME,... for columns of 0 and 1, which give rows several labels."
     )
     id_column: str | None = option(
-        None, "Tables: column of record ids; beside --x, an array.", unset="id, if there is one"
+        None, "Tables: column of record ids; with --x: array of record ids.", unset="id, if there is one"
     )
     owner_column: str | None = option(
         None,
-        "Column of a table, or array NAME_train (beside --x: NAME), with the person each row belongs to.",
+        "Person each row belongs to: column of a table, or array NAME_train (with --x: NAME).",
         unset="owner, if there is one",
         metavar="NAME",
     )
@@ -462,9 +463,9 @@ class EvaluateRequest(
     """Print a run's accuracy on test rows, or its macro AUROC for multilabel rows.
 
     Tables on stderr show balanced accuracy, AUROC, calibration error, and metrics of each class with 95 %
-    intervals. --json prints all of them and the confusion matrix. For a run with class counts, both show the accuracies
-    for the class shares of training and for equal shares. Private test rows need --epsilon, which spends privacy
-    budget.
+    intervals. --json prints all of them and the confusion matrix. For a run with class counts, tables and JSON have the
+    accuracies for the class shares of training and for equal shares. Private test rows need --epsilon, which spends
+    privacy budget.
     """
 
     features: Path | None = option(None, "Feature file.", unset="the feature file of the run", argument="[FEATURES]")
@@ -606,7 +607,7 @@ class VerifyRequest(
     command="verify",
     examples=("verify runs/first --features features.h5", "verify runs/first --max-eps 3 --max-delta 1e-5"),
 ):
-    """Check that a run is private, intact, and that all accountants agree on its guarantee.
+    """Check that a run is private and intact, and that all accountants agree on its guarantee.
 
     The guarantee is under zero-out adjacency: one private record is present, or its position is empty.
 
@@ -616,7 +617,7 @@ class VerifyRequest(
 
     features: Path | None = option(None, "Feature file; also check that the run was trained on its private rows.")
     unlabelled: Path | None = option(
-        None, "Feature file of the rows that refined the run; compute the refinement anew.", metavar="FILE"
+        None, "Feature file of the rows that refined the run; recompute the refinement.", metavar="FILE"
     )
     before: Path | None = option(
         None, "The run that was refined; verify it, and compare weights and epsilon.", flags=("--run",), metavar="RUN"
@@ -670,12 +671,13 @@ class ExportRequest(
 ):
     """Write the probe to a file for other software, and print its path.
 
-    Verifies the run first. The file takes raw feature rows and says what the run guarantees.
+    Verifies the run first. The file states what the run guarantees. onnx takes raw feature rows; safetensors needs rows
+    divided by their L2 norm.
     """
 
     out: Path = option(help="File to write.")
     to: Literal["safetensors", "onnx"] | None = option(
-        None, "File format", unset="the ending of the name of --out", metavar="FORMAT"
+        None, "File format", unset="the file extension of --out", metavar="FORMAT"
     )
 
 
@@ -738,7 +740,7 @@ class AccountRequest(
 ):
     """Compute the epsilon of a given noise, sampling rate and steps.
 
-    Prints the figure of each accountant that applies; for sums over all rows, autodp adds a third opinion. The command
+    Prints the figure of each accountant that applies, and for sums over all rows the figure of autodp. The command
     reads no data.
 
     stdout carries one line per accountant: its name, a tab, its epsilon, rounded up. The first is the epsilon that
@@ -869,7 +871,9 @@ class CompareRequest(
         metavar="FILE|none",
     )
     unlabelled: Path | None = option(
-        None, "Feature file of public rows without labels, which refine every private run of train.", metavar="FILE"
+        None,
+        "Feature file of public rows without labels. They refine every run but non-private and tuned runs.",
+        metavar="FILE",
     )
     baselines: bool = option(True, "Also train only-public and non-private.", flags=("--baselines/--no-baselines",))
     attack: bool = option(False, "Also run the threshold membership attack on every run; the results are private.")
@@ -895,7 +899,7 @@ class BudgetRequest(
     command="budget",
     examples=("budget features.h5", "budget features.h5 --set-cap 8 --delta 1e-5"),
 ):
-    """Print the epsilon of all runs with noise on a set of rows together, from their budget book.
+    """Print the composed epsilon of all noisy runs on a set of rows, from its budget book.
 
     stdout carries the epsilon, rounded up. The book is private: it shows that the rows were used, and when.
     """
@@ -916,7 +920,9 @@ class BudgetRequest(
         asked="set_cap",
         metavar="E",
     )
-    raise_cap: bool = option(False, "Let --set-cap exceed the cap under which runs were made. The book keeps both.")
+    raise_cap: bool = option(
+        False, "Allow --set-cap to raise a cap under which runs were made. The book keeps both caps."
+    )
 
 
 @dataclass(frozen=True)

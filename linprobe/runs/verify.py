@@ -1,4 +1,4 @@
-"""`linprobe verify`: whether a run is private, intact, and judged alike by all accountants."""
+"""`linprobe verify`: check that a run is private and intact, and that all accountants agree on its guarantee."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def verify_run(
     unlabelled: Path | None = None,
     before: Path | None = None,
 ) -> dict[str, Any]:
-    """Judge whether a run is private, intact, and judged alike by all accountants.
+    """Check that a run is private and intact, and that all accountants agree on its guarantee.
 
     Args:
         features: feature file that must hold the private rows of the run.

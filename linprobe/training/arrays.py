@@ -1,4 +1,4 @@
-"""Arrays that the caller of an estimator gives: classes, labels and owners, checked."""
+"""Check the arrays given to an estimator: classes, labels and owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the budget book of a data set lies, and what a run writes into it."""
+"""Find the budget book of a data set, and charge a run to it."""
 
 from __future__ import annotations
 

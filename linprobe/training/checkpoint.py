@@ -1,12 +1,12 @@
 """Checkpoints of an unfinished run: weights, optimiser, place in the ledger and in the noise, in one file of mode 0600.
 
-The file holds the key of the noise of the next step, which is as secret as the private rows. It lies in the unfinished
-run's folder and is removed before that becomes a run. A copy of it opens the samples and the noise from its step up to
-the next write, or to the end of the run without one:
+The file holds the key of the noise of the next step, which is as secret as the private rows. It is in the folder of the
+unfinished run, and is removed before the folder gets its final name. A copy of the file reveals the samples and the
+noise from its step up to the next write, or to the end of the run if there is no next write:
 
 - earlier keys are gone: `NoiseSource.ratchet` is one-way;
 - later keys cannot be computed: every write mixes fresh bytes of the operating system into the key, on the disk first
-  and then in memory. A run with a seed mixes nothing in; its seed opens all of it.
+  and then in memory. A run with a seed mixes nothing in; the seed reveals every step.
 
 A resumed run repeats the releases that the ledger has beyond the checkpoint, with the same noise on the same rows, so
 it releases the same values. It writes no checkpoint until it has repeated them. Other rows, settings or versions are
@@ -35,7 +35,6 @@ from linprobe.data.array_files import read_archive
 from linprobe.data.dataset import Dataset
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.native import arithmetic_name
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs.run_folder import CHECKPOINT, commitment
@@ -254,8 +253,13 @@ class Keeping:
             self._made.interrupted()
 
 
-def run_identity(settings: Settings, dataset: Dataset, *, precision: str, device: str) -> dict[str, Any]:
-    """Facts that a resumed run must share with the unfinished run, besides the private rows."""
+def run_identity(
+    settings: Settings, dataset: Dataset, *, precision: str, device: str, arithmetic: str
+) -> dict[str, Any]:
+    """Facts that a resumed run must share with the unfinished run, besides the private rows.
+
+    `arithmetic` says what computes: with the noise of the unfinished run, a sum must have the same bits.
+    """
     text, weights = dataset.text_weights, dataset.weights
     return {
         "method": settings.method.name,
@@ -273,5 +277,5 @@ def run_identity(settings: Settings, dataset: Dataset, *, precision: str, device
         "class weights": None if weights is None else weights.by_class.tolist(),
         "linprobe": __version__,
         "NumPy": np.__version__,
-        "arithmetic": arithmetic_name(),
+        "arithmetic": arithmetic,
     }

@@ -1,8 +1,8 @@
-"""`linprobe plan`, what a budget buys before there is data, and `linprobe budget`, what all runs on a set of rows cost.
+"""`linprobe plan`: what a budget buys, without data. `linprobe budget`: what all runs on a set of rows cost together.
 
 Plan: the N / C rows of a class move a score by at most g = mu N / C standard deviations of the noise of a whole run.
-Measured on six data sets (`benchmarks/accuracy/results.json`), g alone says how far a run gets, whatever the features:
-`BANDS`.
+On six data sets (`benchmarks/accuracy/results.json`), g alone predicts which share of the gap to no privacy a run
+closes, for any features: `BANDS`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     finish   weights for raw rows, balanced by the class counts; the noisy choice and accuracy that the plan pays for;
              the guarantee, recomputed from the ledger
 
-Nothing here decides a release. A mean that is too short to subtract leads to the other budget of the plan.
+Nothing here decides what is released. If the private mean is too short to subtract, the plan has another budget.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
 from linprobe.data.blocks import Precision, Preprocessing, Source
 from linprobe.data.dataset import Dataset
-from linprobe.data.rows import Rows, prepare, prepare_shard
+from linprobe.data.rows import Rows, prepare, prepare_shard, rows_in_memory
 from linprobe.errors import DivergedError, UsageError, require
 from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.loss import check_weights
@@ -105,7 +105,7 @@ class Runtime:
     def check(self, options: Options, *, samples_people: bool = False) -> None:
         """Refuse a device that cannot train a method with these options, or on samples of people.
 
-        Raises UsageError: a method, an option, samples or a group that need device cpu.
+        Raises UsageError: a method, an option, samples or a group that need device cpu. Errors of `choose_backend`.
         """
         if self.device == "cpu":
             return
@@ -119,6 +119,7 @@ class Runtime:
             raise UsageError(
                 f"device is {self.device!r} with {self.group.size} processes; allowed: one process, or device cpu"
             )
+        choose_backend(self.device)  # here, before a budget is charged
 
 
 CENTRE_ERROR = 1e-3  # of a public mean: only keeps the norm of centred rows above 0
@@ -364,6 +365,8 @@ def private_rows(
         room=room,
         spent=spent,
     )
+    if runtime.device != "cpu":
+        rows_in_memory(rows, runtime.device)  # before the first release
     return rows if dataset.present is None else rows.emptied(dataset.present[rows.first : rows.first + rows.n_local])
 
 

@@ -11,13 +11,13 @@ directions that tell classes apart are learned slowly. With public rows, their m
     1  m <- the noisy mean of unit rows (`linprobe.methods.private_mean`), with noise multiplier sigma_m
     2  x_i <- (x_i - m) / ||x_i - m||;  rows stay as they are if ||m|| < `SHORTEST_MEAN`, where nothing is gained
 
-sigma_m is calibrated for `MEAN_SHARE` of epsilon. Budgets compose as mu^2, so a share of 5 % costs about 0.4 % of it.
-The rule for `auto` knows public facts only: the mean is released if its noise, sqrt(D) sigma_m / N, is at most
+sigma_m is calibrated for `MEAN_SHARE` of epsilon. Budgets compose as mu^2, so 5 % of epsilon is about 0.5 % of mu^2.
+The rule for `auto` uses public facts only: the mean is released if its noise, sqrt(D) sigma_m / N, is at most
 `LARGEST_NOISE` of the length of a row.
 
-Without line 2 the run has the default number of steps for rows that are not centred. The steps then share the same rest
-of the budget: for every value of m they are as private as the others, so the two compose. The mean is one Gaussian
-release in the ledger, and line 2 a map of single rows. `dpsgd-f` releases the same mean.
+If rows stay as they are, the number of steps is the default for rows that are not centred. The noise of these steps is
+calibrated for the same remaining budget, so the run costs the same for every value of m. The mean is one Gaussian
+release in the ledger. Line 2 maps each row by itself. `dpsgd-f` releases the same mean.
 """
 
 from __future__ import annotations

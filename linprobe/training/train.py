@@ -45,7 +45,7 @@ from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import PrivateRecords, claimed, run_folder_of_group
 from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books, refuse_protected_test_rows
 from linprobe.training.checkpoint import Keeping, run_identity
-from linprobe.training.execute import Runtime, Trained, execute
+from linprobe.training.execute import Runtime, Trained, choose_backend, execute
 from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, make_settings, plan_run, warnings_of
 
 RANDOM_WEIGHTS = "random"
@@ -305,7 +305,10 @@ def train_on(
     runtime.check(plan.settings.options, samples_people=plan.samples_people)
     book = checked_rows(ready, plan, dataset, ready.warnings(plan, dataset), progress, rank=group.rank)
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
-    identity = run_identity(settings, dataset, precision=request.precision, device=request.device)
+    arithmetic = choose_backend(request.device).arithmetic
+    identity = run_identity(
+        settings, dataset, precision=request.precision, device=request.device, arithmetic=arithmetic
+    )
     keep: Keeping | None = None
     try:
         with (

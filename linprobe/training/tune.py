@@ -1,12 +1,12 @@
-"""`linprobe tune`: one run whose settings were chosen on private rows, with the choice paid for.
+"""`linprobe tune`: train with settings chosen on private rows; the budget pays for the choice.
 
 Two mechanisms, which may be combined:
 
     shrink    one run; noisy counts of correct predictions on private rows choose c in W_1 + c (W - W_1)
     grid      a secret number of runs with settings drawn at random; the one with the best noisy count is kept
 
-The first is an ordinary run with one more release. The second is private selection. Only the chosen run leaves: the
-other runs and their number are neither written nor shown, files carry the time of the end, and there is no progress.
+The first is an ordinary run with one more release. The second is private selection. Only the chosen run is written: the
+other runs and their number are neither stored nor shown, files have the time of the end, and no progress is shown.
 `Tuning` has the values of options as text; `Selection` states what the choice costs.
 """
 

@@ -103,7 +103,7 @@ def test_too_little_noise_exits_4_after_the_result(cli: Cli, monkeypatch: pytest
         (["--method", "dp-sgd", "--eps", "3", "--sampling-rate", "2"], 2, ["sampling-rate is 2"]),
         (["--method", "noisy-gd", "--eps", "3", "--steps", "0"], 2, ["steps is 0"]),
         (["--method", "noisy-gd", "--eps", "3", "--runs", "11"], 2, ["runs is 11", "12 to 10000"]),
-        (["--method", "dp-sgd", "--eps", "3", "--device", "cuda"], 2, ["on a GPU: noisy-gd"]),
+        (["--method", "dpsgd-f", "--eps", "3", "--device", "cuda"], 2, ["on a GPU: noisy-gd"]),
         (["--method", "noisy-gd", "--eps", "3", "--delta", "0.1"], 4, ["below 1/N"]),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from linprobe.accounting.ledger import Ledger
 from linprobe.api.estimators import (
     DPSGD,
     DPSGDF,
@@ -23,17 +25,21 @@ from linprobe.api.estimators import (
 )
 from linprobe.data.blocks import ArraySource, narrowed, normalise_rows
 from linprobe.data.rows import FAR, ArrayRows
-from linprobe.errors import UsageError
+from linprobe.errors import DivergedError, UsageError
+from linprobe.gradients import clipped_sum as clipped_sum_module
 from linprobe.gradients import gpu as device_module
 from linprobe.gradients.backend import ClippedBlock, products
+from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.gpu import DeviceBlock, DeviceProducts, DeviceRows, GpuBackend, Kernel
+from linprobe.gradients.loss import Origin
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.mechanisms import gpu_noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.gpu_noise import DeviceNoise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import Run, Schedule
-from linprobe.methods._base import Iterates, project_to_ball
+from linprobe.methods._base import Iterates, Keeper, project_to_ball
+from linprobe.parallel.array_api import on_host
 from linprobe.training.execute import Runtime
 from tests.mechanisms.test_gpu_noise import Watch
 
@@ -46,10 +52,36 @@ X = (CENTRES[Y] + 2 * G.normal(size=(N, D))).astype(np.float32)
 PUBLIC, PRIVATE = ArraySource(X[:60], Y[:60]), ArraySource(X[60:], Y[60:])
 
 
+class OnHost(torch.Tensor):
+    """What `cpu` gives: NumPy takes it."""
+
+    def __array__(self, *args: object) -> np.ndarray:
+        return self.as_subclass(torch.Tensor).numpy()
+
+
 @pytest.fixture
 def torch_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's CPU device in place of a GPU."""
+    """Torch's CPU device in place of a GPU. As there, NumPy takes no tensor that was not copied to the host."""
+
+    def refuse(self: torch.Tensor, *args: object) -> None:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    monkeypatch.setattr(torch.Tensor, "__array__", refuse)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: self.as_subclass(OnHost))
     monkeypatch.setattr(device_module, "check_device", lambda name: CPU)
+
+
+def stand_in(x, weights, y, norms, joined, total, bound, shift) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the kernel computes, by torch."""
+    r = torch.softmax(x.float() @ weights.T, 1)
+    r[torch.arange(len(y)), y] -= 1
+    r_norms = r.norm(dim=1)
+    factors = (bound / (norms.float() * r_norms)).clip(None, 1)
+    r = r * (factors if joined is None else factors * joined)[:, None]
+    for start in range(0, len(x), SUM_ROWS):
+        here = slice(start, start + SUM_ROWS)
+        total += (r[here].T @ x[here, : total.shape[1]].float()).double() + shift - shift
+    return r_norms, factors
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
@@ -88,6 +120,23 @@ def test_a_device_trains_what_the_host_trains(kind, options, precision, torch_cp
     assert there.privacy_["epsilon_if_seed_were_secret"] == host.privacy_["epsilon_if_seed_were_secret"]
     for before, after in zip(host.history_, there.history_, strict=True):
         assert before == pytest.approx(after, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (AdaMix, {"subspace": "features", "subspace_dim": 3}),
+        (AdaMix, {"subspace": "gradient", "subspace_dim": 9, "per_record": False}),
+        (DPSGD, {"sampling_rate": 0.2}),
+        (MirrorDescent, {"sampling_rate": 1.0}),
+        (PPGD, {"intercept": 0.0}),
+    ],
+)
+def test_a_device_with_the_kernel_trains_what_the_host_trains(kind, options, torch_cpu, monkeypatch) -> None:
+    calls = []
+    monkeypatch.setattr(Kernel, "of", lambda *shape: lambda *given: calls.append(1) or stand_in(*given))
+    test_a_device_trains_what_the_host_trains(kind, options, "bfloat16", None)
+    assert len(calls) >= 12
 
 
 @pytest.mark.parametrize(
@@ -131,13 +180,80 @@ def test_products_are_those_of_the_host(b, monkeypatch) -> None:
     np.testing.assert_allclose(found.total.numpy(), expected.total, atol=1e-3)
 
 
-def test_weights_that_grew_too_large_meet_no_record_on_a_device() -> None:
-    rows = DeviceRows(ArrayRows(X, Y), CPU)
+@pytest.mark.parametrize(("origin", "limit"), [(None, "ROUNDED_ROWS"), (1e4, "WIDE_ROWS")])
+def test_no_float64_sum_of_more_rows_is_rounded_as_a_whole(origin, limit, monkeypatch) -> None:
+    m, n = device_module.ROUNDED_ROWS // SUM_ROWS, clipped_sum_module.WIDE_ROWS
+    assert max(m * (m + 3) * SUM_ROWS, n * (n + 3)) * 2.0**-53 <= 2.0**-27  # lemma 2 of docs/proofs/clipped-sum.md
+    added, add = list[int](), ExactSum.add
+    monkeypatch.setattr(ExactSum, "add", lambda self, term: (added.append(len(term)), add(self, term)))
+    monkeypatch.setattr(device_module if origin is None else clipped_sum_module, limit, 512)
+    rows, weights = ArrayRows(X, Y), G.normal(size=(D, C))
+    how = {} if origin is None else {"geometry": Origin(np.full((D, C), origin))}
+    there = DeviceRows(rows, CPU)
+    found = clipped_sum(there, torch.from_numpy(weights), 0.5, backend=GpuBackend(CPU), **how)
+    assert added == [C] * (N // 512 + (2 if origin is None else 1))
+    expected = clipped_sum(rows, weights, 0.5, **how).value
+    np.testing.assert_allclose(found.value.numpy(), expected, atol=1e-6 * np.abs(expected).max())
+
+
+def run_on_device(n_steps: int, keeper: Keeper | None = None) -> Run:
     mechanism = GaussianMechanism(DeviceNoise(NoiseSource(1), CPU), lambda event: None)
-    run = Run(Schedule(1, 3.0, 1.0), mechanism, lambda: None, backend=GpuBackend(CPU))
+    return Run(Schedule(n_steps, 3.0, 1.0), mechanism, lambda: None, keeper=keeper, backend=GpuBackend(CPU))
+
+
+def test_weights_that_grew_too_large_meet_no_record_on_a_device() -> None:
+    rows, run = DeviceRows(ArrayRows(X, Y), CPU), run_on_device(1)
     for bad in (1e31, np.inf, np.nan):
         found = run.gradient(rows, torch.full((D, C), bad, dtype=torch.float64), 0.5)
         assert torch.isfinite(found).all()
+        with pytest.raises(DivergedError):
+            run.gradient(rows, np.full((D, C), bad), 0.5)
+
+
+class Kept:
+    """Keeps the state after the last step, as a checkpoint does."""
+
+    def __init__(self, state: dict | None = None) -> None:
+        self.state = state
+
+    def restored(self) -> dict | None:
+        return self.state
+
+    def offer(self, state: dict) -> None:
+        self.state = {
+            name: np.array(json.dumps(value)) if name == "history" else on_host(value).copy()
+            for name, value in state.items()
+        }
+
+    def withdraw(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("put", [np.asarray, torch.from_numpy], ids=["host", "device"])
+def test_a_resumed_run_adds_to_its_losses_wherever_its_weights_are(put, torch_cpu) -> None:
+    rows, kept = DeviceRows(ArrayRows(X, Y), CPU), Kept()
+
+    def squared_mu(run: Run) -> np.ndarray:
+        iterates = Iterates(put(np.zeros((D, C))), 2, "last")
+        for _ in run.steps(iterates):
+            iterates.move(iterates.weights - run.gradient(rows, iterates.weights, 0.5))
+        return on_host(run.mechanism.contributed.squared_mu)
+
+    first = squared_mu(run_on_device(1, kept))
+    resumed = squared_mu(run_on_device(2, Kept(kept.state)))
+    assert np.array_equal(resumed, squared_mu(run_on_device(2)))
+    assert (resumed > first).all()
+
+
+def test_rows_beyond_the_memory_are_refused_before_a_release(torch_cpu) -> None:
+    ledger, probe = Ledger(), FullyPrivate(epsilon=2.0, classes=range(C), condition="mean")
+    with pytest.raises(UsageError, match="do not fit into this machine's memory"):
+        probe.fit_sources(PRIVATE, runtime=Runtime(device="cuda", streamed=True), ledger=ledger)
+    assert not ledger.events
+
+
+def test_what_computes_is_torch_on_this_kind_of_device() -> None:
+    assert GpuBackend(CPU).arithmetic == f"torch {torch.__version__} on cpu"
 
 
 def steps(rows: DeviceRows, per_record: bool) -> None:

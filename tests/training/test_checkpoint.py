@@ -25,6 +25,7 @@ from linprobe.cli import run
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, LinprobeError, PrivacyError, Silent, UsageError
+from linprobe.gradients import backend
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
@@ -575,7 +576,7 @@ def test_a_checkpoint_of_another_kernel_or_vector_width_is_refused(
     stopped_run: TrainRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same noise must not meet a sum with other bits."""
-    monkeypatch.setattr(checkpoint, "arithmetic_name", lambda: "kernel 12ab, vectors of 3 floats")
+    monkeypatch.setattr(backend, "arithmetic_name", lambda: "kernel 12ab, vectors of 3 floats")
     with pytest.raises(UsageError, match=r"has arithmetic .* and this one 'kernel 12ab, vectors of 3 floats'"):
         train_run(stopped_run, Silent())
 

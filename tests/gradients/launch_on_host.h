@@ -25,7 +25,13 @@ extern "C" void launch(const Arguments *arguments, int n_blocks) {
             makecontext(&contexts[me], (void (*)())run_thread, 1, me);
         }
         for (int left = THREADS; left;)
-            for (int me = 0; me < THREADS; me++)
-                if (!ended[me]) threadIdx.x = me, swapcontext(&scheduler, &contexts[me]), left -= ended[me];
+            for (int first = 0; first < THREADS; first += 32)
+                for (bool runs = true; runs;) {
+                    runs = false;
+                    for (int me = first; me < first + 32; me++) {
+                        if (!ended[me]) threadIdx.x = me, swapcontext(&scheduler, &contexts[me]), left -= ended[me];
+                        runs |= !ended[me] && !waits[me];
+                    }
+                }
     }
 }

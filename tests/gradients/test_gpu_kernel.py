@@ -1,4 +1,4 @@
-"""The kernel for GPUs, run on the host: its threads take turns and wait for each other as those of a GPU do."""
+"""The kernel for GPUs, run on the host: its warps take turns, and wait for each other as those of a GPU do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 from linprobe.gradients.gpu import shape_of, source
 
 HERE, COMPILER = Path(__file__).parent, shutil.which("g++")
-BOUND, SHIFT = longest_left(0.5, 2.0**-9), 1.5 * 2.0**12
+BOUND, SHIFT = longest_left(0.5, 2.0**-9), 1.5 * 2.0**20  # a grid that rounds most sums
 N = 140  # a run of 128 rows, and a part of a second
 Given = tuple[Any, ...]
 
@@ -92,6 +92,8 @@ def test_it_clips_and_sums_what_float64_does(n_features, n_classes, kind, tmp_pa
         np.testing.assert_allclose(factors, expected, rtol=1e-5)
         summed = (r * (expected * (1 if mask is None else mask))[:, None]).T @ x
         np.testing.assert_allclose(total, summed, atol=2e-5)
+        assert np.array_equal(total, total + SHIFT - SHIFT)
+        assert np.array_equal(run(stored(x, kind), w, y, norms, mask, n_blocks=1)[0], total)
 
 
 def test_a_record_moves_the_sum_by_the_clip_norm_at_most_and_no_other_bit(tmp_path) -> None:

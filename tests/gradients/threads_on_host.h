@@ -1,4 +1,4 @@
-/* What the GPU's kernel needs to run on the host: the threads of a block take turns, and wait where a GPU's would. */
+/* What the GPU's kernel needs to run on the host: a warp runs as far as it can before the next one does. */
 
 #include <algorithm>
 #include <cmath>
@@ -31,7 +31,7 @@ static inline void begin_copy(char *to, const char *from, int bytes) { memset(to
 static inline void end_copies() {}
 
 static ucontext_t scheduler, contexts[THREADS];
-static bool ended[THREADS];
+static bool ended[THREADS], waits[THREADS];
 struct Barrier { int arrived, passed; };
 static Barrier block_barrier, warp_barriers[THREADS / 32];
 static float lanes[THREADS];
@@ -42,7 +42,12 @@ static void wait_at(Barrier &barrier, int threads) {
     while (barrier.passed == passed) swapcontext(&contexts[me], &scheduler), threadIdx.x = me;
 }
 
-static void __syncthreads() { wait_at(block_barrier, THREADS); }
+static void __syncthreads() {
+    int me = threadIdx.x;
+    waits[me] = true;
+    wait_at(block_barrier, THREADS);
+    waits[me] = false;
+}
 
 static float __shfl_xor_sync(unsigned, float value, int other) {
     int me = threadIdx.x;

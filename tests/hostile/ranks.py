@@ -25,7 +25,7 @@ from tests.hostile.crashes import EXTRACT, SECONDS_TO_END, alive, done, make_inp
 from tests.processes import ended, free_port, start_copy
 
 CONNECTION = timedelta(seconds=30)  # in place of five minutes
-LONGEST = CONNECTION.total_seconds() + SECONDS_TO_END
+LONGEST = CONNECTION.total_seconds() + 2 * SECONDS_TO_END  # a start, the connection, an end
 TRAIN = ("train", "../many.h5", "--eps", "3", "--steps", "4", "--out", "o", "--method")
 COMMANDS = {
     "train, all rows": (*TRAIN, "noisy-gd"),

@@ -25,7 +25,7 @@ from linprobe.api.estimators import (
 )
 from linprobe.data.blocks import ArraySource, narrowed, normalise_rows
 from linprobe.data.rows import FAR, ArrayRows
-from linprobe.errors import DivergedError, UsageError
+from linprobe.errors import DivergedError, ParameterError, UsageError
 from linprobe.gradients import clipped_sum as clipped_sum_module
 from linprobe.gradients import gpu as device_module
 from linprobe.gradients.backend import ClippedBlock, products
@@ -37,7 +37,7 @@ from linprobe.mechanisms import gpu_noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.gpu_noise import DeviceNoise
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.methods import Run, Schedule
+from linprobe.methods import METHODS, Run, Schedule
 from linprobe.methods._base import Iterates, Keeper, project_to_ball
 from linprobe.parallel.array_api import on_host
 from linprobe.training.execute import Runtime
@@ -250,6 +250,12 @@ def test_rows_beyond_the_memory_are_refused_before_a_release(torch_cpu) -> None:
     with pytest.raises(UsageError, match="do not fit into this machine's memory"):
         probe.fit_sources(PRIVATE, runtime=Runtime(device="cuda", streamed=True), ledger=ledger)
     assert not ledger.events
+
+
+def test_a_missing_gpu_is_refused_before_a_charge(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ParameterError, match="torch finds no GPU here"):
+        Runtime(device="cuda").check(METHODS["noisy-gd"].make_options({}))
 
 
 def test_what_computes_is_torch_on_this_kind_of_device() -> None:

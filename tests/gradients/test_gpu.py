@@ -312,8 +312,10 @@ def test_samples_of_people_are_refused_on_a_device(torch_cpu) -> None:
 SHAPES = [(10, 2048), (10, 2049), (1, 7), (3, 385), (24, 513), (12, 2049), (5, 33)]
 
 
-@pytest.mark.parametrize("kind", range(3))
-@pytest.mark.parametrize(("n_classes", "n_features"), SHAPES)
+EVERY_KIND = [pytest.param(*shape, kind, marks=pytest.mark.nightly) for shape in SHAPES for kind in range(3)]
+
+
+@pytest.mark.parametrize(("n_classes", "n_features", "kind"), [(10, 2049, 0), (3, 385, 1), (5, 33, 2), *EVERY_KIND])
 def test_the_kernel_compiles_for_all_gpus_without_one(n_classes, n_features, kind) -> None:
     utils = pytest.importorskip("torch.cuda._utils")
     if not hasattr(utils, "_nvrtc_compile") or torch.version.cuda is None:

@@ -11,12 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
 
 from linprobe.errors import LinprobeError
-from linprobe.mechanisms.noise import DEEP, UNSURE, WORDS_PER_BLOCK, NoiseSource, grid_step, normals
+from linprobe.mechanisms.noise import DEEP, UNSURE, WORDS_PER_BLOCK, NoiseSource, grid_step, normals, stream
 
 CHUNK_BLOCKS = 1 << 18
 HOST_BLOCKS = 1 << 14  # fewer blocks come from the host
@@ -37,7 +35,7 @@ class Stream:
 
     def __init__(self, key: bytes, draw: int, device: torch.device) -> None:
         state = CONSTANTS + key + bytes(4) + draw.to_bytes(12, "little")
-        self.device, self._key, self._nonce = device, key, draw.to_bytes(12, "little")
+        self.device, self._key, self._draw = device, key, draw
         # fill_ passes values as kernel arguments; a copy from the host would synchronise
         self._initial = torch.empty((4, 4, 1), dtype=torch.int32, device=device)
         for index in range(16):
@@ -86,8 +84,8 @@ class Stream:
 
     def _blocks_of_host(self, first: int, last: int) -> Tensor:
         """The same words, from OpenSSL."""
-        cipher = Cipher(ChaCha20(self._key, first.to_bytes(4, "little") + self._nonce), mode=None)
-        words = torch.frombuffer(bytearray(cipher.encryptor().update(bytes(64 * (last - first)))), dtype=torch.int64)
+        content = bytearray(stream(self._key, first, self._draw, 64 * (last - first)))
+        words = torch.frombuffer(content, dtype=torch.int64)
         words = words.pin_memory() if self.device.type == "cuda" else words  # so that the copy does not synchronise
         return words.to(self.device, non_blocking=True)
 

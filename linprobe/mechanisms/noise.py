@@ -216,18 +216,19 @@ class NoiseSource:
 
     def words(self, draw: int, n: int, start: int = 0) -> NDArray[np.uint64]:
         """Words `start` to `start + n` of the stream of a draw."""
-        return np.frombuffer(self._stream(start // WORDS_PER_BLOCK, draw, 8 * n), dtype="<u8")
+        return np.frombuffer(stream(self.key, start // WORDS_PER_BLOCK, draw, 8 * n), dtype="<u8")
 
     def further_bits(self, draw: int, index: int) -> int:
         """`EXTRA_BITS` bits that belong to number `index` of a draw and to no other number."""
         nonce = EXTENSION | (index >> 32) << 64 | draw
-        return int.from_bytes(self._stream(index % 2**32, nonce, EXTRA_BITS // 8), "big")
+        return int.from_bytes(stream(self.key, index % 2**32, nonce, EXTRA_BITS // 8), "big")
 
-    def _stream(self, block: int, nonce: int, n_bytes: int) -> bytes:
-        """`n_bytes` bytes of the stream of `nonce`, from 64-byte block `block`."""
-        # the cipher takes a 4-byte block counter, then the nonce
-        place = block.to_bytes(4, "little") + nonce.to_bytes(12, "little")
-        return Cipher(ChaCha20(self.key, place), mode=None).encryptor().update(bytes(n_bytes))
+
+def stream(key: bytes, block: int, nonce: int, n_bytes: int) -> bytes:
+    """`n_bytes` bytes of the ChaCha20 stream of a key and a nonce, from 64-byte block `block`."""
+    # the cipher takes a 4-byte block counter, then the nonce
+    place = block.to_bytes(4, "little") + nonce.to_bytes(12, "little")
+    return Cipher(ChaCha20(key, place), mode=None).encryptor().update(bytes(n_bytes))
 
 
 def _check_arithmetic(half_unit: float = 2.0**-53, least: float = 2.0**-1074) -> None:

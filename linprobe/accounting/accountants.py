@@ -552,10 +552,11 @@ def _renyi_epsilon(kinds: Kinds, delta: float) -> float:
 @lru_cache(maxsize=1024)
 def renyi_divergences(releases: tuple[Releases, ...]) -> tuple[float, ...]:
     """Renyi divergences of all `releases` together at `FILTER_ORDERS`, nats, by dp-accounting."""
-    if any(release.noise_multiplier < NEGLIGIBLE_NOISE for release in releases):
+    kinds = _kinds(releases)
+    if _unresolved(kinds):
         return (math.inf,) * len(FILTER_ORDERS)
     with _quiet():
-        accountant = _composed_by(_renyi_accountant(FILTER_ORDERS), _kinds(releases))
+        accountant = _composed_by(_renyi_accountant(FILTER_ORDERS), kinds)
     if accountant is None:
         return (math.inf,) * len(FILTER_ORDERS)
     return tuple(float(divergence) * (1 + RENYI_RELATIVE) for divergence in accountant._rdp)

@@ -225,10 +225,7 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
     """
     from rich.table import Table
 
-    console, shown = (
-        _console(),
-        [tuple(cell if cell.isprintable() else printable(cell) for cell in row) for row in rows],
-    )
+    console, shown = _console(), [tuple(map(printable, row)) for row in rows]
     grid = Table(title=title, show_header=any(header), title_justify="left")
     columns = list(zip(header, *shown, strict=True))
     width = sum(max(map(len, column)) + BESIDE for column in columns) + 1

@@ -213,7 +213,7 @@ def residuals_of(
     The loss is cross-entropy in nats, or half the squared residuals; on a GPU it is a tensor of shape (). `weights`
     (b,) multiply losses and residuals.
     """
-    xp, value = np if isinstance(scores, np.ndarray) else namespace(scores), 0.0
+    xp, value = namespace(scores), 0.0
     own = None if y.ndim == 2 else _own_class(y)
     if with_loss and (loss == "sigmoid" or (loss == "softmax" and weights is not None)):
         losses = _losses(scores, y, loss)
@@ -367,16 +367,15 @@ def minimise(
     shape, threads = start.shape, backend.n_threads(rows, start)
     few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
     kept = list(rows.blocks()) if few else None
-    there, back = (np.asarray, np.asarray) if backend is HOST else (backend.put, on_host)
 
     def objective(flat: Reals) -> tuple[float, Reals]:
         weights = flat.reshape(shape)
         check_weights(weights)
-        work = partial(_of_block, narrow=there(weights.astype(np.float32)), loss=loss)
+        work = partial(_of_block, narrow=backend.put(weights.astype(np.float32)), loss=loss)
         value, total = 0.0, np.zeros(shape[::-1])
         for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if kept is None else map(work, kept):
             value += float(part)
-            total += back(gradient)
+            total += on_host(gradient)
         offset = weights - reference
         return value + weight_decay / 2 * float((offset**2).sum()), (total.T + weight_decay * offset).ravel()
 

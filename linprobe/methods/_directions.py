@@ -79,12 +79,13 @@ class OrthonormalSubspace:
 
     def coordinates(self, matrix: Array) -> Array:
         """U^T `matrix` (n_features, m): the rows of `matrix` on the axes, then its products with the directions."""
-        return _on_top(matrix[: self._n_axes], _product(beside(matrix, self._directions).T, matrix[self._n_axes :]))
+        off_axes = _product(beside(matrix, self._directions).T, matrix[self._n_axes :])
+        return namespace(matrix).concatenate([matrix[: self._n_axes], off_axes])
 
     def embed(self, coordinates: Array) -> Array:
         """U `coordinates`, shape (n_features, m)."""
-        directions = beside(coordinates, self._directions)
-        return _on_top(coordinates[: self._n_axes], _product(directions, coordinates[self._n_axes :]))
+        off_axes = _product(beside(coordinates, self._directions), coordinates[self._n_axes :])
+        return namespace(coordinates).concatenate([coordinates[: self._n_axes], off_axes])
 
     def energy(self, matrix: Weights) -> float:
         """Fraction of the squared norm of `matrix` (n_features, m) inside the subspace; 1 for a zero matrix."""
@@ -123,12 +124,6 @@ class OrthonormalSubspace:
         small = squares < block.norms**2 / 4
         squares[small] = row_norms(on_axes[small]) ** 2
         return np.asarray(squares)
-
-
-def _on_top(upper: Array, lower: Array) -> Array:
-    return (
-        namespace(upper).concat([upper, lower]) if not isinstance(upper, np.ndarray) else np.concatenate([upper, lower])
-    )
 
 
 def _product(a: Array, b: Array) -> Array:

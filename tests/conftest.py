@@ -38,6 +38,7 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs import guarantee
 from linprobe.runs.manifest import Manifest
 from linprobe.training import plan as plan_settings
+from tests import made_once  # noqa: F401 (before there are workers, for its folder is theirs too)
 
 # the second run and each of some hundred processes would compile the package and its tests again
 sys.dont_write_bytecode = False

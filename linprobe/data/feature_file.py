@@ -79,9 +79,9 @@ def find(file: h5py.File, path: Path, name: str) -> Any:
     """
     found: Any = file
     for part in name.split("/"):
-        if not isinstance(found, h5py.Group) or part not in found.id:
+        if not isinstance(found, h5py.Group) or not found.id.links.exists(part.encode()):
             return None
-        if not isinstance(found.get(part, getlink=True), h5py.HardLink):
+        if found.id.links.get_info(part.encode()).type != h5py.h5l.TYPE_HARD:
             raise DataError(f"{path}: {name} is a link; allowed: data in the file itself; copy it in")
         found = found[part]
     return found
@@ -149,9 +149,11 @@ def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, lon
 
     Raises DataError: an array, another type, text that is not UTF-8, or more than `longest` characters.
     """
-    if name not in attributes:
+    try:
+        stored = attributes.get_id(name)
+    except KeyError:
         return ""
-    if attributes.get_id(name).shape != ():
+    if stored.shape != ():
         raise DataError(f"{path}: {name} is no single text; make the file again")
     value = attributes[name]
     text = value.decode("utf-8") if isinstance(value, bytes) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,25 @@ def interrupted_at_the_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
         move(self, *given, **more)
 
     monkeypatch.setattr(Iterates, "move", breaks)
+
+
+@pytest.fixture
+def pictures() -> None:
+    """For a test that looks at the picture of a comparison."""
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparisons draw nothing: a picture takes longer than the runs of a test. tests/reporting draws them."""
+
+    def drawn(path: Path, summaries: Iterable[Any], *_: Any, **__: Any) -> Path | None:
+        if all(one.epsilon is None for one in summaries):
+            return None
+        path.touch()
+        return path
+
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr("linprobe.evaluation.compare.accuracy_against_epsilon", drawn)
 
 
 @pytest.fixture(scope="session")

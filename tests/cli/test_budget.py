@@ -148,8 +148,7 @@ def test_compare_stops_at_the_cap(cli: Cli, refused: Cli, features_file: Path) -
 
 def test_compare_charges_every_run(cli: Cli, features_file: Path) -> None:
     words = ["compare", features_file, "--methods", "noisy-gd:steps=3", "--eps", "2", "--seeds", "3", "--jobs", "2"]
-    with mock.patch("linprobe.evaluation.compare.accuracy_against_epsilon", return_value=None):
-        compared = result_of(cli(*words, "--no-baselines", "--out", "compared", "--json"))
+    compared = result_of(cli(*words, "--no-baselines", "--out", "compared", "--json"))
     found = spent(cli, features_file)
     assert found["runs"] == 3
     assert found["epsilon"] == pytest.approx(compared["composed"]["epsilon"], rel=1e-9)

@@ -30,13 +30,6 @@ PNG = b"\x89PNG"
 QUICK = ["--methods", "noisy-gd:steps=3", "--eps", "3", "--jobs", "1"]
 
 
-@pytest.fixture(autouse=True)
-def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures have no pixels, which take most of the time of a small comparison; one test draws them."""
-    if request.function is not test_compare_makes_every_run_and_tabulates_them:
-        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, stream, **how: stream.write(PNG))
-
-
 def rows_of(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
@@ -70,6 +63,7 @@ def test_a_comparison_that_is_stopped_says_what_is_kept(
     assert ("finished runs are kept" in outcome.stderr) == (tmp_path / "cmp").exists() == bool(finished)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_compare_makes_every_run_and_tabulates_them(cli: Cli, features_file: Path, tmp_path: Path) -> None:
     words = ["--methods", "adamix:steps=3,noisy-gd:steps=3", "--eps", "1,3", "--seeds", "2", "--public-shots", "1,2"]
     outcome = cli("compare", features_file, *words, "--jobs", "1", "--out", "cmp")

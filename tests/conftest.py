@@ -38,6 +38,7 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs import guarantee
 from linprobe.runs.manifest import Manifest
 from linprobe.training import plan as plan_settings
+from tests.made_once import made_once
 
 # the second run and each of some hundred processes would compile the package and its tests again
 sys.dont_write_bytecode = False
@@ -76,8 +77,7 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 plan_settings.calibrate = remembered(plan_settings.calibrate)
 available_memory.available = functools.cache(available_memory.available)
-SHARED_BOOKS = Path(os.environ["XDG_STATE_HOME"]) / "linprobe"
-atexit.register(shutil.rmtree, SHARED_BOOKS.parent, ignore_errors=True)
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 CLASS_NAMES = ("ant", "bee", "cat", "dog")
 N_FEATURES = 10
@@ -238,23 +238,20 @@ def write_unlabelled(path: Path, n_rows: int = 200, *, width: int = N_FEATURES, 
     return path
 
 
-@pytest.fixture
-def shared_books(own_books: Path) -> None:
-    """The books of runs that several tests share, for a test that charges one of them."""
-    shutil.copytree(SHARED_BOOKS, own_books)
-
-
 @pytest.fixture(scope="session")
-def features_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def features_file() -> Path:
     """400 train, 120 test and 12 public rows of four separable classes, with text weights. Do not change it."""
-    return write_features(tmp_path_factory.mktemp("features") / "whole.h5")
+    return made_once("features", lambda folder: write_features(folder / "whole.h5")) / "whole.h5"
 
 
 @pytest.fixture(scope="session")
-def private_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def private_file() -> Path:
     """The same train and test rows without public rows and without text weights. Do not change it."""
-    folder = tmp_path_factory.mktemp("features")
-    return write_features(folder / "private.h5", groups=("train", "test"), text=False)
+
+    def write(folder: Path) -> None:
+        write_features(folder / "private.h5", groups=("train", "test"), text=False)
+
+    return made_once("private features", write) / "private.h5"
 
 
 @pytest.fixture
@@ -331,22 +328,37 @@ def refused() -> Callable[..., None]:
     return check_refused
 
 
+def trained_once(name: str, features: Path, *words: str) -> Path:
+    """The folder of a run that is trained once, with budget books of its own. Do not change it."""
+
+    def train(folder: Path) -> None:
+        stdout, stderr = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+            with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+                status = run(["train", str(features), *words, "--out", str(folder / "run")])
+        if status:
+            raise RuntimeError(f"training a shared run failed with {status}: {stderr.getvalue()}")
+
+    return made_once(name, train) / "run"
+
+
+def copied(trained: Path, out: Path, books: Path) -> Path:
+    """A copy of a run of `trained_once`, which a test may damage or charge, with its books."""
+    shutil.copytree(trained.parent / "state" / "linprobe", books)
+    return Path(shutil.copytree(trained, out))
+
+
 @pytest.fixture(scope="session")
-def trained_run(tmp_path_factory: pytest.TempPathFactory, features_file: Path) -> Path:
+def trained_run(features_file: Path) -> Path:
     """A run folder of `train --method noisy-gd --eps 3` on the small file. Do not change it."""
-    out = tmp_path_factory.mktemp("trained") / "run"
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-        status = run(["train", str(features_file), "--method", "noisy-gd", "--eps", "3", "--out", str(out)])
-    if status:
-        raise RuntimeError(f"training the shared run failed with {status}: {stderr.getvalue()}")
-    return out
+    return trained_once("trained", features_file, "--method", "noisy-gd", "--eps", "3")
 
 
 @pytest.fixture
-def run_copy(trained_run: Path, tmp_path: Path, shared_books: None) -> Path:
+def run_copy(trained_run: Path, tmp_path: Path, own_books: Path) -> Path:
     """A copy of the trained run that a test may damage."""
-    return Path(shutil.copytree(trained_run, tmp_path / "copied_run"))
+    return copied(trained_run, tmp_path / "copied_run", own_books)
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def expected_failed_checks(estimator: LinearProbe) -> dict[str, str]:
 
 
 # one method of each kind: on all rows, with public rows, on samples, in one step, without private rows
-WHOLE = ("noisy-gd", "adamix", "dp-sgd", "dp-ls", "zero-shot")
+WHOLE = ("noisy-gd", "adamix", "zero-shot")  # without, with and with text weights instead of public rows
 OF_FITS = {  # what depends on the body of a method; all else is inherited from `LinearProbe`
     "check_class_weight_classifiers",
     "check_classifiers_train",
@@ -588,7 +588,7 @@ def test_noise_of_a_large_epsilon_leaves_scikit_learns_solution() -> None:
     y = g.integers(0, n_classes, n_rows)
     x = normalise_rows(g.normal(size=(n_classes, 6))[y] + g.normal(size=(n_rows, 6)))
     plain = {"init": "zero", "reference": "zero", "weight_decay": 1.0, "output": "last", "intercept": 0.0}
-    plain |= {"condition": "none", "per_record": False, "clip_norm": 1.5, "n_steps": 400, "learning_rate": 5e-4}
+    plain |= {"condition": "none", "per_record": False, "clip_norm": 1.5, "n_steps": 200, "learning_rate": 1e-3}
     theirs = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-8, max_iter=2000).fit(x, y)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # of a second fit on the same rows

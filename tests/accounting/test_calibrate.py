@@ -19,6 +19,7 @@ from linprobe.accounting.calibrate import (
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import epsilon_of, largest_mu
 from linprobe.errors import ParameterError, PrivacyError, UsageError
+from tests.conftest import mostly_nightly
 
 RANDOM = np.random.default_rng(20)
 TARGETS = [
@@ -77,10 +78,17 @@ def test_sigma_for_one_release_is_the_published_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "delta", "rate", "steps"),
-    [(3, 1e-5, 0.04, 1500), (40, 1e-5, 0.5, 100)],
+    ("accountant", "epsilon", "delta", "rate", "steps"),
+    mostly_nightly(
+        [
+            ("rdp", 3, 1e-5, 0.04, 1500),
+            ("pld", 40, 1e-5, 0.5, 100),
+            ("rdp", 40, 1e-5, 0.5, 100),
+            ("pld", 3, 1e-5, 0.04, 1500),
+        ],
+        lambda case: (case[0] == "pld") == (case[1] == 40),
+    ),
 )
-@pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_sampled_noise_never_overspends_by_any_count_and_wastes_at_most_a_thousandth(
     accountant: str, epsilon: float, delta: float, rate: float, steps: int
 ) -> None:
@@ -94,7 +102,10 @@ def test_sampled_noise_never_overspends_by_any_count_and_wastes_at_most_a_thousa
 
 
 @pytest.mark.parametrize(
-    ("accountant", "rate", "sigma"), [("pld", 0.01, 1.4), ("pld", 0.3, 9.0), ("rdp", 0.1, 4.0), ("rdp", 0.02, 0.7)]
+    ("accountant", "rate", "sigma"),
+    mostly_nightly(
+        [("pld", 0.3, 9.0), ("pld", 0.01, 1.4), ("rdp", 0.1, 4.0), ("rdp", 0.02, 0.7)], lambda case: case[1] >= 0.1
+    ),
 )
 def test_sampled_steps_never_overspend_and_one_more_would(accountant: str, rate: float, sigma: float) -> None:
     budget = calibrate(

@@ -21,8 +21,8 @@ MU, DELTA = st.floats(-8, 3).map(lambda power: 10**power), st.floats(-300, -0.01
 
 
 def exact_delta(epsilon: float, mu: float) -> arb:
-    """The formula at 2,000 bits; the integral over Phi instead of the error function."""
-    with ctx.workprec(2000):
+    """The formula at 1,200 bits; the integral over Phi instead of the error function."""
+    with ctx.workprec(1200):
         first, second = (sign * arb(mu) / 2 - arb(epsilon) / arb(mu) for sign in (1, -1))
         # Phi(x) = Gamma(1/2, x^2 / 2) / (2 sqrt(pi)) below 0, and its complement above
         tails = [(x**2 / 2).gamma_upper(arb(1) / 2) / arb.pi().sqrt() / 2 for x in (first, second)]

@@ -27,6 +27,7 @@ from linprobe.accounting.selection import (
     selection_limit,
 )
 from linprobe.errors import ParameterError, PrivacyError
+from tests.conftest import mostly_nightly
 
 Array = Any
 DELTA = 1e-5
@@ -98,7 +99,7 @@ def test_selection_is_the_stated_formula_and_costs_more_than_its_run() -> None:
     assert total > epsilon_of(mu, DELTA)
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.15])
+@pytest.mark.parametrize("rate", mostly_nightly([1.0, 0.15], (1.0).__eq__))
 def test_judges_agree_and_the_renyi_bound_is_looser(rate: float) -> None:
     event = event_of(20.0 * rate, rate=rate)
     total, check = selection_epsilon(event, DELTA, PLD), selection_cross_check(event, DELTA)

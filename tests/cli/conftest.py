@@ -10,7 +10,8 @@ import pytest
 from linprobe.methods._base import Iterates
 from tests.extraction.conftest import images, offline
 from tests.hostile.case import own_books
-from tests.hostile.kinds import write_runs
+from tests.hostile.kinds import runs_in, write_runs
+from tests.made_once import made_once
 
 __all__ = ["images", "offline"]
 
@@ -30,8 +31,11 @@ def interrupted_at_the_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def kinds() -> dict[str, Path]:
     """A run of each kind, beside the feature files and books of all. Do not change them."""
-    folder = tmp_path_factory.mktemp("kinds")
-    with own_books(folder / "state"):  # its private test rows are public test rows of other shared runs
-        return write_runs(folder)
+
+    def train(folder: Path) -> None:
+        with own_books(folder / "state"):  # its private test rows are public test rows of other shared runs
+            write_runs(folder)
+
+    return runs_in(made_once("kinds", train))

@@ -377,7 +377,7 @@ def test_runs_of_two_processes_share_the_first_book_and_its_key(
     token_hex = secrets.token_hex
 
     def slowly(length: int) -> str:
-        time.sleep(0.2)  # so that all are here at once
+        time.sleep(0.05)  # so that all are here at once
         return token_hex(length)
 
     monkeypatch.setattr(secrets, "token_hex", slowly)
@@ -396,7 +396,7 @@ def test_runs_at_the_same_time_keep_the_cap_without_locks(
 
     def check(*given: Any, **more: Any) -> None:
         refuse_above(*given, **more)
-        time.sleep(0.5)  # so that all are here at once
+        time.sleep(0.2)  # so that all are here at once
 
     monkeypatch.setattr("linprobe.training.charge.refuse_above", check)
     words = ["train", features_file, *FEW, "--eps", "1", "--cap", "2"]  # three runs cost 1.84, four 2.17

@@ -235,7 +235,10 @@ LOSSES: dict[str, Callable[[Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_lost_and_old_keys_are_refused(cli: Cli, refused: Cli, own_books: Path, tmp_path: Path, loss: str) -> None:
+def test_lost_and_old_keys_are_refused(
+    cli: Cli, refused: Cli, own_books: Path, tmp_path: Path, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("linprobe.accounting.row_keys.PAUSE", 0.0)  # no other process writes them meanwhile
     path = with_private_test_rows(cli, tmp_path)
     kept = {one: one.read_bytes() for one in own_books.iterdir()}
     keys = read_keys(keys_file(path))

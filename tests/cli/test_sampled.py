@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import io
@@ -18,43 +17,33 @@ import pytest
 from linprobe.accounting.accountants import PLD, RENYI
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
-from linprobe.cli import run
 from linprobe.data.blocks import normalise_rows
 from linprobe.data.feature_file import FeatureFile
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 from tests.cli.test_verify import _edit_manifest
+from tests.conftest import copied, trained_once
 
 # Renyi accounting calibrates in a tenth of the time of the default
 QUICK = ["--accountant", "rdp", "--steps", "40", "--q", "0.3"]
 SAMPLED = ["--method", "dp-sgd", "--eps", "3", *QUICK]
 
 
-def _train(out: Path, *words: object) -> Path:
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-        status = run(["train", *map(str, words), "--out", str(out)])
-    assert status == 0, stderr.getvalue()
-    return out
-
-
 @pytest.fixture(scope="session")
-def sampled_run(tmp_path_factory: pytest.TempPathFactory, features_file: Path) -> Path:
+def sampled_run(features_file: Path) -> Path:
     """A run of dp-sgd under the default accountant. Do not change it."""
-    out = tmp_path_factory.mktemp("sampled") / "run"
-    return _train(out, features_file, "--method", "dp-sgd", "--eps", "3")
+    return trained_once("sampled", features_file, "--method", "dp-sgd", "--eps", "3")
 
 
 @pytest.fixture
-def sampled_copy(sampled_run: Path, tmp_path: Path, shared_books: None) -> Path:
+def sampled_copy(sampled_run: Path, tmp_path: Path, own_books: Path) -> Path:
     """A copy that a test may damage."""
-    return Path(shutil.copytree(sampled_run, tmp_path / "copied_run"))
+    return copied(sampled_run, tmp_path / "copied_run", own_books)
 
 
 @pytest.fixture(scope="session")
-def cheap_run(tmp_path_factory: pytest.TempPathFactory, features_file: Path) -> Path:
+def cheap_run(features_file: Path) -> Path:
     """A full-batch run of epsilon 0.5 whose rows are not centred. Do not change it."""
-    out = tmp_path_factory.mktemp("cheap") / "run"
-    return _train(out, features_file, "--method", "noisy-gd", "--eps", "0.5", "--centre", "none")
+    return trained_once("cheap", features_file, "--method", "noisy-gd", "--eps", "0.5", "--centre", "none")
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
@@ -195,10 +184,9 @@ def test_a_run_that_follows_no_record_verifies_and_says_how_to_get_a_report(
 
 
 @pytest.fixture(scope="session")
-def voting_run(tmp_path_factory: pytest.TempPathFactory, features_file: Path) -> Path:
+def voting_run(features_file: Path) -> Path:
     """A run of five voters. Do not change it."""
-    out = tmp_path_factory.mktemp("votes") / "run"
-    return _train(out, features_file, *SAMPLED, "--output", "vote", "--ensemble", "5")
+    return trained_once("votes", features_file, *SAMPLED, "--output", "vote", "--ensemble", "5")
 
 
 def _count(x: Any, weights: Any, bias: Any) -> Any:
@@ -303,9 +291,9 @@ def test_a_first_run_without_releases_costs_nothing(cli: Cli, features_file: Pat
 
 
 def test_a_published_histogram_is_inherited_too(
-    cli: Cli, features_file: Path, cheap_run: Path, shared_books: None
+    cli: Cli, features_file: Path, cheap_run: Path, own_books: Path
 ) -> None:
-    shutil.copytree(cheap_run, "first")
+    copied(cheap_run, Path("first"), own_books)
     assert cli("pdp-report", "first", "--publish-epsilon", "0.5").status == 0
     command = ["--method", "noisy-gd", "--centre", "none", "--eps", "3", "--init", "first.published-1"]
     assert cli("train", features_file, *command, "--out", "second").status == 0

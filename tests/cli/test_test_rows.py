@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.cli.test_owners import write_owned
-from tests.conftest import write_features
+from tests.conftest import mostly_nightly, write_features
 
 Refused = Callable[..., None]
 EQUAL = "test rows equal training rows"
@@ -81,8 +81,13 @@ def shared(path: Path) -> None:
         file["test/owner"][:] = names
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"info"}))
-@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize(
+    ("command", "private"),
+    mostly_nightly(
+        [(command, private) for command in sorted(COMMANDS.keys() - {"info"}) for private in (False, True)],
+        lambda case: case[0] == "train" or not case[1],
+    ),
+)
 def test_rows_on_both_sides_are_refused(cli: Cli, refused: Refused, good: Path, command: str, private: bool) -> None:
     copied(good)
     with h5py.File(good, "r+") as file:

@@ -1,4 +1,4 @@
-"""A `linprobe` for pages with many commands: each runs in a copy of a process that has imported everything."""
+"""A `linprobe` for pages with many commands: each runs in a copy of a copy of this process."""
 
 from __future__ import annotations
 
@@ -8,41 +8,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-SERVER = """
-import gc, os, socket, sys
-import linprobe.api.estimators, linprobe.training.train, linprobe.evaluation.compare, linprobe.reporting.plots
-import dp_accounting.pld
 from linprobe.cli import run
-gc.freeze()
-listening = socket.socket(socket.AF_UNIX)
-listening.bind(sys.argv[1])
-listening.listen()
-print("ready", flush=True)
-while True:
-    client, _ = listening.accept()
-    if os.fork():
-        client.close()
-        continue
-    if os.fork():
-        os._exit(0)
-    words, descriptors, _, _ = socket.recv_fds(client, 1 << 16, 3)
-    for number, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
-    folder, *arguments = words.decode().split("\\0")
-    os.chdir(folder)
-    try:
-        status = run(arguments)
-    except SystemExit as ended:
-        status = ended.code or 0
-    sys.stdout.flush()
-    client.sendall(bytes([status]))
-    os._exit(0)
-"""
+from tests.processes import start_copy
+
+SLOW_IMPORTS = (
+    *("linprobe.api.estimators", "linprobe.training.train", "linprobe.evaluation.compare", "linprobe.reporting.plots"),
+    *("linprobe.extraction.run", "dp_accounting.pld"),
+)
 CLIENT = """#!{python} -SE
 import os, socket, sys
 server = socket.socket(socket.AF_UNIX)
@@ -50,6 +27,35 @@ server.connect({address!r})
 socket.send_fds(server, ["\\0".join([os.getcwd(), *sys.argv[1:]]).encode()], [0, 1, 2])
 sys.exit(server.recv(1)[0])
 """
+
+
+def serve(listening: socket.socket) -> int:
+    """Run each command that a client sends in a copy of this process, and send its exit status back."""
+    os.setsid()
+    for name in SLOW_IMPORTS:
+        import_module(name)
+    while True:
+        client, _ = listening.accept()
+        if os.fork():
+            client.close()
+            continue
+        if os.fork():
+            os._exit(0)
+        words, descriptors, _, _ = socket.recv_fds(client, 1 << 16, 3)
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+        folder, *arguments = words.decode().split("\0")
+        os.chdir(folder)
+        try:
+            status = run(arguments)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        client.sendall(bytes([status]))
+        os._exit(0)
 
 
 @pytest.fixture(scope="session")
@@ -64,16 +70,15 @@ def path_with_linprobe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     client = folder / "linprobe"
     client.write_text(CLIENT.format(python=sys.executable, address=address))
     client.chmod(0o755)
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, address], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen()
+        server = start_copy(lambda: serve(listening))
     try:
-        assert server.stdout is not None
-        assert server.stdout.readline() == "ready\n"
         yield f"{folder}{os.pathsep}{scripts}{os.pathsep}{os.environ['PATH']}"
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
+        os.killpg(server, signal.SIGKILL)
+        os.waitpid(server, 0)
 
 
 @pytest.fixture

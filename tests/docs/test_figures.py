@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import mostly_nightly
 from tests.docs.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,10 @@ def test_a_page_names_what_draws_its_figures(page: Path) -> None:
     assert not names or "docs/draw_figures.py" in text
 
 
-@pytest.mark.parametrize(("data", "shots"), [("digits", 2), ("rare", 0), ("fashion-scattering", 0)])
+@pytest.mark.parametrize(
+    ("data", "shots"),
+    mostly_nightly([("rare", 0), ("digits", 2), ("fashion-scattering", 0)], lambda case: case[0] == "rare"),
+)
 def test_curves_are_means_and_deviations_of_the_results(
     data: str, shots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

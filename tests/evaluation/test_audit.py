@@ -267,7 +267,7 @@ def test_wrong_norms_of_streamed_rows_are_caught(monkeypatch: pytest.MonkeyPatch
         return replace(block, norms=block.norms / 8)
 
     monkeypatch.setattr(StreamedRows, "_block", short)
-    result = audited("noisy-gd", 3.0)
+    result = audited("noisy-gd", 3.0, runs=36)
     assert caught(result["tests"], 3.0) == {"streamed, observed", "streamed, unobserved"}
 
 

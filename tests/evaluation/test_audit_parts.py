@@ -90,7 +90,7 @@ def test_hessians_left_out_of_the_clip_are_caught(monkeypatch: pytest.MonkeyPatc
     )
     newton_sum = dp_newton.newton_sum
     monkeypatch.setattr(dp_newton, "newton_sum", lambda x, w, tau, s, **how: newton_sum(x, w, tau, 30 * s, **how))
-    assert caught(small("dp-newton")["tests"], 3.0) == PATHS
+    assert caught(small("dp-newton", runs=18)["tests"], 3.0) == PATHS
 
 
 def test_counts_pass_and_each_has_its_claim() -> None:

@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import _utils
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from linprobe.data.feature_file import FeatureFile
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
@@ -26,6 +28,7 @@ from linprobe.extraction import partial
 from linprobe.extraction.partial import locked
 from linprobe.extraction.run import Network
 from linprobe.extraction.sources.folders import FolderMembers
+from tests.conftest import mostly_nightly
 from tests.extraction.samples import (
     CLASSES,
     SMALL,
@@ -250,8 +253,13 @@ OTHER_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", OTHER_SETTINGS)
-@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize(
+    ("case", "finished"),
+    mostly_nightly(
+        [(case, finished) for case in OTHER_SETTINGS for finished in (False, True)],
+        lambda pair: pair[1] == list(OTHER_SETTINGS).index(pair[0]) % 2,
+    ),
+)
 def test_other_settings_are_refused_until_told_to_start_again(
     images: Path, tmp_path: Path, case: str, finished: bool
 ) -> None:
@@ -487,6 +495,8 @@ def test_a_worker_that_dies_is_one_line(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     here = os.getpid()
+    monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.1)  # torch looks after its workers every 5 seconds
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.1,))
 
     def die() -> None:
         if os.getpid() != here:

@@ -23,7 +23,7 @@ from linprobe.extraction.extract import extract
 from linprobe.extraction.images import VIEWS, ImageTransform
 from linprobe.extraction.request import ExtractRequest
 from linprobe.gradients.clipped_sum import clipped_sum
-from tests.conftest import Outcome
+from tests.conftest import Outcome, mostly_nightly
 from tests.extraction.samples import SMALL, TINY_CLIP, Notes, contents, ids_of, labels_of, photo, rows_of, run_extract
 
 Cli = Callable[..., Outcome]
@@ -233,7 +233,8 @@ def saved(model: Any, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "extra", [{}, {"reg_tokens": 2}, {"class_token": True, "global_pool": "avg", "fc_norm": False}]
+    "extra",
+    mostly_nightly([{}, {"reg_tokens": 2}, {"class_token": True, "global_pool": "avg", "fc_norm": False}], len),
 )
 def test_last4_avg_is_the_input_of_dinov2s_linear_probe(images: Path, tmp_path: Path, extra: dict[str, Any]) -> None:
     torch.manual_seed(3)

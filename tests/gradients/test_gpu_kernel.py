@@ -14,6 +14,7 @@ import pytest
 
 from linprobe.data.rows import FAR
 from linprobe.mechanisms.gaussian import longest_left
+from tests.made_once import made_once
 
 pytest.importorskip("torch")
 
@@ -39,15 +40,27 @@ class Arguments(ctypes.Structure):
 Launch = Callable[..., tuple[Any, Any, Any]]
 
 
-def built(folder: Path, n_features: int, n_classes: int, kind: int) -> tuple[Launch, int]:
+def built(n_features: int, n_classes: int, kind: int) -> tuple[Launch, int]:
     """A function that runs the kernel, and the width of its rows."""
     shape = shape_of(n_features, n_classes)
     defined, kernel = source(shape, kind).split("/*", 1)
     parts = [defined, f'#include "{HERE}/threads_on_host.h"\n/*', kernel, f'#include "{HERE}/launch_on_host.h"\n']
-    code, library = folder / "kernel.cpp", folder / "kernel.so"
-    code.write_text("".join(parts), encoding="utf-8")
-    command = [COMPILER, "-O1", "-std=c++17", "-ffp-contract=off", "-w", "-shared", "-fPIC", code, "-o", library]
-    subprocess.run(command, check=True)
+
+    def compile_it(folder: Path) -> None:
+        code = folder / "kernel.cpp"
+        code.write_text("".join(parts), encoding="utf-8")
+        flags = [
+            "-O1",
+            "-std=c++17",
+            "-ffp-contract=off",
+            "-w",
+            "-shared",
+            "-fPIC",
+            "-U_FORTIFY_SOURCE",
+        ]  # jumps between stacks
+        subprocess.run([COMPILER, *flags, code, "-o", folder / "kernel.so"], check=True)
+
+    library = made_once(f"kernel for {n_features} features, {n_classes} classes, kind {kind}", compile_it) / "kernel.so"
     launch = ctypes.CDLL(str(library)).launch
 
     def run(x: Any, w: Any, y: Any, norms: Any, joined: Any = None, n_blocks: int = 2) -> tuple[Any, Any, Any]:
@@ -76,8 +89,8 @@ def stored(x: Any, kind: int) -> Any:
 
 
 @pytest.mark.parametrize(("n_features", "n_classes", "kind"), [(65, 10, 0), (513, 24, 1), (40, 1, 0)])
-def test_it_clips_and_sums_what_float64_does(n_features, n_classes, kind, tmp_path) -> None:
-    run, width = built(tmp_path, n_features, n_classes, kind)
+def test_it_clips_and_sums_what_float64_does(n_features, n_classes, kind) -> None:
+    run, width = built(n_features, n_classes, kind)
     x, w, y, norms = rows_of(width, n_features, n_classes, kind)
     joined = np.random.default_rng(1).random(N) < 0.7
     r = np.exp(x.astype(float) @ w.T.astype(float))
@@ -96,8 +109,8 @@ def test_it_clips_and_sums_what_float64_does(n_features, n_classes, kind, tmp_pa
         assert np.array_equal(run(stored(x, kind), w, y, norms, mask, n_blocks=1)[0], total)
 
 
-def test_a_record_moves_the_sum_by_the_clip_norm_at_most_and_no_other_bit(tmp_path) -> None:
-    run, width = built(tmp_path, 65, 10, 0)
+def test_a_record_moves_the_sum_by_the_clip_norm_at_most_and_no_other_bit() -> None:
+    run, width = built(65, 10, 0)
     x, w, y, norms = rows_of(width, 65, 10, 0)
     w = 20 * w
     whole, _, factors = run(x, w, y, norms)

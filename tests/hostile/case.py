@@ -197,9 +197,11 @@ def own_books(folder: Path) -> Iterator[None]:
             os.environ["XDG_STATE_HOME"] = before
 
 
-def preload() -> None:
-    """Import what the commands import: a forked child starts at once, and no case is charged for an import."""
-    import linprobe.api.estimators
+def preload(*, images: bool = True) -> None:
+    """Import what the commands import: a forked child starts at once, and no case is charged for an import.
+
+    Without `images` all but what `extract` and the estimators import, which takes seconds.
+    """
     import linprobe.cli
     import linprobe.evaluation.attack
     import linprobe.evaluation.audit
@@ -209,9 +211,12 @@ def preload() -> None:
     import linprobe.evaluation.predict
     import linprobe.evaluation.refine
     import linprobe.evaluation.release
-    import linprobe.extraction.extract
-    import linprobe.extraction.run
     import linprobe.reporting.page
     import linprobe.runs.verify
     import linprobe.training.dry_run
-    import linprobe.training.tune  # noqa: F401
+    import linprobe.training.tune
+
+    if images:
+        import linprobe.api.estimators
+        import linprobe.extraction.extract
+        import linprobe.extraction.run  # noqa: F401

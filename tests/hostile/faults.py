@@ -248,15 +248,15 @@ def main() -> int:
             return subprocess.run(
                 [sys.executable, "-m", "tests.hostile.faults", *sys.argv[1:]], env=environment, check=False
             ).returncode
-        preload()
+        chosen = {title: words for title, words in {**COMMANDS, IN_A_WORKER: COMPARE}.items() if given.only in title}
+        preload(images=any(words[0] == "extract" for words in chosen.values()))
         inputs = Path(name) / "inputs"
         inputs.mkdir()
         if ended(start_copy(lambda: make_inputs(inputs))):
             return 1
         total, draw = Counter[str](), random.Random(given.seed)
-        for title, words in {**COMMANDS, IN_A_WORKER: COMPARE}.items():
-            if given.only in title:
-                total += play(title, words, inputs, given.every, draw)
+        for title, words in chosen.items():
+            total += play(title, words, inputs, given.every, draw)
     print(
         f"{'total':<24}"
         + "".join(f" {word} {total[word]:>4}" for word in ("calls", "tried", "refused", "killed", "failed"))

@@ -65,6 +65,11 @@ def write_rows(
     return path
 
 
+def runs_in(folder: Path, kinds: Iterable[str] = tuple(WORDS)) -> dict[str, Path]:
+    """The run folders that `write_runs` makes, by kind."""
+    return {kind: folder / ("plain.published-1" if kind == "histogram" else kind.replace(" ", "-")) for kind in kinds}
+
+
 def write_runs(folder: Path, kinds: Iterable[str] = tuple(WORDS)) -> dict[str, Path]:
     """Train a run of each of the kinds in `folder`, which also gets their feature files; run folders by kind."""
     from linprobe.cli import run
@@ -77,11 +82,10 @@ def write_runs(folder: Path, kinds: Iterable[str] = tuple(WORDS)) -> dict[str, P
     key = Ed25519PrivateKey.generate()
     (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     (folder / "key.pem").chmod(0o600)
-    made = {}
-    for kind in kinds:
+    made = runs_in(folder, kinds)
+    for kind in made:
         command, source, *words = WORDS[kind]
         words = [str(folder / word) if word in ("plain", "key.pem", "unlabelled.h5") else word for word in words]
-        made[kind] = folder / ("plain.published-1" if kind == "histogram" else kind.replace(" ", "-"))
         words += [] if kind == "histogram" else ["--out", str(made[kind])]
         words += ["--unit", "record"] if command in ("train", "tune") and "--unit" not in words else []
         with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.redirect_stdout(io.StringIO()):

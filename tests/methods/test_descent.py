@@ -14,6 +14,7 @@ from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule, adadps, dope_sgd
 from linprobe.methods._base import Iterates
 from linprobe.methods._descent import Descent, DescentOptions
+from tests.conftest import mostly_nightly
 from tests.methods.test_contract import C, D, problem
 
 STEPS, SIGMA, RATE, SEED = 8, 3.0, 0.3, 11
@@ -118,7 +119,7 @@ def test_dp_sgd_on_all_rows_without_momentum_is_noisy_gd(output) -> None:
     assert_same_course(sampled, train("noisy-gd", problem(), rate=1.0, **options), atol=1e-12)
 
 
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("name", mostly_nightly(SAMPLED, ("dp-sgd", "dpsgd-f").__contains__))
 def test_learning_rate_means_the_same_at_every_sampling_rate(name) -> None:
     # without noise, the mean over many samples of a step is the step on all rows
     data = problem()

@@ -78,7 +78,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, connection: float) -> None:
 
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_process_that_no_other_one_joins_ends(monkeypatch: pytest.MonkeyPatch, rank: str) -> None:
-    _environment(monkeypatch, 1)
+    _environment(monkeypatch, 0.2)
     monkeypatch.setenv("RANK", rank)
 
     def member() -> int:

@@ -24,15 +24,11 @@ from tests.replay.test_replay import (
     on_neighbours,
     on_path,
     similar,
+    takes_people,
     words_of,
 )
 
 HUGE, MANY, LAST = PEOPLE
-
-
-def takes_people(case: tuple[str, str]) -> bool:
-    """Whether a case of rows is allowed for people."""
-    return METHODS[case[0]].spends and "--variant theory" not in case[1]
 
 
 def people_words(case: tuple[str, str]) -> list[str]:
@@ -44,7 +40,10 @@ def people_words(case: tuple[str, str]) -> list[str]:
 
 
 PEOPLE_CASES = [case for case in (*CASES, COUNTS) if takes_people(case)]
-WHOLE = [*DEFAULTS, COUNTS]  # the others add options that rows are played with; by day, every second one
+WHOLE = [
+    *DEFAULTS,
+    COUNTS,
+]  # the others add options that rows are played with; by day, every second one, and the rest with records
 PARTS = [("dp-sgd", "--no-per-record"), ("fully-private", MEAN), COUNTS, UNCENTRED]
 
 
@@ -62,7 +61,7 @@ def replay(datasets: Any, case: tuple[str, str], neighbours: Collection[str] = (
 
 def kept(place: int, case: tuple[str, str]) -> Collection[str]:
     """The neighbours that a case is played on by day."""
-    return PEOPLE if case in WHOLE else [(HUGE, LAST)[place // 2 % 2]] if place % 2 else []
+    return PEOPLE if case in WHOLE else [(HUGE, LAST)[place // 2 % 2]] if CASES.index(case) % 2 else []
 
 
 @on_neighbours(PEOPLE_CASES, list(PEOPLE), kept)

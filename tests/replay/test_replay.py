@@ -106,6 +106,11 @@ WHOLE = [*DEFAULTS, *PARTS, *WEIGHED]  # the others add one option or two, and t
 Case = tuple[str, str]
 
 
+def takes_people(case: Case) -> bool:
+    """Whether a case of rows is allowed for people."""
+    return METHODS[case[0]].spends and "--variant theory" not in case[1]
+
+
 def on_neighbours(
     cases: Iterable[Case], neighbours: Sequence[str], kept: Callable[[int, Case], Collection[str]]
 ) -> pytest.MarkDecorator:
@@ -151,7 +156,14 @@ def replay(
     return base
 
 
-@on_neighbours(CASES, list(NEIGHBOURS), lambda place, case: NEIGHBOURS if case in WHOLE else [MOST[place % 2]])
+def by_day(place: int, case: Case) -> Collection[str]:
+    """The neighbours of a case by day. Of those with one option more, every second one is played with people."""
+    if case in WHOLE:
+        return NEIGHBOURS
+    return [] if takes_people(case) and CASES.index(case) % 2 else [MOST[place // 2 % 2]]
+
+
+@on_neighbours(CASES, list(NEIGHBOURS), by_day)
 def test_a_neighbour_publishes_the_same_bits(case, neighbours, datasets) -> None:
     replay(datasets, case, neighbours)
 

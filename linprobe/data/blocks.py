@@ -521,18 +521,19 @@ class Preprocessing:
             bias = bias - np.einsum("d,...dc->...c", self.centre, folded)
         return folded.astype(np.float32), (bias + offset).astype(np.float32)
 
-    def unfold(self, weights: Floats, bias: Floats) -> Reals:
+    def unfold(self, weights: Floats, bias: Floats | float = 0.0) -> Reals:
         """Inverse of `fold` for one set of weights.
 
         Raises UsageError: a bias that this training space cannot express.
         """
-        wide, offset = weights.astype(np.float64), bias.astype(np.float64) - float(np.mean(bias))
-        if self.intercept:
-            return np.concatenate([wide, offset[None] / self.intercept])
+        wide = weights.astype(np.float64)
+        offset = np.zeros(wide.shape[1]) + bias - float(np.mean(bias))
         if self.centre is not None:
             offset = offset + self.centre @ wide
             offset -= offset.mean()
             wide = wide * self.centred_norm
+        if self.intercept:
+            return np.concatenate([wide, offset[None] / self.intercept])
         if np.abs(offset).max() > BIAS_TOLERANCE * max(1.0, float(np.abs(wide).max())):
             raise UsageError(
                 f"the first model has a bias of up to {np.abs(offset).max():.3g}, which these rows cannot express; "

@@ -16,6 +16,7 @@ from typing import Any
 
 from linprobe.errors import UsageError
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Schedule
+from linprobe.methods._descent import text_scale as text_scale
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import declared, nearest
 

@@ -192,7 +192,7 @@ class Problem:
         private: rows protected under zero-out of one record, or of one person, which then counts as a row; None if
             the method reads none.
         public: labelled public rows, or None.
-        text_weights: unit-norm class encodings, shape (n_features, n_classes), or None.
+        text_weights: scaled class encodings in training space, shape (n_features, n_classes), or None.
         run_weights: weights of an earlier run, shape (n_features, n_classes), or None.
         centred: whether the mean of the rows was subtracted, so that no direction holds most of their length.
         several_labels: whether each row has a 0 or 1 for every class, (n_rows, n_classes), in place of one class.
@@ -517,11 +517,10 @@ def initial_weights(
     *,
     init: Init,
     weight_decay: float,
-    text_scale: float,
     loss: Loss = "softmax",
     backend: Backend = HOST,
 ) -> Weights:
-    """W_1, shape (n_features, n_classes): zeros, the public optimum, scaled text weights, or weights of an earlier run.
+    """W_1, shape (n_features, n_classes): zeros, the public optimum, text weights, or weights of an earlier run.
 
     `auto` is `public` if there are public rows, else `text` if there are text weights, else `zero`.
 
@@ -536,7 +535,7 @@ def initial_weights(
     elif init == "text":
         if problem.text_weights is None:
             raise UsageError("init is 'text', but the feature file has no text/weights; allowed here: zero, public")
-        weights = text_scale * problem.text_weights.astype(np.float64)
+        weights = problem.text_weights
     elif init == "run":
         if problem.run_weights is None:
             raise UsageError("init is 'run', but there are no weights of a run; allowed here: auto, zero, public, text")
@@ -548,7 +547,7 @@ def initial_weights(
 def starting_point(
     problem: Problem, options: Any, *, loss: Loss = "softmax", backend: Backend = HOST
 ) -> tuple[Weights, Weights]:
-    """W_1 and W_ref, both (n_features, n_classes), by the options `init`, `weight_decay`, `text_scale` and `reference`.
+    """W_1 and W_ref, both (n_features, n_classes), by the options `init`, `weight_decay` and `reference`.
 
     W_ref is the point that weight decay pulls towards: W_1 (`init`) or zeros (`zero`). Errors as of `initial_weights`.
     """
@@ -556,7 +555,6 @@ def starting_point(
         problem,
         init=options.init,
         weight_decay=options.weight_decay,
-        text_scale=options.text_scale,
         loss=loss,
         backend=backend,
     )

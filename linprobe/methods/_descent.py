@@ -24,6 +24,15 @@ spread over d directions; noise is 1 / g. The ratio of the two, with a factor th
 
 `docs/decisions/0022-score-noise.md` derives and measures it.
 
+Text weights are unit vectors of classes, scaled by beta. A unit row in a random direction has scores of which the std
+over classes is beta r / sqrt(D), r the rms distance of the unit vectors from their mean. The scale is
+
+    beta = 0.8 sqrt(D) / r * min(1, 15 / g)
+
+and at most 100, the scale with which CLIP was trained. A start with larger scores is wrong about some rows by more than
+private rows can correct; the more these say, the less the start has to. `docs/decisions/0042-text-weights.md` measures
+it.
+
 Centred rows spread far more in some directions than in most, and steps overshoot there. So if classes have many rows
 and T is less than `CENTRED_STEPS`, full-batch descent has momentum, with which T steps are as stable as `CENTRED_STEPS`
 without. Its steps grow from the first to the last (`Pace`, `docs/decisions/0025-private-mean.md`).
@@ -54,6 +63,7 @@ COLD_RATIO, LARGEST_COLD = 300.0, 4.0  # of damped descent from zero
 CENTRED_RATIO, LARGEST_CENTRED = 1000.0, 2.0  # the same around a mean
 START_FACTOR = 1.5
 UNKNOWN_START = 100.0  # k d of a start that is not from public rows
+TEXT_SPREAD, TRAINED_TEXT_SCALE = 0.8, 100.0
 STRONGEST_START = 1024.0  # largest k d, as public rows may be from another distribution
 SPREAD_ROWS = 1000
 
@@ -82,6 +92,21 @@ def start_strength(problem: Problem) -> float:
     if public is not None and public.n_rows > 1:
         strength = min(public.n_rows / problem.n_classes * spread(public), STRONGEST_START)
     return START_FACTOR * math.sqrt(strength)
+
+
+def text_scale(encodings: Weights, mu: float | None, n_rows: int) -> float:
+    """beta: the default scale of unit-norm text weights (n_features, n_classes).
+
+    Args:
+        mu: signal over noise of the steps; None without training. n_rows: number of private rows.
+    """
+    if mu is None:
+        return TRAINED_TEXT_SCALE
+    n_features, n_classes = encodings.shape
+    distance = float(np.linalg.norm(encodings - encodings.mean(axis=1, keepdims=True))) / math.sqrt(n_classes)
+    strength = START_FACTOR * math.sqrt(UNKNOWN_START)
+    spread: float = TEXT_SPREAD * math.sqrt(n_features) * strength / max(strength, mu * n_rows / n_classes)
+    return spread / max(distance, spread / TRAINED_TEXT_SCALE)
 
 
 def private_weight(problem: Problem, schedule: Schedule) -> float:

@@ -110,9 +110,7 @@ def translated_start(problem: Problem, options: DescentOptions, shift: Weights, 
     if problem.public is not None and options.init in ("auto", "public"):
         public = problem.public.translated(shift, column)
         moved = replace(problem, n_features=public.n_features, public=public)
-        return initial_weights(
-            moved, init="public", weight_decay=options.weight_decay, text_scale=1, loss=problem.loss(options.loss)
-        )
+        return initial_weights(moved, init="public", weight_decay=options.weight_decay, loss=problem.loss(options.loss))
     start, _ = starting_point(problem, options, loss=problem.loss(options.loss))
     return np.concatenate([start, (shift @ start)[None] / column])
 

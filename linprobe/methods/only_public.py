@@ -15,9 +15,7 @@ from linprobe.options import OnlyPublicOptions
 
 def fit(problem: Problem, options: OnlyPublicOptions, run: Run) -> Fitted:
     """Train on public rows; weights (n_features, n_classes)."""
-    return Fitted(
-        initial_weights(problem, init="public", weight_decay=options.weight_decay, text_scale=1.0, loss=problem.loss())
-    )
+    return Fitted(initial_weights(problem, init="public", weight_decay=options.weight_decay, loss=problem.loss()))
 
 
 METHOD = Method(

@@ -15,7 +15,7 @@ from linprobe.options import ZeroShotOptions
 
 def fit(problem: Problem, options: ZeroShotOptions, run: Run) -> Fitted:
     """Weights (n_features, n_classes) from the text encodings."""
-    return Fitted(initial_weights(problem, init="text", weight_decay=1.0, text_scale=options.text_scale))
+    return Fitted(initial_weights(problem, init="text", weight_decay=1.0))
 
 
 METHOD = Method(

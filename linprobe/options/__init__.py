@@ -23,12 +23,11 @@ MAX_SIGMA = 1e9
 MAX_STEPS = 1_000_000
 DEFAULT_DELTA = 1e-5
 DEFAULT_STEPS = 50
-CENTRED_STEPS = 400  # around a private mean; around a public one, or from text weights, if classes have many rows
+CENTRED_STEPS = 400  # around a private mean; around a public one, if classes have many rows
 MANY_ROWS = 1000
 ENOUGH_ROWS = 250  # rows per class from which 50 plain steps around a public mean overshoot
 LARGE_STEP = 5e8  # multiply-adds: rows x features x classes
 LARGE_STEP_WITH_MOMENTUM = 1e8
-MANY_ROWS_FROM_TEXT = 150
 SAMPLED_STEPS = 200
 NEWTON_STEPS = 8
 SAMPLING_RATE = 0.15
@@ -211,7 +210,7 @@ class Noise:
     n_steps: int | None = option(
         None,
         "Number of steps; the noise follows.",
-        unset=f"{DEFAULT_STEPS}, or {CENTRED_STEPS} for centred rows or text weights where classes have many rows; "
+        unset=f"{DEFAULT_STEPS}, or {CENTRED_STEPS} for centred rows where classes have many rows; "
         f"{SAMPLED_STEPS} with Poisson sampling; {NEWTON_STEPS} dp-newton",
         asked="steps",
         group="Privacy",
@@ -302,7 +301,13 @@ class WeightDecay:
 class TextScale:
     """beta, the scale of text weights."""
 
-    text_scale: float = option(100.0, "Scale of text weights.", above=0, most=1e6)
+    text_scale: float | None = option(
+        None,
+        "Scale of text weights.",
+        above=0,
+        most=1e6,
+        unset="100 for zero-shot; otherwise smaller where scores would spread widely, or private rows say more",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

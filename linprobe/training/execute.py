@@ -277,7 +277,7 @@ def _problem(
         dataset.n_classes,
         private=None if rows is None else backend.place(rows),
         public=None if public is None else beside.place(public),
-        text_weights=plan.text_weights,
+        text_weights=None if plan.text_weights is None else preprocessing.unfold(plan.text_weights),
         run_weights=plan.first_weights,
         centred=preprocessing.centre is not None,
         several_labels=dataset.several_labels,

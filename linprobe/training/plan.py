@@ -44,7 +44,7 @@ from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.score_histogram import AUROC_SHARE, TEST_AUROC
-from linprobe.methods import METHODS, PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, Schedule, paper_options
+from linprobe.methods import METHODS, PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, Schedule, paper_options, text_scale
 from linprobe.methods.class_counts import CLASS_COUNTS, gives_log_odds
 from linprobe.methods.private_mean import MEAN
 from linprobe.methods.similar_rows import SIMILAR_ROWS
@@ -56,7 +56,6 @@ from linprobe.options import (
     LARGE_STEP,
     LARGE_STEP_WITH_MOMENTUM,
     MANY_ROWS,
-    MANY_ROWS_FROM_TEXT,
     OWNER,
     RECORD,
     VOTE,
@@ -381,7 +380,7 @@ class Plan:
         preprocessing: the map to the training space, before a private mean.
         budget: every release with its cost; None for a method that spends nothing.
         first: the run with the initial weights, or None. first_weights: these weights in training space.
-        text_weights: unit-norm class encodings in training space, (n_features, n_classes), or None.
+        text_weights: scaled class encodings for raw rows, (n_features, n_classes), or None.
         centre_unlabelled: whether the mean of unlabelled rows of the same kind takes the place of a private mean that
             the budget does not buy.
         n_units, unit: what is protected. n_public: number of public rows that are not protected.
@@ -478,21 +477,21 @@ def plan_run(settings: Settings, dataset: Dataset) -> Plan:
     preprocessing = _preprocessing(settings, dataset)
     first = _first_model(settings, dataset)
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
-    from_text = _from_text(settings, dataset)
-    known, wanted = _known(settings, dataset, from_text), settings.condition
+    known, wanted = _known(settings, dataset), settings.condition
     settings = settled(settings, dataset.n_units, dataset.private.n_features, known=known)
     free = dataset.unlabelled is not None and known is None and (wanted, settings.condition) == ("auto", "none")
+    budget = settings.budget(
+        dataset.n_units,
+        () if first is None else first.releases,
+        many_rows=_many_rows(settings, dataset, centred=preprocessing.centre is not None),
+    )
     return Plan(
         settings,
         preprocessing,
-        settings.budget(
-            dataset.n_units,
-            () if first is None else first.releases,
-            many_rows=_many_rows(settings, dataset, centred=preprocessing.centre is not None, from_text=from_text),
-        ),
+        budget,
         first,
         first_weights,
-        _unit_text_weights(dataset, preprocessing),
+        _text_weights(settings, dataset, budget),
         dataset.n_units,
         dataset.unit,
         0 if dataset.free_public is None else dataset.free_public.n_rows,
@@ -545,16 +544,16 @@ def plan_facts(budget: Budget) -> dict[str, Any]:
     }
 
 
-def _known(settings: Settings, dataset: Dataset, from_text: bool) -> str | None:
+def _known(settings: Settings, dataset: Dataset) -> str | None:
     """What makes a private mean unnecessary or impossible; None if nothing does."""
     if dataset.free_public is not None:
         return "public rows"
     if settings.first_run is not None:
         return "weights of an earlier run"
-    return "text weights" if from_text else None
+    return "text weights and no intercept" if settings.intercept == 0 and _from_text(settings, dataset) else None
 
 
-def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool, from_text: bool) -> float:
+def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool) -> float:
     """The number of private units from which the default is `CENTRED_STEPS`."""
     # of people, the number of rows is private
     size, many = dataset.n_units * dataset.private.n_features * dataset.n_classes, MANY_ROWS * dataset.n_classes
@@ -565,12 +564,12 @@ def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool, from_text
         if size > LARGE_STEP_WITH_MOMENTUM:
             return math.inf if has_momentum else many
         return ENOUGH_ROWS * dataset.n_classes
-    return MANY_ROWS_FROM_TEXT * dataset.n_classes if from_text else math.inf
+    return math.inf
 
 
 def _from_text(settings: Settings, dataset: Dataset) -> bool:
     """Whether training starts from text weights."""
-    init = getattr(settings.options, "init", "zero")
+    init = getattr(settings.options, "init", "text" if "text" in settings.method.needs else "zero")
     chosen = init == "text" or (init == "auto" and dataset.free_public is None)
     return chosen and settings.first_run is None and dataset.encodings is not None
 
@@ -581,9 +580,10 @@ def _centres(settings: Settings, dataset: Dataset) -> bool:
     check_value(Centring, "centre", centre)
     if centre == "public" and public is None:
         raise UsageError("centre is 'public', but there are no public rows; give some, or use centre none")
-    if centre == "public" and settings.starts_from_text:
-        raise UsageError("init 'text' needs uncentred rows, since text weights are not centred; use centre none")
-    automatic = settings.method.centres and public is not None and not settings.starts_from_text
+    if centre == "public" and settings.starts_from_text and settings.intercept == 0:
+        raise UsageError("init 'text' around a centre needs an intercept, which is 0; use centre none, or intercept 1")
+    automatic = settings.method.centres and public is not None
+    automatic = automatic and not (settings.starts_from_text and settings.intercept == 0)
     return centre == "public" or (centre == "auto" and automatic)
 
 
@@ -591,14 +591,15 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
     """The map to the training space of `settings`: with a public centre, a bias column, both for labels, or neither."""
     intercept, centring = settings.intercept, _centres(settings, dataset)
     check_value(Intercept, "intercept", intercept)
-    if intercept and centring and not dataset.several_labels:
+    biased = dataset.several_labels or settings.starts_from_text
+    if intercept and centring and not biased:
         raise UsageError(f"intercept {intercept:g} needs uncentred rows; use centre none, or intercept 0")
     column = default_intercept(dataset.private.n_features) if intercept is None else intercept
     if not centring:
         return Preprocessing(intercept=column)
-    # a softmax of centred rows needs no bias, but a label that few rows have does: sigmoid(0) is one half
+    # a softmax of centred rows needs no bias, but text weights do, and a label that few rows have: sigmoid(0) is 1/2
     centred = dataset.public_centring
-    return replace(centred, intercept=column) if dataset.several_labels else centred
+    return replace(centred, intercept=column) if biased else centred
 
 
 def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
@@ -636,15 +637,20 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     return first
 
 
-def _unit_text_weights(dataset: Dataset, preprocessing: Preprocessing) -> NDArray[np.float64] | None:
-    """Text weights with unit norm per class, and a zero row for the bias column if there is one."""
+def _text_weights(settings: Settings, dataset: Dataset, budget: Budget | None) -> NDArray[np.float64] | None:
+    """Text weights: unit vectors of the classes times their scale; None if the run does not start from them."""
     text_weights = dataset.encodings
     if text_weights is None:
         return None
     if text_weights.shape != dataset.weights_shape:
         raise DataError(f"text weights have shape {text_weights.shape}; allowed: {dataset.weights_shape}")
+    if not _from_text(settings, dataset):
+        return None
     encodings = normalise_rows(text_weights.T.astype(np.float32)).T.astype(np.float64)
-    return np.concatenate([encodings, np.zeros((int(bool(preprocessing.intercept)), dataset.n_classes))])
+    scale = getattr(settings.options, "text_scale", None)
+    if scale is None:
+        scale = text_scale(encodings, None if budget is None else budget.nominal_mu, dataset.n_units)
+    return scale * encodings
 
 
 def refuse_combinations(settings: Settings, dataset: Dataset) -> None:

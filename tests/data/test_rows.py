@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -53,6 +54,7 @@ PREPROCESSINGS = {
     "plain": Preprocessing(),
     "centre": Preprocessing.centred_on(PUBLIC),
     "intercept": Preprocessing(intercept=0.5),
+    "centre and intercept": replace(Preprocessing.centred_on(PUBLIC), intercept=0.5),
 }
 
 
@@ -135,20 +137,20 @@ def test_folded_scores_are_those_of_training_space_without_a_centre(name: str) -
 @pytest.mark.parametrize("name", PREPROCESSINGS)
 def test_unfolding_gives_back_the_weights_that_were_folded(name: str) -> None:
     preprocessing = PREPROCESSINGS[name]
-    weights = RNG.standard_normal((6 + (name == "intercept"), 4))
+    weights = RNG.standard_normal((6 + bool(preprocessing.intercept), 4))
     again = preprocessing.unfold(*preprocessing.fold(weights))
     # a bias common to all classes changes no prediction
-    if name == "intercept":
+    if preprocessing.intercept:
         weights[-1] -= weights[-1].mean()
     assert np.allclose(again, weights, atol=1e-5)
 
 
 def test_a_bias_is_unfolded_where_a_column_can_carry_it_and_refused_elsewhere() -> None:
     weights, bias = RNG.standard_normal((6, 4)), np.array([0.5, -0.5, 1.0, 3.0])
-    carried = PREPROCESSINGS["intercept"].unfold(weights, bias)
-    again, offset = PREPROCESSINGS["intercept"].fold(carried)
-    assert np.allclose(again, weights, atol=1e-6)
-    assert np.allclose(offset, bias - bias.mean(), atol=1e-6)
+    for name in ("intercept", "centre and intercept"):
+        again, offset = PREPROCESSINGS[name].fold(PREPROCESSINGS[name].unfold(weights, bias))
+        assert np.allclose(again, weights, atol=1e-6)
+        assert np.ptp(offset - bias) < 1e-5
     for name in ("plain", "centre"):
         with pytest.raises(UsageError, match="cannot express"):
             PREPROCESSINGS[name].unfold(weights, bias)

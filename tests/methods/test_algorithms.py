@@ -12,9 +12,9 @@ from linprobe.errors import LinprobeError
 from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.methods import METHODS, Problem, Run, Schedule
+from linprobe.methods import METHODS, Problem, Run, Schedule, text_scale
 from linprobe.methods._base import Iterates
-from linprobe.methods._descent import score_noise, spread, step_size
+from linprobe.methods._descent import TEXT_SPREAD, TRAINED_TEXT_SCALE, score_noise, spread, step_size
 from linprobe.methods._directions import top_left_subspace
 from linprobe.methods.adamix import AdaMixOptions
 from linprobe.methods.noisy_gd import NoisyGDOptions
@@ -134,13 +134,23 @@ def test_ngd_counts_public_rows_at_every_step_and_noisy_gd_does_not() -> None:
     assert np.linalg.norm(with_public - without) > 0.01
 
 
-def test_zero_shot_is_the_scaled_text_and_text_starts_noisy_gd() -> None:
+def test_zero_shot_is_the_text_and_text_starts_noisy_gd() -> None:
     data = problem()
-    np.testing.assert_array_equal(
-        fit(METHODS["zero-shot"], {"text_scale": 7.0}, data, SpyMechanism()).weights, 7 * data.text_weights
-    )
+    np.testing.assert_array_equal(fit(METHODS["zero-shot"], {}, data, SpyMechanism()).weights, data.text_weights)
     started = fit(METHODS["noisy-gd"], {"init": "text", "learning_rate": 1e-9}, data, SpyMechanism()).weights
-    np.testing.assert_allclose(started, 100 * data.text_weights, atol=1e-4)
+    np.testing.assert_allclose(started, data.text_weights, atol=1e-4)
+
+
+def test_text_counts_for_less_where_private_rows_say_more() -> None:
+    encodings = np.eye(400, 10)
+    scale = text_scale(encodings, 0.1, 1000)
+    rows = normalise_rows(np.random.default_rng(0).standard_normal((2000, 400)))
+    assert (rows @ encodings * scale).std(axis=1).mean() == pytest.approx(TEXT_SPREAD, rel=0.1)
+    assert text_scale(encodings, 0.1, 1500) == scale
+    assert text_scale(encodings, 0.1, 3000) == pytest.approx(scale / 2)
+    assert text_scale(encodings, 0.2, 3000) == pytest.approx(scale / 4)
+    assert text_scale(encodings + 3, 0.1, 1000) == pytest.approx(scale)  # what all classes share moves no score apart
+    assert text_scale(encodings, None, 1000) == text_scale(np.ones((400, 10)), 0.1, 1000) == TRAINED_TEXT_SCALE
 
 
 def test_non_private_learns_from_all_rows() -> None:

@@ -129,7 +129,7 @@ def test_dp_fc_keeps_a_public_start_where_the_budget_is_small() -> None:
 
 def test_dp_newton_keeps_a_public_start_where_the_budget_is_small() -> None:
     data = problem()
-    start = initial_weights(data, init="public", weight_decay=1e-2, text_scale=1)
+    start = initial_weights(data, init="public", weight_decay=1e-2)
     moved = [
         np.linalg.norm(fit(METHODS["dp-newton"], {"init": "public"}, data, SpyMechanism(), sigma=sigma).weights - start)
         for sigma in (1e2, 1e4)

@@ -28,9 +28,7 @@ def fit(problem: Problem, options: ToyOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     eta = step_size(options, problem, run.schedule, informed=False)(options.clip_norm)
     eta = eta / 2 if options.toy_option == "halved" else eta
-    start = initial_weights(
-        problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
-    )
+    start = initial_weights(problem, init=options.init, weight_decay=options.weight_decay)
     iterates = Iterates(start, run.schedule.n_steps, options.output, options.ensemble)
     for _ in run.steps(iterates):
         gradient = run.gradient(problem.private_rows, iterates.weights, options.clip_norm)

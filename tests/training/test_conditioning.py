@@ -79,9 +79,32 @@ def test_descent_around_a_mean_is_longer_where_classes_have_many_rows() -> None:
     assert NoisyGD(epsilon=1.0).fit(x[:750], y[:750], **public).n_iter_ == CENTRED_STEPS
     assert NoisyGD(epsilon=1.0).fit(x[:749], y[:749], **public).n_iter_ == DEFAULT_STEPS
     assert fitted(condition="mean").n_iter_ == CENTRED_STEPS
+
+
+@pytest.mark.parametrize("centre", ["public", "private"])
+def test_text_weights_around_a_mean_give_the_scores_that_they_give_without(centre: str) -> None:
+    x, y = rows_with_a_mean()
+    text = np.random.default_rng(1).normal(size=(WIDTH, CLASSES)) + 1
+    public = rows_with_a_mean(30, seed=1) if centre == "public" else ()
+    given = {"init": "text", "learning_rate": 1e-12, "text_scale": 5.0, "classes": list(range(CLASSES))}
+    started = NoisyGD(epsilon=1.0, **given).fit(x, y, *public, text_weights=text)
+    assert started.centre_ == centre
+    scores = normalise_rows(x) @ (5 * text / np.linalg.norm(text, axis=0))
+    found = started.decision_function(x)
+    np.testing.assert_allclose(found - found[:, :1], scores - scores[:, :1], atol=1e-4)
+
+
+def test_text_weights_without_an_intercept_stay_uncentred() -> None:
+    x, y = rows_with_a_mean()
     text = {"text_weights": np.random.default_rng(1).normal(size=(WIDTH, CLASSES))}
-    assert NoisyGD(epsilon=1.0, classes=list(range(CLASSES))).fit(x[:450], y[:450], **text).n_iter_ == CENTRED_STEPS
-    assert NoisyGD(epsilon=1.0, classes=list(range(CLASSES))).fit(x[:449], y[:449], **text).n_iter_ == DEFAULT_STEPS
+    classes = list(range(CLASSES))
+    assert NoisyGD(epsilon=1.0, classes=classes, intercept=0).fit(x, y, **text).centre_ == "none"
+    with pytest.raises(UsageError, match="condition is 'mean', but there are text weights and no intercept"):
+        NoisyGD(epsilon=1.0, classes=classes, intercept=0, condition="mean").fit(x, y, **text)
+    with pytest.raises(UsageError, match="init 'text' around a centre needs an intercept"):
+        NoisyGD(epsilon=1.0, classes=classes, intercept=0, init="text", centre="public").fit(
+            x, y, *rows_with_a_mean(30, seed=1), **text
+        )
 
 
 def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_scikit_learns_own_checks(estimator, check) -> None:
     check_convention(estimator, check)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in WHOLE])
+@pytest.mark.parametrize("name", one_of_each_kind(name for name in METHODS if name not in WHOLE))
 def test_scikit_learns_own_checks_of_fits(name) -> None:
     done = set()
     for estimator, check in estimator_checks_generator(cheap(name)):

@@ -17,10 +17,13 @@ from linprobe.reporting.page import STYLE
 from linprobe.runs import officer_page
 from linprobe.runs.officer_page import copy_of, report_script
 from tests.cli.outcomes import NOISY, Cli
+from tests.conftest import mostly_nightly
 from tests.hostile.kinds import WORDS
 from tests.hostile.officer import Officer, officer
 from tests.hostile.runs import sealed
 
+# kinds that the check judges by the same rows of the same page as others
+ALIKE = {"people", "class counts", "private mean", "inherited", "signed", "refined later", "private test people"}
 COPY = re.compile(r'(<template id="run-files" data-shortened="\w+">)([^<]*)<')
 
 
@@ -64,7 +67,7 @@ def test_the_check_agrees_with_python(check: Officer, report: Path) -> None:
     assert set(_copy(text)) == {"manifest.json", "ledger.jsonl", "history.csv", "test_figures.json"}
 
 
-@pytest.mark.parametrize("kind", WORDS)
+@pytest.mark.parametrize("kind", mostly_nightly(WORDS, lambda kind: kind not in ALIKE))
 def test_every_kind_of_run_agrees(cli: Cli, check: Officer, kinds: dict[str, Path], tmp_path: Path, kind: str) -> None:
     found = check.ask("report", page=_reported(cli, kinds[kind], tmp_path))
     assert found["agree"], found

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,9 @@ def test_epsilons_of_the_papers_are_recomputed(name: str) -> None:
 
 
 def test_settings_of_another_default_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "dpsgdf-theorem3"
+    name, rows = "dpsgdf-theorem3", ("dp-sgd", "dp-sgd around a private mean", "dpsgd-f")
+    table = TABLES.TABLES[name]
+    monkeypatch.setitem(TABLES.TABLES, name, replace(table, methods=[row for row in table.methods if row.name in rows]))
     monkeypatch.setattr(TABLES, "TRIAL_STEPS", 5)
     TABLES.trial.cache_clear()
     today = TABLES.settings_of(name)

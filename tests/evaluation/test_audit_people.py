@@ -58,7 +58,7 @@ def test_clipping_by_rows_is_found_on_every_path(monkeypatch: pytest.MonkeyPatch
 
 def test_clipping_by_rows_is_found_on_every_path_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     clip_by_row(monkeypatch)
-    assert caught(audited_samples(24, 60, people=PEOPLE), claim_on_samples()) == {str(path) for path in HOST_PATHS}
+    assert caught(audited_samples(18, 60, people=PEOPLE), claim_on_samples()) == {str(path) for path in HOST_PATHS}
 
 
 def test_a_sum_over_all_people_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

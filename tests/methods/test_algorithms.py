@@ -18,6 +18,7 @@ from linprobe.methods._descent import TEXT_SPREAD, TRAINED_TEXT_SCALE, score_noi
 from linprobe.methods._directions import top_left_subspace
 from linprobe.methods.adamix import AdaMixOptions
 from linprobe.methods.noisy_gd import NoisyGDOptions
+from tests.conftest import mostly_nightly
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
 from tests.methods.test_subspace import projected
 
@@ -26,7 +27,7 @@ def noiseless(steps: int) -> Run:
     return Run(Schedule(steps, 0.0, 1.0), GaussianMechanism(NoiseSource(0), lambda event: None), lambda: None)
 
 
-@pytest.mark.parametrize("n_classes", [2, 5])
+@pytest.mark.parametrize("n_classes", mostly_nightly([5, 2], (5).__eq__))
 def test_zero_noise_and_infinite_clip_reach_scikit_learns_optimum(n_classes) -> None:
     g = np.random.default_rng(1)
     y = g.integers(0, n_classes, 300)

@@ -147,7 +147,8 @@ class PackedWeights:
         """By panel, chunk of features, class and feature, padded with zeros: the order of groups."""
         weights, (n_classes, n_features) = self.weights, self.weights.shape
         if n_features % CHUNK:
-            weights = np.pad(weights, ((0, 0), (0, -n_features % CHUNK)))
+            weights = np.zeros((n_classes, whole_chunks(n_features)), np.float32)
+            weights[:, :n_features] = self.weights
         by_chunk = weights.reshape(n_classes, -1, CHUNK).swapaxes(0, 1)
         packed: Singles = aligned_empty((n_classes, weights.shape[1]), np.float32)
         n_panels, first = -(-n_classes // PANEL), 0
@@ -173,9 +174,9 @@ class PackedWeights:
         return columns
 
 
-def whole_chunks(n_classes: int) -> int:
-    """`n_classes` rounded up to whole chunks."""
-    return -(-n_classes // CHUNK) * CHUNK
+def whole_chunks(number: int) -> int:
+    """A number of features or classes, rounded up to whole chunks."""
+    return -(-number // CHUNK) * CHUNK
 
 
 class ClippedBlock(NamedTuple):

@@ -195,6 +195,11 @@ def share(pieces: Iterator[Callable[[], Item]], consumers: Sequence[Callable[[It
 
     Raises: The first error of a piece or consumer; no further piece is started.
     """
+    if len(consumers) == 1:
+        with blas_held_to_one_thread():
+            for only in pieces:
+                consumers[0](only())
+        return
     lock, stopped = Lock(), Event()
 
     def drain(consume: Callable[[Item], None], piece: Callable[[], Item] | None) -> None:

@@ -309,7 +309,7 @@ def test_a_step_does_not_wait_for_a_real_device(monkeypatch) -> None:
 
 def test_samples_of_people_are_refused_on_a_device(torch_cpu) -> None:
     people = np.repeat(np.arange(N // 2), 2)
-    probe = DPSGD(epsilon=2.0, classes=range(C), n_steps=2, sampling_rate=0.1)
+    probe = DPSGD(epsilon=2.0, classes=range(C), n_steps=2, sampling_rate=0.1, accountant="rdp")
     with pytest.raises(
         UsageError, match=r"each step takes a sample of people; allowed: device cpu, or --sampling-rate"
     ):

@@ -15,6 +15,7 @@ from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import MULTICLASS, MULTILABEL
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows, write_unlabelled
+from tests.hostile.case import own_books
 
 STEPS = ("--method", "noisy-gd", "--steps", "3", "--eps", "3")
 WORDS: dict[str, tuple[str, ...]] = {
@@ -36,12 +37,15 @@ WORDS: dict[str, tuple[str, ...]] = {
     "release": ("release", "plain"),
     "refined": ("train", "rows.h5", *STEPS, "--unlabelled", "unlabelled.h5"),
     "refined later": ("refine", "plain", "unlabelled.h5"),
-    # late, as what sampled runs and later ones cost together takes long to compute
     "sampled": ("train", "rows.h5", "--method", "dp-sgd", "--steps", "3", "--eps", "3", "--sampling-rate", "0.2"),
     # the last, as no run is made where its test rows, which are public, are private rows of an earlier one
     "private test rows": ("train", "private.h5", *STEPS, "--test-epsilon", "1"),
     "private test people": ("train", "private.h5", *STEPS, "--unit", "owner", "--test-epsilon", "1"),
 }  # fmt: skip
+
+
+# with books of their own, as what they and later runs cost together takes long to compute
+SAMPLED = ("released clip norm", "sampled")
 
 
 def write_rows(
@@ -88,7 +92,11 @@ def write_runs(folder: Path, kinds: Iterable[str] = tuple(WORDS)) -> dict[str, P
         words = [str(folder / word) if word in ("plain", "key.pem", "unlabelled.h5") else word for word in words]
         words += [] if kind == "histogram" else ["--out", str(made[kind])]
         words += ["--unit", "record"] if command in ("train", "tune") and "--unit" not in words else []
-        with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.ExitStack() as entered:
+            if kind in SAMPLED:
+                entered.enter_context(own_books(folder / f"state of {kind}"))
+            errors = entered.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            entered.enter_context(contextlib.redirect_stdout(io.StringIO()))
             status = run([command, str(folder / source), *words])
         if status:
             raise RuntimeError(f"the run {kind!r} ended with {status}: {errors.getvalue()}")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.events import OWNER, RECORD
@@ -32,7 +33,7 @@ from linprobe.runs.figures import noisy_accuracy, sums_of_test_rows, test_units
 from linprobe.runs.matching import check_fits, features_of, refuse_private_rows
 from linprobe.runs.run_folder import RunFolder, read_run
 from linprobe.training.charge import book_of, charge_evaluation, existing_book, preview
-from linprobe.training.plan import test_releases
+from linprobe.training.plan import fewer_protected, test_releases
 from linprobe.training.words import DryRun, Lines, together_facts, together_line, written
 
 EVALUATION = "evaluation"  # in place of a method, in budget books
@@ -134,6 +135,10 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
             raise UsageError(
                 f"run {run.folder} has no delta of its own; give --delta, below 1 / the number of test rows"
             )
+        releases = test_releases(epsilon, check_delta(delta, n_test), n_test)
+        people = fewer_protected(features, unit, releases, delta, GAUSSIAN, group="test")
+        if people is not None:
+            progress.note(people)
         yield (
             run,
             features,
@@ -144,7 +149,7 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
                 unit=unit,
                 private=True,
                 delta=delta,
-                releases=test_releases(epsilon, check_delta(delta, n_test), n_test),
+                releases=releases,
             ),
         )
 

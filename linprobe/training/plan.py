@@ -40,6 +40,7 @@ from linprobe.accounting.events import REMOVED, Relation, Releases, converted
 from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.data.blocks import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.dataset import Dataset
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
@@ -511,17 +512,24 @@ def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None) -> 
     if plan.method.private and not plan.private:
         said.append("NOT PRIVATE: the noise comes from a seed you gave; use this run for tests only")
     elif plan.budget is not None and delta is None:
-        said.append(fewer_protected(dataset, plan.budget.releases, plan.budget.delta, plan.budget.accountant))
+        budget = plan.budget
+        said.append(fewer_protected(dataset.features, dataset.unit, budget.releases, budget.delta, budget.accountant))
     return [text for text in said if text is not None]
 
 
-def fewer_protected(dataset: Dataset, releases: Sequence[Releases], delta: float, accountant: Accountant) -> str | None:
-    """One line on what a run that protects rows means for people with several; None if no rows have owners.
+def fewer_protected(
+    features: FeatureReader | None,
+    unit: str,
+    releases: Sequence[Releases],
+    delta: float,
+    accountant: Accountant,
+    group: str = "train",
+) -> str | None:
+    """One line on what releases that protect rows mean for people with several; None if no rows have owners.
 
     No number comes from the data.
     """
-    features = dataset.features
-    if features is None or dataset.unit != RECORD or not features.has_owners("train"):
+    if features is None or unit != RECORD or not features.has_owners(group):
         return None
 
     def epsilon(k: int) -> float:
@@ -529,7 +537,7 @@ def fewer_protected(dataset: Dataset, releases: Sequence[Releases], delta: float
 
     costs = ", ".join(f"{rounded_up(epsilon(k))} with {k} rows" for k in EXAMPLES)
     return (
-        f"{features.path} names the owner of each row, and this run protects single rows: the epsilon of a person is "
+        f"{features.path} names the owner of each row, and this protects single rows: the epsilon of a person is "
         f"{costs}; --unit {OWNER} protects people"
     )
 

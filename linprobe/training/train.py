@@ -333,7 +333,7 @@ def train_on(
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise
-    _tell(manifest, measured, progress)
+    _tell(manifest, plan, measured, progress)
     return {
         "run": str(out),
         **manifest.stated((*OUTCOME_KEYS, *figures.PRINTED_OF_SOME)),
@@ -354,9 +354,9 @@ def _say_how_to_go_on(error: BaseException, keep: Keeping, plan: Plan, out: Path
         )
 
 
-def _tell(manifest: Manifest, measured: dict[str, Any] | None, progress: Progress) -> None:
+def _tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progress: Progress) -> None:
     """Notes on a mean that was too short, on a refinement, and on an accuracy no better than guessing."""
-    if manifest.centre == "none" and any(release.purpose == MEAN for release in manifest.releases or ()):
+    if manifest.centre == "none" and plan.settings.condition == MEAN:
         progress.note(
             f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so rows were not centred; the run "
             f"took {manifest.steps} steps"

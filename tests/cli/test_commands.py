@@ -502,3 +502,13 @@ def test_train_without_public_rows_or_text_centres_on_a_private_mean(cli: Cli, p
     outcome = cli("train", private_file, "--eps", "3", "--steps", "3", "--json")
     assert json.loads(outcome.stdout)["method"] == "noisy-gd"
     assert "no row is public; it can centre rows on a private mean" in outcome.stderr
+
+
+def test_a_note_on_a_short_mean_is_for_runs_that_would_have_centred_on_it(cli: Cli, tmp_path: Path) -> None:
+    g = np.random.default_rng(0)
+    x, y = g.normal(size=(1000, 8)).astype(np.float32), np.arange(1000) % 4
+    np.savez(tmp_path / "x.npz", X_train=x[:900], y_train=y[:900], X_test=x[900:], y_test=y[900:])
+    cli("import", tmp_path / "x.npz", "--out", "x.h5")
+    run = ("train", "x.h5", "--eps", 3, "--steps", 2)
+    assert "private mean is shorter" in cli(*run, "--method", "noisy-gd").stderr
+    assert "private mean" not in cli(*run, "--method", "dpsgd-f").stderr  # which translates rows by any mean

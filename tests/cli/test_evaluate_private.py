@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,16 @@ def test_the_accuracy_has_its_noise_and_its_price(cli, later, unit: str, number:
         "test accuracy": found["noise_multiplier"],
         "test AUROC": found["auroc_noise_multiplier"],
     }
+
+
+def test_a_price_by_row_is_stated_for_people_with_several_rows_too(cli, later) -> None:
+    later()
+    said = cli(*EVALUATE[:-1], "3", "--unit", "record", "--dry-run").stderr
+    stated = re.search(r"the epsilon of a person is ([\d.]+) with (\d+) rows", said)
+    facts = result_of(cli(*EVALUATE[:-1], "3", "--unit", "record", "--dry-run", "--json"))
+    mu = np.hypot(*(1 / noise for noise in facts["noise_multipliers"].values()))
+    assert float(stated[1]) == pytest.approx(epsilon_of(int(stated[2]) * mu, 1e-4), rel=1e-3)
+    assert "the epsilon of a person" not in cli(*EVALUATE[:-1], "3", "--unit", "owner", "--dry-run").stderr
 
 
 def test_the_book_counts_every_release_on_the_same_people(cli, refused, later) -> None:

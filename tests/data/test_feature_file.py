@@ -307,7 +307,7 @@ def test_a_fault_of_the_system_names_its_cause_and_does_not_blame_the_file(
             for words in (*FAULTS[message], str(features_file)):
                 assert words in str(caught.value)
             for words in ("make it again", "make the file again", "0x", "time =", "\n"):
-                assert words not in str(caught.value)
+                assert words not in str(caught.value).replace(str(features_file), "")
 
 
 def test_a_file_that_its_writer_did_not_close_is_refused(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_intercept_is_the_last_column_and_counts_in_the_norm() -> None:
     assert np.allclose(row_norms(x), np.sqrt(1.25), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", PREPROCESSINGS)
+@pytest.mark.parametrize("name", ["plain", "centre", "intercept"])  # beside a bias, the norm of a centred row counts
 def test_folded_weights_choose_the_class_training_space_chooses(name: str) -> None:
     preprocessing = PREPROCESSINGS[name]
     x = preprocessing.apply(RAW).astype(np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from linprobe.atomic_files import alone
 
 FOLDER = "LINPROBE_TEST_SHARED"  # of the environment, which the first process sets and its workers inherit
 if FOLDER not in os.environ:
-    os.environ[FOLDER] = tempfile.mkdtemp(prefix="linprobe-shared-")
+    # hexadecimal, as no message about a file there may seem to hold an address, such as 0x
+    os.environ[FOLDER] = str(Path(tempfile.gettempdir()) / f"linprobe-shared-{secrets.token_hex(8)}")
+    Path(os.environ[FOLDER]).mkdir(mode=0o700)
     atexit.register(shutil.rmtree, os.environ[FOLDER], ignore_errors=True)
 
 

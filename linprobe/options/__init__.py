@@ -265,7 +265,7 @@ class Intercept:
     intercept: float | None = option(
         None,
         "Value of a constant bias column; 0 for none.",
-        unset="0 for centred rows with one class each, else 2 / sqrt(features), rounded to a power of 2",
+        unset="0 for rows with one class around a public mean, else 2 / sqrt(features), rounded to a power of 2",
         least=0,
         most=1e3,
         group="Data",

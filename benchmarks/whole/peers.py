@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 DELTA = 1e-5
-RATES, EPOCHS, CLIP = (0.5, 2.0, 8.0), 20, 1.0
+RATES, EPOCHS, CLIP = (0.03125, 0.125, 0.5, 2.0, 8.0), 20, 1.0
 ITERATIONS = 1000
 PADDED = 64  # JAX compiles a step for every size of batch, so sizes are multiples of this
 

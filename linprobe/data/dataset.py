@@ -96,6 +96,12 @@ class Dataset:
         """Public rows that are not protected; None for none."""
         return None if self.joined or self.public is None or not self.public.n_rows else self.public
 
+    @property
+    def free_shots(self) -> GroupRows | None:
+        """The public rows that were taken from the training rows and are not protected; None without any."""
+        parts = self.public.parts if isinstance(self.public, PublicRows) and not self.joined else ()
+        return next((part for part in parts if part.features is self.features and part.group == "train"), None)
+
     @cached_property
     def n_units(self) -> int:
         """Number of protected units: rows, or people. Public."""

@@ -13,15 +13,22 @@ from linprobe.atomic_files import json_text
 from linprobe.data.dataset import check_test_rows, open_features, unlabelled_group
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, extraction_of
-from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError
+from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, Silent, UsageError
 from linprobe.evaluation.pdp_report import signing_key, write_derived
 from linprobe.options.requests import RefineRequest
 from linprobe.runs.check import verified
 from linprobe.runs.figures import figures_of, measured_accuracy
 from linprobe.runs.manifest import LEDGER, MODEL, TEST_FIGURES, UNREFINED, Accuracy
-from linprobe.runs.matching import ROUNDING, check_made_alike, check_width, features_of, refuse_private_as_public
+from linprobe.runs.matching import (
+    ROUNDING,
+    check_made_alike,
+    check_width,
+    features_of,
+    refuse_private_as_public,
+    training_file,
+)
 from linprobe.runs.refined_weights import Refined
-from linprobe.runs.refinement import refined_by, refinement, refuse_unrefinable
+from linprobe.runs.refinement import near_shots, refined_by, refinement, refuse_unrefinable
 from linprobe.runs.run_folder import RUN_ID, RunFolder, claimed, new_run_folder, writing
 from linprobe.training.charge import record_public, refuse_private_in_books, refuse_protected_test_rows
 
@@ -58,7 +65,9 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
                     f"run {run.folder} was trained on rows that were not centred, so refinement could not notice rows "
                     "of another kind; train with --unlabelled, which counts the private rows near them"
                 )
-            refined = refined_by(run, run.weights, run.bias, rows)
+            with training_file(run, rows.path, Silent()) as training:
+                near = None if training is None else near_shots(run, rows, training)
+            refined = refined_by(run, run.weights, run.bias, rows, near)
             stated = refinement(rows, refined, run)
             record_public(run.manifest.book_id, given)
         accuracy, figures = _measured(run, refined, progress)

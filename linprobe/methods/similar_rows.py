@@ -24,7 +24,10 @@ Guarantee: 1/sigma - Gaussian DP under zero-out of one unit.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -89,6 +92,15 @@ class Surroundings:
         directions, distances = self._from_mean(unit)
         nearness = self._nearness(self._products.of(directions))
         return np.asarray((nearness >= self._least) & (distances <= self._furthest))
+
+    def share_near(self, blocks: Iterable[tuple[Floats, Any]]) -> float:
+        """The share of public rows, raw (b, n_features) with labels, that line 3 finds near. No release.
+
+        With the standard error added, so that a few rows do not rule out rows of the same kind; at most 1.
+        """
+        near = np.concatenate([self.near(normalise_rows(np.asarray(x, dtype=np.float32))) for x, _ in blocks])
+        share = float(near.mean())
+        return min(1.0, share + math.sqrt(share * (1 - share) / len(near)))
 
 
 def similar_count(rows: Rows, around: Surroundings, *, all_reduce: Reduce = ALONE.all_reduce) -> ClippedSum:

@@ -47,10 +47,13 @@ training:
 with q the mean of Z at the exponent 0.2, and pi_0 the shares that were counted, or equal ones.
 Rows of another kind, or of few of the classes, are predicted in few classes.
 
-Training with U knows better: it releases how many private rows are near U (`linprobe.methods.similar_rows`), and this
-factor and the one of s are replaced by
+Public shots come from the training rows. So if the run has any, the share of them near U tells more
+(`linprobe.methods.similar_rows`):
 
     strength *= (share - 0.6) / 0.15, between 0 and 1
+
+Training with U on private rows knows more still: it releases how many private rows are near U. The share of these rows
+takes the place of the share of the public shots, and of the factors of s and q.
 """
 
 from __future__ import annotations
@@ -88,7 +91,7 @@ FEW, ENOUGH = 1, 3  # rows per class that are predicted together: no refinement,
 MISSING, NOISY = 3.6, 4.6  # sqrt(m) / d: classes are missing, and noise alone explains the shares
 OTHER_SHARES, LIKE_SHARES = 0.7, 0.85  # exp(-divergence) of predicted shares: no refinement, and all of it
 SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6, 0.23, 0.5
-OTHER_KIND, ONE_KIND = 0.6, 0.75  # shares of private rows near unlabelled ones: no refinement, and all of it
+OTHER_KIND, ONE_KIND = 0.6, 0.75  # shares of private rows or shots near unlabelled ones: no refinement, and all of it
 MOST_ROWS, MOST_SCORES, BLOCK_SCORES = 20_000, 20_000_000, 1 << 23
 ITERATIONS = 60
 LEAST_ROWS = 2
@@ -107,22 +110,32 @@ class Known:
             for a run without private rows.
         centred: whether the rows of training were centred on their mean.
         similar: lower bound on the share of private units near unlabelled rows, from the noisy count; None without one.
+        near_shots: share of the public shots near unlabelled rows, as `Surroundings.share_near`; None without them.
     """
 
     n_units: int
     mu: float
     centred: bool = True
     similar: float | None = None
+    near_shots: float | None = None
 
     @classmethod
-    def of(cls, n_units: int, releases: Iterable[Releases], *, centred: bool, similar: float | None = None) -> Known:
+    def of(
+        cls,
+        n_units: int,
+        releases: Iterable[Releases],
+        *,
+        centred: bool,
+        similar: float | None = None,
+        near_shots: float | None = None,
+    ) -> Known:
         """The facts of a ledger; releases that the weights do not depend on are left out."""
         squared = sum(
             one.count * (one.sampling_rate / one.noise_multiplier) ** 2
             for one in releases
             if one.purpose not in NOT_OF_WEIGHTS
         )
-        return cls(n_units, math.sqrt(squared), centred, similar)
+        return cls(n_units, math.sqrt(squared), centred, similar, near_shots)
 
     def noise(self, n_classes: int) -> float:
         """r: noise over signal of the sum of a class."""
@@ -138,6 +151,7 @@ class Refined:
         scores: of the unlabelled rows, predicted together, in nats, (n, n_classes).
         strength: from 0 (nothing changed) to 1.
         class_shares: that the rows keep, (n_classes,), if given; None if they were estimated.
+        near_shots: as in `Known`.
     """
 
     weights: NDArray[np.float32]
@@ -145,6 +159,7 @@ class Refined:
     scores: Matrix
     strength: float
     class_shares: NDArray[np.float64] | None = None
+    near_shots: float | None = None
 
 
 def unrefinable(method: Method, *, votes: bool, several_labels: bool) -> str | None:
@@ -189,19 +204,20 @@ def refined_weights(
         strength *= _between(len(unit) / bias.shape[0], FEW, ENOUGH)
     given = None if class_shares is None else _checked_shares(class_shares, bias.shape[0])
     if not strength:
-        return Refined(weights, bias, scores, strength, given)
+        return Refined(weights, bias, scores, strength, given, known.near_shots)
     graph = _graph(normalise_rows(centred))
     own, n_classes = _shares(scores, known), len(bias)
     shares, expected = (own, np.full(n_classes, 1 / n_classes)) if given is None else (given, given)
     if not together and known.similar is None:
         strength *= _like_shares(_propagated(graph, scores, own, PULL_TOGETHER).mean(axis=0), expected)
         if not strength:
-            return Refined(weights, bias, scores, strength, given)
+            return Refined(weights, bias, scores, strength, given, known.near_shots)
     likely = _joint(graph, scores, shares, expected) if together else _propagated(graph, scores, shares, 1.0)
     update = strength * _fitted(centred / np.float32(norm), scores, likely) / norm
     blended = (1 - strength) * scores + strength * np.log(likely.clip(TINY))
     refined = weights + update
-    return Refined(refined.astype(np.float32), (bias - mean @ update).astype(np.float32), blended, strength, given)
+    bias = (bias - mean @ update).astype(np.float32)
+    return Refined(refined.astype(np.float32), bias, blended, strength, given, known.near_shots)
 
 
 def gathered(
@@ -270,8 +286,11 @@ def _strength(scores: Matrix, known: Known) -> float:
     n_classes = scores.shape[1]
     noise = known.noise(n_classes)
     full = min(1.0, _many(n_classes) * noise / FULL_NOISE)
+    near = known.near_shots if known.similar is None else known.similar
+    if near is not None:
+        full *= _between(near, OTHER_KIND, ONE_KIND)
     if known.similar is not None:
-        return full * _between(known.similar, OTHER_KIND, ONE_KIND)
+        return full
     centred = scores - scores.mean(axis=1, keepdims=True)
     same = float((centred.mean(axis=0) ** 2).sum() / max((centred**2).sum(axis=1).mean(), TINY))
     allowed = min(MOST_SAME_SCORES, SAME_SCORES + SAME_SCORES_PER_NOISE * noise) if known.centred else SAME_UNCENTRED

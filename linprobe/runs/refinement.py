@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.dataset import open_features, unlabelled_group
+from linprobe.data.dataset import dataset_of, open_features, unlabelled_group
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.errors import PrivacyError, UsageError
+from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares
+from linprobe.methods.similar_rows import Surroundings
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import MODEL, UNIFORM, UNREFINED, Manifest, NoisyNumber, Refinement
+from linprobe.runs.matching import split_of
 from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights, unrefinable
 from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import RunFolder
@@ -36,18 +40,40 @@ def refinement(
         strength=refined.strength,
         class_shares=None if refined.class_shares is None else refined.class_shares.tolist(),
         similar=similar,
+        near_shots=refined.near_shots,
         run=None if parent is None else parent.folder.resolve().name,
         run_digest=None if parent is None else parent.manifest.manifest_digest,
     )
 
 
 def refined_by(
-    run: RunFolder, weights: NDArray[np.float32], bias: NDArray[np.float32], unlabelled: FeatureReader
+    run: RunFolder,
+    weights: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    unlabelled: FeatureReader,
+    near_shots: float | None,
 ) -> Refined:
     """`refine` with the facts that the manifest of a run states."""
+    known = replace(known_of(run.manifest), near_shots=near_shots)
+    return refined_weights(_gathered(run, unlabelled), weights, bias, known, kept_shares(run))
+
+
+def near_shots(run: RunFolder, unlabelled: FeatureReader, features: FeatureReader) -> float | None:
+    """The share of the public shots of a run near rows without labels; None if it has none in `features`, or counted
+    the private rows near them."""
+    manifest = run.manifest
+    if not split_of(manifest).shots or similar_share(manifest) is not None:
+        return None
+    with suppress(UsageError, DataError):  # of another file
+        dataset = dataset_of(features, None, split_of(manifest))
+        if dataset.free_shots is not None and (dataset.public_digest() == manifest.public_digest):
+            return Surroundings(_gathered(run, unlabelled)).share_near(dataset.free_shots.blocks())
+    return None
+
+
+def _gathered(run: RunFolder, unlabelled: FeatureReader) -> NDArray[np.float32]:
     group = unlabelled_group(unlabelled)
-    rows, _ = gathered((x for x, _ in group.blocks()), group.n_rows, *weights.shape)
-    return refined_weights(rows, weights, bias, known_of(run.manifest), kept_shares(run))
+    return gathered((x for x, _ in group.blocks()), group.n_rows, *run.weights.shape)[0]
 
 
 def kept_shares(run: RunFolder) -> NDArray[np.float64] | None:
@@ -75,12 +101,14 @@ def refuse_unrefinable(run: RunFolder, step: str = "give another run") -> None:
         raise UsageError(f"rows without labels cannot refine run {run.folder}: {reason}; {step}")
 
 
-def check_refinement(run: RunFolder, unlabelled: Path | None, parent: Path | None) -> list[str]:
+def check_refinement(
+    run: RunFolder, unlabelled: Path | None, parent: Path | None, features: Path | None = None
+) -> list[str]:
     """The keys and files that the named rows and run prove.
 
     Args:
         unlabelled: feature file that must hold the rows; the refinement is computed anew. parent: the run that must
-            have been refined.
+            have been refined. features: feature file of the run, whose public shots are compared with the rows.
     Raises UsageError: a run that was not refined. PrivacyError: other rows, another run, or other weights.
     """
     stated, before, proved = run.manifest.refined, run.unrefined, []
@@ -95,7 +123,9 @@ def check_refinement(run: RunFolder, unlabelled: Path | None, parent: Path | Non
                 raise PrivacyError(
                     f"{unlabelled} does not hold the rows that refined {run.folder}; find the right file"
                 )
-            found = refined_by(run, *before, rows)
+            if features is not None:
+                _check_near_shots(run, stated, rows, features)
+            found = refined_by(run, *before, rows, stated.near_shots)
         change = _norm(found.weights - before[0], found.bias - before[1])
         off = _norm(found.weights - run.weights, found.bias - run.bias)
         mine, theirs = kept_shares(run), stated.class_shares
@@ -107,6 +137,15 @@ def check_refinement(run: RunFolder, unlabelled: Path | None, parent: Path | Non
             )
         proved += ["refined", MODEL]
     return proved
+
+
+def _check_near_shots(run: RunFolder, stated: Refinement, rows: FeatureReader, features: Path) -> None:
+    with open_features(features, whole=False) as opened:
+        near = near_shots(run, rows, opened)
+    if near is not None and abs(near - (stated.near_shots or 0.0)) > TOLERANCE:
+        raise PrivacyError(
+            f"refined.near_shots is {stated.near_shots}, and {features} gives {near:.3g}; do not trust it"
+        )
 
 
 def _check_parent(run: RunFolder, stated: Refinement, parent: RunFolder) -> None:

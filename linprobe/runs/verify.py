@@ -67,7 +67,7 @@ def verify_run(
         if unlabelled is not None or before is not None:
             from linprobe.runs.refinement import check_refinement
 
-            proved = check_refinement(run, unlabelled, before)
+            proved = check_refinement(run, unlabelled, before, features)
             result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
         for name, limit, stated in (("max-eps", max_epsilon, bound[0]), ("max-delta", max_delta, bound[1])):
             if limit is not None and stated > limit:

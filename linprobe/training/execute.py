@@ -403,13 +403,8 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
     if settings.balanced and shares is not None:
         own, shares = shares, equal_shares(shares)
         bias = np.asarray(bias + shift_between(own, shares), dtype=bias.dtype)
-    tested, unrefined, refined = None, None, None
-    if dataset.unlabelled is not None and prepared.run.group.rank == 0:
-        similar = None if prepared.similar is None else prepared.similar.share(plan.n_units)
-        known = Known.of(
-            plan.n_units, grouped(ledger.events), centred=preprocessing.centre is not None, similar=similar
-        )
-        refined = refined_weights(_unlabelled(dataset.unlabelled, dataset.n_classes), weights, bias, known, shares)
+    tested, unrefined, refined = None, None, _refined(prepared, weights, bias, shares)
+    if refined is not None:
         unrefined, weights, bias = (weights, bias), refined.weights, refined.bias
     if settings.test_epsilon is not None:
         tested = _test(prepared, weights, bias)
@@ -439,6 +434,21 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
         refined,
         prepared.similar,
     )
+
+
+def _refined(
+    prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32], shares: NDArray[np.float64] | None
+) -> Refined | None:
+    """The weights that rows without labels refine, on rank 0."""
+    plan, dataset, centre = prepared.plan, prepared.dataset, prepared.preprocessing.centre
+    if dataset.unlabelled is None or prepared.run.group.rank != 0:
+        return None
+    rows, shots = _unlabelled(dataset.unlabelled, dataset.n_classes), dataset.free_shots
+    similar = None if prepared.similar is None else prepared.similar.share(plan.n_units)
+    near = Surroundings(rows).share_near(shots.blocks()) if similar is None and shots is not None else None
+    releases = grouped(prepared.ledger.events)
+    known = Known.of(plan.n_units, releases, centred=centre is not None, similar=similar, near_shots=near)
+    return refined_weights(rows, weights, bias, known, shares)
 
 
 def _losses(plan: Plan, dataset: Dataset, run: Run) -> RecordLosses | None:

@@ -128,6 +128,31 @@ def test_a_forged_refinement_is_refused_with_its_rows(cli: Cli, refined: Path, r
     assert cli("verify", refined, "--unlabelled", rows).status == 4
 
 
+def test_public_shots_tell_rows_of_another_kind(
+    cli: Cli, refused: Callable[..., None], private_file: Path, rows: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "other.npz", X=-gaussian_rows("unlabelled", 200)[0])
+    assert cli("import", "other.npz", "--out", "other.h5").status == 0
+    assert cli("train", private_file, "--method", "only-public", "--public-shots", "3", "--out", "run").status == 0
+    for given, least, most in ((rows, 0.75, 1.0), (tmp_path / "other.h5", 0.0, 0.1)):
+        out = Path(f"by-{given.stem}")
+        assert cli("refine", "run", given, "--out", out).status == 0
+        stated = read_run(out).manifest.refined
+        assert stated is not None
+        assert stated.near_shots is not None
+        assert least <= stated.near_shots <= most
+        assert (stated.strength > 0) == (given == rows)
+        proof = ["verify", out, "--unlabelled", given, "--features", private_file]
+        assert cli(*proof).status == 0
+        trained = ["train", private_file, "--method", "only-public", "--public-shots", "3", "--unlabelled", given]
+        assert cli(*trained, "--out", f"train-{given.stem}").status == 0
+        again = read_run(Path(f"train-{given.stem}")).manifest.refined
+        assert again is not None
+        assert (again.near_shots, again.strength) == (stated.near_shots, stated.strength)
+        _forge(out, lambda found: found["refined"].update(near_shots=0.5))
+        refused(cli(*proof), 4, ["refined.near_shots is 0.5"])
+
+
 @pytest.mark.parametrize("key", ["run_digest", "run"])
 def test_half_a_parent_is_refused(cli: Cli, refused: Callable[..., None], refined: Path, key: str) -> None:
     _forge(refined, lambda found: found["refined"].update({key: None}))

@@ -153,6 +153,10 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
     return f"{type(error).__name__}: {error}; run again with --debug to see where", 1
 
 
+def _interrupted() -> int:
+    return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
+
+
 def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) -> int:
     """`run` without the options of every command."""
     defaults: dict[str, Any] = {}
@@ -169,11 +173,13 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) ->
             return _reader_left()
         raise
     except KeyboardInterrupt:  # before typer handles it
-        return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
+        return _interrupted()
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 wraps it where it comes in `__set_name__`
+            return _interrupted()
         if everywhere.debug:
             raise
         return _fail(*_reason(error, words, defaults, of_stdout=error is stdout.error))
     if status == INTERRUPTED:
-        return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
+        return _interrupted()
     return status if isinstance(status, int) else 0

@@ -447,6 +447,21 @@ def test_a_folder_that_appears_while_training_leaves_the_finished_run(
     assert cli("verify", kept[1]).status == 0
 
 
+def test_ctrl_c_while_a_class_is_made_is_an_interrupt(
+    cli: Callable[..., Any], features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Field:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt  # which Python 3.11 hides in a RuntimeError
+
+    monkeypatch.setattr(train_command, "execute", lambda *arguments, **named: type("Model", (), {"field": Field()}))
+    outcome = cli("train", features_file, "--method", "noisy-gd", "--eps", "3", "--out", "run")
+    assert outcome.status == 130
+    assert "RuntimeError" not in outcome.stderr
+    assert "interrupted before the end" in outcome.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_train_and_compare_warn_of_a_large_delta(cli: Callable[..., Any], features_file: Path) -> None:
     outcome = cli("train", features_file, "--method", "noisy-gd", "--eps", "3", "--delta", "1e-3", "--steps", "1")
     assert outcome.status == 0

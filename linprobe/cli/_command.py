@@ -6,7 +6,8 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from copy import copy
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin
 
@@ -88,18 +89,29 @@ class Flag:
         """Whether typer gets a default, which it shows."""
         return self.of_command and self.option.default not in (None, (), MISSING)
 
+    def help_of(self, method: str) -> str:
+        """The help text for one method."""
+        return replace(self, option=self.others.get(method, self.option), others={}, methods=[]).help
+
     @property
     def _listed_methods(self) -> str:
-        on_samples = [method for method, options in METHOD_OPTIONS.items() if "sampling_rate" in arguments_of(options)]
-        if self.methods == on_samples:
+        if self.methods == _on_samples():
             return "With Poisson sampling: "
         return f"{', '.join(self.methods)}: " if 0 < len(self.methods) <= FEW else ""
 
     @property
     def _default(self) -> str:
         own = self.option.unset if self.option.default == () else self.option.default_text
-        differing = [f"{other.default_text} {method}" for method, other in self.others.items()]
-        return "; ".join([own, *(text for text in differing if not text.startswith(f"{own} "))] if own else [])
+        differing: dict[str, list[str]] = {}
+        for method, other in self.others.items():
+            if other.default_text != own:
+                differing.setdefault(other.default_text, []).append(method)
+        on_samples = _on_samples()
+        texts = [
+            f"{text} {'with Poisson sampling' if methods == on_samples else ', '.join(methods)}"
+            for text, methods in differing.items()
+        ]
+        return "; ".join([own, *texts] if own else [])
 
     @property
     def parameter(self) -> inspect.Parameter:
@@ -132,6 +144,10 @@ class Flag:
         return typer.Option(*spellings, help=self.help, metavar=option.metavar, rich_help_panel=group)
 
 
+def _on_samples() -> list[str]:
+    return [method for method, options in METHOD_OPTIONS.items() if "sampling_rate" in arguments_of(options)]
+
+
 def flags_of(request: type[Any]) -> list[Flag]:
     """The flags of a request, or of a group of options: arguments first, `LAST` last."""
     flags = [Flag(option, of_command=True, of_request=True) for option in declared(request).values()]
@@ -143,7 +159,8 @@ def train_flags() -> list[Flag]:
     flags: dict[str, Flag] = {}
     for group in TRAIN:
         for option in declared(group).values():
-            flags[option.parameter] = Flag(option, of_command=group in (Target, Choice, RunOptions, Confirmation))
+            named = Flag(option, of_command=group in (Target, Choice, RunOptions, Confirmation))
+            flags.setdefault(option.parameter, named)
     for method, options in METHOD_OPTIONS.items():
         for option in arguments_of(options).values():
             if option.name == "classes":
@@ -265,11 +282,16 @@ class Command(TyperCommand):
         if method is not None:
             taken = {name: config_keys(*options.takes, options).keys() for name, options in METHOD_OPTIONS.items()}
             left_out = set().union(*taken.values()) - taken[method]
+        flags = {flag.option.parameter: flag for flag in FLAGS[str(self.name)]}
         panels: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], **{group: [] for group in GROUPS}, METHOD_GROUP: []}
         for parameter in self.get_params(ctx):
             is_argument = parameter.param_type_name == "argument"
             if parameter.name in left_out or (short and not is_argument and parameter.name not in (*first, "help")):
                 continue
+            if method is not None and parameter.name in flags:
+                own: Any = copy(parameter)
+                own.help = flags[parameter.name].help_of(method)
+                parameter = own
             group = ARGUMENTS if is_argument else getattr(parameter, "rich_help_panel", None) or OPTIONS
             record = parameter.get_help_record(ctx)
             if record is not None:

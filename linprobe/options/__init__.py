@@ -210,10 +210,18 @@ class Noise:
     n_steps: int | None = option(
         None,
         "Number of steps; the noise follows.",
-        unset=f"{DEFAULT_STEPS}, or {CENTRED_STEPS} for centred rows where classes have many rows; "
-        f"{SAMPLED_STEPS} with Poisson sampling; {NEWTON_STEPS} dp-newton",
+        unset=f"{DEFAULT_STEPS}, or {CENTRED_STEPS} for centred rows where classes have many rows",
         asked="steps",
         group="Privacy",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewtonSteps:
+    """Number of second-order steps."""
+
+    n_steps: int | None = option(
+        None, "Number of steps; the noise follows.", unset=str(NEWTON_STEPS), asked="steps", group="Privacy"
     )
 
 
@@ -221,6 +229,9 @@ class Noise:
 class Samples:
     """Poisson samples instead of all rows."""
 
+    n_steps: int | None = option(
+        None, "Number of steps; the noise follows.", unset=str(SAMPLED_STEPS), asked="steps", group="Privacy"
+    )
     sampling_rate: float = option(
         SAMPLING_RATE,
         "Probability that a step samples a row.",
@@ -530,7 +541,14 @@ class DPFCOptions(NoisyCovariance, TextScale, Steps, ClipNorm, Start, Options, m
 
 @dataclass(frozen=True, kw_only=True)
 class DPNewtonOptions(
-    NoiseRidge, WeightDecay, TextScale, ClipNorm, Start, Options, method="dp-newton", takes=(*PRIVATE, *ROWS)
+    NoiseRidge,
+    WeightDecay,
+    TextScale,
+    ClipNorm,
+    Start,
+    Options,
+    method="dp-newton",
+    takes=(*PRIVATE, NewtonSteps, *ROWS),
 ):
     """Options of `dp-newton`. `clip_norm` bounds a record's gradient and Hessians together."""
 

@@ -102,6 +102,18 @@ def test_help_with_a_method_shows_only_its_options(cli) -> None:
         assert f"Only options that {name} takes" in " ".join(cli("train", "-m", name, "--help").stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("method", "steps", "clip_norm"), [("dp-sgd", "200", "0.5"), ("dp-newton", "8", "1"), ("dpsgd-f", "200", "0.1")]
+)
+def test_help_of_a_method_has_its_own_defaults(cli, method: str, steps: str, clip_norm: str) -> None:
+    text = " ".join(cli("train", "--method", method, "--help").stdout.split())
+    assert f"Number of steps; the noise follows. [default: {steps}]" in text
+    assert f"contribution. [default: {clip_norm}]" in text
+    whole = " ".join(cli("train", "--help-all").stdout.split())
+    assert "200 with Poisson sampling; 8 dp-newton]" in whole
+    assert "[default: 0.5; 0.1 dpsgd-f; 1 dp" in whole
+
+
 def test_brackets_in_a_table_are_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     _terminal.table("[red] classes", [("cat[s]", "[/]")])
     printed = capsys.readouterr().err

@@ -5,7 +5,7 @@ A mu-GDP mechanism is (epsilon, delta)-differentially private exactly for
     delta >= delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
 
 (Balle, Wang 2018, Theorem 8). In float64 the difference loses digits: most where mu or delta is small. Here it is
-evaluated in ball arithmetic (Arb), which encloses the exact value, with as many bits as the comparison needs.
+evaluated in ball arithmetic (Arb), which encloses the exact value, with the precision that the comparison needs.
 
 Rounding to text keeps a bound: epsilon, delta, mu and rho are rounded up, lower bounds down. Every figure that linprobe
 prints, draws or states in words is from here. JSON objects hold the floats themselves.

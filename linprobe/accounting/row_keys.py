@@ -249,8 +249,8 @@ class Account:
     """A budget book and the keys of its rows.
 
     Attributes:
-        path: of the book. keys: of the rows, together with those in the file beside the book; None for a book given by
-            hand, which counts by itself whatever rows its runs have.
+        path: of the book. keys: of the rows, and the keys in the file beside the book; None for a book given by hand,
+            which counts by itself whatever rows its runs have.
     """
 
     path: Path
@@ -361,7 +361,7 @@ def recorded_totals(run: str, epsilon: float | None) -> tuple[str, str]:
     except LinprobeError as error:
         return f"{unknown}: the budget book is damaged", f"{unknown}: {error}"
 
-    def told(entries: Sequence[Entry]) -> str:
+    def cost_of(entries: Sequence[Entry]) -> str:
         spent = spending(entries)
         if not spent.runs and spent.not_private_runs:
             return f"no epsilon covers the recorded runs on these rows ({spent.not_private_runs}); this run: {own}"
@@ -371,10 +371,10 @@ def recorded_totals(run: str, epsilon: float | None) -> tuple[str, str]:
         more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
         return f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs}{more}; this run: {own}"
 
-    public = told(contents.counted)
+    public = cost_of(contents.counted)
     try:
         shared = Account.at(path).shared()
     except LinprobeError as error:
         return public, f"{unknown}: {error}"
-    private = told(with_shared(contents, shared).counted) if shared else public
+    private = cost_of(with_shared(contents, shared).counted) if shared else public
     return public, f"{private} (budget book {path}; do not publish this line)"

@@ -20,6 +20,7 @@ from linprobe.cli._command import (
     EVERYWHERE,
     Command,
     Everywhere,
+    Program,
     defaults_from,
     flag_of_argument,
     taken_out,
@@ -41,6 +42,7 @@ def program(only: str | None = None) -> Any:
     """
     app = typer.Typer(
         name="linprobe",
+        cls=Program,
         epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from linprobe.atomic_files import given_text, path_from
 from linprobe.errors import ParameterError, UsageError, require_for
@@ -44,6 +44,7 @@ EVERYWHERE = (
 )
 SWITCHES = ("debug", "quiet", "verbose")
 HELP_ALL = "--help-all"
+LONGEST = 400  # characters of the description of a command in the help of the program
 Asked = TypeVar("Asked", bound=Request)
 
 
@@ -91,7 +92,10 @@ class Flag:
 
     def help_of(self, method: str) -> str:
         """The help text for one method."""
-        return replace(self, option=self.others.get(method, self.option), others={}, methods=[]).help
+        option = self.option if self.of_command else self.others.get(method, self.option)
+        if "{methods_on_gpu}" in option.help:
+            option = replace(option, help=f"cpu{', cuda or cuda:N' if METHOD_OPTIONS[method].on_gpu else ''}.")
+        return replace(self, option=option, others={}, methods=[]).help
 
     @property
     def _listed_methods(self) -> str:
@@ -302,6 +306,17 @@ class Command(TyperCommand):
         return panels
 
 
+class Program(TyperGroup):
+    """The program, whose help shows the whole first sentence of the help of every command."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands with their descriptions, over several lines if they are long."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        described = [(name, shown.get_short_help_str(LONGEST)) for name, shown in commands.items() if shown]
+        with formatter.section("Commands"):
+            formatter.write_dl(described)
+
+
 def _method_among(given: Sequence[str]) -> str | None:
     """The method that the words of a command name, if there is such a method."""
     for place, word in enumerate(given):
@@ -352,7 +367,7 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
     """Values for the parameters of a command from a TOML file, by parameter name.
 
     A key is a flag without its dashes, or the name of an argument. Keys outside any table are for the command that is
-    run; those in a table named after a command are for that command.
+    run; keys in a table named after a command are for that command.
 
     Args:
         parameters: of the command, as typer made them. commands: names of all commands.

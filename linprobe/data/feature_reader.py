@@ -28,7 +28,7 @@ UNSTATED = {"views": 1}  # what an entry of the preprocessing is where it is not
 ALWAYS_COMPARED = ("backbone", "weights_digest")
 SHOWN = 80  # characters of a value in a message
 IMAGE_KEY_BYTES = 16  # of the digest of an image
-BY_CHANCE = 1000  # one row in so many may be in both groups: a photograph that a collection holds twice
+BY_CHANCE = 1000  # one row in BY_CHANCE may be in both groups: a photograph that a collection holds twice
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class FeatureReader(ABC):
 
     @abstractmethod
     def has_owners(self, group: str) -> bool:
-        """Whether each row of a group has an owner, the person whose row it is."""
+        """Whether each row of a group has an owner, the person it belongs to."""
 
     @abstractmethod
     def owners(self, group: str, part: slice = ALL) -> list[str]:

@@ -387,7 +387,7 @@ class StreamedRows(Rows):
             start += len(y)
 
     def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
-        """The blocks of `ArrayRows` with zeros outside the sample. Reads all rows, preprocesses those in the sample."""
+        """The blocks of `ArrayRows` with zeros outside the sample. Reads all rows, preprocesses the sampled rows."""
         start, taken = 0, []
         for raw, y in self._raw():
             taken.append((raw[sampled[start : start + len(y)]], y))

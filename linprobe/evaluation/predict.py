@@ -92,7 +92,7 @@ def predict_rows(
             blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
             return _finite(blocks, features)
 
-        scored = _scored(run, moved, parts, len(array), together=together, told=prior is not None)
+        scored = _scored(run, moved, parts, len(array), together=together, shares_given=prior is not None)
         noted = _noted(scored, f"{len(array)} rows of {features}", progress)
         yield from _predicted(run, ids, noted, temperature, all_classes)
         return
@@ -109,7 +109,7 @@ def predict_rows(
         def blocks() -> Iterator[NDArray[np.floating]]:
             return _finite((x for x, _ in opened.blocks(group)), features)
 
-        scored = _scored(run, moved, blocks, opened.sizes[group], together=together, told=prior is not None)
+        scored = _scored(run, moved, blocks, opened.sizes[group], together=together, shares_given=prior is not None)
         noted = _noted(scored, f"{opened.sizes[group]} rows of the group {group} of {features}", progress)
         yield from _predicted(run, iter(opened.ids(group)), noted, temperature, all_classes)
 
@@ -130,12 +130,13 @@ def _scored(
     n_rows: int,
     *,
     together: bool,
-    told: bool,
+    shares_given: bool,
 ) -> Iterator[NDArray[np.float64]]:
     """Class scores of rows, a block (b, n_classes) for each of `blocks`; `together`, after refinement on the rows.
 
     Args:
-        moved: bias and class shares, as `_moved` gives them. told: whether the class shares were given for these rows.
+        moved: bias and class shares, as `_moved` gives them. shares_given: whether the class shares
+            were given for these rows.
     """
     bias, shares = moved
     if not together:
@@ -143,7 +144,7 @@ def _scored(
             yield class_scores(x, run.weights, bias)
         return
     rows, places = gathered(blocks(), n_rows, *run.weights.shape)
-    refined = refined_weights(rows, run.weights, bias, known_of(run.manifest), shares, together=not told)
+    refined = refined_weights(rows, run.weights, bias, known_of(run.manifest), shares, together=not shares_given)
     start = done = 0
     for x in blocks():
         stop = int(np.searchsorted(places, start + len(x)))

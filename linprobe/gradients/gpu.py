@@ -39,7 +39,7 @@ KINDS = (torch.float32, torch.bfloat16, torch.float16)  # storage types of rows,
 KERNEL_ENTRIES = 24  # groups of a thread times classes, which are in registers; a warp has a lane for each class
 TILE_ROWS, STAGES = 8, 3  # as in clipped_sum.cu
 THREADS, FEWER_THREADS = 256, 128  # of a block of the kernel, for many and few features
-MOST_LEFT = 2  # groups beyond those of the threads, as in clipped_sum.cu
+MOST_LEFT = 2  # groups left over after each thread has its own, as in clipped_sum.cu
 STATIC_BYTES = 10 << 10  # of shared memory beside the tiles, at most
 CHECKED_ROWS, CHECKED_BOUND, AGREED = 300, 0.5, 1e-4  # of the kernel's check against torch
 
@@ -321,7 +321,7 @@ class DeviceProducts(Products):
     ) -> ClippedBlock:
         """As of the kernel's products on the host, for a block that `clips` accepts, with one `shift` for all entries.
 
-        Factors are float32, at most a few roundings from those of float64. No scores of `parts` are computed.
+        Factors are float32, at most a few roundings from the float64 factors. No scores of `parts` are computed.
 
         Raises ValueError: a sum that `zeros` did not make.
         """

@@ -96,10 +96,10 @@ def second_moment(rows: Rows, *, all_reduce: Reduce = ALONE.all_reduce) -> Clipp
     """Sum of x x^T over rows x, longer ones scaled down to length 1; packed, shape (D (D + 1) / 2, 1) for D features.
 
     Sensitivity 1 under zero-out of one record. A row's contribution is its squared length. The sum has the same bits
-    for any number of threads and of processes. Memory: 4 D^2 bytes for the sum and as many for its packed form, and
-    for each thread a block of rows in float64 and a stripe of products.
+    for any number of threads and of processes. Memory: 4 D^2 bytes for the sum, 4 D^2 for its packed form, and for
+    each thread a block of rows in float64 and a stripe of products.
 
-    Raises ParameterError: so many rows and features that rounding could not be bounded.
+    Raises ParameterError: too many rows and features to bound the rounding.
     """
     n_features = rows.n_features
     margin = arithmetic(1.0, n_features**2, rows.n_rows).margin
@@ -169,8 +169,7 @@ def newton_sum(
     `parts_of` takes it apart. Sensitivity `clip_norm` under zero-out of one record, or of one person where the rows of
     a person are one unit. The sum has the same bits for any number of threads and of processes.
 
-    Raises DivergedError: weights too large. ParameterError: so many rows and features that rounding could not be
-    bounded.
+    Raises DivergedError: weights too large. ParameterError: too many rows and features to bound the rounding.
     """
     check_weights(weights)
     n_features, n_classes = weights.shape

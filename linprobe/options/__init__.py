@@ -65,7 +65,7 @@ class Choice:
     )
     features: Path | None = option(
         None,
-        "Feature file, or several as one data set, 'shards/*.h5'; - reads its path from stdin; without one, the "
+        "Feature file, or 'shards/*.h5' for several as one data set; -: path from stdin. Without it: the "
         "built-in digits.",
         argument="[FEATURES|-]",
         group="Data",
@@ -92,7 +92,7 @@ class RunOptions:
     split_seed: int = option(0, "Seed that chooses the public shots.", group="Data")
     unit: Literal["record", "owner"] | None = option(
         None,
-        "What is protected",
+        "Unit of privacy",
         after="; owner: a person, with all rows of that person",
         unset="record; required if rows have owners",
         group="Privacy",
@@ -134,7 +134,7 @@ class RunOptions:
     )
     test_epsilon: float | None = option(
         None,
-        "Part of --eps that pays for a noisy accuracy and AUROC on private test rows.",
+        "Part of --eps to spend on a noisy accuracy and AUROC on private test rows.",
         unset="no release",
         above=0,
         most=MAX_EPSILON,
@@ -317,7 +317,7 @@ class TextScale:
         "Scale of text weights.",
         above=0,
         most=1e6,
-        unset="100 for zero-shot; otherwise smaller where scores would spread widely, or private rows say more",
+        unset="100 for zero-shot; otherwise at most 100, smaller for a larger budget or more private rows per class",
     )
 
 

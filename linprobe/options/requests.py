@@ -191,7 +191,8 @@ class ExtractRequest(
     )
     backbone: str | None = option(
         None,
-        "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4 (-40-4, -28-10), timm:NAME, pixels, scattering.",
+        "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4, wrn-40-4, wrn-28-10, timm:NAME, pixels, "
+        "scattering.",
         unset="resnet50, or scattering if its weights cannot be fetched",
         flags=("--backbone", "-b"),
         group=NETWORK,
@@ -225,7 +226,9 @@ class ExtractRequest(
         metavar="FILE",
         group=TABLE,
     )
-    path_column: str = option("file", "Image file: absolute, or relative to the table's folder.", group=TABLE)
+    path_column: str = option(
+        "file", "Path of the image file: absolute, or relative to the table's folder.", group=TABLE
+    )
     label_column: str = option("label", "Class of the image.", group=TABLE)
     id_column: str | None = option(
         None, "Record id of the image.", unset="id, if there is one, else the path", group=TABLE
@@ -272,7 +275,7 @@ class ExtractRequest(
     )
     views: int = option(
         1,
-        "Views of each image whose features are averaged: the centre crop, its mirror image, then shifted crops",
+        "Average the features of this number of views: the centre crop, its mirror image, then shifted crops",
         least=1,
         most=MOST_VIEWS,
         group=NETWORK,
@@ -438,7 +441,7 @@ class TuneRequest(
     )
     shrink: Sequence[float] = option(
         (),
-        "Factors on the update of the initial weights, from 0 to 1; noisy counts choose one.",
+        "Factors on the update of the initial weights, from 0 to 1; chosen by noisy counts of correct predictions.",
         commas=True,
         metavar="C,C,...",
         group="Method",
@@ -529,7 +532,7 @@ class RefineRequest(
 
     unlabelled: Path = option(help="Feature file of rows without labels, from the same backbone.", argument="ROWS")
     out: Path = option(help="Run folder to make.")
-    sign: Path | None = option(None, "Private key of a signed run.", metavar="KEY")
+    sign: Path | None = option(None, "Ed25519 private key (PEM); required if RUN is signed.", metavar="KEY")
 
 
 @dataclass(frozen=True)
@@ -799,11 +802,13 @@ class AuditRequest(
     confidence: float = option(0.999, "Confidence of the lower bound.", least=0.5, below=1)
     part: Literal["training", "counts", "tune", "histogram"] = option(
         "training",
-        "What is audited",
+        "Part to audit",
         after="; counts: training with noisy class counts and noisy accuracy on test rows; tune: the private choice "
         "of one run; histogram: the published histogram of privacy losses",
     )
-    unit: Literal["record", "owner"] = option("record", "What a canary is", after="; owner: a person with 3 rows")
+    unit: Literal["record", "owner"] = option(
+        "record", "Unit of privacy of a canary", after="; owner: a person with 3 rows"
+    )
     device: str = option("cpu", "cuda or cuda:N: audit training on that GPU too.")
 
 
@@ -847,7 +852,7 @@ class CompareRequest(
     out: Path | None = option(None, "Folder; an unfinished comparison in it is continued.", unset="comparisons/NAME")
     features: Path | None = option(
         None,
-        "Feature file; - reads its path from stdin; without one, the built-in digits.",
+        "Feature file; -: path from stdin. Without it: the built-in digits.",
         argument="[FEATURES|-]",
     )
     delta: float = option(DEFAULT_DELTA, "Target delta of each run, below 1/N_private.")

@@ -157,7 +157,7 @@ def _escaped(value: Any) -> Any:
 
 
 def _scalar(value: str | float) -> str:
-    """A JSON string or number, which is YAML too; YAML 1.1 wants a point in a number with an exponent."""
+    """A JSON string or number, which is YAML too; YAML 1.1 requires a decimal point in a number with an exponent."""
     text = json.dumps(value, ensure_ascii=False)
     return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
 

@@ -149,7 +149,7 @@ def _right_and_wrong(scores: NDArray[np.float64], y: NDArray[np.int64]) -> NDArr
 def _score_cells(likely: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
     """Numbers of rows of a class, and of other rows, by bin of their probability of the class, shape (H, 2, BINS).
 
-    H and BINS are those of `linprobe.mechanisms.score_histogram`.
+    `linprobe.mechanisms.score_histogram` defines H and BINS.
     """
     n_classes = likely.shape[1]
     histograms = np.arange(n_histograms(n_classes))

@@ -170,8 +170,8 @@ def refuse_private_as_public(
 ) -> None:
     """PrivacyError if a row of a public group, or its image, is a training or private test row of the run's file.
 
-    After a run by owner, a row of a private person is private too. So are public rows that the method protects. A note
-    says so if that file is gone.
+    After a run by owner, a row of a private person is private too, and public rows that the method protects are
+    private. If that file is gone, a note says so.
 
     Args:
         use: what the public rows are for, for the message.

@@ -360,7 +360,7 @@ def _charging(account: Account) -> Iterator[list[SharedBook]]:
 
 
 def preview(account: Account | None, entries: Sequence[Entry], cap: float | None = None) -> Spending:
-    """The cost of the runs in a book, and in those that count together with it, with these. Nothing is charged.
+    """The cost of `entries` with the runs in a book and in the books that share its rows. Nothing is charged.
 
     Args:
         account: None if there is no book yet.

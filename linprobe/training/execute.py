@@ -267,7 +267,7 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
 def _problem(
     plan: Plan, dataset: Dataset, preprocessing: Preprocessing, rows: Rows | None, public: Rows | None, backend: Backend
 ) -> Problem:
-    """What the method gets: rows in training space, where the back end wants them.
+    """What the method gets: rows in training space, on the device of the back end.
 
     A method that takes its steps on the host reads public rows there.
     """

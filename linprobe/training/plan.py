@@ -697,7 +697,9 @@ def _refuse_counts(settings: Settings, dataset: Dataset) -> None:
     if not settings.balanced:
         return
     if dataset.weights is not None:
-        raise UsageError("class weight is 'balanced' beside weights of rows, whose counts it ignores; leave one out")
+        raise UsageError(
+            "class weight 'balanced' counts rows without their weights, and these rows have weights; leave one out"
+        )
     if not gives_log_odds(method, vars(options)):
         allowed = ", ".join(name for name, other in METHODS.items() if other.weighs and other.spends)
         raise UsageError(

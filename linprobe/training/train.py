@@ -344,7 +344,7 @@ def train_on(
 
 
 def _say_how_to_go_on(error: BaseException, keep: Keeping, plan: Plan, out: Path, progress: Progress) -> None:
-    """Say whether --resume continues a run that has stopped. Nothing continues a run that keeps no checkpoints."""
+    """Say whether --resume continues a run that has stopped. A run without checkpoints cannot be resumed."""
     if keep.can_resume:
         progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
     elif isinstance(error, KeyboardInterrupt) and plan.method.spends and keep.keeps:

@@ -114,6 +114,22 @@ def test_help_of_a_method_has_its_own_defaults(cli, method: str, steps: str, cli
     assert "[default: 0.5; 0.1 dpsgd-f; 1 dp" in whole
 
 
+@pytest.mark.parametrize(("method", "devices"), [("dp-sgd", "cpu, cuda or cuda:N."), ("dp-newton", "cpu.")])
+def test_help_of_a_method_has_its_own_devices_and_the_class_weights_of_the_command(
+    cli, method: str, devices: str
+) -> None:
+    text = " ".join(cli("train", "--method", method, "--help").stdout.split())
+    assert f"{devices} [default: cpu]" in text
+    assert "LABEL=WEIGHT,..., a JSON file, or public" in text
+    assert "on a GPU: noisy-gd, adamix" in " ".join(cli("train", "--help-all").stdout.split())
+
+
+def test_help_shows_the_whole_description_of_every_command(cli) -> None:
+    text = " ".join(cli("--help").stdout.split())
+    assert "..." not in text
+    assert "Print the composed epsilon of all noisy runs on a set of rows, from its budget book" in text
+
+
 def test_brackets_in_a_table_are_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     _terminal.table("[red] classes", [("cat[s]", "[/]")])
     printed = capsys.readouterr().err

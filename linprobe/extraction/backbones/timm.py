@@ -99,7 +99,7 @@ def _transform(name: str, model: Any) -> ImageTransform:
             f"backbone {name} crops by {config['crop_mode']!r}; allowed: networks that crop by center or squash"
         )
     if config["crop_mode"] == "center" and height != width:
-        raise UsageError(f"backbone {name} wants {height} x {width} pixels by centre crop; allowed: square networks")
+        raise UsageError(f"backbone {name} takes a centre crop of {height} x {width} pixels; allowed: square networks")
     whole = config["crop_mode"] == "squash"
     return ImageTransform(
         scaled if whole else scaled[0],

@@ -341,14 +341,14 @@ def account(
 
 def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:
     """The request of named options; options of the method are all that `TrainRequest` does not have."""
-    known = {field.name for field in fields(TrainRequest)} - {"features", "options"}
-    given = {name: value for name, value in options.items() if name in known}
+    field_names = {field.name for field in fields(TrainRequest)} - {"features", "options"}
+    given = {name: value for name, value in options.items() if name in field_names}
     paths = {
         name: Path(given[name])
         for name in ("out", "public", "unlabelled", "book", "sign")
         if given.get(name) is not None
     }
-    rest = {name: value for name, value in options.items() if name not in known}
+    rest = {name: value for name, value in options.items() if name not in field_names}
     return TrainRequest(
         features=None if features is None else Path(features), **{**given, **paths}, options=rest or None
     )

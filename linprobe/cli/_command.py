@@ -343,24 +343,24 @@ def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
 
     Raises UsageError: an option without its file, or twice.
     """
-    found: dict[str, Any] = {}
-    others: list[str] = []
+    values: dict[str, Any] = {}
+    remaining: list[str] = []
     words = iter(arguments)
     for word in words:
         word = "--verbose" if word == "-v" else word
         name, equals, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name in SWITCHES and not equals:
-            found[name] = True
+            values[name] = True
         elif word.startswith("--") and name == "config":
             file = value if equals else next(words, "")
             if not file:
                 raise UsageError("--config was given without a file; allowed: --config FILE")
-            if name in found:
-                raise UsageError(f"--config was given twice, {found[name]} and {file}; give it once")
-            found[name] = Path(file)
+            if name in values:
+                raise UsageError(f"--config was given twice, {values[name]} and {file}; give it once")
+            values[name] = Path(file)
         else:
-            others.append(word)
-    return Everywhere(**found), others
+            remaining.append(word)
+    return Everywhere(**values), remaining
 
 
 def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands: Iterable[str]) -> dict[str, Any]:

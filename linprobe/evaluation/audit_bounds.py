@@ -95,8 +95,8 @@ def _on(trials: Trials, delta: float, confidence: float) -> list[tuple[str, dict
     mu = one_run_mu(correct, guesses, inside.size, confidence)
     bounds.append(("one run f-DP", {"epsilon_lower_bound": epsilon_of(mu, delta), "mu_lower_bound": mu, **counted}))
     for purpose, found in trials.others.items():
-        known = np.isfinite(found)
-        mu = mu_lower_bound(found[known & inside], found[known & ~inside], confidence)
+        finite = np.isfinite(found)
+        mu = mu_lower_bound(found[finite & inside], found[finite & ~inside], confidence)
         bounds.append((purpose, {"epsilon_lower_bound": epsilon_of(mu, delta), "mu_lower_bound": mu}))
     return bounds
 

@@ -54,10 +54,10 @@ Scores = NDArray[np.float64]
 
 def background_of(digits: Dataset, people: NDArray[np.int64] | None, public: bool) -> Dataset:
     """The first `BACKGROUND_ROWS` private digits, and the public digits if the method needs some."""
-    known = _first_rows(digits.public, digits.public.n_rows) if public and digits.public is not None else None
+    public_rows = _first_rows(digits.public, digits.public.n_rows) if public and digits.public is not None else None
     bounds = None if people is None else np.r_[0, np.cumsum(people)]
     return replace(
-        digits, private=_first_rows(digits.private, BACKGROUND_ROWS), public=known, bounds=bounds, features=None
+        digits, private=_first_rows(digits.private, BACKGROUND_ROWS), public=public_rows, bounds=bounds, features=None
     )
 
 

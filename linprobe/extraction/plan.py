@@ -118,17 +118,17 @@ def choose_device(wanted: str, local_rank: int) -> torch.device:
 
     Raises UsageError: no such device here.
     """
-    found = ["cpu"]
+    available = ["cpu"]
     if torch.cuda.is_available():
-        found = ["cuda", "cpu"]
+        available = ["cuda", "cpu"]
     elif torch.backends.mps.is_available():
-        found = ["mps", "cpu"]
+        available = ["mps", "cpu"]
     try:
-        device = torch.device(found[0] if wanted == "auto" else wanted)
+        device = torch.device(available[0] if wanted == "auto" else wanted)
     except RuntimeError:
-        raise UsageError(f"device is {wanted!r}; allowed here: auto, {', '.join(found)}") from None
-    if device.type not in found or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
-        raise UsageError(f"device is {wanted!r}, which torch does not find; allowed here: auto, {', '.join(found)}")
+        raise UsageError(f"device is {wanted!r}; allowed here: auto, {', '.join(available)}") from None
+    if device.type not in available or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+        raise UsageError(f"device is {wanted!r}, which torch does not find; allowed here: auto, {', '.join(available)}")
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", local_rank % torch.cuda.device_count())
     return device

@@ -278,8 +278,8 @@ def _rows_of(sampled: Mask, bounds: Indices, cells: Indices | None) -> Sample:
     joined = np.concatenate([[0], np.cumsum(sizes * sampled)])
     ends = [joined[-1]] if cells is None else joined[cells].tolist()
     runs = [range(first + SUM_ROWS, stop, SUM_ROWS) for first, stop in pairwise([0, *ends])]
-    found = sorted({*chain(*runs), *ends} - {0})
-    return Sample(np.flatnonzero(np.repeat(sampled, sizes)), np.array(found, np.int64))
+    run_ends = sorted({*chain(*runs), *ends} - {0})
+    return Sample(np.flatnonzero(np.repeat(sampled, sizes)), np.array(run_ends, np.int64))
 
 
 class KernelProducts(Products):

@@ -366,14 +366,14 @@ def minimise(
     """
     shape, threads = start.shape, backend.n_threads(rows, start)
     few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
-    kept = list(rows.blocks()) if few else None
+    blocks = list(rows.blocks()) if few else None
 
     def objective(flat: Reals) -> tuple[float, Reals]:
         weights = flat.reshape(shape)
         check_weights(weights)
         work = partial(_of_block, narrow=backend.put(weights.astype(np.float32)), loss=loss)
         value, total = 0.0, np.zeros(shape[::-1])
-        for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if kept is None else map(work, kept):
+        for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if blocks is None else map(work, blocks):
             value += float(part)
             total += on_host(gradient)
         offset = weights - reference

@@ -57,8 +57,8 @@ def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:
     if freedom < 1:
         raise UsageError("augment-public needs a class with two public rows and got none; give more public rows")
     residuals = (public.x - means[labels]).astype(np.float32)
-    known = np.flatnonzero(counts)
-    y = known[np.arange(n_rows) % len(known)]
+    present = np.flatnonzero(counts)
+    y = present[np.arange(n_rows) % len(present)]
     generator = public_generator()
     x = np.empty((n_rows, public.n_features), dtype=np.float32)
     for start in range(0, n_rows, BLOCK_ROWS):

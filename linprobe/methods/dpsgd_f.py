@@ -210,9 +210,9 @@ def feature_clipped(rows: Rows, tau: float) -> Rows:
 
 def _spread(values: NDArray[Any], mask: Mask) -> NDArray[Any]:
     """`values` where `mask` is true, along the first axis, and zeros elsewhere."""
-    found = np.zeros((len(mask), *values.shape[1:]), values.dtype)
-    found[mask] = values
-    return found
+    expanded = np.zeros((len(mask), *values.shape[1:]), values.dtype)
+    expanded[mask] = values
+    return expanded
 
 
 def fit(problem: Problem, options: DPSGDFOptions, run: Run) -> Fitted:

@@ -44,7 +44,7 @@ def released_mean(
 def shrunk_mean(total: Reals, noise_multiplier: float, n_private: int, guess: Reals | None = None) -> Reals:
     """Line 2 from the released sum of unit rows, shape (n_features,)."""
     start = np.zeros_like(total) if guess is None else guess
-    found = total / n_private - start
-    noise = len(found) * (noise_multiplier / n_private) ** 2
-    signal = min(max(float(found @ found) - noise, 0.0), 1.0)
-    return np.asarray(start + found * (signal / (signal + noise))) if signal else start
+    offset = total / n_private - start
+    noise = len(offset) * (noise_multiplier / n_private) ** 2
+    signal = min(max(float(offset @ offset) - noise, 0.0), 1.0)
+    return np.asarray(start + offset * (signal / (signal + noise))) if signal else start

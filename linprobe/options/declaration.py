@@ -220,12 +220,17 @@ _DECLARED: dict[type[Any], Mapping[str, Option]] = {}
 def declared(group: type[Any]) -> Mapping[str, Option]:
     """The options that a dataclass declares or inherits, by name."""
     if group not in _DECLARED:
-        found = {}
-        for one in fields(group):
-            kind, words, optional, several = _parsed(one.type)
+        options = {}
+        for declared_field in fields(group):
+            kind, words, optional, several = _parsed(declared_field.type)
             parsed = {"kind": kind, "words": words, "optional": optional, "several": several}
-            found[one.name] = Option(name=one.name, default=one.default, **parsed, **_metadata(group, one.name))
-        _DECLARED[group] = found
+            options[declared_field.name] = Option(
+                name=declared_field.name,
+                default=declared_field.default,
+                **parsed,
+                **_metadata(group, declared_field.name),
+            )
+        _DECLARED[group] = options
     return _DECLARED[group]
 
 
@@ -236,14 +241,14 @@ def check_value(group: type[Any], name: str, value: object) -> None:
 
 def check_declared(group: type[Any], values: object) -> None:
     """Check the attributes of `values` that a group declares. Raises ParameterError: a value that is not allowed."""
-    for name, one in declared(group).items():
-        one.check(getattr(values, name))
+    for name, option in declared(group).items():
+        option.check(getattr(values, name))
 
 
 def config_keys(*groups: type[Any]) -> dict[str, str]:
     """The names of the options of several groups in a config file, by their names in `TrainRequest`."""
-    options = (one for group in groups for one in declared(group).values())
-    return {one.parameter: one.parameter if one.argument else one.flag for one in options}
+    options = (option for group in groups for option in declared(group).values())
+    return {option.parameter: option.parameter if option.argument else option.flag for option in options}
 
 
 def _metadata(group: type, name: str) -> Mapping[str, Any]:
@@ -277,7 +282,7 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 def arguments_of(options: type[Options]) -> dict[str, Option]:
     """All arguments of a method's estimator: shared ones, then its own."""
-    shared = {name: one for group in options.takes for name, one in declared(group).items()}
+    shared = {name: option for group in options.takes for name, option in declared(group).items()}
     return {**shared, **declared(options)}
 
 
@@ -297,17 +302,17 @@ def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
     Raises UsageError: an option that the method does not have, or one that does nothing beside another. ParameterError:
     a value that is not allowed.
     """
-    known = declared(options)
+    declarations = declared(options)
     for name in given:
-        if name not in known:
+        if name not in declarations:
             everywhere = {other for one in METHOD_OPTIONS.values() for other in declared(one)}
-            near = "" if name in everywhere else _dashed(hint(name, known))
+            near = "" if name in everywhere else _dashed(hint(name, declarations))
             raise UsageError(
                 f"option {_dashed(name)} does nothing for {options.method}; "
-                f"its options are: {', '.join(map(_dashed, known))}{near}"
+                f"its options are: {', '.join(map(_dashed, declarations))}{near}"
             )
     for name, value in given.items():
-        known[name].check(value)
+        declarations[name].check(value)
     made: Any = options(**given)
     made.check_together()
     return made
@@ -329,10 +334,10 @@ def refuse_on_gpu(options: Options, device: str) -> None:
     if not options.on_gpu:
         able = ", ".join(methods_on_gpu())
         raise UsageError(f"method {options.method} trains on device cpu, not {device!r}; on a GPU: {able}")
-    for name, one in declared(type(options)).items():
+    for name, option in declared(type(options)).items():
         value = getattr(options, name)
-        if one.on_gpu is not None and value not in one.on_gpu:
-            allowed = ", ".join(map(str, one.on_gpu))
+        if option.on_gpu is not None and value not in option.on_gpu:
+            allowed = ", ".join(map(str, option.on_gpu))
             raise UsageError(f"{_dashed(name)} is {value!r} on device {device!r}; allowed: {allowed}")
 
 

@@ -836,7 +836,7 @@ class CompareRequest(
         None,
         "Methods; settings follow a colon: dope-sgd:ensemble=5:steps=100; several values are tuned: "
         "adamix:score-noise=0.3/1/3, adamix:shrink=0/0.5/1.",
-        unset=f"{','.join(COMPARED)}; without public rows, those that need none",
+        unset=f"{','.join(COMPARED)}; without public rows, {COMPARED[1]}",
         commas=True,
         metavar="M,M,...",
     )

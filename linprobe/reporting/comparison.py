@@ -161,23 +161,23 @@ def comparison_table(summary: Sequence[Mapping[str, Any]], best: str, *, balance
         best: format of the cell that beats the others of its column and setting, for example `**{}**`.
     """
     mean, std, top = (f"balanced_{key}" if balanced else key for key in ("mean", "std", "best"))
-    epsilons = sorted({one["epsilon"] for one in summary if one["epsilon"] is not None})
-    varied = [key for key in ("public", "shots") if len({one[key] for one in summary}) > 1]
+    epsilons = sorted({line["epsilon"] for line in summary if line["epsilon"] is not None})
+    varied = [key for key in ("public", "shots") if len({line[key] for line in summary}) > 1]
     header = ("method", *varied, *(f"eps {rounded_up(epsilon)}" for epsilon in epsilons))
     if not epsilons:
         header = (*header, "accuracy, %")
     lines: dict[tuple[str, ...], dict[float | None, str]] = {}
-    for one in summary:
-        name = (one["method"], *("-" if one[key] in (None, "") else str(one[key]) for key in varied))
-        cell = f"{100 * one[mean]:.1f}" + ("" if one[std] is None else f" ± {100 * one[std]:.1f}")
-        lines.setdefault(name, {})[one["epsilon"]] = best.format(cell) if one[top] else cell
+    for line in summary:
+        name = (line["method"], *("-" if line[key] in (None, "") else str(line[key]) for key in varied))
+        cell = f"{100 * line[mean]:.1f}" + ("" if line[std] is None else f" ± {100 * line[std]:.1f}")
+        lines.setdefault(name, {})[line["epsilon"]] = best.format(cell) if line[top] else cell
     columns: list[float | None] = [*epsilons] or [None]
     return header, [(*name, *(cells.get(at, cells.get(None, "-")) for at in columns)) for name, cells in lines.items()]
 
 
 def balance_matters(summary: Sequence[Mapping[str, Any]]) -> bool:
     """Whether balanced accuracy differs from accuracy anywhere: the test classes have different numbers of rows."""
-    return any(abs(one["balanced_mean"] - one["mean"]) > 1e-9 for one in summary)
+    return any(abs(line["balanced_mean"] - line["mean"]) > 1e-9 for line in summary)
 
 
 def markdown(header: Header, rows: Rows) -> str:

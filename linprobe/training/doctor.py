@@ -89,10 +89,10 @@ def _processor() -> list[Finding]:
 
 def _memory() -> list[Finding]:
     free = available_memory.available()
-    found = f"{free / 2**30:.1f} GiB free"
+    free_memory = f"{free / 2**30:.1f} GiB free"
     if free >= LITTLE_MEMORY:
-        return [Finding("memory", found)]
-    return [Finding("memory", found, "limited", "large feature files are streamed from disk, which is slower")]
+        return [Finding("memory", free_memory)]
+    return [Finding("memory", free_memory, "limited", "large feature files are streamed from disk, which is slower")]
 
 
 def _device() -> list[Finding]:
@@ -100,21 +100,21 @@ def _device() -> list[Finding]:
         return []  # the missing extra says so
     import torch
 
-    found = [Finding("torch", torch.__version__)]
+    findings = [Finding("torch", torch.__version__)]
     if torch.cuda.is_available():
         names = (torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count()))
-        return [*found, Finding("GPU", ", ".join(names))]
-    return [*found, Finding("GPU", "none", "limited", "extract runs on the processor, which is slow")]
+        return [*findings, Finding("GPU", ", ".join(names))]
+    return [*findings, Finding("GPU", "none", "limited", "extract runs on the processor, which is slow")]
 
 
 def _extras() -> list[Finding]:
     """Optional packages, by the extra that installs them."""
-    found = []
+    findings = []
     for extra, (purpose, _) in EXTRAS.items():
         absent, remedy = missing(extra), f"for {purpose}: pip install 'linprobe[{extra}]'"
         lacks = Finding(f"extra {extra}", f"without {', '.join(absent)}", "limited", remedy)
-        found.append(lacks if absent else Finding(f"extra {extra}", "installed"))
-    return found
+        findings.append(lacks if absent else Finding(f"extra {extra}", "installed"))
+    return findings
 
 
 def _caches() -> list[Finding]:

@@ -159,8 +159,8 @@ def preview_of_run(request: TrainRequest, plan: Plan, dataset: Dataset) -> Previ
 def preview_of_selection(request: TrainRequest, tuning: Tuning, tuned: Selection, dataset: Dataset) -> Preview:
     """One private selection."""
     timed = [_seconds(request, plan, dataset) for plan in tuned.plans]
-    known = [seconds for seconds in timed if seconds is not None]
-    seconds = tuning.mean_repetitions * fmean(known) if len(known) == len(timed) else None
+    measured = [seconds for seconds in timed if seconds is not None]
+    seconds = tuning.mean_repetitions * fmean(measured) if len(measured) == len(timed) else None
     return Preview(tuple(plan.budgets for plan in tuned.plans), tuned.entry(), seconds)
 
 

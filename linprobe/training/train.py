@@ -167,10 +167,10 @@ def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | Non
         return request, None
     with open_features(request.features, whole=False) as file:
         shots = request.public_shots
-        known = request.public is not None or bool(shots)
+        has_public_rows = request.public is not None or bool(shots)
         if shots is None:
-            known = known or request.features is None or "public" in file.sizes
-        choice = choose(Facts(known, file.text_weights() is not None and not file.description.several_labels))
+            has_public_rows = has_public_rows or request.features is None or "public" in file.sizes
+        choice = choose(Facts(has_public_rows, file.text_weights() is not None and not file.description.several_labels))
     return replace(request, method=choice.method), choice
 
 

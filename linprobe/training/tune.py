@@ -125,11 +125,11 @@ def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
 
     Raises UsageError, ParameterError: an option or combination that is not allowed.
     """
-    found = []
-    for one in tuning.settings:
-        asked = {name: value for name, value in one.items() if name in REQUEST_OPTIONS}
-        options = {name: value for name, value in one.items() if name not in asked}
-        for name in one:
+    varied_settings = []
+    for setting in tuning.settings:
+        asked = {name: value for name, value in setting.items() if name in REQUEST_OPTIONS}
+        options = {name: value for name, value in setting.items() if name not in asked}
+        for name in setting:
             given = getattr(request, name) if name in asked else (request.options or {}).get(name)
             if given is not None and name != "method":  # `request.method` is then the first of the grid
                 raise UsageError(f"option {name.replace('_', '-')} is in --grid and given as well; leave one out")
@@ -139,10 +139,10 @@ def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
             raise UsageError(f"method {method.name} spends no budget, so there is nothing to tune; choose another")
         settings = make_settings(varied, method)
         _check_tunable(settings, tuning)
-        found.append(settings)
-    if len({settings.method.joins_public for settings in found}) > 1:
+        varied_settings.append(settings)
+    if len({settings.method.joins_public for settings in varied_settings}) > 1:
         raise UsageError("methods of the grid protect different rows; allowed: all with fully-private, or none")
-    return found
+    return varied_settings
 
 
 def _check_tunable(settings: Settings, tuning: Tuning) -> None:

@@ -25,22 +25,22 @@ DOWNLOAD_TIMEOUT = 30.0
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> backbones.Backbone:
     """A torchvision ResNet. `weights`: a torchvision name, or a file, which gets the preprocessing of IMAGENET1K_V1."""
-    known = torchvision.models.get_model_weights(NETWORKS[name]).__members__
+    presets = torchvision.models.get_model_weights(NETWORKS[name]).__members__
     named = DEFAULT_WEIGHTS if weights is None else weights
-    path = None if random or named in known else Path(named)
+    path = None if random or named in presets else Path(named)
     if path is not None and path.suffix not in backbones.SUFFIXES:
         raise UsageError(
-            f"weights is {named!r}; allowed for {name}: {', '.join(known)}, or a {', '.join(backbones.SUFFIXES)} file"
+            f"weights is {named!r}; allowed for {name}: {', '.join(presets)}, or a {', '.join(backbones.SUFFIXES)} file"
         )
     try:
         model = backbones.build_seeded(lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments))
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
-    preset = known[named if named in known else DEFAULT_WEIGHTS].transforms()
+    preset = presets[named if named in presets else DEFAULT_WEIGHTS].transforms()
     if path is not None:
         backbones.load_strictly(model, backbones.read_weights(path), path, head=("fc",))
     elif not random:
-        backbones.load_strictly(model, _named_weights(name, known[named]), Path(named), head=("fc",))
+        backbones.load_strictly(model, _named_weights(name, presets[named]), Path(named), head=("fc",))
     model.fc = nn.Identity()
     transform = ImageTransform(
         int(preset.resize_size[0]),

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from linprobe.__main__ import end_like_ctrl_c
+from linprobe import __main__ as program
 from tests.hostile import crashes
 from tests.hostile.case import preload
 from tests.processes import start_copy
@@ -53,13 +53,15 @@ def start(words: tuple[str, ...], folder: Path) -> int:
         os.chdir(folder)
         os.environ["XDG_STATE_HOME"] = str(folder / "state")
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        end_like_ctrl_c()
         log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        from linprobe.cli import run
-
-        return run(list(words))
+        sys.argv = ["linprobe", *words]
+        try:
+            program.main()
+        except SystemExit as ended:
+            return int(ended.code or 0)
+        return 0
 
     return start_new(words, folder) if words[0] == "compare" else start_copy(work)
 
@@ -106,7 +108,7 @@ def wrong(name: str, status: int, folder: Path) -> Iterator[str]:
             continue
         if path.name == "o.h5" and not crashes.done(("info", "o.h5"), folder):
             continue  # stopped between the last step and the end
-        if path.name == "o":
+        if path.name in ("o", "o.published-1"):
             torn = [found.name for found in path.rglob("*.partial") if name != "publish"]
             runs = [manifest.parent for manifest in path.rglob("manifest.json")]
             if not torn and (runs or name == "compare"):

@@ -84,7 +84,7 @@ def tune(
     Args:
         features, progress, options: as for `train`.
         grid: options and the values to choose from; private selection makes a secret number of runs.
-        shrink: factors on the update of the weights, of which noisy counts choose one.
+        shrink: factors on the update of the weights; noisy counts of correct predictions choose the factor.
         repetitions: mean number of runs for the grid; None for the number of settings, at most 5.
 
     Returns: as `train`, and `tuning`, what was chosen.

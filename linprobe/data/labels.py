@@ -118,7 +118,7 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> Indic
 
     Text is matched by name. Whole numbers are matched by name if all names are whole numbers; else they are indices.
 
-    Raises DataError: a label outside the classes, with its row; `key` says whose labels they are.
+    Raises DataError: a label outside the classes, with its row; `key` names the labels.
     """
     listed = f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
     numbered = all(

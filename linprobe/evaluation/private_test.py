@@ -169,7 +169,7 @@ def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, pr
 
 
 def _unit_of(features: FeatureReader, unit: str | None) -> str:
-    """What is protected. UsageError where rows have owners and nothing was asked for, or the other way round."""
+    """The unit of privacy. UsageError: no unit for rows with owners, or unit owner for rows without owners."""
     owned = features.has_owners("test")
     if owned == (unit is not None) or (unit == RECORD):
         return unit or RECORD

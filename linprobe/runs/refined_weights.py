@@ -1,7 +1,7 @@
 """Refinement: public rows without labels correct the weights of a finished probe. Post-processing, so it costs nothing.
 
-The rows U lie in groups that the noise in the weights does not see. Labels spread over the graph of their neighbours,
-each class keeps its share of the rows, and one linear correction V learns the result:
+The rows U lie in groups, and the noise in the weights does not depend on the groups. Labels spread over the graph of
+their neighbours, each class keeps its share of the rows, and one linear correction V is fitted to the result:
 
     x = (u - mean) / mean norm, L = class scores of the probe on U, P = softmax(2 L)
     pi = class shares: (1 - h) mean of P + h / n_classes, h the part of their spread that noise explains,
@@ -52,7 +52,7 @@ Public shots come from the training rows. So if the run has any, the share of th
 
     strength *= (share - 0.6) / 0.15, between 0 and 1
 
-Training with U on private rows knows more still: it releases how many private rows are near U. The share of these rows
+Training with U on private rows also releases a noisy number of private rows near U. The share of these rows
 takes the place of the share of the public shots, and of the factors of s and q.
 """
 

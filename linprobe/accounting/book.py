@@ -567,8 +567,10 @@ def together(entries: Sequence[Entry], delta: float, relation: Relation) -> tupl
     words = f"{len(selections)} private selection{'' if len(selections) == 1 else 's'} by privacy profiles"
     if part < SMALLEST_DELTA:
         return math.inf, words
-    judges = [choose_accountant("auto", event.releases) for event in selections]
-    costs = [selection_epsilon(event, part, judge) for event, judge in zip(selections, judges, strict=True)]
+    each = {  # equal selections are computed once
+        event: selection_epsilon(event, part, choose_accountant("auto", event.releases)) for event in set(selections)
+    }
+    costs = [each[event] for event in selections]
     if releases:
         epsilon, accountant = composed(releases, part)
         costs.append(epsilon)

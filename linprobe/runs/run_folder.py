@@ -403,13 +403,15 @@ def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
 def unfinished_folder(out: Path) -> Path | None:
     """The folder of the unfinished run of `out`; None if none has a checkpoint.
 
-    Raises UsageError: several have a checkpoint, or one is complete except for its name.
+    A run that is complete except for its name gets its name.
+
+    Raises UsageError: several have a checkpoint, or one was complete.
     """
     found, complete = unfinished_folders(out), unfinished_folders(out, MANIFEST)
     if not found and complete:
-        raise UsageError(
-            f"--resume has nothing to do: the run is complete, only its name is not; rename {complete[0]} to {out}"
-        )
+        with held(complete[0], f"unfinished run {complete[0]} is being written by another process; wait for it"):
+            _name_complete(complete[0], out)
+        raise UsageError(f"--resume has nothing to do: run {out} was complete, and has its name now")
     if len(found) > 1:
         raise UsageError(
             f"--resume finds {len(found)} unfinished runs of {out} with a checkpoint; allowed: 1: "
@@ -448,9 +450,7 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             if not (partial / RUN_ID).is_file():
                 (partial / RUN_ID).write_text(secrets.token_hex(16), encoding="utf-8")
             yield partial
-            for name in (CHECKPOINT, RUN_ID):
-                (partial / name).unlink(missing_ok=True)
-            _rename(partial, out)
+            _name_complete(partial, out)
         except DivergedError as error:
             kept = _keep_charge(partial, out, str(error))
             if kept is None:
@@ -477,7 +477,9 @@ def _new_partial(out: Path) -> Path:
     return partial
 
 
-def _rename(partial: Path, out: Path) -> None:
+def _name_complete(partial: Path, out: Path) -> None:
+    for name in (CHECKPOINT, RUN_ID):
+        (partial / name).unlink(missing_ok=True)
     try:
         partial.rename(out)
     except OSError:

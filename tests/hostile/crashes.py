@@ -180,9 +180,7 @@ def _published(series: Series, folder: Path) -> str:
 
 def _resumed(series: Series, folder: Path) -> str:
     status = 0 if (folder / "o").exists() else done((*series.words, "--resume"), folder, series.ranks)
-    complete = list(folder.glob(".o.*.partial/manifest.json"))
-    if status == 2 and complete:  # killed between the manifest and the name: do what the error says
-        complete[0].parent.rename(folder / "o")
+    if status == 2 and (folder / "o").exists():  # killed between the manifest and the name, which it has now
         status = 0
     return f"resumed with status {status}" if status else ""
 

@@ -187,5 +187,5 @@ def test_what_balanced_scores_do_not_fit_is_refused(estimator: Any, how: dict[st
 
 
 def test_balanced_scores_beside_weights_of_rows_are_refused() -> None:
-    with pytest.raises(UsageError, match="weights of rows"):
+    with pytest.raises(UsageError, match="these rows have weights"):
         NoisyGD(epsilon=3, classes=range(CLASSES), class_weight="balanced").fit(X, Y, sample_weight=np.ones(N))

@@ -31,7 +31,7 @@ from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest
-from linprobe.runs.run_folder import CHECKPOINT
+from linprobe.runs.run_folder import CHECKPOINT, RUN_ID, read_run
 from linprobe.runs.verify import verify_run
 from linprobe.training import checkpoint
 from linprobe.training.checkpoint import Checkpoints
@@ -715,13 +715,18 @@ def test_nobody_takes_over_a_run_whose_result_is_being_written(
     check_equal(stopped_run.out, tmp_path / "expected")
 
 
-def test_a_whole_run_that_lacks_its_name_is_pointed_at(stopped_run: TrainRequest, tmp_path: Path) -> None:
-    """A process killed between its last two calls leaves such a run."""
+def test_a_whole_run_that_lacks_its_name_gets_it(stopped_run: TrainRequest, tmp_path: Path) -> None:
+    """A process killed between its last calls leaves such a run."""
     (partial,) = unfinished(stopped_run.out)
     shutil.rmtree(partial)
     shutil.copytree(tmp_path / "expected", partial)
-    with pytest.raises(UsageError, match=f"rename {partial} to {stopped_run.out}"):
+    (partial / RUN_ID).write_text(read_run(partial).manifest.book_id)
+    with pytest.raises(UsageError, match=f"run {stopped_run.out} was complete, and has its name now"):
         train_run(stopped_run, Silent())
+    assert not partial.exists()
+    check_equal(stopped_run.out, tmp_path / "expected")
+    read_run(stopped_run.out)
+    assert not (stopped_run.out / RUN_ID).exists()
 
 
 def test_without_resume_an_unfinished_run_disturbs_nothing(stopped_run: TrainRequest, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.conftest import CLASS_NAMES, gaussian_rows
 from tests.hostile.case import preload
 from tests.hostile.crashes import uncovered
 from tests.hostile.limits import COMMANDS as WRITERS
@@ -54,6 +55,10 @@ COMMANDS = {
     "export": ("export", "../run", "--out", "o.safetensors"),
     "publish": ("pdp-report", "../run", "--publish-epsilon", "0.5"),
     "refine": ("refine", "../run", "../u.h5", "--out", "o"),
+    "evaluate": ("evaluate", "../run", "../later.h5", "--epsilon", "0.5"),
+    "attack": ("attack", "../run", "--features", "../f.h5", "--out", "o"),
+    "info": ("info", "../f.h5"),
+    "compare": ("compare", "../f.h5", "--methods", "noisy-gd,prototypes", "--eps", "1", "--seeds", "1", "--out", "o"),
 }
 IN_A_WORKER = "in a process of compare"
 COMPARE = (
@@ -72,6 +77,10 @@ def make_inputs(top: Path) -> int:
 
     status = make_inputs_of_limits(top)
     np.savez(top / "u.npz", X=np.random.default_rng(1).normal(size=(40, 10)))
+    (x, y), (x_test, y_test) = gaussian_rows("shown", 40), gaussian_rows("later", 120)
+    names = np.array(CLASS_NAMES)
+    np.savez(top / "later.npz", X_train=x, y_train=y, X_test=x_test, y_test=y_test, class_names=names)
+    status = status or run(["import", "later.npz", "--out", "later.h5", "--private-test"])
     return status or run(["import", "u.npz", "--out", "u.h5"])
 
 

@@ -297,10 +297,14 @@ def test_shares_of_delta_add_up_to_at_most_delta(parts: int, monkeypatch: pytest
         return 0.1
 
     monkeypatch.setattr("linprobe.accounting.book.selection_epsilon", cost)
-    spent = spending([selection(str(place)) for place in range(parts)])
-    assert len(shares) == 1  # equal selections are computed once
-    assert Fraction(DELTA) * Fraction(999, 1000) < parts * shares[0] <= Fraction(DELTA)
+    spent = spending([selection(str(place), replace(EVENT, mean_repetitions=3 + place)) for place in range(parts)])
+    assert len(shares) == parts
+    assert Fraction(DELTA) * Fraction(999, 1000) < sum(shares) <= Fraction(DELTA)
     assert Fraction(spent.epsilon) >= parts * Fraction(0.1)
+    shares.clear()
+    equal = spending([selection(str(place)) for place in range(parts)])
+    assert len(shares) == 1  # equal selections are computed once
+    assert equal.epsilon == spent.epsilon
 
 
 def test_a_delta_too_small_for_a_selection_has_no_bound() -> None:

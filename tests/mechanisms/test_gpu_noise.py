@@ -113,10 +113,10 @@ def test_both_sources_draw_the_same_in_turn_and_never_the_same_twice(name: str) 
         np.testing.assert_array_equal(shared.bernoulli(0.4, 77), host.bernoulli(0.4, 77))  # of a sample, on the host
         shared.ratchet()
         host.ratchet()
-        shared.key = host.key = NoiseSource().renewed_key()  # as after a checkpoint
+        shared.key = host.key = KEYS[3]  # as after a checkpoint; random keys let two of 256 draws agree in 1 run of 100
     another, zeros = DeviceNoise(shared, torch.device(name)), torch.zeros(64, dtype=torch.float64, device=name)
     drawn = torch.cat([source.add_noise(zeros, 1.0) for source in (noise, another, noise, another)])
-    assert len(drawn.unique()) > 250  # a draw made twice leaves 192; two of 256 share a grid point in 1 run of 100
+    assert len(drawn.unique()) == 256
 
 
 def test_a_source_says_what_keyed_it() -> None:

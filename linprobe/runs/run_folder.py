@@ -401,17 +401,11 @@ def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
 
 
 def unfinished_folder(out: Path) -> Path | None:
-    """The folder of the unfinished run of `out`; None if none has a checkpoint.
+    """The folder of the unfinished run of `out`, or of one that is complete except for its name; None without either.
 
-    A run that is complete except for its name gets its name.
-
-    Raises UsageError: several have a checkpoint, or one was complete.
+    Raises UsageError: several have a checkpoint.
     """
-    found, complete = unfinished_folders(out), unfinished_folders(out, MANIFEST)
-    if not found and complete:
-        with held(complete[0], f"unfinished run {complete[0]} is being written by another process; wait for it"):
-            _name_complete(complete[0], out)
-        raise UsageError(f"--resume has nothing to do: run {out} was complete, and has its name now")
+    found = unfinished_folders(out) or unfinished_folders(out, MANIFEST)[:1]
     if len(found) > 1:
         raise UsageError(
             f"--resume finds {len(found)} unfinished runs of {out} with a checkpoint; allowed: 1: "
@@ -443,6 +437,9 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
                 _remove(partial, new_parents)
             raise
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
+            if (partial / MANIFEST).is_file():
+                _name_complete(partial, out)
+                raise UsageError(f"--resume has nothing to do: run {out} was complete, and has its name now")
             raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
         try:
             for torn in partial.glob(".*.partial"):  # left by a killed process; may hold private figures
@@ -478,6 +475,7 @@ def _new_partial(out: Path) -> Path:
 
 
 def _name_complete(partial: Path, out: Path) -> None:
+    """Remove what only an unfinished run has, and give the folder its name."""
     for name in (CHECKPOINT, RUN_ID):
         (partial / name).unlink(missing_ok=True)
     try:

@@ -27,7 +27,7 @@ from linprobe.runs.matching import (
     refuse_private_as_public,
     training_file,
 )
-from linprobe.runs.refined_weights import Refined
+from linprobe.runs.refined_weights import Refined, unlabelled_rows
 from linprobe.runs.refinement import near_shots, refined_by, refinement, refuse_unrefinable
 from linprobe.runs.run_folder import RUN_ID, RunFolder, claimed, new_run_folder, writing
 from linprobe.training.charge import record_public, refuse_private_in_books, refuse_protected_test_rows
@@ -65,9 +65,10 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
                     f"run {run.folder} was trained on rows that were not centred, so refinement could not notice rows "
                     "of another kind; train with --unlabelled, which counts the private rows near them"
                 )
+            unlabelled = unlabelled_rows(given, run.weights.shape[1])
             with training_file(run, rows.path, Silent()) as training:
-                near = None if training is None else near_shots(run, rows, training)
-            refined = refined_by(run, run.weights, run.bias, rows, near)
+                near = None if training is None else near_shots(run, unlabelled, training)
+            refined = refined_by(run, run.weights, run.bias, unlabelled, near)
             stated = refinement(rows, refined, run)
             record_public(run.manifest.book_id, given)
         accuracy, figures = _measured(run, refined, progress)

@@ -67,7 +67,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
-from linprobe.data.blocks import normalise_rows
+from linprobe.data.blocks import Source, normalise_rows
 from linprobe.errors import UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.score_histogram import TEST_AUROC
@@ -187,7 +187,7 @@ def refined_weights(
     has the guarantee of the run, under the same adjacency.
 
     Args:
-        rows: raw rows (n, n_features), as `gathered` reads them.
+        rows: raw rows (n, n_features), as `unlabelled_rows` or `gathered` read them.
         weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, as a run has them.
         class_shares: shares of the classes to keep, (n_classes,): from noisy counts for accuracy, equal for balanced
             use. None to estimate them.
@@ -236,6 +236,11 @@ def gathered(
         found[done:stop] = x[places[done:stop] - start]
         start, done = start + len(x), stop
     return found, places
+
+
+def unlabelled_rows(source: Source, n_classes: int) -> NDArray[np.float32]:
+    """The rows of `gathered` from a source, (n_used, n_features)."""
+    return gathered((x for x, _ in source.blocks()), source.n_rows, source.n_features, n_classes)[0]
 
 
 def _joint(graph: Any, scores: Matrix, shares: NDArray[np.float64], expected: NDArray[np.float64]) -> Matrix:

@@ -20,7 +20,7 @@ from linprobe.runs.check import verified
 from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import MODEL, UNIFORM, UNREFINED, Manifest, NoisyNumber, Refinement
 from linprobe.runs.matching import split_of
-from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights, unrefinable
+from linprobe.runs.refined_weights import Known, Refined, refined_weights, unlabelled_rows, unrefinable
 from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import RunFolder
 
@@ -50,30 +50,27 @@ def refined_by(
     run: RunFolder,
     weights: NDArray[np.float32],
     bias: NDArray[np.float32],
-    unlabelled: FeatureReader,
+    rows: NDArray[np.float32],
     near_shots: float | None,
 ) -> Refined:
-    """`refine` with the facts that the manifest of a run states."""
+    """`refine` with the facts that the manifest of a run states; `rows` as `unlabelled_rows` reads them."""
     known = replace(known_of(run.manifest), near_shots=near_shots)
-    return refined_weights(_gathered(run, unlabelled), weights, bias, known, kept_shares(run))
+    return refined_weights(rows, weights, bias, known, kept_shares(run))
 
 
-def near_shots(run: RunFolder, unlabelled: FeatureReader, features: FeatureReader) -> float | None:
-    """The share of the public shots of a run near rows without labels; None if it has none in `features`, or counted
-    the private rows near them."""
+def near_shots(run: RunFolder, rows: NDArray[np.float32], features: FeatureReader) -> float | None:
+    """The share of the public shots of a run near rows without labels, which `unlabelled_rows` reads.
+
+    None if the run has no shots in `features`, or counted the private rows near them.
+    """
     manifest = run.manifest
     if not split_of(manifest).shots or similar_share(manifest) is not None:
         return None
     with suppress(UsageError, DataError):  # of another file
         dataset = dataset_of(features, None, split_of(manifest))
-        if dataset.free_shots is not None and (dataset.public_digest() == manifest.public_digest):
-            return Surroundings(_gathered(run, unlabelled)).share_near(dataset.free_shots.blocks())
+        if dataset.free_shots is not None and dataset.public_digest() == manifest.public_digest:
+            return Surroundings(rows).share_near(dataset.free_shots.blocks())
     return None
-
-
-def _gathered(run: RunFolder, unlabelled: FeatureReader) -> NDArray[np.float32]:
-    group = unlabelled_group(unlabelled)
-    return gathered((x for x, _ in group.blocks()), group.n_rows, *run.weights.shape)[0]
 
 
 def kept_shares(run: RunFolder) -> NDArray[np.float64] | None:
@@ -118,14 +115,16 @@ def check_refinement(
         _check_parent(run, stated, RunFolder(parent))
         proved.append(UNREFINED)
     if unlabelled is not None:
-        with open_features(unlabelled, labelled=False) as rows:
-            if unlabelled_group(rows).n_rows != stated.rows or rows.digest(UNLABELLED) != stated.digest:
+        with open_features(unlabelled, labelled=False) as file:
+            group = unlabelled_group(file)
+            if group.n_rows != stated.rows or file.digest(UNLABELLED) != stated.digest:
                 raise PrivacyError(
                     f"{unlabelled} does not hold the rows that refined {run.folder}; find the right file"
                 )
-            if features is not None:
-                _check_near_shots(run, stated, rows, features)
-            found = refined_by(run, *before, rows, stated.near_shots)
+            rows = unlabelled_rows(group, run.weights.shape[1])
+        if features is not None:
+            _check_near_shots(run, stated, rows, features)
+        found = refined_by(run, *before, rows, stated.near_shots)
         change = _norm(found.weights - before[0], found.bias - before[1])
         off = _norm(found.weights - run.weights, found.bias - run.bias)
         mine, theirs = kept_shares(run), stated.class_shares
@@ -139,7 +138,7 @@ def check_refinement(
     return proved
 
 
-def _check_near_shots(run: RunFolder, stated: Refinement, rows: FeatureReader, features: Path) -> None:
+def _check_near_shots(run: RunFolder, stated: Refinement, rows: NDArray[np.float32], features: Path) -> None:
     with open_features(features, whole=False) as opened:
         near = near_shots(run, rows, opened)
     if near is not None and abs(near - (stated.near_shots or 0.0)) > TOLERANCE:

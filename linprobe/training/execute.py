@@ -24,7 +24,7 @@ from linprobe.accounting.accountants import installed_version
 from linprobe.accounting.events import OWNER, grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
-from linprobe.data.blocks import Precision, Preprocessing, Source
+from linprobe.data.blocks import Precision, Preprocessing
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import Rows, prepare, prepare_shard, rows_in_memory
 from linprobe.errors import DivergedError, UsageError, require
@@ -53,7 +53,7 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.figures import count_private, sums_of_test_rows
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
-from linprobe.runs.refined_weights import Known, Refined, gathered, refined_weights
+from linprobe.runs.refined_weights import Known, Refined, refined_weights, unlabelled_rows
 from linprobe.runs.release_rules import HISTOGRAM, SELECTION
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.plan import SHORTEST_MEAN, Plan
@@ -298,7 +298,7 @@ def _centred(
     similar: SimilarRows | None = None
     guess: NDArray[np.float64] | None = None
     if plan.settings.similar and dataset.unlabelled is not None:
-        around = Surroundings(_unlabelled(dataset.unlabelled, dataset.n_classes))
+        around = Surroundings(unlabelled_rows(dataset.unlabelled, dataset.n_classes))
         similar = released_similar(rows, around, mechanism, noise[SIMILAR_ROWS], group, backend)
         guess = around.mean if similar.share(plan.n_units) >= SAME_KIND else None
     if plan.settings.condition == MEAN:
@@ -310,10 +310,6 @@ def _centred(
     elif plan.centre_unlabelled and guess is not None:
         preprocessing = preprocessing.around(guess, CENTRE_ERROR)
     return plan, preprocessing, similar
-
-
-def _unlabelled(rows: Source, n_classes: int) -> NDArray[np.float32]:
-    return gathered((x for x, _ in rows.blocks()), rows.n_rows, rows.n_features, n_classes)[0]
 
 
 def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
@@ -443,7 +439,7 @@ def _refined(
     plan, dataset, centre = prepared.plan, prepared.dataset, prepared.preprocessing.centre
     if dataset.unlabelled is None or prepared.run.group.rank != 0:
         return None
-    rows, shots = _unlabelled(dataset.unlabelled, dataset.n_classes), dataset.free_shots
+    rows, shots = unlabelled_rows(dataset.unlabelled, dataset.n_classes), dataset.free_shots
     similar = None if prepared.similar is None else prepared.similar.share(plan.n_units)
     near = Surroundings(rows).share_near(shots.blocks()) if similar is None and shots is not None else None
     releases = grouped(prepared.ledger.events)

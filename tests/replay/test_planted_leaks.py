@@ -23,6 +23,7 @@ from linprobe.methods._base import Iterates, Run
 from linprobe.methods._descent import Descent
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS, Surroundings
+from linprobe.runs.refined_weights import unlabelled_rows
 from linprobe.training import execute, plan
 from linprobe.training import train as train_command
 from tests.replay.conftest import BASE
@@ -85,14 +86,14 @@ def nearer_than_another(patch: Patch) -> None:
 
 def chosen_rows_without_labels(patch: Patch) -> None:
     """Rows without labels are used if they are on the side of the first private row."""
-    gather, seen = execute._unlabelled, list[Any]()
+    gather, seen = unlabelled_rows, list[Any]()
     spied_rows(patch, lambda source, rows: seen.append(raw_rows(source)[0]))
 
     def chosen(*given: Any) -> Any:
         found = gather(*given)
         return found[found @ seen[-1] >= 0]
 
-    patch.setattr(execute, "_unlabelled", chosen)
+    patch.setattr(execute, "unlabelled_rows", chosen)
 
 
 def private_largest_norm(patch: Patch) -> None:

@@ -139,9 +139,11 @@ def check_refinement(
 
 
 def _check_near_shots(run: RunFolder, stated: Refinement, rows: NDArray[np.float32], features: Path) -> None:
+    if stated.near_shots is None:  # the feature file was not at hand
+        return
     with open_features(features, whole=False) as opened:
         near = near_shots(run, rows, opened)
-    if near is not None and abs(near - (stated.near_shots or 0.0)) > TOLERANCE:
+    if near is not None and abs(near - stated.near_shots) > TOLERANCE:
         raise PrivacyError(
             f"refined.near_shots is {stated.near_shots}, and {features} gives {near:.3g}; do not trust it"
         )

@@ -153,6 +153,17 @@ def test_public_shots_tell_rows_of_another_kind(
         refused(cli(*proof), 4, ["refined.near_shots is 0.5"])
 
 
+def test_a_refinement_without_the_feature_file_verifies_with_it(cli: Cli, private_file: Path, rows: Path) -> None:
+    own, moved = Path(shutil.copy(private_file, "own.h5")), Path("moved.h5")
+    assert cli("train", own, "--method", "only-public", "--public-shots", "3", "--out", "run").status == 0
+    own.rename(moved)
+    assert cli("refine", "run", rows, "--out", "refined").status == 0
+    stated = read_run(Path("refined")).manifest.refined
+    assert stated is not None
+    assert stated.near_shots is None
+    assert cli("verify", "refined", "--unlabelled", rows, "--features", moved).status == 0
+
+
 @pytest.mark.parametrize("key", ["run_digest", "run"])
 def test_half_a_parent_is_refused(cli: Cli, refused: Callable[..., None], refined: Path, key: str) -> None:
     _forge(refined, lambda found: found["refined"].update({key: None}))

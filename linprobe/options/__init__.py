@@ -200,6 +200,10 @@ class Classes:
     class_counts: Wanted = option("auto", CLASS_COUNTS_HELP, after=CLASS_COUNTS_WORDS)
 
 
+def _steps(unset: str) -> Any:
+    return option(None, "Number of steps; the noise follows.", unset=unset, asked="steps", group="Privacy")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Noise:
     """Noise multiplier, or number of steps."""
@@ -207,31 +211,21 @@ class Noise:
     noise_multiplier: float | None = option(
         None, "Noise multiplier; the number of steps follows.", asked="sigma", group="Privacy"
     )
-    n_steps: int | None = option(
-        None,
-        "Number of steps; the noise follows.",
-        unset=f"{DEFAULT_STEPS}, or {CENTRED_STEPS} for centred rows where classes have many rows",
-        asked="steps",
-        group="Privacy",
-    )
+    n_steps: int | None = _steps(f"{DEFAULT_STEPS}, or {CENTRED_STEPS} for centred rows where classes have many rows")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewtonSteps:
     """Number of second-order steps."""
 
-    n_steps: int | None = option(
-        None, "Number of steps; the noise follows.", unset=str(NEWTON_STEPS), asked="steps", group="Privacy"
-    )
+    n_steps: int | None = _steps(str(NEWTON_STEPS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
     """Poisson samples instead of all rows."""
 
-    n_steps: int | None = option(
-        None, "Number of steps; the noise follows.", unset=str(SAMPLED_STEPS), asked="steps", group="Privacy"
-    )
+    n_steps: int | None = _steps(str(SAMPLED_STEPS))
     sampling_rate: float = option(
         SAMPLING_RATE,
         "Probability that a step samples a row.",

@@ -1,6 +1,6 @@
 """Estimates for a billion rows: bytes, steps, machines, messages, failures, noise and limits, from stated inputs.
 
-    python benchmarks/scale/simulate.py [--json FILE]             # the tables of docs/scale.md
+    python benchmarks/scale/simulate.py [--json FILE]             # the tables of docs/billion-rows.md
     python benchmarks/scale/simulate.py --measure [--json FILE]   # seconds of linprobe's steps on this machine
 
 The tables are formulas over the inputs below, which are data-sheet figures; nothing in them is measured. Failures are
@@ -227,7 +227,7 @@ def percent(value: float) -> str:
 
 
 def tables() -> Iterator[str]:
-    """The tables of docs/scale.md, in order."""
+    """The tables of docs/billion-rows.md, in order."""
     yield table(
         ["stored as", "bytes per row", "all rows"],
         [[name, str(D * size), f"{stored(name) / 1e12:.2f} TB"] for name, size in BYTES.items()],

@@ -25,7 +25,7 @@ ELSEWHERE = {
     "docs/hospital.md": "test_hospital_page.py",
     "docs/export.md": "test_export_page.py",
     "features/README.md": "test_feature_readme.py",
-    "docs/scale.md": "test_scale_page.py",
+    "docs/billion-rows.md": "test_scale_page.py",
 }
 NOT_HERE = {
     "clip:": "weights from the internet",

@@ -19,9 +19,9 @@ def simulate() -> Any:
 
 
 def test_tables_of_the_page_are_those_of_the_script(simulate: Any) -> None:
-    page = (HERE / "docs" / "scale.md").read_text(encoding="utf-8")
+    page = (HERE / "docs" / "billion-rows.md").read_text(encoding="utf-8")
     missing = [table for table in simulate.tables() if table not in page]
-    assert not missing, "run python benchmarks/scale/simulate.py and put these into docs/scale.md"
+    assert not missing, "run python benchmarks/scale/simulate.py and put these into docs/billion-rows.md"
 
 
 def test_simulated_failures_are_those_of_the_formula(simulate: Any) -> None:

@@ -62,13 +62,13 @@ def verify_run(
     result: dict[str, Any] = {"run": str(folder), "verified": False, **dict.fromkeys(FINDINGS)}
     run = RunFolder(folder)
     try:
-        _check_signed(run, public_key, result)
+        proved = _check_signed(run, public_key, result)
         bound = _check_private(run, features, result).bound
         if unlabelled is not None or before is not None:
             from linprobe.runs.refinement import check_refinement
 
-            proved = check_refinement(run, unlabelled, before, features)
-            result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
+            proved += check_refinement(run, unlabelled, before, features)
+        result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
         for name, limit, stated in (("max-eps", max_epsilon, bound[0]), ("max-delta", max_delta, bound[1])):
             if limit is not None and stated > limit:
                 raise PrivacyError(f"run {folder} states {stated:.9g}; allowed by --{name}: {limit:g}; train with less")
@@ -77,11 +77,12 @@ def verify_run(
     return {**result, "verified": True}
 
 
-def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any]) -> None:
+def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any]) -> list[str]:
+    """The files that the key proves."""
     if public_key is None:
         if SIGNATURE in run.names:
             result["signature"] = "not checked: give --public-key FILE"
-        return
+        return []
     key = signature.public_key(public_key)
     check_complete(run)  # an incomplete run lacks more than a signature
     check_signature(run, key)
@@ -93,6 +94,7 @@ def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any
             "release made with --sign KEY"
         )
     result["signature"] = f"by the key in {public_key}"
+    return [SIGNATURE]
 
 
 def _check_private(run: RunFolder, features: Path | None, result: dict[str, Any]) -> Manifest:

@@ -79,6 +79,8 @@ def test_signed_run_is_verified_by_its_key_only(
     cli: Cli, refused: Cli, signed_run: Path, keys: tuple[Path, Path], tmp_path: Path
 ) -> None:
     result = result_of(cli("verify", "run", "--public-key", keys[1], "--json"))
+    assert "manifest.json.sig" not in result["stated_not_checked"]
+    assert "manifest.json.sig" in result_of(cli("verify", "run", "--json"))["stated_not_checked"]
     assert "key.public.pem" in result["signature"]
     assert "not checked" in result_of(cli("verify", "run", "--json"))["signature"]
     _, other = write_keys(tmp_path, "other")

@@ -5,7 +5,7 @@
 
 Sets: the built-in digits, the synthetic sets of `benchmarks/accuracy/synthetic.py`, breast-cancer and wine of
 scikit-learn (log(1 + x)), held out until `--later`, and files with X_train, y_train, X_test, y_test, of which at most
-25,000 training rows are used. Their training rows are divided at random into private rows and unlabelled ones.
+25,000 different training rows are used. Training rows are divided at random into private and unlabelled rows.
 `only-public` has 2 labelled rows of each class and no private row: what it gains is no gain of private rows. A seed
 chooses these rows; noise is fresh. With `--json`, the rows of the file are not measured anew.
 
@@ -55,7 +55,8 @@ def data_sets(files: list[Path]) -> Iterator[tuple[str, Rows, Rows]]:
         with np.load(file) as z:
             scale = 255 if z["X_train"].dtype == np.uint8 else 1
             x, x_test = (z[key].reshape(len(z[key]), -1).astype(np.float32) / scale for key in ("X_train", "X_test"))
-            yield file.stem, (x[:MOST_ROWS], z["y_train"][:MOST_ROWS]), (x_test, z["y_test"])
+            once = np.sort(np.unique(x, axis=0, return_index=True)[1])[:MOST_ROWS]  # no copy of a private row is public
+            yield file.stem, (x[once], z["y_train"][once]), (x_test, z["y_test"])
 
 
 def _cut(x: np.ndarray, y: np.ndarray, n_test: int) -> tuple[Rows, Rows]:

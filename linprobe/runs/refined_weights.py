@@ -10,12 +10,17 @@ their neighbours, each class keeps its share of the rows, and one linear correct
     Z  = mass(P);  4 times:  Y = spread(Z),  Z = mass(softmax(1.5 log Y + L))
     V  = argmin mean cross-entropy of L + x V against Z, + ridge / 2 |V|^2;  scores become L + strength x V
 
+A second pass takes these scores as L, finds pi, Z and V for them, and adds strength^2 b x V, where
+
+    b = (n / n_classes - 3) / 7, between 0 and 1: of few rows, a second pass repeats the errors of the first
+
     spread(Z): 20 rounds of Y <- 0.9 A Y + 0.1 Z, Y_0 = Z       mass(Z): columns to sum n pi, rows to sum 1, 5 rounds
 
-Rows that are predicted together get the classes Z. Their class shares may differ from the shares in training, and a
-class may be missing. So there mass(Z) multiplies a column by (n pi / its sum)^0.2 only. L is weighted by the mean of
-the largest softmax(L), at least by 1/2: scores of a noisy run say less than the neighbours. Noise moves rows to other
-classes, and so makes shares unequal. Missing classes make shares unequal too, but move few rows. So Z is made anew with
+Rows that are predicted together get the classes Z of the first pass. Their class shares may differ from the shares in
+training, and a class may be missing. So there mass(Z) multiplies a column by (n pi / its sum)^0.2 only. L is weighted
+by the mean of the largest softmax(L), at least by 1/2: scores of a noisy run say less than the neighbours. Noise moves
+rows to other classes, and so makes shares unequal. Missing classes make shares unequal too, but move few rows. So Z is
+made anew with
 
     exponent 0.2 (1 + e),    pi (1 - e / 2) + e / 2 pi_0    pi_0: given shares, or equal ones
     e = c times sqrt(m) / d - 3.6, the latter between 0 and 1
@@ -59,7 +64,7 @@ takes the place of the share of the public shots, and of the factors of s and q.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +93,7 @@ MOST_UNIFORM = 0.75
 MANY_CLASSES = 10  # from which the strength does not depend on their number
 PULL_TOGETHER, LEAST_WEIGHT = 0.2, 0.5
 FEW, ENOUGH = 1, 3  # rows per class that are predicted together: no refinement, and all of it
+FEW_AGAIN, ENOUGH_AGAIN = 3, 10  # rows per class: no second pass, and all of it
 MISSING, NOISY = 3.6, 4.6  # sqrt(m) / d: classes are missing, and noise alone explains the shares
 OTHER_SHARES, LIKE_SHARES = 0.7, 0.85  # exp(-divergence) of predicted shares: no refinement, and all of it
 SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6, 0.23, 0.5
@@ -205,19 +211,23 @@ def refined_weights(
     given = None if class_shares is None else _checked_shares(class_shares, bias.shape[0])
     if not strength:
         return Refined(weights, bias, scores, strength, given, known.near_shots)
-    graph = _graph(normalise_rows(centred))
-    own, n_classes = _shares(scores, known), len(bias)
-    shares, expected = (own, np.full(n_classes, 1 / n_classes)) if given is None else (given, given)
+    graph, n_classes = _graph(normalise_rows(centred)), len(bias)
+    expected = np.full(n_classes, 1 / n_classes) if given is None else given
     if not together and known.similar is None:
-        strength *= _like_shares(_propagated(graph, scores, own, PULL_TOGETHER).mean(axis=0), expected)
+        own = _propagated(graph, scores, _shares(scores, known), PULL_TOGETHER).mean(axis=0)
+        strength *= _like_shares(own, expected)
         if not strength:
             return Refined(weights, bias, scores, strength, given, known.near_shots)
-    likely = _joint(graph, scores, shares, expected) if together else _propagated(graph, scores, shares, 1.0)
-    update = strength * _fitted(centred / np.float32(norm), scores, likely) / norm
-    blended = (1 - strength) * scores + strength * np.log(likely.clip(TINY))
-    refined = weights + update
+
+    def likely(current: Matrix) -> Matrix:
+        shares = _shares(current, known) if given is None else given
+        return _joint(graph, current, shares, expected) if together else _propagated(graph, current, shares, 1.0)
+
+    again = 0.0 if together else strength**2 * _between(len(unit) / n_classes, FEW_AGAIN, ENOUGH_AGAIN)
+    update, blended = _passes(centred / np.float32(norm), scores, likely, (strength, again))
+    update /= norm
     bias = (bias - mean @ update).astype(np.float32)
-    return Refined(refined.astype(np.float32), bias, blended, strength, given, known.near_shots)
+    return Refined((weights + update).astype(np.float32), bias, blended, strength, given, known.near_shots)
 
 
 def gathered(
@@ -241,6 +251,24 @@ def gathered(
 def unlabelled_rows(source: Source, n_classes: int) -> NDArray[np.float32]:
     """The rows of `gathered` from a source, (n_used, n_features)."""
     return gathered((x for x, _ in source.blocks()), source.n_rows, source.n_features, n_classes)[0]
+
+
+def _passes(
+    x: NDArray[np.float32], scores: Matrix, likely: Callable[[Matrix], Matrix], strengths: Iterable[float]
+) -> tuple[Matrix, Matrix]:
+    """The sum of strength V over all passes, (n_features, n_classes), and the scores of U drawn towards log Z.
+
+    Args:
+        likely: Z for scores. strengths: of the passes; at 0 there is none.
+    """
+    update, current, blended = np.zeros((x.shape[1], scores.shape[1])), scores, scores
+    for strength in filter(None, strengths):
+        wanted = likely(current)
+        change = strength * _fitted(x, current, wanted)
+        blended = (1 - strength) * blended + strength * np.log(wanted.clip(TINY))
+        current = current + x @ change.astype(np.float32)
+        update += change
+    return update, blended
 
 
 def _joint(graph: Any, scores: Matrix, shares: NDArray[np.float64], expected: NDArray[np.float64]) -> Matrix:

@@ -47,6 +47,19 @@ def test_rows_without_labels_correct_noisy_weights() -> None:
     assert together > accuracy(probe, unlabelled) + 0.05
 
 
+@pytest.mark.parametrize(("n", "better"), [(400, True), (15, False)])
+def test_a_second_pass_corrects_further_unless_rows_are_few(
+    n: int, better: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlabelled, new, probe = rows_of(n, 1)[0], rows_of(500, 2), probe_with(8.0)
+    twice = refined_weights(unlabelled, *probe, ALIKE)
+    monkeypatch.setattr(refinement, "_between", lambda value, none, whole: float(none != refinement.FEW_AGAIN))
+    once = refined_weights(unlabelled, *probe, ALIKE)
+    assert once.strength == twice.strength == 1
+    gained = accuracy((twice.weights, twice.bias), new) - accuracy((once.weights, once.bias), new)
+    assert gained > 0.01 if better else gained == 0
+
+
 def test_the_same_rows_and_weights_give_the_same_bits() -> None:
     unlabelled, probe = rows_of(300, 1)[0], probe_with(8.0)
     first, second = (refined_weights(unlabelled, *probe, NOISY) for _ in range(2))

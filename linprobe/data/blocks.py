@@ -488,14 +488,12 @@ class Preprocessing:
         found[:, width:] = self.intercept
         return found
 
-    def around(self, mean: Reals, error: float) -> Preprocessing:
-        """This map with unit rows centred on `mean` (n_features,), a release whose noise has std `error` per entry.
+    def around(self, mean: Reals, squared_norm: float) -> Preprocessing:
+        """This map with unit rows centred on `mean` (n_features,), where their squared norm is `squared_norm` on average.
 
-        The mean norm of centred rows follows from E ||x - m||^2 = 1 - ||m||^2, which the noise changes by 2 `error` or
-        so. A norm that is too large would let the bias of rare classes outweigh everything else.
+        A norm that is too large would let the bias outweigh everything else.
         """
-        least = min(SHORTEST_ROW**2, 2 * error)
-        return replace(self, centre=mean, centred_norm=math.sqrt(max(least, 1 - float(mean @ mean))))
+        return replace(self, centre=mean, centred_norm=math.sqrt(squared_norm) or 1.0)
 
     @classmethod
     def centred_on(cls, public_raw: ArrayLike) -> Preprocessing:

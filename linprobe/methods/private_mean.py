@@ -5,17 +5,20 @@ Algorithm 3, line 1. The paper omits the factor 1/N of the noise. The second lin
 
     1  m <- 1/N (sum_i x_i + N(0, sigma_m^2 I)),  ||x_i|| = 1, so one record moves the sum by at most 1
     2  m <- m_0 + (m - m_0) s / (s + D (sigma_m / N)^2),  s = ||m - m_0||^2 - D (sigma_m / N)^2, from 0 to 1,
-       which estimates the true one; m_0 is 0, or a public guess of the mean
+       which estimates the true one; m_0 is 0, or a public guess of the mean. The guess stays as it is where noise may
+       explain the distance: up to ||m - m_0||^2 = (1 + 3 sqrt(2 / D)) D (sigma_m / N)^2, three standard deviations
 
 Guarantee: 1/sigma_m - Gaussian DP under zero-out of one record, or of one person, whose rows count by their mean.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
+from linprobe.data.blocks import SHORTEST_ROW
 from linprobe.data.rows import Rows
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import row_sum
@@ -24,6 +27,7 @@ from linprobe.parallel.array_api import Reals, on_host
 from linprobe.parallel.process_group import Group
 
 MEAN = "mean"
+DOUBT = 3.0  # standard deviations of squared noise within which a guess stays
 
 
 def released_mean(
@@ -41,10 +45,20 @@ def released_mean(
     return shrunk_mean(on_host(released.value)[:, 0], noise_multiplier, rows.n_rows, guess)
 
 
+def squared_norm_around(mean: Reals, error: float) -> float:
+    """Mean squared norm of unit rows around a noisy mean, whose noise has std `error` per entry.
+
+    E ||x - m||^2 = 1 - ||m||^2, which the noise changes by 2 `error` or so.
+    """
+    return max(min(SHORTEST_ROW**2, 2 * error), 1 - float(mean @ mean))
+
+
 def shrunk_mean(total: Reals, noise_multiplier: float, n_private: int, guess: Reals | None = None) -> Reals:
     """Line 2 from the released sum of unit rows, shape (n_features,)."""
     start = np.zeros_like(total) if guess is None else guess
     offset = total / n_private - start
     noise = len(offset) * (noise_multiplier / n_private) ** 2
-    signal = min(max(float(offset @ offset) - noise, 0.0), 1.0)
+    doubt = 0.0 if guess is None else DOUBT * math.sqrt(2 / len(offset))
+    squared = float(offset @ offset)
+    signal = min(squared - noise, 1.0) if squared > (1 + doubt) * noise else 0.0
     return np.asarray(start + offset * (signal / (signal + noise))) if signal else start

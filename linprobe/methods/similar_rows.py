@@ -63,12 +63,14 @@ class Surroundings:
 
     Attributes:
         mean: m, (n_features,), float64.
+        squared_norm: mean squared distance of unit rows from m.
     """
 
     def __init__(self, rows: Floats) -> None:
         unit = normalise_rows(np.asarray(rows, dtype=np.float32))
         self.mean: Reals = unit.mean(axis=0, dtype=np.float64)
         directions, distances = self._from_mean(unit)
+        self.squared_norm = float((distances**2).mean())
         self._furthest = float(distances.max()) * len(unit) / (len(unit) - 1)
         n = min(len(unit), MOST_ROWS)
         some = directions[np.arange(n) * len(unit) // n]

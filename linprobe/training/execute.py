@@ -43,7 +43,7 @@ from linprobe.methods.class_counts import (
     released_counts,
     shift_between,
 )
-from linprobe.methods.private_mean import MEAN, released_mean
+from linprobe.methods.private_mean import MEAN, released_mean, squared_norm_around
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
 from linprobe.native import arithmetic_name
 from linprobe.options.declaration import Options, refuse_on_gpu
@@ -120,9 +120,6 @@ class Runtime:
                 f"device is {self.device!r} with {self.group.size} processes; allowed: one process, or device cpu"
             )
         choose_backend(self.device)  # here, before a budget is charged
-
-
-CENTRE_ERROR = 1e-3  # of a public mean: only keeps the norm of centred rows above 0
 
 
 class Observer:
@@ -296,19 +293,26 @@ def _centred(
     """What the releases on unit rows decide: the plan, the map to training space, and the number of similar rows."""
     noise, preprocessing = plan.schedule.others, plan.preprocessing
     similar: SimilarRows | None = None
-    guess: NDArray[np.float64] | None = None
+    around: Surroundings | None = None  # of unlabelled rows of the same kind
     if plan.settings.similar and dataset.unlabelled is not None:
         around = Surroundings(unlabelled_rows(dataset.unlabelled, dataset.n_classes))
         similar = released_similar(rows, around, mechanism, noise[SIMILAR_ROWS], group, backend)
-        guess = around.mean if similar.share(plan.n_units) >= SAME_KIND else None
+        around = around if similar.share(plan.n_units) >= SAME_KIND else None
     if plan.settings.condition == MEAN:
+        guess = None if around is None else around.mean
         mean = released_mean(rows, mechanism, noise[MEAN], group, backend, guess)
         if np.linalg.norm(mean) >= SHORTEST_MEAN:
-            return plan, preprocessing.around(mean, noise[MEAN] / plan.n_units), similar
+            error = noise[MEAN] / plan.n_units
+            norm = (
+                squared_norm_around(mean, error)
+                if around is None
+                else around.squared_norm + float(((mean - around.mean) ** 2).sum())
+            )
+            return plan, preprocessing.around(mean, norm), similar
         plan = plan.uncentred()
         observer.budget(plan)
-    elif plan.centre_unlabelled and guess is not None:
-        preprocessing = preprocessing.around(guess, CENTRE_ERROR)
+    elif plan.centre_unlabelled and around is not None:
+        preprocessing = preprocessing.around(around.mean, around.squared_norm)
     return plan, preprocessing, similar
 
 

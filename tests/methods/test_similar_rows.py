@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_breast_cancer
 
 from linprobe import NoisyGD
 from linprobe.accounting.figures import largest_mu
@@ -189,3 +190,23 @@ def test_a_guess_takes_the_place_of_a_mean_that_noise_hides() -> None:
     assert np.linalg.norm(shrunk_mean(noisy, 100.0, 1000) - truth) > 0.3
     clear = shrunk_mean(1000 * truth + 0.01 * g.normal(size=50), 0.01, 1000, -guess)
     np.testing.assert_allclose(clear, truth, atol=1e-3)
+
+
+def test_a_guess_stays_where_noise_explains_the_distance() -> None:
+    guess, noise = np.full(50, 0.1), np.random.default_rng(1).normal(size=(200, 50)) * 100
+    moved = [np.abs(shrunk_mean(1000 * guess + one, 100.0, 1000, guess) - guess).max() > 0 for one in noise]
+    assert np.mean(moved) < 0.05
+    without = [np.abs(shrunk_mean(1000 * guess + one, 100.0, 1000) - guess).max() > 0 for one in noise]
+    assert np.all(without)
+
+
+def test_centred_rows_have_the_norm_of_the_unlabelled_rows() -> None:
+    """Rows that are close to their mean: the noise of a private mean says little about their distance."""
+    x, y = load_breast_cancer(return_X_y=True)
+    order = np.random.default_rng(1).permutation(len(y))
+    private, unlabelled, test = order[:220], order[220:400], order[400:]
+    x = np.log1p(x)
+    probe = NoisyGD(epsilon=8, per_record=False, classes=[0, 1])
+    probe.fit(x[private], y[private], X_unlabelled=x[unlabelled])
+    assert probe.centre_ == "private"
+    assert probe.score(x[test], y[test]) > 0.87

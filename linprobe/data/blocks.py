@@ -489,7 +489,7 @@ class Preprocessing:
         return found
 
     def around(self, mean: Reals, squared_norm: float) -> Preprocessing:
-        """This map with unit rows centred on `mean` (n_features,), where their squared norm is `squared_norm` on average.
+        """This map with unit rows centred on `mean` (n_features,), where they have `squared_norm` on average.
 
         A norm that is too large would let the bias outweigh everything else.
         """

@@ -45,7 +45,7 @@ def released_mean(
     return shrunk_mean(on_host(released.value)[:, 0], noise_multiplier, rows.n_rows, guess)
 
 
-def squared_norm_around(mean: Reals, error: float) -> float:
+def expected_squared_norm(mean: Reals, error: float) -> float:
     """Mean squared norm of unit rows around a noisy mean, whose noise has std `error` per entry.
 
     E ||x - m||^2 = 1 - ||m||^2, which the noise changes by 2 `error` or so.

@@ -43,7 +43,7 @@ from linprobe.methods.class_counts import (
     released_counts,
     shift_between,
 )
-from linprobe.methods.private_mean import MEAN, released_mean, squared_norm_around
+from linprobe.methods.private_mean import MEAN, expected_squared_norm, released_mean
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
 from linprobe.native import arithmetic_name
 from linprobe.options.declaration import Options, refuse_on_gpu
@@ -302,13 +302,11 @@ def _centred(
         guess = None if around is None else around.mean
         mean = released_mean(rows, mechanism, noise[MEAN], group, backend, guess)
         if np.linalg.norm(mean) >= SHORTEST_MEAN:
-            error = noise[MEAN] / plan.n_units
-            norm = (
-                squared_norm_around(mean, error)
-                if around is None
-                else around.squared_norm + float(((mean - around.mean) ** 2).sum())
-            )
-            return plan, preprocessing.around(mean, norm), similar
+            if around is None:
+                squared_norm = expected_squared_norm(mean, noise[MEAN] / plan.n_units)
+            else:
+                squared_norm = around.squared_norm + float(((mean - around.mean) ** 2).sum())
+            return plan, preprocessing.around(mean, squared_norm), similar
         plan = plan.uncentred()
         observer.budget(plan)
     elif plan.centre_unlabelled and around is not None:

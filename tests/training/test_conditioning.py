@@ -13,7 +13,7 @@ from linprobe.api.estimators import ESTIMATORS, NoisyGD
 from linprobe.data.blocks import ArraySource, Preprocessing, normalise_rows
 from linprobe.data.dataset import Dataset
 from linprobe.errors import ParameterError, UsageError
-from linprobe.methods.private_mean import MEAN, shrunk_mean, squared_norm_around
+from linprobe.methods.private_mean import MEAN, expected_squared_norm, shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS
 from linprobe.training import plan as plan_module
 from linprobe.training.plan import LARGEST_NOISE, MEAN_SHARE, Settings, mean_release, plan_run, settled
@@ -198,7 +198,7 @@ def test_folded_weights_give_the_scores_of_training_space() -> None:
     x, _ = rows_with_a_mean(40)
     g = np.random.default_rng(2)
     mean = normalise_rows(x).mean(axis=0, dtype=np.float64)
-    space = Preprocessing(intercept=0.5).around(mean, squared_norm_around(mean, 1e-3))
+    space = Preprocessing(intercept=0.5).around(mean, expected_squared_norm(mean, 1e-3))
     weights = g.normal(size=(WIDTH + 1, CLASSES))
     folded, bias = space.fold(weights)
     around = normalise_rows(x).astype(np.float64) - space.centre
@@ -210,7 +210,7 @@ def test_rows_close_to_their_mean_keep_the_balance_of_weights_and_bias() -> None
     g = np.random.default_rng(3)
     x = g.normal(size=(2000, WIDTH)) / 50 + np.eye(WIDTH)[0]
     unit = normalise_rows(x.astype(np.float32)).astype(np.float64)
-    space = Preprocessing(intercept=0.5).around(unit.mean(axis=0), squared_norm_around(unit.mean(axis=0), 1e-3))
+    space = Preprocessing(intercept=0.5).around(unit.mean(axis=0), expected_squared_norm(unit.mean(axis=0), 1e-3))
     weights = g.normal(size=(WIDTH + 1, CLASSES))
     folded, bias = space.fold(weights)
     answers = (space.apply(x) @ weights).argmax(axis=1)

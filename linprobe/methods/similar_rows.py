@@ -43,6 +43,7 @@ from linprobe.parallel.process_group import ALONE, Group
 
 SIMILAR_ROWS = "similar rows"
 MOST_ROWS, NEIGHBOUR, FAR_SHARE = 1000, 3, 0.1
+SURE = 3.0
 SAME_KIND = 0.5  # from this share on, private rows may be centred on the mean of U
 
 
@@ -56,6 +57,30 @@ class SimilarRows:
     def share(self, n_units: int) -> float:
         """Line 4: the share of private units near unlabelled rows, at least."""
         return (self.count - self.std) / n_units
+
+
+@dataclass(frozen=True)
+class NearShots:
+    """How many of the public shots, which are training rows, are near unlabelled rows."""
+
+    near: int
+    of: int
+
+    @property
+    def most(self) -> float:
+        """The share and its standard error, so that a few rows do not rule out rows of the same kind; at most 1."""
+        return min(1.0, self._share + math.sqrt(self._share * (1 - self._share) / self.of))
+
+    @property
+    def least(self) -> float:
+        """The lower end of Wilson's interval (1927) at `SURE` standard deviations: a share that a few rows prove."""
+        z = SURE**2 / self.of
+        half = math.sqrt(z * self._share * (1 - self._share) + z * z / 4)
+        return (self._share + z / 2 - half) / (1 + z)
+
+    @property
+    def _share(self) -> float:
+        return min(self.near, self.of) / self.of
 
 
 class Surroundings:
@@ -95,14 +120,10 @@ class Surroundings:
         nearness = self._nearness(self._products.of(directions))
         return np.asarray((nearness >= self._least) & (distances <= self._furthest))
 
-    def share_near(self, blocks: Iterable[tuple[Floats, Any]]) -> float:
-        """The share of public rows, raw (b, n_features) with labels, that line 3 finds near. No release.
-
-        With the standard error added, so that a few rows do not rule out rows of the same kind; at most 1.
-        """
+    def shots_near(self, blocks: Iterable[tuple[Floats, Any]]) -> NearShots:
+        """How many public rows, raw (b, n_features) with labels, line 3 finds near. No release."""
         near = np.concatenate([self.near(normalise_rows(np.asarray(x, dtype=np.float32))) for x, _ in blocks])
-        share = float(near.mean())
-        return min(1.0, share + math.sqrt(share * (1 - share) / len(near)))
+        return NearShots(int(near.sum()), len(near))
 
 
 def similar_count(rows: Rows, around: Surroundings, *, all_reduce: Reduce = ALONE.all_reduce) -> ClippedSum:

@@ -132,7 +132,7 @@ REFINED = record(
     strength=SHARE,
     class_shares=none_or(list_of(AMOUNT)),
     similar=none_or(record(count=NUMBER, std=POSITIVE)),
-    near_shots=none_or(SHARE),
+    near_shots=none_or(record(near=WHOLE, of=COUNT)),
     run=none_or(TEXT),
     run_digest=none_or(DIGEST),
 )
@@ -226,8 +226,8 @@ class Refinement:
         file: of the rows. rows: their number. digest: SHA-256 of the rows and their ids.
         strength: of the change, from 0 to 1. class_shares: that were kept; None for estimated ones.
         similar: noisy number of private rows near these rows; None without a release of it, as for a finished run.
-        near_shots: share of the public shots near these rows, with its standard error added; None without public shots,
-            or with `similar`.
+        near_shots: `near`, the number of public shots near these rows, and `of`, the number of all public shots; None
+            without public shots, or with `similar`.
         run, run_digest: name of the run that was refined and digest of its manifest; None if training did it.
     """
 
@@ -237,7 +237,7 @@ class Refinement:
     strength: float
     class_shares: list[float] | None = None
     similar: NoisyNumber | None = None
-    near_shots: float | None = None
+    near_shots: dict[str, int] | None = None
     run: str | None = None
     run_digest: str | None = None
 

@@ -53,9 +53,10 @@ with q the mean of Z at the exponent 0.2, and pi_0 the shares that were counted,
 Rows of another kind, or of few of the classes, are predicted in few classes.
 
 Public shots come from the training rows. So if the run has any, the share of them near U tells more
-(`linprobe.methods.similar_rows`):
+(`linprobe.methods.similar_rows`), with bounds for their number:
 
-    strength *= (share - 0.6) / 0.15, between 0 and 1
+    strength *= (most - 0.6) / 0.15, between 0 and 1
+    strength is at least min(1, c r / 0.03) (least - 0.6) / 0.15, whatever s and q are
 
 Training with U on private rows also releases a noisy number of private rows near U. The share of these rows
 takes the place of the share of the public shots, and of the factors of s and q.
@@ -66,6 +67,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -78,7 +80,7 @@ from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.score_histogram import TEST_AUROC
 from linprobe.methods import Method
 from linprobe.methods.class_counts import CLASS_COUNTS
-from linprobe.methods.similar_rows import SIMILAR_ROWS
+from linprobe.methods.similar_rows import SIMILAR_ROWS, NearShots
 from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
 from linprobe.runs.figures import class_scores, softmax
 from linprobe.runs.release_rules import HISTOGRAM
@@ -116,14 +118,14 @@ class Known:
             for a run without private rows.
         centred: whether the rows of training were centred on their mean.
         similar: lower bound on the share of private units near unlabelled rows, from the noisy count; None without one.
-        near_shots: share of the public shots near unlabelled rows, as `Surroundings.share_near`; None without them.
+        near_shots: public shots near unlabelled rows, as `Surroundings.shots_near`; None without them.
     """
 
     n_units: int
     mu: float
     centred: bool = True
     similar: float | None = None
-    near_shots: float | None = None
+    near_shots: NearShots | None = None
 
     @classmethod
     def of(
@@ -133,7 +135,7 @@ class Known:
         *,
         centred: bool,
         similar: float | None = None,
-        near_shots: float | None = None,
+        near_shots: NearShots | None = None,
     ) -> Known:
         """The facts of a ledger; releases that the weights do not depend on are left out."""
         squared = sum(
@@ -165,7 +167,7 @@ class Refined:
     scores: Matrix
     strength: float
     class_shares: NDArray[np.float64] | None = None
-    near_shots: float | None = None
+    near_shots: NearShots | None = None
 
 
 def unrefinable(method: Method, *, votes: bool, several_labels: bool) -> str | None:
@@ -205,24 +207,28 @@ def refined_weights(
     mean = unit.mean(axis=0, dtype=np.float64)
     centred = (unit - mean.astype(np.float32)).astype(np.float32)
     norm = float(np.linalg.norm(centred, axis=1).mean())
-    strength = _strength(scores, known) if len(unit) >= LEAST_ROWS and norm > SHORTEST else 0.0
-    if together:
-        strength *= _between(len(unit) / bias.shape[0], FEW, ENOUGH)
-    given = None if class_shares is None else _checked_shares(class_shares, bias.shape[0])
-    if not strength:
-        return Refined(weights, bias, scores, strength, given, known.near_shots)
-    graph, n_classes = _graph(normalise_rows(centred)), len(bias)
+    n_classes = len(bias)
+    given = None if class_shares is None else _checked_shares(class_shares, n_classes)
     expected = np.full(n_classes, 1 / n_classes) if given is None else given
-    if not together and known.similar is None:
-        own = _propagated(graph, scores, _shares(scores, known), PULL_TOGETHER).mean(axis=0)
-        strength *= _like_shares(own, expected)
-        if not strength:
-            return Refined(weights, bias, scores, strength, given, known.near_shots)
+
+    @cache
+    def graph() -> Any:
+        return _graph(normalise_rows(centred))
+
+    def like_shares() -> float:
+        own = _propagated(graph(), scores, _shares(scores, known), PULL_TOGETHER).mean(axis=0)
+        return _like_shares(own, expected)
 
     def likely(current: Matrix) -> Matrix:
         shares = _shares(current, known) if given is None else given
-        return _joint(graph, current, shares, expected) if together else _propagated(graph, current, shares, 1.0)
+        return _joint(graph(), current, shares, expected) if together else _propagated(graph(), current, shares, 1.0)
 
+    strength = 0.0
+    if len(unit) >= LEAST_ROWS and norm > SHORTEST:
+        few = _between(len(unit) / n_classes, FEW, ENOUGH)
+        strength = few * _strength(scores, known) if together else _strength(scores, known, like_shares)
+    if not strength:
+        return Refined(weights, bias, scores, strength, given, known.near_shots)
     again = 0.0 if together else strength**2 * _between(len(unit) / n_classes, FEW_AGAIN, ENOUGH_AGAIN)
     update, blended = _passes(centred / np.float32(norm), scores, likely, (strength, again))
     update /= norm
@@ -315,19 +321,20 @@ def _many(n_classes: int) -> float:
     return min(1.0, (n_classes - 1) / (MANY_CLASSES - 1))
 
 
-def _strength(scores: Matrix, known: Known) -> float:
-    n_classes = scores.shape[1]
+def _strength(scores: Matrix, known: Known, like_shares: Callable[[], float] = lambda: 1.0) -> float:
+    n_classes, shots = scores.shape[1], known.near_shots
     noise = known.noise(n_classes)
     full = min(1.0, _many(n_classes) * noise / FULL_NOISE)
-    near = known.near_shots if known.similar is None else known.similar
-    if near is not None:
-        full *= _between(near, OTHER_KIND, ONE_KIND)
     if known.similar is not None:
-        return full
+        return full * _between(known.similar, OTHER_KIND, ONE_KIND)
+    proved = 0.0 if shots is None else full * _between(shots.least, OTHER_KIND, ONE_KIND)
+    if shots is not None:
+        full *= _between(shots.most, OTHER_KIND, ONE_KIND)
     centred = scores - scores.mean(axis=1, keepdims=True)
     same = float((centred.mean(axis=0) ** 2).sum() / max((centred**2).sum(axis=1).mean(), TINY))
     allowed = min(MOST_SAME_SCORES, SAME_SCORES + SAME_SCORES_PER_NOISE * noise) if known.centred else SAME_UNCENTRED
-    return full * min(1.0, max(0.0, 2 - same / allowed))
+    seen = full * min(1.0, max(0.0, 2 - same / allowed))
+    return max(proved, seen * like_shares()) if seen > proved else proved
 
 
 def _like_shares(own: NDArray[np.float64], expected: NDArray[np.float64]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares
-from linprobe.methods.similar_rows import Surroundings
+from linprobe.methods.similar_rows import NearShots, Surroundings
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import MODEL, UNIFORM, UNREFINED, Manifest, NoisyNumber, Refinement
@@ -40,7 +40,7 @@ def refinement(
         strength=refined.strength,
         class_shares=None if refined.class_shares is None else refined.class_shares.tolist(),
         similar=similar,
-        near_shots=refined.near_shots,
+        near_shots=None if refined.near_shots is None else asdict(refined.near_shots),
         run=None if parent is None else parent.folder.resolve().name,
         run_digest=None if parent is None else parent.manifest.manifest_digest,
     )
@@ -51,15 +51,15 @@ def refined_by(
     weights: NDArray[np.float32],
     bias: NDArray[np.float32],
     rows: NDArray[np.float32],
-    near_shots: float | None,
+    near_shots: NearShots | None,
 ) -> Refined:
     """`refine` with the facts that the manifest of a run states; `rows` as `unlabelled_rows` reads them."""
     known = replace(known_of(run.manifest), near_shots=near_shots)
     return refined_weights(rows, weights, bias, known, kept_shares(run))
 
 
-def near_shots(run: RunFolder, rows: NDArray[np.float32], features: FeatureReader) -> float | None:
-    """The share of the public shots of a run near rows without labels, which `unlabelled_rows` reads.
+def near_shots(run: RunFolder, rows: NDArray[np.float32], features: FeatureReader) -> NearShots | None:
+    """The public shots of a run near rows without labels, which `unlabelled_rows` reads.
 
     None if the run has no shots in `features`, or counted the private rows near them.
     """
@@ -69,7 +69,7 @@ def near_shots(run: RunFolder, rows: NDArray[np.float32], features: FeatureReade
     with suppress(UsageError, DataError):  # of another file
         dataset = dataset_of(features, None, split_of(manifest))
         if dataset.free_shots is not None and dataset.public_digest() == manifest.public_digest:
-            return Surroundings(rows).share_near(dataset.free_shots.blocks())
+            return Surroundings(rows).shots_near(dataset.free_shots.blocks())
     return None
 
 
@@ -122,9 +122,7 @@ def check_refinement(
                     f"{unlabelled} does not hold the rows that refined {run.folder}; find the right file"
                 )
             rows = unlabelled_rows(group, run.weights.shape[1])
-        if features is not None:
-            _check_near_shots(run, stated, rows, features)
-        found = refined_by(run, *before, rows, stated.near_shots)
+        found = refined_by(run, *before, rows, _checked_shots(run, stated, rows, features))
         change = _norm(found.weights - before[0], found.bias - before[1])
         off = _norm(found.weights - run.weights, found.bias - run.bias)
         mine, theirs = kept_shares(run), stated.class_shares
@@ -138,15 +136,21 @@ def check_refinement(
     return proved
 
 
-def _check_near_shots(run: RunFolder, stated: Refinement, rows: NDArray[np.float32], features: Path) -> None:
-    if stated.near_shots is None:  # the feature file was not at hand
-        return
-    with open_features(features, whole=False) as opened:
-        near = near_shots(run, rows, opened)
-    if near is not None and abs(near - stated.near_shots) > TOLERANCE:
+def _checked_shots(
+    run: RunFolder, stated: Refinement, rows: NDArray[np.float32], features: Path | None
+) -> NearShots | None:
+    """The shots near the rows that the manifest states; None if the feature file was not at hand."""
+    if stated.near_shots is None:
+        return None
+    near = None
+    if features is not None:
+        with open_features(features, whole=False) as opened:
+            near = near_shots(run, rows, opened)
+    if near is not None and asdict(near) != stated.near_shots:
         raise PrivacyError(
-            f"refined.near_shots is {stated.near_shots}, and {features} gives {near:.3g}; do not trust it"
+            f"refined.near_shots is {stated.near_shots}, and {features} gives {asdict(near)}; do not trust it"
         )
+    return NearShots(**stated.near_shots)
 
 
 def _check_parent(run: RunFolder, stated: Refinement, parent: RunFolder) -> None:

@@ -443,7 +443,7 @@ def _refined(
         return None
     rows, shots = unlabelled_rows(dataset.unlabelled, dataset.n_classes), dataset.free_shots
     similar = None if prepared.similar is None else prepared.similar.share(plan.n_units)
-    near = Surroundings(rows).share_near(shots.blocks()) if similar is None and shots is not None else None
+    near = Surroundings(rows).shots_near(shots.blocks()) if similar is None and shots is not None else None
     releases = grouped(prepared.ledger.events)
     known = Known.of(plan.n_units, releases, centred=centre is not None, similar=similar, near_shots=near)
     return refined_weights(rows, weights, bias, known, shares)

@@ -134,14 +134,13 @@ def test_public_shots_tell_rows_of_another_kind(
     np.savez(tmp_path / "other.npz", X=-gaussian_rows("unlabelled", 200)[0])
     assert cli("import", "other.npz", "--out", "other.h5").status == 0
     assert cli("train", private_file, "--method", "only-public", "--public-shots", "3", "--out", "run").status == 0
-    for given, least, most in ((rows, 0.75, 1.0), (tmp_path / "other.h5", 0.0, 0.1)):
+    for given, near in ((rows, True), (tmp_path / "other.h5", False)):
         out = Path(f"by-{given.stem}")
         assert cli("refine", "run", given, "--out", out).status == 0
         stated = read_run(out).manifest.refined
         assert stated is not None
         assert stated.near_shots is not None
-        assert least <= stated.near_shots <= most
-        assert (stated.strength > 0) == (given == rows)
+        assert (2 * stated.near_shots["near"] > stated.near_shots["of"]) == (stated.strength > 0) == near
         proof = ["verify", out, "--unlabelled", given, "--features", private_file]
         assert cli(*proof).status == 0
         trained = ["train", private_file, "--method", "only-public", "--public-shots", "3", "--unlabelled", given]
@@ -149,8 +148,8 @@ def test_public_shots_tell_rows_of_another_kind(
         again = read_run(Path(f"train-{given.stem}")).manifest.refined
         assert again is not None
         assert (again.near_shots, again.strength) == (stated.near_shots, stated.strength)
-        _forge(out, lambda found: found["refined"].update(near_shots=0.5))
-        refused(cli(*proof), 4, ["refined.near_shots is 0.5"])
+        _forge(out, lambda found: found["refined"].update(near_shots={"near": 1, "of": 2}))
+        refused(cli(*proof), 4, ["refined.near_shots is {'near': 1, 'of': 2}"])
 
 
 def test_a_refinement_without_the_feature_file_verifies_with_it(cli: Cli, private_file: Path, rows: Path) -> None:

@@ -18,7 +18,7 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import Rows, prepare_shard
 from linprobe.methods.private_mean import shrunk_mean
-from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, similar_count
+from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, NearShots, SimilarRows, Surroundings, similar_count
 from linprobe.parallel.process_group import ALONE, Group, in_group
 from linprobe.training.execute import execute
 from linprobe.training.plan import SIMILAR_NOISE, SIMILAR_SHARE, plan_run
@@ -210,3 +210,19 @@ def test_centred_rows_have_the_norm_of_the_unlabelled_rows() -> None:
     probe.fit(x[private], y[private], X_unlabelled=x[unlabelled])
     assert probe.centre_ == "private"
     assert probe.score(x[test], y[test]) > 0.87
+
+
+@pytest.mark.parametrize(
+    ("near", "of", "least", "most"),
+    [
+        (0, 20, 0.0, 0.0),
+        (6, 6, 6 / 15, 1.0),
+        (20, 20, 20 / 29, 1.0),
+        (145, 204, 0.608, 0.743),
+        (177, 204, 0.781, 0.892),
+    ],
+)
+def test_few_shots_prove_little_and_rule_out_little(near: int, of: int, least: float, most: float) -> None:
+    shots = NearShots(near, of)
+    assert shots.least == pytest.approx(least, abs=0.001)
+    assert shots.most == pytest.approx(most, abs=0.001)

@@ -10,6 +10,7 @@ import pytest
 from linprobe.accounting.events import Releases
 from linprobe.data.blocks import ArraySource
 from linprobe.errors import UsageError
+from linprobe.methods.similar_rows import NearShots
 from linprobe.runs import refined_weights as refinement
 from linprobe.runs.figures import class_scores
 from linprobe.runs.refined_weights import Known, gathered, refined_weights
@@ -153,6 +154,14 @@ def test_weights_change_little_by_rows_of_few_classes() -> None:
         found = refined_weights(rows[labels < n_classes], *probe, unlike)
         assert found.strength == strength
         assert (found.weights is probe[0]) == (not strength)
+
+
+def test_many_public_shots_near_the_rows_prove_that_the_rows_are_alike() -> None:
+    rows, labels = rows_of(300, 1)
+    few_classes, probe = rows[labels < 2], probe_with(1.0)
+    for shots, strength in ((None, 0.0), (NearShots(6, 6), 0.0), (NearShots(240, 250), 1.0), (NearShots(0, 250), 0.0)):
+        found = refined_weights(few_classes, *probe, Known(500, 0.1, near_shots=shots))
+        assert found.strength == strength
 
 
 @pytest.mark.parametrize("shares", [[1.0, 1.0], [0.0] * 5, [-1.0, 1, 1, 1, 1], [math.nan, 1, 1, 1, 1]])

@@ -23,6 +23,7 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from linprobe import AdaMix, NoisyGD, OnlyPublic
 from linprobe.accounting.events import Releases
+from linprobe.methods.similar_rows import Surroundings
 from linprobe.runs.figures import class_scores
 from linprobe.runs.refined_weights import Known, gathered, refined_weights
 
@@ -90,7 +92,9 @@ def share(scores: np.ndarray, y: np.ndarray) -> float:
     return round(100 * float((scores.argmax(axis=1) == y)[y >= 0].mean()), 2) if (y >= 0).any() else 0.0
 
 
-def measure(plain: Any, probe: Any | None, unlabelled: Rows, test: Rows, *, whole: bool) -> dict[str, Any]:
+def measure(
+    plain: Any, shots: np.ndarray | None, probe: Any | None, unlabelled: Rows, test: Rows, *, whole: bool
+) -> dict[str, Any]:
     """Accuracy without and with unlabelled rows, in per cent; `probe` is None to refine `plain` as `refine` does."""
     weights, privacy = np.ascontiguousarray(plain.coef_.T), plain.privacy_
     releases = [Releases(**release) for release in privacy["releases"] or ()]
@@ -104,24 +108,28 @@ def measure(plain: Any, probe: Any | None, unlabelled: Rows, test: Rows, *, whol
     if not whole:
         found["refined"] = found["plain"]
     if not whole and plain.centre_ != "none":
-        later = refined_weights(rows, weights, plain.intercept_, known)
+        near = None if shots is None else Surroundings(rows).shots_near([(shots, None)])
+        later = refined_weights(rows, weights, plain.intercept_, replace(known, near_shots=near))
         found["refined"] = share(class_scores(test[0], later.weights, later.bias), test[1])
     found["plain_unlabelled"] = share(class_scores(rows, weights, plain.intercept_), labels)
     found["together"] = share(refined_weights(rows, weights, plain.intercept_, known, together=True).scores, labels)
     return {**found, "centre": plain.centre_}
 
 
-def trained(method: str, epsilon: float, private: Rows, seed: int, unlabelled: np.ndarray | None) -> Any:
-    """A probe; two rows of each class are public but for noisy-gd."""
+def trained(
+    method: str, epsilon: float, private: Rows, seed: int, unlabelled: np.ndarray | None
+) -> tuple[Any, np.ndarray | None]:
+    """A probe and its public shots: two rows of each class but for noisy-gd."""
     x, y = private
     options: dict[str, Any] = {"classes": np.unique(y)}
     if method == "noisy-gd":
-        return NoisyGD(epsilon=epsilon, per_record=False, **options).fit(x, y, X_unlabelled=unlabelled)
+        return NoisyGD(epsilon=epsilon, per_record=False, **options).fit(x, y, X_unlabelled=unlabelled), None
     order = np.random.default_rng(seed).permutation(len(y))
     shots = np.concatenate([order[y[order] == label][:SHOTS] for label in np.unique(y)])
     public, rest = (x[shots], y[shots]), np.delete(np.arange(len(y)), shots)
     probe = OnlyPublic(**options) if method == "only-public" else AdaMix(epsilon=epsilon, per_record=False, **options)
-    return probe.fit(x[rest], y[rest], X_public=public[0], y_public=public[1], X_unlabelled=unlabelled)
+    fitted = probe.fit(x[rest], y[rest], X_public=public[0], y_public=public[1], X_unlabelled=unlabelled)
+    return fitted, public[0]
 
 
 def main() -> None:
@@ -154,9 +162,11 @@ def main() -> None:
             plain = [trained(method, epsilon, private, seed, None) for seed in seeds]
             for kind, rows in missing.items():
                 given = None if arguments.later or arguments.whole else rows[0]
-                probes = [None if given is None else trained(method, epsilon, private, seed, given) for seed in seeds]
+                probes = [
+                    None if given is None else trained(method, epsilon, private, seed, given)[0] for seed in seeds
+                ]
                 pairs = zip(plain, probes, strict=True)
-                runs = [measure(*pair, rows, test, whole=arguments.whole) for pair in pairs]
+                runs = [measure(*one, probe, rows, test, whole=arguments.whole) for one, probe in pairs]
                 facts = {"data": name, "unlabelled": kind, "rows": len(rows[0]), "method": method, "epsilon": epsilon}
                 results[name, kind, method, epsilon] = {**facts, "n_private": n, "runs": runs}
                 mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0] if key != "centre"}

@@ -142,15 +142,15 @@ def _checked_shots(
     """The shots near the rows that the manifest states; None if the feature file was not at hand."""
     if stated.near_shots is None:
         return None
-    near = None
+    named, found = NearShots(**stated.near_shots), None
     if features is not None:
         with open_features(features, whole=False) as opened:
-            near = near_shots(run, rows, opened)
-    if near is not None and asdict(near) != stated.near_shots:
+            found = near_shots(run, rows, opened)
+    if found is not None and (found.of != named.of or abs(found.near - named.near) > TOLERANCE * found.of):
         raise PrivacyError(
-            f"refined.near_shots is {stated.near_shots}, and {features} gives {asdict(near)}; do not trust it"
+            f"refined.near_shots is {stated.near_shots}, and {features} gives {asdict(found)}; do not trust it"
         )
-    return NearShots(**stated.near_shots)
+    return named
 
 
 def _check_parent(run: RunFolder, stated: Refinement, parent: RunFolder) -> None:

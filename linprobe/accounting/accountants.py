@@ -62,6 +62,8 @@ MAX_SIGMA = 1e9
 BRACKET = 0.1
 ROOT_TOLERANCE = 3e-5
 SLOPE_STEP = 1e-3
+SECANTS = 6
+LONGEST_STEP, SHORT_STEP = 1.0, 0.02  # of log(multiplier)
 SAFE_SIDE = 2e-6  # more than the secant misses
 LEAST_SHARE = 0.5  # of a target that a calibrated run must spend
 LARGEST_EXPONENT = 700.0  # exp overflows above 709
@@ -642,9 +644,7 @@ def smallest_multiplier(
     Raises:
         PrivacyError: no multiplier up to `MAX_SIGMA` is enough, since the accountant is too coarse for a small target.
     """
-    rough = _root(roughly, epsilon, guess)
-    here, beyond = (roughly(math.exp(place)) for place in (rough, rough + SLOPE_STEP))
-    slope = math.log(here / beyond) / SLOPE_STEP if min(here, beyond) > 0 else 0.0
+    rough, slope = _secant(roughly, epsilon, guess) or _root(roughly, epsilon, guess)
     found = epsilon_at(math.exp(rough))
     log_sigma = rough + math.log(found / epsilon) / slope if slope > 0 and 0 < found < math.inf else rough
     sigma = round_up(math.exp(log_sigma + SAFE_SIDE))
@@ -653,8 +653,32 @@ def smallest_multiplier(
     return sigma
 
 
-def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) -> float:
-    """Logarithm of the multiplier at which `epsilon_at` is `epsilon`, to `ROOT_TOLERANCE`. Errors as its caller's."""
+def _secant(epsilon_at: Callable[[float], float], epsilon: float, guess: float) -> tuple[float, float] | None:
+    """`_root` by a few steps of the secant method, where log(epsilon) is nearly linear; None where it is not."""
+    here, slope = math.log(guess), 1.0
+    excess = _log_ratio(epsilon_at(guess), epsilon)
+    for _ in range(SECANTS):
+        step = excess / slope
+        if not 0 < abs(step) <= LONGEST_STEP:
+            return None
+        before, excess = excess, _log_ratio(epsilon_at(math.exp(here + step)), epsilon)
+        here, slope = here + step, (before - excess) / step
+        if not 0 < slope < math.inf:
+            return None
+        if abs(step) <= SHORT_STEP and abs(excess) <= slope * SHORT_STEP / 10:
+            return here + excess / slope, slope
+    return None
+
+
+def _log_ratio(found: float, epsilon: float) -> float:
+    return math.log(found / epsilon) if found > 0 else -math.inf
+
+
+def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) -> tuple[float, float]:
+    """Logarithm of the multiplier at which `epsilon_at` is `epsilon`, to `ROOT_TOLERANCE`, and how epsilon falls there.
+
+    Returns: log(multiplier); minus the derivative of log(epsilon) by it, 0 if there is none. Errors as its caller's.
+    """
 
     def excess(log_sigma: float) -> float:
         return min(epsilon_at(math.exp(log_sigma)), 10 * epsilon) - epsilon
@@ -675,7 +699,8 @@ def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) ->
         raise PrivacyError(
             f"no noise multiplier found for epsilon {rounded_up(epsilon)}; give --sigma; please report this"
         )
-    return float(root)
+    here, beyond = (epsilon_at(math.exp(place)) for place in (root, root + SLOPE_STEP))
+    return float(root), math.log(here / beyond) / SLOPE_STEP if min(here, beyond) > 0 else 0.0
 
 
 def renyi_estimate(releases: Sequence[Releases], delta: float) -> float:

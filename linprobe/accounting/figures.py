@@ -126,6 +126,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     return _least(lambda epsilon: holds(epsilon, delta, mu), high)
 
 
+@lru_cache(maxsize=4096)
 def largest_mu(epsilon: float, delta: float) -> float:
     """The largest float64 mu of a mechanism that is (`epsilon`, `delta`)-differentially private, proven."""
     least_above = _least(lambda mu: not holds(epsilon, delta, mu), 1.0)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 from bisect import bisect_right
 from collections import Counter
@@ -35,6 +36,7 @@ from linprobe.data.feature_reader import (
     ALL,
     IMAGE_KEY_BYTES,
     PRIVATE,
+    RECORDS_AT_ONCE,
     Description,
     FeatureReader,
     extraction_of,
@@ -73,17 +75,17 @@ def open_hdf5(path: Path, what: str) -> h5py.File:
 
 
 def find(file: h5py.File, path: Path, name: str) -> Any:
-    """The object `name` of a file, None if there is none.
+    """Identifier of the object `name` of a file, None if there is none.
 
     Raises DataError: the name is a link, inside the file or out of it.
     """
-    found: Any = file
-    for part in name.split("/"):
-        if not isinstance(found, h5py.Group) or not found.id.links.exists(part.encode()):
+    found: Any = file.id
+    for part in name.encode().split(b"/"):
+        if not isinstance(found, h5py.h5g.GroupID) or not found.links.exists(part):
             return None
-        if found.id.links.get_info(part.encode()).type != h5py.h5l.TYPE_HARD:
+        if found.links.get_info(part).type != h5py.h5l.TYPE_HARD:
             raise DataError(f"{path}: {name} is a link; allowed: data in the file itself; copy it in")
-        found = found[part]
+        found = h5py.h5o.open(found, part)
     return found
 
 
@@ -92,11 +94,12 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
 
     Raises DataError: it is a link, lies in another file, needs a plug-in, or declares more than the file stores.
     """
-    found = find(file, path, name)
-    if not isinstance(found, h5py.Dataset):
+    identifier = find(file, path, name)
+    if not isinstance(identifier, h5py.h5d.DatasetID):
         return None
-    plan = found.id.get_create_plist()
-    if plan.get_external_count() or plan.get_layout() == h5py.h5d.VIRTUAL:
+    plan, item = identifier.get_create_plist(), identifier.dtype.itemsize
+    layout = plan.get_layout()
+    if plan.get_external_count() or layout == h5py.h5d.VIRTUAL:
         raise DataError(f"{path}: {name} lies in another file; allowed: data in the file itself; copy it in")
     for code, _, _, filter_name in (plan.get_filter(place) for place in range(plan.get_nfilters())):
         if not h5py.h5z.filter_avail(code):
@@ -105,18 +108,19 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
                 f"{path}: {name} is compressed by HDF5 filter {code} ({called}), which needs a plug-in; allowed: gzip, "
                 "lzf, or no compression; write it anew"
             )
-    chunk = int(np.prod(found.chunks, dtype=object)) * found.dtype.itemsize if found.chunks else 0
+    chunk = math.prod(plan.get_chunk()) * item if layout == h5py.h5d.CHUNKED else 0
     if chunk > MOST_CHUNK:
         raise DataError(
             f"{path}: {name} has chunks of {chunk} bytes; allowed: {MOST_CHUNK}; write it with smaller ones"
         )
-    declared, stored = int(found.size or 0) * found.dtype.itemsize, found.id.get_storage_size()
+    shape = identifier.shape
+    declared, stored = 0 if shape is None else math.prod(shape) * item, identifier.get_storage_size()
     if too_large(declared, stored) or (declared and not stored):
         raise DataError(
             f"{path}: {name} declares {declared} bytes and {stored} are stored; allowed: {MOST_COMPRESSED} times the "
             "stored ones; make the file again"
         )
-    return found
+    return h5py.Dataset(identifier)
 
 
 def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
@@ -149,19 +153,19 @@ def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, lon
 
     Raises DataError: an array, another type, text that is not UTF-8, or more than `longest` characters.
     """
-    try:
-        stored = attributes.get_id(name)
-    except KeyError:
+    if name not in attributes:
         return ""
+    stored = attributes.get_id(name)
     if stored.shape != ():
         raise DataError(f"{path}: {name} is no single text; make the file again")
-    value = attributes[name]
-    text = value.decode("utf-8") if isinstance(value, bytes) else value
-    if not isinstance(text, str):
+    held = np.empty((), stored.dtype)
+    stored.read(held)
+    value = held[()]
+    if not isinstance(value, bytes):
         raise DataError(f"{path}: {name} is {type(value).__name__}; allowed: text; make the file again")
+    text = value.decode("utf-8")
     if len(text) > longest:
         raise DataError(f"{path}: {name} has {len(text)} characters; allowed: {longest}; make the file again")
-    text.encode("utf-8")  # h5py returns bytes that are no UTF-8 as surrogates
     return text
 
 
@@ -261,6 +265,7 @@ class FeatureFile(FeatureReader):
         super().__init__()
         self._sets: dict[str, h5py.Dataset] = {}  # that passed the checks, by name
         self._extents: dict[str, Extents | None] = {}
+        self._last_texts: dict[str, tuple[tuple[int, ...], list[str]]] = {}
         self.path = shown_as or path
         if not path.is_file():
             what = "is not a file" if path.exists() else "does not exist"
@@ -293,7 +298,8 @@ class FeatureFile(FeatureReader):
         refuse_shared_storage(self._sets, self.path)
 
     def _check_schema(self) -> None:
-        schema = self._file.attrs.get("schema_version")
+        attributes = self._file.attrs
+        schema = attributes.get("schema_version")
         if not isinstance(schema, int | np.integer):
             raise DataError(
                 f"{self.path} is HDF5 but has no whole-number schema_version; allowed: files made by linprobe import"
@@ -304,11 +310,12 @@ class FeatureFile(FeatureReader):
             )
         if int(schema) < 1:
             raise DataError(f"{self.path} has schema version {schema}; allowed: 1 or more; make the file again")
-        if not self._file.attrs.get("complete", False):
+        if not attributes.get("complete", False):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
 
     def _described(self) -> Description:
-        texts = {name: text_attribute(self._file.attrs, self.path, name) for name in TEXT_ATTRIBUTES}
+        attributes = self._file.attrs
+        texts = {name: text_attribute(attributes, self.path, name) for name in TEXT_ATTRIBUTES}
         for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS), ("test_owners", (APART, SHARED))):
             texts[name] = texts[name] or values[0]
             if texts[name] not in values:
@@ -395,15 +402,24 @@ class FeatureFile(FeatureReader):
             return as_labels(self._sets[f"{group}/y"][part])
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:
-        with self._reading(f"{group}/id"):
-            return texts(self._sets[f"{group}/id"], self.path, f"{group}/id", part)
+        return self._texts(f"{group}/id", part)
 
     def has_owners(self, group: str) -> bool:
         return f"{group}/owner" in self._sets
 
     def owners(self, group: str, part: slice = ALL) -> list[str]:
-        with self._reading(f"{group}/owner"):
-            return texts(self._sets[f"{group}/owner"], self.path, f"{group}/owner", part)
+        return self._texts(f"{group}/owner", part)
+
+    def _texts(self, name: str, part: slice) -> list[str]:
+        """Texts of a data set; those of the last call are at hand, unless they were very many: a run asks often."""
+        bounds = part.indices(len(self._sets[name]))
+        known, found = self._last_texts.get(name, ((), []))
+        if known != bounds:
+            with self._reading(name):
+                found = texts(self._sets[name], self.path, name, part)
+            if len(found) <= RECORDS_AT_ONCE:
+                self._last_texts[name] = bounds, found
+        return found
 
     def text_weights(self) -> Singles | None:
         if "text/weights" not in self._sets:
@@ -428,7 +444,7 @@ class FeatureFile(FeatureReader):
         """Fingerprint of the images; empty if `extract` did not make the file. Private."""
         with self._reading(PRIVATE_LOG):
             log = find(self._file, self.path, PRIVATE_LOG)
-            return "" if log is None else text_attribute(log.attrs, self.path, "fingerprint")
+            return "" if log is None else text_attribute(h5py.Group(log).attrs, self.path, "fingerprint")
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
         return self._keys(f"{group}_key", self.sizes[group])

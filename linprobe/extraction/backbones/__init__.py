@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from linprobe.data.array_files import load_torch, tensor_fits
 from linprobe.errors import DataError, UsageError, first_line, reading
@@ -26,6 +27,13 @@ from linprobe.extraction.request import DEFAULT, DEFAULT_WITHOUT_WEIGHTS, check_
 RANDOM = "random"
 SUFFIXES = (".pt", ".pth", ".safetensors")
 RANDOM_SEED = 0
+DRAWING = (
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "normal_",
+    "trunc_normal_",
+    "uniform_",
+)  # functions of torch.nn.init, and methods
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
 
 
@@ -33,24 +41,40 @@ class UnreachableWeightsError(DataError):
     """Standard weights are not on this machine and cannot be downloaded."""
 
 
-def build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
-    """Build a network with a fixed torch seed, so that random weights are equal in every run and process."""
-    with torch.random.fork_rng(devices=[]):
+def build_network(build: Callable[[], nn.Module], random: bool) -> nn.Module:
+    """Build a network. Its `random` weights are equal in every run and process; others are loaded, so not drawn first.
+
+    To draw the weights of a ViT-L/14 takes 2 seconds.
+    """
+    with torch.random.fork_rng(devices=[]), nullcontext() if random else _Undrawn():
         torch.manual_seed(RANDOM_SEED)
         return build()
 
 
-def build_or_fetch(name: str, arguments: dict[str, Any], build: Callable[[], nn.Module], fetched: str) -> Any:
+class _Undrawn(TorchFunctionMode):
+    """Leaves tensors as they are where random numbers would be drawn into them."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if getattr(function, "__name__", "") in DRAWING:
+            return args[0] if args else given["tensor"]
+        return function(*args, **given)
+
+
+def build_or_fetch(
+    name: str, arguments: dict[str, Any], build: Callable[[], nn.Module], fetched: str, random: bool
+) -> Any:
     """Build a network whose weights may come from the Hugging Face hub.
 
     Args:
         name: of the backbone. arguments: of its constructor. Both are for messages.
+        random: as in `build_network`.
         fetched: the weights that `build` fetches and where they are cached, for messages; empty if it fetches none.
     Raises UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
     """
     try:
         with quietly():
-            return build_seeded(build)
+            return build_network(build, random)
     except TypeError as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
     except Exception as error:  # the Hugging Face client raises many types

@@ -84,6 +84,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
             **settings,
         ),
         f"weights {tag} of {name} are not in open_clip's cache" if fetched else "",
+        random,
     )
     activation = "QuickGELU" if settings["force_quick_gelu"] else "GELU"
     notes: tuple[str, ...] = ()

@@ -33,7 +33,9 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
             f"weights is {named!r}; allowed for {name}: {', '.join(presets)}, or a {', '.join(backbones.SUFFIXES)} file"
         )
     try:
-        model = backbones.build_seeded(lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments))
+        model = backbones.build_network(
+            lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments), random
+        )
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
     preset = presets[named if named in presets else DEFAULT_WEIGHTS].transforms()

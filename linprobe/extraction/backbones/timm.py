@@ -78,6 +78,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         arguments,
         lambda: timm.create_model(wanted, pretrained=fetched, **arguments),
         f"weights of {name} are not in the Hugging Face cache" if fetched else "",
+        random,
     )
     if weights is not None:
         head = model.pretrained_cfg.get("classifier") or ()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.backbones import Backbone, build_seeded, load_file, name_of_weights
+from linprobe.extraction.backbones import Backbone, build_network, load_file, name_of_weights
 from linprobe.extraction.images import ImageTransform
 
 NETWORKS = {"wrn-16-4": (16, 4), "wrn-40-4": (40, 4), "wrn-28-10": (28, 10)}
@@ -109,7 +109,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     if weights is None and not random:
         raise DataError(f"backbone {name} has no weights to fetch; give --weights FILE, or --random-weights for a test")
     try:
-        model = build_seeded(lambda: WideResNet(*NETWORKS[name], **arguments))
+        model = build_network(lambda: WideResNet(*NETWORKS[name], **arguments), random)
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
     if weights is not None:

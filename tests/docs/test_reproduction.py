@@ -54,7 +54,7 @@ def test_a_table_was_measured_with_the_defaults_of_today(name: str) -> None:
 
 
 # each makes runs
-BY_DAY = {"adamix-table1", "dope-figure2", "dp-transfer", "dpsgdf-table1"}
+BY_DAY = {"dope-figure2", "dpsgdf-table1"}
 
 
 @pytest.mark.parametrize("name", mostly_nightly(TABLES.TABLES, BY_DAY.__contains__))

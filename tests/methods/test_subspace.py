@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from linprobe.gradients import backend as host
 from linprobe.methods._directions import OrthonormalSubspace, top_left_subspace
 
 D, C = 64, 10
+BEYOND = (0, 1, 2, 32 - C, 55 - C, 60 - C, 63 - C)
 
 
 def projected(subspace: OrthonormalSubspace, matrix: np.ndarray) -> np.ndarray:
@@ -85,11 +87,10 @@ def _subspace(matrix: Any, dim: int, max_rank: int = C - 1) -> OrthonormalSubspa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("beyond", [0, 1, 2, 32 - C, 55 - C, 60 - C, 63 - C])
-def test_a_projector_of_exactly_the_dimension_asked_for_holds_the_whole_range(kind: str, beyond: int) -> None:
+def test_a_projector_of_exactly_the_dimension_asked_for_holds_the_whole_range(kind: str) -> None:
     gradient = _gradient(kind)
     rank = _rank(gradient, C - 1)
-    for dim in {rank + beyond, min(C + beyond, D - 1)}:
+    for dim in {dim for beyond in BEYOND for dim in (rank + beyond, min(C + beyond, D - 1))}:
         projector = projected(_subspace(gradient, dim), np.eye(D))
         assert np.trace(projector) == pytest.approx(dim, abs=1e-8)
         np.testing.assert_allclose(projector, projector.T, atol=1e-10)
@@ -159,21 +160,20 @@ def _rows(subspace: OrthonormalSubspace, n_features: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dim", [3, 9, 10, 11, 32, 56, 63])
-@pytest.mark.parametrize("scale", [1.0, 40.0])
-def test_no_length_is_understated_and_hardly_any_overstated(kind: str, dim: int, scale: float) -> None:
-    subspace = _subspace(_gradient(kind), dim)
-    x = np.float32(scale) * _rows(subspace, D)
-    norms = row_norms(x)
-    exact = np.linalg.norm(projected(subspace, x.T.astype(np.float64)), axis=0)
-    found = subspace.row_norms(_block(x))
-    assert np.all(found <= norms)
-    # never below, except for the rounding of full norms, which are upper bounds
-    assert np.all(found >= exact - 1e-6 * norms)
-    assert np.all(found[found < norms] >= exact[found < norms])
-    assert np.all(found <= exact + 1.6e-4 * norms)
-    long = exact > 0.5 * norms
-    np.testing.assert_allclose(found[long], exact[long], rtol=2e-4)
+def test_no_length_is_understated_and_hardly_any_overstated(kind: str) -> None:
+    for dim, scale in product((3, 9, 10, 11, 32, 56, 63), (1.0, 40.0)):
+        subspace = _subspace(_gradient(kind), dim)
+        x = np.float32(scale) * _rows(subspace, D)
+        norms = row_norms(x)
+        exact = np.linalg.norm(projected(subspace, x.T.astype(np.float64)), axis=0)
+        found = subspace.row_norms(_block(x))
+        assert np.all(found <= norms)
+        # never below, except for the rounding of full norms, which are upper bounds
+        assert np.all(found >= exact - 1e-6 * norms)
+        assert np.all(found[found < norms] >= exact[found < norms])
+        assert np.all(found <= exact + 1.6e-4 * norms)
+        long = exact > 0.5 * norms
+        np.testing.assert_allclose(found[long], exact[long], rtol=2e-4)
 
 
 @pytest.mark.parametrize("kind", ["random", "constant in parts"])
@@ -242,25 +242,24 @@ def test_what_is_tiny_has_a_range_too(scale: float) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dim", [3, 9, 32, 63])
-def test_energy_is_what_a_projection_leaves(kind: str, dim: int) -> None:
-    subspace, matrix = _subspace(_gradient(kind), dim), np.random.default_rng(2).normal(size=(D, 5))
-    left = np.linalg.norm(projected(subspace, matrix)) ** 2 / np.linalg.norm(matrix) ** 2
-    assert subspace.energy(matrix) == pytest.approx(left, abs=1e-12)
-    assert subspace.energy(np.zeros((D, 5))) == 1
+def test_energy_is_what_a_projection_leaves(kind: str) -> None:
+    for dim in (3, 9, 32, 63):
+        subspace, matrix = _subspace(_gradient(kind), dim), np.random.default_rng(2).normal(size=(D, 5))
+        left = np.linalg.norm(projected(subspace, matrix)) ** 2 / np.linalg.norm(matrix) ** 2
+        assert subspace.energy(matrix) == pytest.approx(left, abs=1e-12)
+        assert subspace.energy(np.zeros((D, 5))) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dim", [1, 3, 9, 10, 32, 63])
-@pytest.mark.parametrize("scale", [1.0, 1e-12])
-def test_what_it_captures_of_its_own_matrix_is_told_without_a_projection(kind: str, dim: int, scale: float) -> None:
-    matrix = scale * _gradient(kind)
-    subspace = _subspace(matrix, dim)
-    assert 0 <= subspace.captured <= 1
-    assert subspace.captured == pytest.approx(subspace.energy(matrix), abs=1e-9)
-    singular = np.linalg.svd(matrix, compute_uv=False)
-    if dim < _rank(matrix, C - 1):
-        assert subspace.captured == pytest.approx((singular[:dim] ** 2).sum() / (singular**2).sum(), abs=1e-9)
+def test_what_it_captures_of_its_own_matrix_is_told_without_a_projection(kind: str) -> None:
+    for dim, scale in product((1, 3, 9, 10, 32, 63), (1.0, 1e-12)):
+        matrix = scale * _gradient(kind)
+        subspace = _subspace(matrix, dim)
+        assert 0 <= subspace.captured <= 1
+        assert subspace.captured == pytest.approx(subspace.energy(matrix), abs=1e-9)
+        singular = np.linalg.svd(matrix, compute_uv=False)
+        if dim < _rank(matrix, C - 1):
+            assert subspace.captured == pytest.approx((singular[:dim] ** 2).sum() / (singular**2).sum(), abs=1e-9)
 
 
 @pytest.mark.parametrize("dim", [20, 60, 99, 180])

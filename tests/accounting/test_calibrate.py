@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -146,6 +147,16 @@ def test_a_rough_search_leaves_few_exact_evaluations_and_spends_the_budget(
     budget = calibrate(epsilon=epsilon, delta=1e-5, n_private=1000, steps=steps, sampling_rate=rate)
     assert len(exact - {()}) <= 3
     assert epsilon * (1 - 1e-4) <= PLD.epsilon(budget.releases, 1e-5) <= epsilon
+
+
+@pytest.mark.parametrize("guess", [1e-4, 0.5, 1.0, 3.0, 1e5])
+@pytest.mark.parametrize(
+    "falls", [lambda sigma: 2 / sigma, lambda sigma: 2 * math.exp(1 - sigma), lambda sigma: 9.0 * (sigma < 1) + 1]
+)
+def test_the_multiplier_does_not_depend_on_the_guess(falls: Callable[[float], float], guess: float) -> None:
+    found = smallest_multiplier(falls, 2.0, guess, falls)
+    assert falls(found) <= 2
+    assert found == pytest.approx(1, rel=1e-4)
 
 
 def test_sampling_every_row_by_another_accountant_never_overspends_by_the_exact_one() -> None:

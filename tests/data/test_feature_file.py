@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from linprobe.data import feature_file
 from linprobe.data.blocks import BLOCK_ROWS
 from linprobe.data.feature_file import SCHEMA_VERSION, FeatureFile
 from linprobe.data.feature_reader import Description
@@ -107,6 +108,19 @@ def test_blocks_put_together_are_the_group_whatever_their_size(
             chosen = slice(None) if mask is None else mask
             assert np.array_equal(np.concatenate([x for x, _ in blocks]), raw["test/x"][chosen])
             assert np.array_equal(np.concatenate([y for _, y in blocks]), raw["test/y"][chosen])
+
+
+def test_ids_are_read_once_and_those_of_other_rows_again(features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, read = [], feature_file.texts
+    monkeypatch.setattr(feature_file, "texts", lambda *given: reads.append(given[-1]) or read(*given))
+    with FeatureFile(features_file) as features, h5py.File(features_file) as raw:
+        for group in ("train", "test"):
+            ids = [name.decode() for name in raw[f"{group}/id"]]
+            assert features.ids(group) == ids
+            assert [name for batch in features.id_batches(group) for name in batch] == ids
+            assert features.ids(group, slice(3, 9)) == ids[3:9]
+            assert features.ids(group) == ids
+    assert reads == 2 * [slice(None), slice(3, 9), slice(None)]
 
 
 def test_reading_holds_a_block_not_the_group(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from timm.data import create_transform, resolve_model_data_config
 from torch import nn
 
 from linprobe.errors import DataError, LinprobeError, UsageError
-from linprobe.extraction.backbones import load_backbone, read_weights
+from linprobe.extraction.backbones import DRAWING, build_network, load_backbone, read_weights
 from linprobe.extraction.backbones.wrn import StandardisedConv, WideResNet
 from linprobe.extraction.request import FAMILIES
 from tests.extraction.samples import TINY_CLIP, Notes, ids_of, rows_of, run_extract, write_images
@@ -329,6 +329,21 @@ def test_random_weights_are_marked_and_the_same_in_every_run(name: str) -> None:
         assert torch.equal(torch.random.get_rng_state(), before)
         digests.add(backbone.weights_digest())
     assert len(digests) == 1
+
+
+def test_weights_that_are_loaded_afterwards_are_not_drawn() -> None:
+    drawn = set()
+
+    def build() -> nn.Module:
+        before, network = torch.random.get_rng_state(), nn.Sequential(nn.Linear(3, 3), nn.Conv2d(1, 1, 1))
+        for draw in DRAWING:
+            getattr(nn.init, draw)(network[0].weight)
+        drawn.add((random, not torch.equal(torch.random.get_rng_state(), before)))
+        return network
+
+    for random in (True, False):
+        build_network(build, random)
+    assert drawn == {(True, True), (False, False)}
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -159,7 +159,7 @@ def replay(
 def by_day(place: int, case: Case) -> Collection[str]:
     """The neighbours of a case by day. Of those with one option more, every second one is played with people."""
     if case in WHOLE:
-        return NEIGHBOURS
+        return NEIGHBOURS if case in WEIGHED else MOST
     return [] if takes_people(case) and CASES.index(case) % 2 else [MOST[place // 2 % 2]]
 
 

@@ -137,12 +137,18 @@ def one_of_each_kind(names: Iterable[str]) -> list[Any]:
 
     For what is declared, and done by code that all methods share.
     """
-    names, kinds = list(names), {}
+    names = list(names)
+    return mostly_nightly(names, first_of_each_kind(names).__contains__)
+
+
+def first_of_each_kind(names: Iterable[str]) -> set[str]:
+    """The first of the methods whose declarations agree."""
+    kinds: dict[Any, str] = {}
     for name in names:
         method = METHODS[name]
         declared = (method.spends, tuple(method.needs), method.one_step, method.joins_public)
         kinds.setdefault((*declared, method.sampling is None), name)
-    return mostly_nightly(names, set(kinds.values()).__contains__)
+    return set(kinds.values())
 
 
 class Outcome(NamedTuple):

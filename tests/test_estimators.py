@@ -90,8 +90,7 @@ def expected_failed_checks(estimator: LinearProbe) -> dict[str, str]:
     return found
 
 
-# one method of each kind: on all rows, with public rows, on samples, in one step, without private rows
-WHOLE = ("noisy-gd", "adamix", "zero-shot")  # without, with and with text weights instead of public rows
+WHOLE = ("noisy-gd", "adamix")  # without and with public rows
 OF_FITS = {  # what depends on the body of a method; all else is inherited from `LinearProbe`
     "check_class_weight_classifiers",
     "check_classifiers_train",

@@ -16,7 +16,7 @@ from linprobe.runs.verify import verify_run
 from tests.hostile.mutations import KINDS, Mutation, judged
 from tests.hostile.officer import Officer, officer
 
-SAMPLE = 4  # mutations of each kind of run
+SAMPLE = 3  # mutations of each kind of run
 NOT_PRIVATE = ("seeded", "not private")
 
 

@@ -40,7 +40,7 @@ from tests.training.test_checkpoint import SAMPLED, check_equal, unfinished
 N_PRIVATE = 3 * SHARD_ROWS + 700
 N_PUBLIC, WIDTH, STEPS, DIES_AT = 9, 8, 3, 2
 # by day; the others add an option or a method of the same kind
-KEPT = ("noisy-gd", "adamix", "fully-private", "dp-sgd", "dpsgd-f theory", "dope-sgd", "rows without labels")
+KEPT = ("noisy-gd", "adamix", "fully-private", "dp-sgd", "rows without labels")
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "noisy-gd": ((2, 4), {"method": "noisy-gd"}),
     "float16": ((2,), {"method": "noisy-gd", "precision": "float16", "centre": "none", "intercept": 1.0}),

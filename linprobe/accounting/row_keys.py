@@ -214,11 +214,17 @@ def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Conte
 
     `but`: the file of keys of a book that is left out too.
 
-    Raises DataError: a damaged book, damaged or lost keys, or keys without their book.
+    Raises DataError: a damaged book, damaged or lost keys, keys without their book, or a link to a book elsewhere.
     """
     found = []
     for path in sorted(folder.glob(f"*{BOOK_SUFFIX}")):
-        if not path.is_symlink() and keys_file(path) != but:
+        if path.is_symlink():
+            if path.resolve().parent != folder.resolve():
+                raise DataError(
+                    f"budget book {path} is a link to {path.resolve()}, so runs on the same rows are not found by their "
+                    "keys; allowed: links within the folder; move the book and its row keys back"
+                )
+        elif keys_file(path) != but:
             contents, keys = read_with_keys(path)
             if keys is not None:
                 found.append((path, contents, keys))
@@ -251,10 +257,13 @@ class Account:
     Attributes:
         path: of the book. keys: of the rows, and the keys in the file beside the book; None for a book given by hand,
             which counts by itself whatever rows its runs have.
+        check: what refused rows that are private in one run and public in another, when the keys were written. It is
+            repeated at every charge: meanwhile another run may have used a row of this one as public.
     """
 
     path: Path
     keys: RowKeys | None = None
+    check: Callable[[], None] | None = field(default=None, compare=False)
 
     @classmethod
     def at(cls, path: Path, keys: RowKeys | None = None) -> Account:
@@ -281,8 +290,9 @@ class Account:
         beside = keys_file(self.path)
         beside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with alone(beside.parent):
-            if check is not None:
-                check()
+            for refuse in (check, self.check):
+                if refuse is not None:
+                    refuse()
             stated, known = read_with_keys(self.path, self.keys)
             keys = self.keys if known is None else known.joined(self.keys)
             digest = _digest(keys.content)

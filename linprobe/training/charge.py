@@ -104,9 +104,9 @@ class BookFinder:
 
         if self._make or (path.exists() and not keys_file(path).exists()):
             with Account(path, keys).charging(check) as account:
-                return account
+                return replace(account, check=check)
         check()
-        return Account.at(path, keys)
+        return replace(Account.at(path, keys), check=check)
 
     def _keys(self, rows: GroupRows, protected: Iterable[GroupRows], public: Iterable[GroupRows]) -> RowKeys:
         """Keys of the `rows` of the book, if they were added, of the `protected` and of the `public` rows."""

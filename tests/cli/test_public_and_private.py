@@ -19,6 +19,8 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.row_keys import Account, RowKeys, keys_file, read_keys
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.evaluation import private_test
+from linprobe.training.charge import RunCharge
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.conftest import CLASS_NAMES, gaussian_rows
 from tests.processes import ended, start_copy
@@ -122,6 +124,64 @@ def test_private_test_rows_are_not_public(
     }[way]
     refused(cli(*words), status, ["in test and in train or public" if status == 3 else "private test rows"])
     assert not (tmp_path / "out").exists()
+
+
+def test_a_row_that_becomes_public_between_the_check_and_the_charge_is_refused(
+    cli: Cli, refused: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "b.h5", train=B, test=HELD)
+    charge = RunCharge.budget
+
+    def meanwhile(self: RunCharge, plan: Any) -> None:
+        monkeypatch.setattr(RunCharge, "budget", charge)
+        assert cli("train", "a.h5", *PUBLIC, "--public", "b.h5", "--out", "other").status == 0
+        charge(self, plan)
+
+    monkeypatch.setattr(RunCharge, "budget", meanwhile)
+    refused(cli("train", "b.h5", *FEW, "--out", "run"), 4, ["were public in the runs of budget book"])
+    assert not (tmp_path / "run").exists()
+    assert (spent(cli, "a.h5")["runs"], spent(cli, "b.h5")["runs"]) == (1, 0)
+
+
+def test_test_rows_that_become_public_before_their_release_are_refused(
+    cli: Cli, refused: Cli, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "new.h5", facts={"test_rows": "private"}, train=B, test=C[:60])
+    file_of(tmp_path / "shown.h5", rows=C[:60])
+    trained("a.h5", "run")
+    charge = private_test.charge_evaluation
+
+    def meanwhile(*given: Any) -> None:
+        assert cli("refine", "run", "shown.h5", "--out", "refined").status == 0
+        charge(*given)
+
+    monkeypatch.setattr(private_test, "charge_evaluation", meanwhile)
+    refused(cli("evaluate", "run", "new.h5", "--epsilon", "1"), 4, ["were public in the runs of budget book"])
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_book_that_is_a_link_is_read_with_its_folder_or_refused(
+    cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path, whole: bool
+) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "half.h5", train=A[:100], test=HELD)
+    trained("a.h5", "run")
+    elsewhere = tmp_path / "elsewhere"
+    if whole:
+        own_books.rename(elsewhere)
+        own_books.symlink_to(elsewhere)
+        trained("half.h5", "second")
+        assert spent(cli, "half.h5")["epsilon"] == pytest.approx(TWO, abs=1e-4)
+        return
+    elsewhere.mkdir()
+    (path,) = own_books.glob("*.jsonl")
+    for moved in (path, keys_file(path)):
+        moved.rename(elsewhere / moved.name)
+        moved.symlink_to(elsewhere / moved.name)
+    for words in (["train", "half.h5", *FEW, "--out", "second"], ["budget", "half.h5"]):
+        refused(cli(*words), 3, ["is a link to", "move the book and its row keys back"])
 
 
 MEETINGS = {

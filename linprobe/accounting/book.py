@@ -759,6 +759,6 @@ def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delt
         # every further fit would wait for the last digits
         costs[one] = composed(costing, delta, rough=True)[0] if covered else math.inf
     return (
-        f"some of these rows were in {fits} fits of this process, which together cost {cost_in_words(costs, delta)}; a "
-        "choice among the fits is a release of all of them"
+        f"some of these rows were in {fits} fits of this process, which together cost {cost_in_words(costs, delta)}; "
+        "no epsilon covers their scores on private rows, or a choice by such scores"
     )

@@ -221,8 +221,8 @@ def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Conte
         if path.is_symlink():
             if path.resolve().parent != folder.resolve():
                 raise DataError(
-                    f"budget book {path} is a link to {path.resolve()}, so runs on the same rows are not found by their "
-                    "keys; allowed: links within the folder; move the book and its row keys back"
+                    f"budget book {path} is a link to {path.resolve()}, so runs on the same rows are not found by "
+                    "their keys; allowed: links within the folder; move the book and its row keys back"
                 )
         elif keys_file(path) != but:
             contents, keys = read_with_keys(path)

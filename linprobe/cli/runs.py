@@ -132,6 +132,8 @@ def _pdp_report(request: PdpReportRequest) -> None:
             f"give {after}, which states epsilon {rounded_up(result.published['epsilon_of_run_now'])}, in place of "
             f"{request.run}"
         )
+        if result.not_stated is not None:
+            _terminal.note(result.not_stated)
         report = {**report, "published": result.published}
         made.append(f"run {after} is complete and states the cost of the histogram")
     with printing(" and ".join(made), f"the report, which linprobe pdp-report {request.run} prints again,"):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from linprobe import __version__
 from linprobe.data.blocks import BLOCK_ROWS, RawBlocks
-from linprobe.data.labels import APART, GIVEN, MULTICLASS, MULTILABEL, OWNER, SHARED, Bounds, owner_bounds
+from linprobe.data.labels import APART, GIVEN, MULTICLASS, MULTILABEL, OWNER, SHARED, Bounds, one_spelling, owner_bounds
 from linprobe.errors import DataError, UsageError
 from linprobe.parallel.array_api import Floats, Indices, Mask, Singles
 
@@ -323,7 +323,9 @@ class GroupRows:
         if images:
             found["images"] = np.concatenate(images)
         if self.features.has_owners(self.group):
-            found["owners"] = name_keys((name.encode() for name in dict.fromkeys(self.owners())), key, "owner")
+            found["owners"] = name_keys(
+                (name.encode() for name in dict.fromkeys(map(one_spelling, self.owners()))), key, "owner"
+            )
         return found
 
     def digest(self) -> str:

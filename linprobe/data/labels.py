@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ LONGEST_NAME = 1_024  # characters of a class name
 CELLS_AT_ONCE = 1 << 20
 SHOWN = 5  # class names in a message
 WHOLE_FLOAT = re.compile(r"(?<=[0-9])\.0*$")
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+\.0*")
 DIGITS = 20  # of the longest whole number that a label can be, with its sign
 
 Arrays = dict[str, NDArray[Any]]
@@ -281,7 +283,8 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
 
     Args:
         batches: the owner of each row, in row order. where: the rows, for the message.
-    Raises DataError: rows of an owner that are not adjacent, an empty name, or one that lists several people.
+    Raises DataError: rows of an owner that are not adjacent, an empty name, one that lists several people, or a
+    person in several spellings.
     """
     starts: list[int] = []
     names: list[str] = []
@@ -293,7 +296,7 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
                 names.append(owner)
                 last = owner
             row += 1
-    if not all(names):
+    if not all(map(str.strip, names)):
         raise DataError(f"{where} has rows whose owner is empty; allowed: a name for every row; write it again")
     if len(set(names)) != len(names):
         raise DataError(
@@ -316,15 +319,35 @@ def names_several(owner: str, known: Collection[str]) -> bool:
     return len(parts) > 1 and all(part in known for part in parts)
 
 
+def one_spelling(owner: str) -> str:
+    """An owner's name without what programs add or change: blanks at its ends, its Unicode form, `.0` of a number."""
+    name = unicodedata.normalize("NFC", owner).strip()
+    return WHOLE_FLOAT.sub("", name) if WHOLE_NUMBER.fullmatch(name) else name
+
+
+def refuse_spellings(owners: Iterable[str], where: str) -> None:
+    """DataError if two of the `owners` are one name in two spellings: the person would count as two people."""
+    each = set(owners)
+    twice = len(each) - len(set(map(one_spelling, each)))
+    if twice:
+        raise DataError(
+            f"{where}: {twice} owners are another owner in another spelling, with blanks at an end, another Unicode "
+            "form, or .0 after a whole number; allowed: one spelling for each person; write them alike"
+        )
+
+
 def refuse_several(owners: Sequence[str], where: str, rows: Sequence[object] | None = None, known: Any = None) -> None:
     """Refuse rows that show several people. If one of them were removed, the row would belong to another person.
+
+    A person in several spellings is refused too, by `refuse_spellings`.
 
     Args:
         owners: of rows, shape (n_rows,). where: the rows, for the message, which names rows and nobody. rows: their
             names, by default their places. known: a set of owners of other rows as well; None for `owners` alone.
-    Raises DataError: an owner that lists people.
+    Raises DataError: an owner that lists people, or one in several spellings.
     """
     each = set(owners)
+    refuse_spellings(each if known is None else {name for name in known if name}, where)
     several = {owner for owner in each if names_several(owner, each if known is None else known)}
     found = [row if rows is None else rows[row] for row, owner in enumerate(owners) if owner in several]
     if found:
@@ -343,7 +366,7 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
             counts people and names nobody.
     Raises DataError: a name is among both.
     """
-    both = set(test).intersection(others)
+    both = set(map(one_spelling, test)).intersection(map(one_spelling, others))
     if both:
         raise DataError(
             f"{where}: people with rows on both sides, in test and in train or public: {len(both)}; allowed: 0; remove "

@@ -63,12 +63,12 @@ HOST, ARITHMETIC = "cpu", "arithmetic"
 
 def publish(
     run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None
-) -> tuple[dict[str, Any], Manifest]:
+) -> tuple[dict[str, Any], Manifest, str | None]:
     """Release the histogram of epsilon_i with Gaussian noise, as a run beside `run` whose ledger holds the charge.
 
     The charge is written to the budget book and the ledger before the noise is drawn.
 
-    Returns: the histogram, and the manifest of the run with it.
+    Returns: the histogram, the manifest of the run with it, and what the manifest does not state of other histograms.
     Raises PrivacyError: a run that is not private, or one that does not match its manifest; or see `refuse_moving`.
     UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
     """
@@ -80,7 +80,7 @@ def publish(
         delta = manifest.bound[1]
         training_epsilon = accountant_of(manifest).epsilon(training, delta)
         epsilons = run.per_record.losses.epsilon(delta, training_epsilon)
-        charge_histogram(run, grouped(events), planned, book)
+        not_stated = charge_histogram(run, grouped(events), planned, book)
         (folder / RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
         writing(folder / LEDGER, lambda: (folder / LEDGER).write_bytes(run[LEDGER]))
         ledger = Ledger(folder / LEDGER)
@@ -103,7 +103,7 @@ def publish(
             "file": str(out / name),
         }
         write_derived(folder, run, updated, {name: json_text(histogram).encode()}, key)
-    return histogram, updated
+    return histogram, updated, not_stated
 
 
 def _planned(run: RunFolder, epsilon: float) -> tuple[list[GaussianEvent], Releases]:
@@ -233,6 +233,7 @@ class PdpReport:
     report: dict[str, Any]
     sparkline: str
     published: dict[str, Any] | None
+    not_stated: str | None = None
 
 
 def pdp_report(request: PdpReportRequest) -> PdpReport:
@@ -243,9 +244,10 @@ def pdp_report(request: PdpReportRequest) -> PdpReport:
     """
     with _checked_files(request):
         run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
+        not_stated = None
         (ids, losses), manifest = _losses(run), run.manifest
         if request.publish_epsilon is not None:
-            published, manifest = publish(run, request.publish_epsilon, request.sign, request.book)
+            published, manifest, not_stated = publish(run, request.publish_epsilon, request.sign, request.book)
         # a published histogram costs every record the same
         losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))
         worst, delta = manifest.bound
@@ -260,7 +262,7 @@ def pdp_report(request: PdpReportRequest) -> PdpReport:
             writing(csv, lambda: atomic_files.write_csv(csv, lines, private=True))
         if plot is not None:
             writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, title, NOUNS[manifest.unit]))
-        return PdpReport(_report(epsilons, manifest), sparkline(epsilons, worst), published)
+        return PdpReport(_report(epsilons, manifest), sparkline(epsilons, worst), published, not_stated)
 
 
 def dry_run_of_report(request: PdpReportRequest) -> DryRun:

@@ -443,18 +443,28 @@ def _note_end(progress: Progress, path: Path, run: str) -> None:
 
 def charge_histogram(
     run: run_folder.RunFolder, before: Sequence[Releases], histogram: Releases, given: Path | None
-) -> None:
+) -> str | None:
     """Charge a histogram of a finished run to the book of the run, after what the run released `before`.
 
     Args:
         given: the book, None for the one among the default books that has the run. A book without the run gets all
             that the run released.
+    Returns: what all histograms cost with the run, if the book has more of them than the manifest states with this one.
     Raises PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
     """
     path, entry = _book_with_entry(run, before, given)
     account = Account.at(path)
     with _charging(account) as shared:
         book.add(path, entry, [histogram], _check_caps(account, shared, None, 0.0, histogram=True))
+    charged = book.read_book(path).entries[entry.run]
+    others = sum(release.count for release in charged.further) - len(run.manifest.published) - 1
+    if others < 1:
+        return None
+    spent = spending([charged])
+    return (
+        f"budget book {path} has {others} more of this run, made from another copy of it or not finished; all together "
+        f"cost {cost_in_words(spent.epsilon_by_unit, spent.delta)}, of which this manifest states its own part"
+    )
 
 
 def preview_histogram(

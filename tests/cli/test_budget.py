@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.book import read_book, refuse_above
-from linprobe.accounting.figures import epsilon_of
+from linprobe.accounting.figures import epsilon_of, rounded_up
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.runs import run_folder
@@ -248,6 +248,21 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
     found = spent(cli, Path("new.jsonl"))
     manifest = json.loads((second / "manifest.json").read_text())
     assert found["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
+
+
+def test_histograms_of_several_copies_of_a_run_are_said_to_cost_more_than_each_manifest_states(
+    cli: Cli, run_copy: Path, features_file: Path
+) -> None:
+    published, notes = run_copy.with_name(f"{run_copy.name}.published-1"), []
+    for number in (1, 2, 3):
+        done = cli("pdp-report", run_copy, "--publish-epsilon", "0.5")
+        assert done.status == 0
+        notes.append(next((line for line in done.stderr.splitlines() if "more of this run" in line), ""))
+        published.rename(run_copy.with_name(f"moved-{number}"))
+    assert notes[0] == ""
+    for number, note in enumerate(notes[1:], start=1):
+        assert f" has {number} more of this run" in note
+    assert f"cost epsilon {rounded_up(spent(cli, features_file)['epsilon'])} " in notes[2]
 
 
 def test_a_place_that_cannot_be_written_is_told_before_the_charge(

@@ -12,8 +12,8 @@ from linprobe.data.array_import import Columns, import_arrays
 from linprobe.data.blocks import pairs_of
 from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import LoadedFeatures
-from linprobe.data.labels import capped, owner_bounds
+from linprobe.data.feature_reader import GroupRows, LoadedFeatures
+from linprobe.data.labels import capped, one_spelling, owner_bounds, refuse_both_sides, refuse_spellings
 from linprobe.errors import DataError, Silent, UsageError
 
 OWNERS = np.array(["eve", "bob", "eve", "ann", "bob", "eve"])
@@ -55,6 +55,38 @@ def test_import_puts_the_rows_of_an_owner_next_to_each_other(tmp_path: Path) -> 
         assert loaded.digest("train") == features.digest("train")
         bounds, names = owner_bounds(features.owner_batches("train"), "here")
         assert (bounds.tolist(), names) == ([0, 1, 3, 6], ["ann", "bob", "eve"])
+
+
+SPELLINGS = [("eve", "eve "), ("eve", "\teve"), ("é", "e\u0301"), ("7", "7.0"), ("-7", "-7.")]
+
+
+@pytest.mark.parametrize(("one", "two"), SPELLINGS)
+def test_a_person_in_two_spellings_is_refused_wherever_they_meet(tmp_path: Path, one: str, two: str) -> None:
+    assert one_spelling(one) == one_spelling(two) == one
+    both = np.array([one, "bob", two, "ann", "bob", one])
+    for given in ({"owner_train": both}, {"owner_train": np.full(6, one), "owner_test": np.full(3, two)}):
+        with pytest.raises(DataError, match="1 owners are another owner in another spelling"):
+            imported(tmp_path, **given)
+    with pytest.raises(DataError, match="in another spelling"):
+        owner_bounds([sorted(both.tolist())], "here")
+    with pytest.raises(DataError, match="on both sides"):
+        refuse_both_sides([one], [two], "here")
+
+
+@pytest.mark.parametrize(("one", "two"), [("eve", "Eve"), ("7", "7.5"), ("7", "07"), ("a.0", "a"), ("a b", "a  b")])
+def test_names_that_may_be_two_peoples_are_two(one: str, two: str) -> None:
+    assert one_spelling(one) != one_spelling(two)
+    refuse_spellings([one, two], "here")
+
+
+@pytest.mark.parametrize(("one", "two"), SPELLINGS)
+def test_budget_books_have_one_key_for_all_spellings(tmp_path: Path, one: str, two: str) -> None:
+    keys = []
+    for name in (one, two):
+        with FeatureFile(imported(tmp_path, owner_train=np.full(6, name))) as features:
+            keys.append(GroupRows(features, "train").name_keys(bytes(32))["owners"].tolist())
+        (tmp_path / "a.h5").unlink()
+    assert keys[0] == keys[1]
 
 
 def test_owners_are_part_of_the_digest(tmp_path: Path) -> None:

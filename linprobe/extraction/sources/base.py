@@ -195,7 +195,7 @@ def with_owners(source: ImageSource, owners: Owners | None, *, shared: bool = Fa
     for name, members in source.groups.items():
         ids = [members.id(row) for row in range(len(members))]
         named = [owners.of(one) for one in ids]
-        missing = [one for one, owner in zip(ids, named, strict=True) if not owner]
+        missing = [one for one, owner in zip(ids, named, strict=True) if not (owner or "").strip()]
         if missing:
             raise DataError(
                 f"{owners.named_by} gives no owner for {len(missing)} of {len(ids)} {name} images, first "

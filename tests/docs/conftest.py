@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from tests.processes import start_copy
 
 SLOW_IMPORTS = (
     *("linprobe.api.estimators", "linprobe.training.train", "linprobe.evaluation.compare", "linprobe.reporting.plots"),
-    *("linprobe.extraction.run", "dp_accounting.pld"),
+    *("linprobe.extraction.run", "linprobe.extraction.backbones.scattering", "dp_accounting.pld", "matplotlib.figure"),
+    *("rich.console", "rich.progress", "rich.table"),
+    *("linprobe.evaluation.pdp_report", "linprobe.reporting.page", "linprobe.runs.verify"),
 )
 CLIENT = """#!{python} -SE
 import os, socket, sys
@@ -34,6 +37,8 @@ def serve(listening: socket.socket) -> int:
     os.setsid()
     for name in SLOW_IMPORTS:
         import_module(name)
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        run(["methods"])  # what the first command of a process imports
     while True:
         client, _ = listening.accept()
         if os.fork():

@@ -357,6 +357,10 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
         one.fit(x, y, owners=people, groups=people)
     with pytest.raises(DataError, match=r"groups has shape \(3,\)"):
         one.fit(x, y, groups=people[:3])
+    named = np.array([f"p{person}" for person in people], dtype=object)
+    for wrong, said in (("p0 ", "in another spelling"), ("p0;p1", "list several people"), (" ", "owner is empty")):
+        with pytest.raises(DataError, match=said):
+            one.fit(x, y, groups=np.where(np.arange(len(named)) == 0, wrong, named))
 
 
 @pytest.mark.parametrize("name", ["X_unlabelled", "X_public"])

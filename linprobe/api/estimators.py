@@ -30,7 +30,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
 from linprobe.data.feature_file import NO_LABEL
-from linprobe.data.labels import Bounds
+from linprobe.data.labels import Bounds, one_spelling
 from linprobe.data.row_checks import RowHashes, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError
@@ -240,7 +240,7 @@ class LinearProbe(LinearClassifier):
         if dataset.unit == RECORD:
             return hashes
         # a person's rows may be in different fits; Python's hash has a secret key
-        people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
+        people = np.array([hash(one_spelling(str(person))) for person in self.owners_], dtype=np.int64)
         return np.concatenate([hashes, people.view(np.uint64)])
 
     def _unlabelled(self, rows: NDArray[np.floating], private: Iterable[Source]) -> ArraySource:

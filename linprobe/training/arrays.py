@@ -182,10 +182,13 @@ def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.u
 def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[NDArray[np.intp], Bounds, NDArray[Any]]:
     """The order that puts rows of a person next to each other, where each person's rows begin, and the people.
 
-    Raises DataError: not one name or whole number for each row.
+    Raises DataError: not one name or whole number for each row; an empty name, one that lists several people, or a
+    person in several spellings.
     """
     names = _names(owners, n_rows, name)
     order = by_owner(names)
+    if names.dtype.kind not in "iu":
+        owner_bounds([names[order].astype(str).tolist()], name)
     people, starts = np.unique(names[order], return_index=True)
     return order, np.append(starts, n_rows), people
 

@@ -137,13 +137,16 @@ def printing(made: str, what: str = "its name") -> Iterator[None]:
         raise LinprobeError(text) from None
 
 
-def print_made(what: str, place: object, facts: Any = None) -> None:
-    """Print the place of a complete output of the kind `what`, or with `facts` these as JSON. Raises as `printing`."""
+def print_made(what: str, place: object, facts: Any = None, *, private: bool = False) -> None:
+    """Print the place of a complete output of the kind `what`, or with `facts` these as JSON. Raises as `printing`.
+
+    `private`: as `print_private_json`.
+    """
     with printing(f"the {what} is complete in {place}", "its name" if facts is None else "its JSON object"):
         if facts is None:
             typer.echo(str(place))
         else:
-            print_json(facts)
+            (print_private_json if private else print_json)(facts)
 
 
 def print_dry_run(found: DryRun, *, as_json: bool) -> None:

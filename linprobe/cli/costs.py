@@ -10,7 +10,7 @@ import typer
 from linprobe.accounting.figures import NO_PERSON, OF_SAMPLES, gaussian_words, rounded_up
 from linprobe.cli import _terminal
 from linprobe.cli._command import command
-from linprobe.cli._terminal import guarantee_rows, print_json, printing
+from linprobe.cli._terminal import guarantee_rows, print_json, print_private_json, printing
 from linprobe.options import OWNER
 from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 
@@ -77,7 +77,7 @@ def _budget(request: BudgetRequest) -> None:
     made = "" if request.cap is None else f"the cap is in budget book {found['book']}"
     if request.as_json:
         with printing(made, "the JSON object"):
-            print_json(found)
+            print_private_json(found)
         return
     for line in (*map(_run_line, found["entries"]), *_counted_together(found)):
         _terminal.note(line)

@@ -149,7 +149,7 @@ def _compare(request: CompareRequest) -> None:
     with _terminal.TerminalProgress() as progress:
         compared = compare_methods(request, progress)
     if request.as_json:
-        print_made("comparison", compared["out"], compared)
+        print_made("comparison", compared["out"], compared, private=request.attack)
         return
     header, rows = comparison_table(compared["summary"], "**{}**")
     _terminal.table(f"test accuracy, %, of {request.seeds} runs each", rows, header=header)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from linprobe.methods.class_counts import equal_shares
 from linprobe.methods.similar_rows import NearShots, Surroundings
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import claimed_releases
-from linprobe.runs.manifest import MODEL, UNIFORM, UNREFINED, Manifest, NoisyNumber, Refinement
+from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Manifest, NoisyNumber, Refinement
 from linprobe.runs.matching import split_of
 from linprobe.runs.refined_weights import Known, Refined, refined_weights, unlabelled_rows, unrefinable
 from linprobe.runs.release_rules import similar_share
@@ -26,6 +27,8 @@ from linprobe.runs.run_folder import RunFolder
 
 # Of the norm of the change: another processor rounds sums otherwise, and the optimiser stops elsewhere.
 TOLERANCE = 0.02
+# keys of the manifest that a refinement changes; all others are those of its parent
+CHANGED = {"refined", "files", "manifest_digest", *(each.name for each in fields(Accuracy))}
 
 
 def refinement(
@@ -158,12 +161,16 @@ def _check_parent(run: RunFolder, stated: Refinement, parent: RunFolder) -> None
         raise UsageError(f"run {run.folder} was refined by train itself, not from another run; leave out --run")
     verified(parent)
     mine, theirs = run.manifest, parent.manifest
-    pairs = {
+    pairs: dict[str, tuple[Any, Any]] = {
         "manifest digest": (stated.run_digest, theirs.manifest_digest),
         "model": (mine.files[UNREFINED], theirs.files[MODEL]),
         "epsilon": (mine.epsilon, theirs.epsilon),
         "run_id": (mine.run_id, theirs.run_id),
+        "ledger": (mine.files[LEDGER], theirs.files[LEDGER]),
     }
+    stated_by_run, stated_by_parent = mine.to_json(), theirs.to_json()
+    for key in sorted((stated_by_run.keys() | stated_by_parent.keys()) - CHANGED):
+        pairs[key] = stated_by_run.get(key), stated_by_parent.get(key)
     for what, (named, found) in pairs.items():
         if named != found:
             raise PrivacyError(

@@ -209,4 +209,12 @@ def _names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
             f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
             "whole number for each row"
         )
-    return owners.astype(str) if owners.dtype.kind == "O" else owners
+    if owners.dtype.kind != "O":
+        return owners
+    missing = sum(not isinstance(owner, str | int | np.integer) for owner in owners)
+    if missing:
+        raise DataError(
+            f"{name} has {missing} of {n_rows} rows without a name or whole number; allowed: one for each row, and None or "
+            "NaN is none"
+        )
+    return owners.astype(str)

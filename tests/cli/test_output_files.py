@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from linprobe.cli import run
 from linprobe.extraction.partial import Partial, locked
 from linprobe.runs.run_folder import claimed
 from tests.cli.outcomes import Cli
+from tests.processes import ended, start_copy
 
 Refused = Callable[..., None]
+QUICK = ["--methods", "noisy-gd:steps=2", "--eps", "1", "--seeds", "1", "--jobs", "1"]
 
 
 @pytest.fixture
@@ -148,3 +153,28 @@ def test_everything_of_an_unfinished_extraction_is_private(tmp_path: Path) -> No
         written = [path for path in folder.iterdir() if path.name != "lock"]
         assert {path.suffix for path in written} == {".rows", ".keys", ".status", ".jsonl", ".json"}
         assert {mode(path) for path in written} == {0o600}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["budget", "{features}", "--json"], 0o600),
+        (["compare", "{features}", *QUICK, "--attack", "--out", "one", "--json"], 0o600),
+        (["compare", "{features}", *QUICK, "--out", "two", "--json"], 0o666),
+    ],
+    ids=["budget", "attacked", "public"],
+)
+def test_private_json_in_a_file_is_for_the_user_alone(
+    features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def command() -> int:
+        os.umask(0)
+        os.dup2(os.open("out.json", os.O_WRONLY | os.O_CREAT, 0o666), 1)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        return run([word.format(features=features_file) for word in words])
+
+    assert ended(start_copy(command)) == 0
+    assert json.loads(Path("out.json").read_text())
+    assert mode(Path("out.json")) == expected

@@ -24,9 +24,11 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
+from linprobe.runs import refinement
 from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import NOISY, Cli, result_of, write_sealed
 from tests.conftest import N_FEATURES, gaussian_rows, write_unlabelled
+from tests.hostile.runs import sealed
 
 STEPS = [*NOISY[:2], "--eps", "1", "--steps", "4", "--public-shots", "0"]
 BACK = {"class_names": ("ant", "bee", "cat", "dog"), "backbone": "test"}
@@ -301,6 +303,7 @@ def test_a_comparison_refines_its_private_runs(cli: Cli, private_file: Path, row
 def test_a_refined_run_exports_releases_and_publishes(cli: Cli, refined: Path, rows: Path) -> None:
     assert cli("release", refined, "--out", "released").status == 0
     assert cli("verify", "released", "--unlabelled", rows).status == 0
+    assert cli("verify", "released", "--run", "run").status == 0
     assert cli("report", refined, "--html", "page.html").status == 0
     for page in ("released/README.md", "page.html"):
         assert "public rows without labels" in Path(page).read_text(encoding="utf-8")
@@ -308,6 +311,33 @@ def test_a_refined_run_exports_releases_and_publishes(cli: Cli, refined: Path, r
     assert cli("pdp-report", refined, "--publish-epsilon", "0.5").status == 0
     assert cli("verify", f"{refined}.published-1", "--unlabelled", rows).status == 0
     assert cli("verify", f"{refined}.published-1", "--run", "run").status == 4  # it has spent more
+
+
+@pytest.mark.parametrize(
+    ("named", "edit"), [("unit", {"unit": "owner"}), ("features", {"features": "other.h5"}), ("steps", {"steps": 99})]
+)
+def test_a_refined_run_states_what_its_parent_states(
+    cli: Cli, refused: Cli, refined: Path, tmp_path: Path, named: str, edit: dict[str, Any]
+) -> None:
+    assert cli("verify", refined, "--run", "run").status == 0
+    copy = shutil.copytree(refined, tmp_path / "forged")
+    sealed(copy, **edit)
+    refused(cli("verify", copy, "--run", "run"), 4, [named])
+
+
+def test_the_ledger_of_a_refined_run_is_its_parents(
+    refined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copytree(refined, tmp_path / "forged")
+    events = [json.loads(line) for line in (copy / "ledger.jsonl").read_text().splitlines()]
+    text = "".join(
+        json.dumps({**event, "noise_multiplier": event["noise_multiplier"] * 1e3}) + "\n" for event in events
+    )
+    (copy / "ledger.jsonl").write_text(text)
+    sealed(copy)
+    monkeypatch.setattr(refinement, "verified", lambda _: None)
+    with pytest.raises(PrivacyError, match="names ledger"):
+        refinement._check_parent(read_run(copy), read_run(copy).manifest.refined, read_run(Path("run")))
 
 
 def test_an_estimator_refines_as_the_command_does(private_file: Path) -> None:

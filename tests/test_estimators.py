@@ -358,12 +358,8 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
     with pytest.raises(DataError, match=r"groups has shape \(3,\)"):
         one.fit(x, y, groups=people[:3])
     named = np.array([f"p{person}" for person in people], dtype=object)
-    for wrong, said in (
-        ("p0 ", "in another spelling"),
-        ("p0;p1", "list several people"),
-        (" ", "owner is empty"),
-        (None, "1 of 240 rows without a name"),
-    ):
+    refusals = {"p0 ": "in another spelling", "p0;p1": "list several people", " ": "owner is empty"}
+    for wrong, said in {**refusals, None: "1 of 240 rows without a name"}.items():
         with pytest.raises(DataError, match=said):
             one.fit(x, y, groups=np.where(np.arange(len(named)) == 0, wrong, named))
 

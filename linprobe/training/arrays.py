@@ -214,7 +214,7 @@ def _names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
     missing = sum(not isinstance(owner, str | int | np.integer) for owner in owners)
     if missing:
         raise DataError(
-            f"{name} has {missing} of {n_rows} rows without a name or whole number; allowed: one for each row, and None or "
-            "NaN is none"
+            f"{name} has {missing} of {n_rows} rows without a name or whole number; allowed: one for each row, and "
+            "None or NaN is none"
         )
     return owners.astype(str)

@@ -314,7 +314,8 @@ def test_a_refined_run_exports_releases_and_publishes(cli: Cli, refined: Path, r
 
 
 @pytest.mark.parametrize(
-    ("named", "edit"), [("unit", {"unit": "owner"}), ("features", {"features": "other.h5"}), ("steps", {"steps": 99})]
+    ("named", "edit"),
+    [("device", {"device": "cuda:0"}), ("features", {"features": "other.h5"}), ("steps", {"steps": 99})],
 )
 def test_a_refined_run_states_what_its_parent_states(
     cli: Cli, refused: Cli, refined: Path, tmp_path: Path, named: str, edit: dict[str, Any]
@@ -330,10 +331,8 @@ def test_the_ledger_of_a_refined_run_is_its_parents(
 ) -> None:
     copy = shutil.copytree(refined, tmp_path / "forged")
     events = [json.loads(line) for line in (copy / "ledger.jsonl").read_text().splitlines()]
-    text = "".join(
-        json.dumps({**event, "noise_multiplier": event["noise_multiplier"] * 1e3}) + "\n" for event in events
-    )
-    (copy / "ledger.jsonl").write_text(text)
+    quiet = [{**event, "noise_multiplier": 1e3 * event["noise_multiplier"]} for event in events]
+    (copy / "ledger.jsonl").write_text("".join(json.dumps(event) + "\n" for event in quiet))
     sealed(copy)
     monkeypatch.setattr(refinement, "verified", lambda _: None)
     with pytest.raises(PrivacyError, match="names ledger"):

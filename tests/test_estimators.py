@@ -364,6 +364,13 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
             one.fit(x, y, groups=np.where(np.arange(len(named)) == 0, wrong, named))
 
 
+def test_complex_numbers_are_refused_without_showing_them(rows) -> None:
+    x, y, _, _ = rows
+    with pytest.raises(DataError) as refused:
+        make("noisy-gd").fit(x + 1j, y)
+    assert str(refused.value) == "Complex data not supported: X holds complex numbers; allowed: real ones; give X.real"
+
+
 @pytest.mark.parametrize("name", ["X_unlabelled", "X_public"])
 def test_other_rows_are_called_by_their_name_in_errors(name, rows) -> None:
     x, y, *_ = rows

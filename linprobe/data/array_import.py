@@ -765,6 +765,12 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
         return owners.astype(np.str_)
     names = {key: np.asarray(array) for key, array in arrays.items() if key.startswith(f"{OWNER}_")}
     names = {key: np.char.decode(x, "utf-8") if x.dtype.kind == "S" else x.astype(np.str_) for key, x in names.items()}
+    empty = sum(not name.strip() for name in names[f"{OWNER}_{group}"].tolist())
+    if empty:
+        raise DataError(
+            f"{OWNER}_{group} has {empty} of {n_rows} rows whose owner is empty; allowed: a name for every row; "
+            "fill them in"
+        )
     known = {str(name) for array in names.values() for name in array.ravel().tolist()}
     refuse_several(names[f"{OWNER}_{group}"].tolist(), f"{OWNER}_{group}", known=known)
     return names[f"{OWNER}_{group}"]

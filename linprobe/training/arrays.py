@@ -59,6 +59,9 @@ def learnt_scaling(X: NDArray[np.floating]) -> str | None:
     )
 
 
+COMPLEX = "Complex data not supported"  # as scikit-learn begins
+
+
 @contextmanager
 def naming_cell(X: ArrayLike, name: str) -> Iterator[None]:
     """A ValueError inside the block becomes a DataError with the place of the first cell of `X` that cannot be used.
@@ -68,6 +71,8 @@ def naming_cell(X: ArrayLike, name: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
+        if str(error).startswith(COMPLEX):  # the numbers follow
+            raise DataError(f"{COMPLEX}: {name} holds complex numbers; allowed: real ones; give {name}.real") from None
         found = _unusable_cell(X)
         if found is not None:
             cell, row, column = found

@@ -89,6 +89,13 @@ def test_budget_books_have_one_key_for_all_spellings(tmp_path: Path, one: str, t
     assert keys[0] == keys[1]
 
 
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_owner_is_refused_before_a_file_is_written(tmp_path: Path, empty: str) -> None:
+    with pytest.raises(DataError, match="owner_train has 1 of 6 rows whose owner is empty"):
+        imported(tmp_path, owner_train=np.array([*OWNERS[:5], empty]))
+    assert not (tmp_path / "a.h5").exists()
+
+
 def test_owners_are_part_of_the_digest(tmp_path: Path) -> None:
     digests = set()
     for owners in (None, OWNERS, np.array(["a", "a", "b", "b", "b", "b"]), np.array(["a", "a", "a", "b", "b", "b"])):

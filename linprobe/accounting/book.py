@@ -239,8 +239,10 @@ def settle(path: Path, run: str, releases: Sequence[Releases], *, started_from: 
             _append(lines, {"entry": "made", "run": run, "releases": _listed(made)})
 
 
-def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | None = None) -> None:
+def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | None = None) -> Entry:
     """Add releases made from a finished run. A run that the book does not know is written first, as `entry`.
+
+    Returns: the run with all its further releases.
 
     Raises: as `charge`.
     """
@@ -248,11 +250,13 @@ def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | No
         known = contents.entries.get(entry.run)
         entry = entry if known is None else known
         others = replace(contents, entries={run: one for run, one in contents.entries.items() if run != entry.run})
+        charged = replace(entry, further=(*entry.further, *further))
         if check is not None:
-            check(others, replace(entry, further=(*entry.further, *further)))
+            check(others, charged)
         if known is None:
             _append(lines, _run_line(entry))
         _append(lines, {"entry": "more", "run": entry.run, "releases": _listed(further)})
+        return charged
 
 
 def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:

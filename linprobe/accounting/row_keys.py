@@ -257,8 +257,8 @@ class Account:
     Attributes:
         path: of the book. keys: of the rows, and the keys in the file beside the book; None for a book given by hand,
             which counts by itself whatever rows its runs have.
-        check: what refused rows that are private in one run and public in another, when the keys were written. It is
-            repeated at every charge: meanwhile another run may have used a row of this one as public.
+        check: refuses rows that are private in one run and public in another: before keys are written, and at every
+            charge, as another run may have used a row of this one as public meanwhile.
     """
 
     path: Path
@@ -266,23 +266,21 @@ class Account:
     check: Callable[[], None] | None = field(default=None, compare=False)
 
     @classmethod
-    def at(cls, path: Path, keys: RowKeys | None = None) -> Account:
+    def at(cls, path: Path, keys: RowKeys | None = None, check: Callable[[], None] | None = None) -> Account:
         """The account of a book, with `keys` and the keys beside the book, if there are any.
 
         Raises DataError: a damaged book; damaged, old or lost keys.
         """
         known = read_with_keys(path, keys)[1]
-        return cls(path, keys if known is None else known if keys is None else known.joined(keys))
+        return cls(path, keys if known is None else known if keys is None else known.joined(keys), check)
 
     @contextmanager
-    def charging(self, check: Callable[[], None] | None = None) -> Iterator[Account]:
+    def charging(self) -> Iterator[Account]:
         """Write the keys to the disk, and let no other process charge a book of this folder inside the block.
 
-        Args:
-            check: may raise, before any key is written.
         Yields: the account with all keys that are on the disk.
-        Raises DataError: damaged keys. LinprobeError: they cannot be written. PrivacyError: the folder is held by
-        another process for too long.
+        Raises DataError: damaged keys. LinprobeError: they cannot be written. PrivacyError: what `check` refuses, or
+        the folder is held by another process for too long.
         """
         if self.keys is None:
             yield self
@@ -290,9 +288,8 @@ class Account:
         beside = keys_file(self.path)
         beside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with alone(beside.parent):
-            for refuse in (check, self.check):
-                if refuse is not None:
-                    refuse()
+            if self.check is not None:
+                self.check()
             stated, known = read_with_keys(self.path, self.keys)
             keys = self.keys if known is None else known.joined(self.keys)
             digest = _digest(keys.content)
@@ -300,7 +297,7 @@ class Account:
                 state_keys(self.path, digest)
             if not beside.exists() or known is None or digest != _digest(known.content):
                 _write_keys(beside, keys)
-            yield Account(self.path, keys)
+            yield replace(self, keys=keys)
 
     def shared(self) -> list[SharedBook]:
         """The other books of the folder that have a key in common with this one, in the order of their names.

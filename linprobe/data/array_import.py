@@ -44,11 +44,11 @@ from linprobe.data.labels import (
     SHARED,
     ContentIds,
     by_owner,
+    check_owners,
     class_list,
     divided,
     holds_label_matrix,
     label_indices,
-    refuse_several,
     settle_labels,
     settle_matrix,
 )
@@ -772,5 +772,5 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
             "fill them in"
         )
     known = {str(name) for array in names.values() for name in array.ravel().tolist()}
-    refuse_several(names[f"{OWNER}_{group}"].tolist(), f"{OWNER}_{group}", known=known)
+    check_owners(names[f"{OWNER}_{group}"].tolist(), f"{OWNER}_{group}", known=known)
     return names[f"{OWNER}_{group}"]

@@ -16,7 +16,7 @@ from linprobe.data.blocks import ChainedSource, Preprocessing, Source
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, test_people
-from linprobe.data.labels import Bounds, capped, id_hashes, one_spelling, owner_bounds, refuse_both_sides
+from linprobe.data.labels import Bounds, capped, id_hashes, owner_bounds, people_in_both, refuse_both_sides
 from linprobe.data.row_checks import Commitment, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
@@ -427,15 +427,11 @@ def _refuse_private_outside(
     """PrivacyError if public rows, or `further` ones without labels, show private `people` or private test rows."""
     labelled = () if public is None else public.parts
     unlabelled = () if further is None else (further,)
-    protected = set(map(one_spelling, people))
+    protected = set(people)
     if features.description.shares_owners and test_people(features, split.unit) is not None:
-        protected.update(map(one_spelling, features.owners("test")))
+        protected.update(features.owners("test"))
     for part in (*labelled, *unlabelled):
-        if (
-            protected
-            and part.features.has_owners(part.group)
-            and not protected.isdisjoint(map(one_spelling, part.owners()))
-        ):
+        if protected and part.features.has_owners(part.group) and people_in_both(protected, part.owners()):
             raise PrivacyError(
                 f"group {part.group} of {part.features.path} holds rows of people who have private rows too; a person "
                 "is private or public; remove those rows, or give --public-shots K"

@@ -34,7 +34,7 @@ LONGEST_NAME = 1_024  # characters of a class name
 CELLS_AT_ONCE = 1 << 20
 SHOWN = 5  # class names in a message
 WHOLE_FLOAT = re.compile(r"(?<=[0-9])\.0*$")
-WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+\.0*")
+WHOLE_NUMBER = re.compile(r"([+-]?[0-9]+)\.0*")
 DIGITS = 20  # of the longest whole number that a label can be, with its sign
 
 Arrays = dict[str, NDArray[Any]]
@@ -303,7 +303,7 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
             f"{where} has {len(names) - len(set(names))} owners whose rows are not adjacent; allowed: the rows of a "
             "person next to each other; make the file with linprobe import or extract, which sort them"
         )
-    refuse_several(names, where, starts)
+    check_owners(names, where, starts)
     return np.array([*starts, row], dtype=np.int64), names
 
 
@@ -322,7 +322,13 @@ def names_several(owner: str, known: Collection[str]) -> bool:
 def one_spelling(owner: str) -> str:
     """An owner's name without what programs add or change: blanks at its ends, its Unicode form, `.0` of a number."""
     name = unicodedata.normalize("NFC", owner).strip()
-    return WHOLE_FLOAT.sub("", name) if WHOLE_NUMBER.fullmatch(name) else name
+    number = WHOLE_NUMBER.fullmatch(name)
+    return name if number is None else number[1]
+
+
+def people_in_both(some: Iterable[str], others: Iterable[str]) -> set[str]:
+    """The people who are among both owners, in any spelling."""
+    return set(map(one_spelling, some)).intersection(map(one_spelling, others))
 
 
 def refuse_spellings(owners: Iterable[str], where: str) -> None:
@@ -336,10 +342,10 @@ def refuse_spellings(owners: Iterable[str], where: str) -> None:
         )
 
 
-def refuse_several(owners: Sequence[str], where: str, rows: Sequence[object] | None = None, known: Any = None) -> None:
-    """Refuse rows that show several people. If one of them were removed, the row would belong to another person.
+def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | None = None, known: Any = None) -> None:
+    """Refuse owners that do not name one person each: a person in several spellings, and rows that show several people.
 
-    A person in several spellings is refused too, by `refuse_spellings`.
+    If one of several people were removed, the row would belong to another person.
 
     Args:
         owners: of rows, shape (n_rows,). where: the rows, for the message, which names rows and nobody. rows: their
@@ -366,7 +372,7 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
             counts people and names nobody.
     Raises DataError: a name is among both.
     """
-    both = set(map(one_spelling, test)).intersection(map(one_spelling, others))
+    both = people_in_both(test, others)
     if both:
         raise DataError(
             f"{where}: people with rows on both sides, in test and in train or public: {len(both)}; allowed: 0; remove "

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import halved, normalise_rows, row_norms, widened
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, GroupRows, common_keys
-from linprobe.data.labels import one_spelling, refuse_both_sides
+from linprobe.data.labels import people_in_both, refuse_both_sides
 from linprobe.errors import DataError, PrivacyError
 from linprobe.parallel.array_api import Floats, Indices, Mask, Reals, Singles
 from linprobe.parallel.threads import behind
@@ -370,7 +370,7 @@ def share_rows(private: GroupRows, public: GroupRows) -> bool:
 def share_people(private: GroupRows, public: GroupRows) -> bool:
     """Whether two groups have rows of one owner; False where a file has no owners."""
     named = all(group.features.has_owners(group.group) for group in (private, public))
-    return named and not set(map(one_spelling, private.owners())).isdisjoint(map(one_spelling, public.owners()))
+    return named and bool(people_in_both(private.owners(), public.owners()))
 
 
 def _share_an_image(private: GroupRows, public: GroupRows) -> bool:

@@ -233,7 +233,7 @@ class PdpReport:
     report: dict[str, Any]
     sparkline: str
     published: dict[str, Any] | None
-    not_stated: str | None = None
+    not_stated: str | None
 
 
 def pdp_report(request: PdpReportRequest) -> PdpReport:

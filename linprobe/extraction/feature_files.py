@@ -9,7 +9,7 @@ from linprobe.data.array_import import Columns, import_arrays
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.labels import one_spelling, owner_bounds
+from linprobe.data.labels import owner_bounds, people_in_both
 from linprobe.errors import LinprobeError, Progress, UsageError, advice
 from linprobe.extraction.request import read_class_names
 from linprobe.options.requests import ImportRequest
@@ -82,5 +82,5 @@ def info(path: Path) -> dict[str, Any]:
 def _on_both_sides(features: FeatureReader) -> int:
     """The number of people with test rows and other rows. Private."""
     groups = [group for group in features.sizes if group != "test" and features.has_owners(group)]
-    others = {one_spelling(name) for group in groups for name in features.owners(group)}
-    return len(others.intersection(map(one_spelling, features.owners("test"))))
+    others = (name for group in groups for name in features.owners(group))
+    return len(people_in_both(features.owners("test"), others))

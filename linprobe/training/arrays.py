@@ -192,10 +192,11 @@ def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[
     """
     names = _names(owners, n_rows, name)
     order = by_owner(names)
-    if names.dtype.kind not in "iu":
-        owner_bounds([names[order].astype(str).tolist()], name)
-    people, starts = np.unique(names[order], return_index=True)
-    return order, np.append(starts, n_rows), people
+    if names.dtype.kind in "iu":
+        people, starts = np.unique(names[order], return_index=True)
+        return order, np.append(starts, n_rows), people
+    bounds, texts = owner_bounds([names[order].astype(str).tolist()], name)
+    return order, bounds, np.array(texts, dtype=names.dtype)
 
 
 def adjacent_people(owners: ArrayLike, n_rows: int) -> tuple[Bounds, NDArray[Any]]:

@@ -103,10 +103,10 @@ class BookFinder:
             refuse_public(keys, self._folder, _names(public), unit)
 
         if self._make or (path.exists() and not keys_file(path).exists()):
-            with Account(path, keys).charging(check) as account:
-                return replace(account, check=check)
+            with Account(path, keys, check).charging() as account:
+                return account
         check()
-        return replace(Account.at(path, keys), check=check)
+        return Account.at(path, keys, check)
 
     def _keys(self, rows: GroupRows, protected: Iterable[GroupRows], public: Iterable[GroupRows]) -> RowKeys:
         """Keys of the `rows` of the book, if they were added, of the `protected` and of the `public` rows."""
@@ -159,7 +159,7 @@ def record_public(run: str, public: GroupRows) -> None:
     path = book_with(run)
     if path is not None and keys_file(path).exists():
         keys = _keys_of(public, _key(books_folder())).as_public()
-        with Account.at(path, keys).charging(lambda: refuse_public(keys, path.parent, _names([public]))):
+        with Account.at(path, keys, lambda: refuse_public(keys, path.parent, _names([public]))).charging():
             pass
 
 
@@ -455,8 +455,7 @@ def charge_histogram(
     path, entry = _book_with_entry(run, before, given)
     account = Account.at(path)
     with _charging(account) as shared:
-        book.add(path, entry, [histogram], _check_caps(account, shared, None, 0.0, histogram=True))
-    charged = book.read_book(path).entries[entry.run]
+        charged = book.add(path, entry, [histogram], _check_caps(account, shared, None, 0.0, histogram=True))
     others = sum(release.count for release in charged.further) - len(run.manifest.published) - 1
     if others < 1:
         return None

@@ -27,13 +27,8 @@ from linprobe.extraction.request import DEFAULT, DEFAULT_WITHOUT_WEIGHTS, check_
 RANDOM = "random"
 SUFFIXES = (".pt", ".pth", ".safetensors")
 RANDOM_SEED = 0
-DRAWING = (
-    "kaiming_normal_",
-    "kaiming_uniform_",
-    "normal_",
-    "trunc_normal_",
-    "uniform_",
-)  # functions of torch.nn.init, and methods
+# functions of torch.nn.init, and methods of tensors
+DRAWING = ("kaiming_normal_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_")
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.labels import FILE_NAMES, OwnerOf, by_owner, refuse_both_sides, refuse_several, test_side
+from linprobe.data.labels import FILE_NAMES, OwnerOf, by_owner, check_owners, refuse_both_sides, test_side
 from linprobe.errors import DataError, UsageError, first_line
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
@@ -201,7 +201,7 @@ def with_owners(source: ImageSource, owners: Owners | None, *, shared: bool = Fa
                 f"{owners.named_by} gives no owner for {len(missing)} of {len(ids)} {name} images, first "
                 f"{missing[0]!r}; allowed: an owner for every image"
             )
-        refuse_several([str(owner) for owner in named], f"{name} images of {source.name}", ids, known)
+        check_owners([str(owner) for owner in named], f"{name} images of {source.name}", ids, known)
         each = np.array(named, dtype=np.str_)
         order = by_owner(each)
         groups[name] = OwnedMembers(members, order, members.labels[order], each[order])

@@ -1,15 +1,8 @@
-"""Arrays and tables of rows, read and written as a feature file.
-
-A table is CSV or Parquet. It has a column of labels, may have one of ids and one of owners, and its other columns are
-features. It is named after its group: `train.csv`, `test.parquet`; or it holds all groups.
-"""
+"""Arrays and tables of rows, read and written as a feature file."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.array_files import (
-    LARGEST,
     Arrays,
     array_names,
     check_float32,
     load_torch,
     open_array,
-    parquet_table,
     read_archive,
-    refuse_twice,
     tensor_fits,
     too_large,
 )
@@ -37,7 +27,6 @@ from linprobe.data.labels import (
     APART,
     CONTENT,
     GIVEN,
-    LONGEST_ID,
     MULTICLASS,
     MULTILABEL,
     OWNER,
@@ -52,8 +41,9 @@ from linprobe.data.labels import (
     settle_labels,
     settle_matrix,
 )
+from linprobe.data.tables import TABLES, UTF32, Columns, read_table, text_array
 from linprobe.errors import DataError, Progress, Silent, UsageError, reading
-from linprobe.parallel.array_api import Floats, Singles
+from linprobe.parallel.array_api import Singles
 
 KINDS = ("X", "y", "id")
 ALONE = {"X": f"X_{UNLABELLED}", "id": f"id_{UNLABELLED}"}  # arrays of a file of rows without labels, and their keys
@@ -61,61 +51,10 @@ PAIRS = (("X", "y"), ("features", "labels"))  # rows and labels of one group, un
 SYNONYMS = {"features": "X", "targets": "y"}  # before a group, in files of CLIP_benchmark
 UNREAD = "val"  # a group of CLIP_benchmark that chooses its weight decay
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
-TABLES, HDF5 = (".csv", ".parquet"), (".h5", ".hdf5")
+HDF5 = (".h5", ".hdf5")
 SUFFIXES = (".npz", ".npy", ".pt", *TABLES)
 BLOCK_BYTES = 1 << 24
-LINES_AT_ONCE = 2048
-UTF32 = 4  # bytes of a character in an array of text
 NAMED = 4  # arrays that a note names
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Names of the columns that are not features.
-
-    `label` may list several columns, NAME,NAME,..., of 0 and 1: rows then have several labels. `id` None means the
-    column `id`, and `owner` None the column `owner`, if there is one. `split` names the group of each row. A table with
-    `path` lists files: its other columns are not read. `x` and `y` name the arrays of one .npz, .pt or .h5 file,
-    as `id` and `owner` then do.
-    """
-
-    label: str = "label"
-    id: str | None = None
-    owner: str | None = None
-    split: str | None = None
-    path: str | None = None
-    x: str | None = None
-    y: str | None = None
-
-    def labels(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The columns of labels among the columns `names`."""
-        return (self.label,) if self.label in names or self.path is not None else tuple(self.label.split(","))
-
-    def places(self, names: Sequence[str], group: str, where: Path) -> tuple[dict[str, str], list[str]]:
-        """The columns of ids and of owners, by kind, if there are such; and the columns of features.
-
-        Only the training rows must have the column of owners.
-
-        Raises UsageError: no such column. DataError: no column of features.
-        """
-        labels = self.labels(names)
-        needed = [*(("--label-column", label) for label in labels), ("--id-column", self.id)]
-        if group == "train" or self.owner in names:
-            needed.append(("--owner-column", self.owner))
-        for flag, name in (*needed, ("--split-column", self.split), ("--path-column", self.path)):
-            if name is not None and name not in names:
-                listed = ", ".join(map(repr, [*names[:6], *names[6:][-2:]]))
-                raise UsageError(
-                    f"{where} has no column {name!r}; allowed: its {len(names)} columns, {listed}; name one with {flag}"
-                )
-        others = {"id": self.id or "id", OWNER: self.owner or OWNER, "split": self.split, "path": self.path}
-        texts = {kind: name for kind, name in others.items() if name is not None and name in names}
-        if self.path is not None:
-            return texts, []
-        features = [name for name in names if name not in (*labels, *texts.values())]
-        if not features:
-            raise DataError(f"{where} has no column of features beside {', '.join(names)}; add at least one")
-        return texts, features
 
 
 _COLUMNS, _SILENT = Columns(), Silent()
@@ -195,7 +134,7 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
         found = read_archive(source, list(chosen.values()))
         return {name: found[key] for name, key in chosen.items()}
     if source.suffix in TABLES:
-        return _read_table(source, columns, progress, group or _group_of(source))
+        return read_table(source, columns, progress, group or _group_of(source))
     if source.suffix in HDF5:
         return _read_hdf5(source, owner)
     if source.suffix not in SUFFIXES:
@@ -287,7 +226,7 @@ def _from_hdf5(file: h5py.File, source: Path, name: str) -> NDArray[Any]:
     found = data_set(file, source, name)
     if found is not None and h5py.check_string_dtype(found.dtype) is not None and found.ndim == 1:
         names = texts(found, source, name, slice(None))
-        return _text_array(names, f"{source}: {name}", source.stat().st_size)
+        return text_array(names, f"{source}: {name}", source.stat().st_size)
     return np.asarray(found)
 
 
@@ -342,204 +281,6 @@ def _group_of(source: Path) -> str:
             f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table of all rows"
         )
     return source.stem
-
-
-def _read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    csv_file = source.suffix == ".csv"
-    return _read_csv(source, columns, progress, group) if csv_file else _read_parquet(source, columns, group)
-
-
-def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    """X, y and, where there are such columns, id and owner of one group, from CSV; a byte-order mark is skipped."""
-    with source.open("rb") as stream:
-        n_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
-    progress.start(max(1, n_lines - 1), f"reading {source.name}")
-    blocks: list[Singles] = []
-    with source.open(newline="", encoding="utf-8-sig") as text:
-        reader = csv.reader(text)
-        header = next(reader, [])
-        if not header:
-            found = "begins with an empty line" if source.stat().st_size else "is empty"
-            raise DataError(
-                f"{source} {found}; allowed: a line with the names of the columns, then a line for each row"
-            )
-        refuse_twice(header, f"{source} line 1")
-        of_texts, _ = columns.places(header, group, source)
-        labels = columns.labels(header)
-        if len(labels) == 1:
-            of_texts = {"y": labels[0], **of_texts}
-        texts: dict[str, list[str]] = {kind: [] for kind in of_texts}
-        taken = {header.index(name) for name in of_texts.values()}
-        numeric = [place for place in range(len(header)) if place not in taken and columns.path is None]
-        while rows := _lines(reader, source, len(header)):
-            blocks.append(_numbers(rows, numeric, header, source))
-            for kind, name in of_texts.items():
-                place = header.index(name)
-                for number, row in rows:
-                    _refuse_nul(row[place], f"{source} line {number}, column {name!r}")
-                texts[kind].extend(row[place] for _, row in rows)
-            progress.step(len(rows))
-    if not blocks:
-        raise DataError(f"{source} has no line after its header; allowed: at least 1 row")
-    values, stored = np.concatenate(blocks), source.stat().st_size
-    arrays: Arrays = {f"X_{group}": values}
-    if len(labels) > 1:
-        marks = [numeric.index(header.index(name)) for name in labels]
-        arrays = {
-            f"y_{group}": values[:, marks],
-            "class_names": np.array(labels),
-            f"X_{group}": np.delete(values, marks, axis=1),
-        }
-    return arrays | {
-        f"{kind}_{group}": _text_array(found, f"{source}: column {of_texts[kind]!r}", stored)
-        for kind, found in texts.items()
-    }
-
-
-def _lines(reader: Any, source: Path, width: int) -> list[tuple[int, list[str]]]:
-    """The next lines that are not empty, each with its number in the file."""
-    rows = [(reader.line_num, row) for row in islice(reader, LINES_AT_ONCE) if row]
-    for number, row in rows:
-        if len(row) != width:
-            raise DataError(f"{source} line {number} has {len(row)} columns; allowed: {width}, as in its first line")
-    return rows
-
-
-def _numbers(
-    rows: Sequence[tuple[int, list[str]]], places: Sequence[int], names: Sequence[str], source: Path
-) -> Singles:
-    """The columns `places` of some lines, (rows, columns); `names` has the names of all columns."""
-    kept = np.isin(np.arange(len(names)), places).tolist()
-    cells = chain.from_iterable(compress(row, kept) for _, row in rows)
-    try:
-        if not all(map(_plain, map("".join, (compress(row, kept) for _, row in rows)))):
-            raise ValueError("digits of another script, or with _ between them")
-        values = np.fromiter(map(float, cells), np.float64, len(rows) * len(places)).reshape(len(rows), len(places))
-    except ValueError:
-        for number, row in rows:
-            for place in places:
-                _refuse_text(row[place], f"{source} line {number}, column {names[place]!r}")
-        raise
-    large = np.argwhere(np.isfinite(values) & (np.abs(values) > LARGEST))
-    if large.size:
-        row, column = large[0]
-        raise DataError(
-            f"{source} line {rows[row][0]}, column {names[places[column]]!r}: {values[row, column]:g} is beyond "
-            f"{LARGEST:.3g}, the largest float32; scale the features"
-        )
-    return values.astype(np.float32)
-
-
-def _plain(cells: str) -> bool:
-    """Whether Python's `float` reads no more than decimals in them: it also takes 1_0 and the digits of any script."""
-    return cells.isascii() and "_" not in cells
-
-
-def _refuse_nul(text: Any, where: str) -> None:
-    if (isinstance(text, str) and "\0" in text) or (
-        isinstance(text, bytes) and b"\0" in text
-    ):  # NumPy drops it at the end of a text: two labels would become one
-        raise DataError(f"{where}: {text!r} holds the character NUL; allowed: text without it; write the table again")
-
-
-def _refuse_text(cell: str, where: str) -> None:
-    try:
-        float(cell if _plain(cell) else "")
-    except ValueError:
-        raise DataError(
-            f"{where}: {cell!r} is no plain decimal number; write a number, leave the line out, or name the column "
-            "with --label-column, --id-column or --owner-column"
-        ) from None
-
-
-def _read_parquet(where: Path, columns: Columns, group: str) -> Arrays:
-    """X, y and, where there are such columns, id and owner of one group."""
-    table, stored = parquet_table(where), where.stat().st_size
-    table.validate(full=True)  # Arrow ends the process where lengths contradict each other
-    texts, features = columns.places(table.column_names, group, where)
-    labels = columns.labels(table.column_names)
-    numbers = [_column(table[name], name, where) for name in features]
-    arrays: Arrays = {f"X_{group}": np.concatenate([np.empty((len(table), 0), bool), *numbers], axis=1)}
-    if len(labels) == 1:
-        texts = {"y": columns.label, **texts}
-    else:
-        arrays[f"y_{group}"] = np.concatenate([_column(table[name], name, where) for name in labels], axis=1)
-        arrays["class_names"] = np.array(labels)
-    for kind, name in texts.items():
-        if kind != "id":
-            _refuse_nulls(table[name], name, where)
-        values = _plain_list(table[name], name, where)
-        for row, value in enumerate(values):
-            _refuse_nul(value, f"{where} row {row}, column {name!r}")
-        if kind in ("id", "split", "path"):
-            values = [str(value) for value in values]
-        is_text = all(isinstance(value, str) for value in values)
-        found = _text_array(values, f"{where}: column {name!r}", stored) if is_text else np.array(values)
-        arrays[f"{kind}_{group}"] = found
-    return arrays
-
-
-def _plain_list(column: Any, name: str, where: Path) -> list[Any]:
-    """The values of a column of texts, numbers or flags, of which none is longer than LONGEST_ID."""
-    from pyarrow import compute, types
-
-    for chunk in column.chunks:
-        held = chunk.dictionary if types.is_dictionary(chunk.type) else chunk
-        texts = (types.is_string, types.is_large_string, types.is_binary)
-        if any(is_kind(held.type) for is_kind in texts):
-            longest = compute.max(compute.binary_length(held)).as_py() or 0
-            _refuse_long(longest, f"{where}: column {name!r}")
-        elif not types.is_primitive(held.type):
-            raise DataError(f"{where}: column {name!r} has type {held.type}; allowed: texts or whole numbers")
-    return list(column.to_pylist())
-
-
-def _refuse_long(longest: int, where: str) -> None:
-    if longest > LONGEST_ID:
-        raise DataError(f"{where} holds a text of {longest} bytes; allowed: {LONGEST_ID}; shorten it")
-
-
-def _text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str_]:
-    """Texts as an array, which gives each of them the room of the longest."""
-    longest = max(map(len, values), default=0)
-    _refuse_long(longest, where)
-    if too_large(UTF32 * longest * len(values), stored):
-        raise DataError(
-            f"{where} holds {len(values)} texts and one of {longest} characters among them, too much for memory; "
-            "shorten the long ones"
-        )
-    return np.array(values, dtype=np.str_)
-
-
-def _column(column: Any, name: str, where: Path) -> Floats:
-    """The numbers of a column, (rows, 1), or of lists in it, (rows, length)."""
-    from pyarrow import compute, types
-
-    _refuse_nulls(column, name, where)
-    kind, flat, width = column.type, column, 1
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        lengths = {len(value) for value in column}
-        if len(lengths) > 1:
-            raise DataError(
-                f"{where}: lists of column {name!r} have lengths {sorted(lengths)[:5]}; allowed: one length"
-            )
-        kind, flat, width = kind.value_type, compute.list_flatten(column), max(lengths, default=0)
-        _refuse_nulls(flat, name, where)
-    if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
-        raise DataError(
-            f"{where}: column {name!r} has type {column.type}; allowed: numbers, or lists of numbers; leave it out, or "
-            "name it with --label-column, --id-column or --owner-column"
-        )
-    return np.asarray(flat.to_numpy()).reshape(-1, width)
-
-
-def _refuse_nulls(column: Any, name: str, where: Path) -> None:
-    if column.null_count:
-        row = next(place for place, value in enumerate(column) if not value.is_valid)
-        raise DataError(
-            f"{where}: column {name!r} has {column.null_count} empty cells, first at row {row}; fill them, or leave "
-            "the rows out"
-        )
 
 
 def import_arrays(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from linprobe.data.array_import import Columns, import_arrays
+from linprobe.data.array_import import import_arrays
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.labels import owner_bounds, people_in_both
+from linprobe.data.tables import Columns
 from linprobe.errors import LinprobeError, Progress, UsageError, advice
 from linprobe.extraction.request import read_class_names
 from linprobe.options.requests import ImportRequest

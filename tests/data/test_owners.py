@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data.array_import import Columns, import_arrays
+from linprobe.data.array_import import import_arrays
 from linprobe.data.blocks import pairs_of
 from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import GroupRows, LoadedFeatures
 from linprobe.data.labels import capped, one_spelling, owner_bounds, refuse_both_sides, refuse_spellings
+from linprobe.data.tables import Columns
 from linprobe.errors import DataError, Silent, UsageError
 
 OWNERS = np.array(["eve", "bob", "eve", "ann", "bob", "eve"])

@@ -11,9 +11,10 @@ import h5py
 import numpy as np
 import pytest
 
-from linprobe.data.array_import import Columns, import_arrays, read_arrays
+from linprobe.data.array_import import import_arrays, read_arrays
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.labels import id_hashes
+from linprobe.data.tables import Columns
 from linprobe.errors import DataError, LinprobeError, Silent, UsageError
 from tests.conftest import Outcome
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.array_files import Arrays
-from linprobe.data.array_import import SUFFIXES, TABLES, Columns, read_arrays
+from linprobe.data.array_import import SUFFIXES, read_arrays
 from linprobe.data.labels import (
     CONTENT,
     FILE_NAMES,
@@ -30,6 +30,7 @@ from linprobe.data.labels import (
     label_indices,
     settle_labels,
 )
+from linprobe.data.tables import TABLES, Columns
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.request import ExtractRequest
 from linprobe.extraction.sources import base

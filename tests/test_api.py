@@ -58,7 +58,19 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="c", seed=2), "seed"),
         (lambda: linprobe.train(method="noisy-gd"), "--eps"),
         (lambda: linprobe.tune(method="noisy-gd", epsilon=1), "nothing to choose"),
-        (lambda: linprobe.tune(epsilon=1, shrink=[0, 1], unlabelled=Path("u.h5")), "no rows without labels"),
+        (lambda: linprobe.tune(epsilon=1, shrink=[0, 1], unlabelled="u.h5"), "no rows without labels"),
+        (lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="c", dry_run=True), "no argument dry_run"),
+        (lambda: linprobe.train(method="noisy-gd", epsilon="1"), "epsilon is '1', which is text; allowed: a number"),
+        (lambda: linprobe.train(method="noisy-gd", epsilon=1, steps=np.nan), "steps is nan, .*: a whole number"),
+        (lambda: linprobe.train(epsilon=1, public_shots=True), "public_shots is True, .*: a whole number"),
+        (lambda: linprobe.train(epsilon=1, resume="no"), "resume is 'no', .*: True or False"),
+        (lambda: linprobe.train(epsilon=1, book=5), "book is 5, of type int; allowed: a path"),
+        (lambda: linprobe.train(epsilon=1, device=0), "device is 0, of type int; allowed: text"),
+        (lambda: linprobe.train(epsilon=1, class_weight=3), "class weight is 3; allowed: a dictionary"),
+        (lambda: linprobe.plan(5, epsilon=1), "features is 5, of type int; allowed: a path"),
+        (lambda: linprobe.compare(methods="adamix", epsilons=[1], out="c"), "methods is 'adamix'; allowed: a list"),
+        (lambda: linprobe.account(noise_multiplier="3", n_steps=2), "noise_multiplier is '3', which is text"),
+        (lambda: linprobe.tune(epsilon=1, shrink="0.5"), "shrink is '0.5'; allowed: a list"),
     ],
 )
 def test_what_is_not_allowed_is_refused(call, text: str) -> None:
@@ -66,6 +78,21 @@ def test_what_is_not_allowed_is_refused(call, text: str) -> None:
         call()
     assert issubclass(ArgumentError, LinprobeError)
     assert list(Path().iterdir()) == []
+
+
+def test_numbers_of_numpy_and_text_for_paths() -> None:
+    Path("runs").mkdir()
+    trained = linprobe.train(
+        method="noisy-gd", epsilon=np.float32(0.5), steps=np.int64(2), out="runs/one", book="book.jsonl"
+    )
+    assert trained["epsilon"] <= 0.5
+    book = linprobe.budget(book="book.jsonl", delta=np.float32(1e-5))
+    assert book["runs"] == 1
+    compared = linprobe.compare(
+        methods=["noisy-gd"], epsilons=np.array([0.5]), out="compared", seeds=np.int64(1), jobs=1, book="book.jsonl"
+    )
+    assert compared["summary"][0]["epsilon"] == 0.5
+    assert linprobe.budget(book="book.jsonl")["runs"] == 2
 
 
 def test_a_constructor_is_named_in_the_public_module() -> None:  # or the reference of the site cannot be built

@@ -76,10 +76,25 @@ def test_a_field_without_a_declaration_is_refused() -> None:
         declared(Bare)
 
 
-@pytest.mark.parametrize("value", [0, -1.0, 1e7, math.nan, math.inf, "0.5", None])
+@pytest.mark.parametrize("value", [0, -1.0, 1e7, math.nan, math.inf])
 def test_a_number_outside_its_range_is_refused(value: Any) -> None:
     with pytest.raises(ParameterError, match=r"clip-norm is .*; allowed: above 1e-09, at most 1e\+06"):
         of("clip_norm").check(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("clip_norm", "0.5", "'0.5', which is text; allowed: a number"),
+        ("clip_norm", None, "None, of type NoneType; allowed: a number"),
+        ("clip_norm", True, "True, of type bool; allowed: a number"),
+        ("clip_norm", np.array(0.5), r"array\(0.5\), of type ndarray; allowed: a number"),
+        ("ensemble", 2.0, "2.0, of type float; allowed: a whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(name: str, value: Any, text: str) -> None:
+    with pytest.raises(ParameterError, match=f"{of(name).flag} is {text}$"):
+        of(name).check(value)
 
 
 @pytest.mark.parametrize("value", [1e-8, 1, np.float32(0.5), np.int64(2), 1e6])

@@ -13,12 +13,28 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from linprobe.errors import ArgumentError, Progress, Silent
-from linprobe.options import DEFAULT_DELTA
-from linprobe.options.requests import TrainRequest
+from linprobe.methods import METHODS
+from linprobe.options import DEFAULT_DELTA, Choice, RunOptions
+from linprobe.options.declaration import Option, Request, declared
+from linprobe.options.requests import (
+    AccountRequest,
+    BudgetRequest,
+    CompareRequest,
+    EvaluateRequest,
+    PredictRequest,
+    RefineRequest,
+    TrainRequest,
+    TuneRequest,
+    VerifyRequest,
+)
 from linprobe.training.tune import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]
+_OF_NUMPY = (np.generic, np.ndarray)
+_OF_COMMANDS = ("as_json", "dry_run")  # arguments that functions do not have
 
 
 def train(features: AnyPath | None = None, *, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
@@ -99,7 +115,8 @@ def tune(
     from linprobe.training.tune import tune_run as run
 
     choices = tuple((name, tuple(values)) for name, values in (grid or {}).items())
-    tuning = Tuning(choices, check_shrink(tuple(shrink)), repetitions).checked()
+    given = _values(declared(TuneRequest), {"shrink": shrink, "repetitions": repetitions})
+    tuning = Tuning(choices, check_shrink(given["shrink"]), given["repetitions"]).checked()
     return run(_request(features, options), tuning, progress or Silent())
 
 
@@ -119,7 +136,8 @@ def compare(
     Args:
         features, progress: as for `train`.
         methods: rows of the table: `METHOD` or `METHOD:OPTION=VALUE`, as in `linprobe compare --methods`.
-        options: fields of `CompareRequest`: delta, seeds, shots, public, baselines, attack, jobs, book, unit.
+        options: fields of `CompareRequest`: delta, seeds, shots, public, unlabelled, baselines, attack, jobs, book,
+            unit.
 
     Returns: the keys of `linprobe compare --json`; under `summary` one object for each row and epsilon.
 
@@ -132,17 +150,11 @@ def compare(
     """
     from linprobe.evaluation.compare import compare_methods as run
     from linprobe.evaluation.comparison_plan import MethodRow
-    from linprobe.options.requests import CompareRequest
 
-    _refuse_unknown(options, [field.name for field in fields(CompareRequest)], "compare")
-    request = CompareRequest(
-        methods=[MethodRow.parse(method) for method in methods],
-        epsilons=list(epsilons),
-        out=Path(out),
-        features=None if features is None else Path(features),
-        **options,
-    )
-    return run(request, progress or Silent())
+    known = _arguments(CompareRequest, options, "compare")
+    given = _values(known, {"features": features, "methods": methods, "epsilons": epsilons, "out": out, **options})
+    given["methods"] = [MethodRow.parse(method) for method in given["methods"]]
+    return run(CompareRequest(**given), progress or Silent())
 
 
 def refine(
@@ -166,12 +178,9 @@ def refine(
     1.0
     """
     from linprobe.evaluation.refine import refine_run as run_command
-    from linprobe.options.requests import RefineRequest
 
-    request = RefineRequest(
-        run=Path(run), unlabelled=Path(unlabelled), out=Path(out), sign=None if sign is None else Path(sign)
-    )
-    return run_command(request, progress or Silent())
+    given = _values(declared(RefineRequest), {"run": run, "unlabelled": unlabelled, "out": out, "sign": sign})
+    return run_command(RefineRequest(**given), progress or Silent())
 
 
 def predict(
@@ -197,7 +206,9 @@ def predict(
     """
     from linprobe.evaluation.predict import predict_rows as run_command
 
-    lines = run_command(Path(run), Path(features), group, Silent(), all_classes=all_classes, **options)
+    given = _values(declared(PredictRequest), {"run": run, "features": features, "group": group, **options})
+    rest = {name: given.pop(name) for name in options}
+    lines = run_command(given["run"], given["features"], given["group"], Silent(), all_classes=all_classes, **rest)
     names = [str(name) for name in next(lines)]
     columns = list(zip(*lines, strict=True))
     return {name: list(columns[index]) if columns else [] for index, name in enumerate(names)}
@@ -238,19 +249,19 @@ def evaluate(
     409
     """
     from linprobe.evaluation.private_test import evaluate_test_rows as run_command
-    from linprobe.options.requests import EvaluateRequest
 
-    request = EvaluateRequest(
-        run=Path(run),
-        features=None if features is None else Path(features),
-        epsilon=epsilon,
-        delta=delta,
-        unit=unit,
-        book=None if book is None else Path(book),
-        allow_other_features=allow_other,
-        calibrate=None if calibrate is None else Path(calibrate),
-        prior=prior,
-    )
+    given = {
+        "run": run,
+        "features": features,
+        "epsilon": epsilon,
+        "delta": delta,
+        "unit": unit,
+        "book": book,
+        "allow_other_features": allow_other,
+        "calibrate": calibrate,
+        "prior": prior,
+    }
+    request = EvaluateRequest(**_values(declared(EvaluateRequest), given))
     return run_command(request, progress or Silent())
 
 
@@ -283,15 +294,16 @@ def verify(
     """
     from linprobe.runs.verify import verify_run as run_command
 
-    return run_command(
-        Path(run),
-        None if features is None else Path(features),
-        public_key=None if public_key is None else Path(public_key),
-        max_epsilon=max_epsilon,
-        max_delta=max_delta,
-        unlabelled=None if unlabelled is None else Path(unlabelled),
-        before=None if before is None else Path(before),
-    )
+    known = declared(VerifyRequest)
+    given = {
+        "features": features,
+        "public_key": public_key,
+        "max_epsilon": max_epsilon,
+        "max_delta": max_delta,
+        "unlabelled": unlabelled,
+        "before": before,
+    }
+    return run_command(Path(run), **_values({**known, "max_epsilon": known["max_eps"]}, given))
 
 
 def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
@@ -310,11 +322,10 @@ def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
     >>> linprobe.budget()["runs"] - before
     1
     """
-    from linprobe.options.requests import BudgetRequest
     from linprobe.training.costs import book_cost as run_command
 
-    _refuse_unknown(options, [field.name for field in fields(BudgetRequest)], "budget")
-    return run_command(BudgetRequest(Path(source), **options))
+    known = _arguments(BudgetRequest, options, "budget")
+    return run_command(BudgetRequest(**_values(known, {"source": source, **options})))
 
 
 def account(
@@ -336,25 +347,45 @@ def account(
     """
     from linprobe.accounting.calibrate import releases_cost as run_command
 
-    return run_command(sampling_rate, noise_multiplier, n_steps, delta)
+    known = declared(AccountRequest)
+    given = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "n_steps": n_steps, "delta": delta}
+    return run_command(**_values({**known, "n_steps": known["steps"]}, given))
 
 
 def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:
     """The request of named options; options of the method are all that `TrainRequest` does not have."""
-    field_names = {field.name for field in fields(TrainRequest)} - {"features", "options"}
-    given = {name: value for name, value in options.items() if name in field_names}
-    paths = {
-        name: Path(given[name])
-        for name in ("out", "public", "unlabelled", "book", "sign")
-        if given.get(name) is not None
-    }
-    rest = {name: value for name, value in options.items() if name not in field_names}
-    return TrainRequest(
-        features=None if features is None else Path(features), **{**given, **paths}, options=rest or None
-    )
+    of_methods = (option for method in METHODS.values() for option in method.arguments.values())
+    known = {one.parameter: one for one in (*declared(RunOptions).values(), *declared(Choice).values(), *of_methods)}
+    given = _values(known, {"features": features, **options})
+    field_names = {field.name for field in fields(TrainRequest)} - {"options"}
+    rest = {name: given.pop(name) for name in given.keys() - field_names}
+    return TrainRequest(**given, options=rest or None)
 
 
-def _refuse_unknown(options: Mapping[str, Any], known: Sequence[str], name: str) -> None:
-    for option in options:
-        if option not in known:
-            raise ArgumentError(f"{name} has no argument {option}; its arguments are: {', '.join(known)}")
+def _values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Named values as a request holds them: numbers and lists of Python in place of NumPy's, and paths.
+
+    Raises ParameterError: a value of another type than its option.
+    """
+    values = {name: value.tolist() if isinstance(value, _OF_NUMPY) else value for name, value in given.items()}
+    for name in known.keys() & values.keys():
+        option, value = known[name], values[name]
+        if option.several and isinstance(value, Iterable) and not isinstance(value, str):
+            value = list(value)
+        option.check_type(value, name)
+        if option.kind is Path and value is not None:
+            value = list(map(Path, value)) if option.several else Path(value)
+        values[name] = value
+    return values
+
+
+def _arguments(request: type[Request], options: Mapping[str, Any], name: str) -> dict[str, Option]:
+    """The arguments of the function `name`: what its command declares, but for output and dry runs.
+
+    Raises ArgumentError: another among `options`.
+    """
+    known = {one: option for one, option in declared(request).items() if one not in _OF_COMMANDS}
+    for one in options:
+        if one not in known:
+            raise ArgumentError(f"{name} has no argument {one}; its arguments are: {', '.join(known)}")
+    return known

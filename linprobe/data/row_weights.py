@@ -104,7 +104,9 @@ def class_weights(
                 "unprotected; allowed: such rows of every class, or weights that you state"
             )
         return np.asarray(counts.min() / counts, dtype=np.float64)
-    weight_of = _parsed(given, what) if isinstance(given, str) else dict(given)
+    if not isinstance(given, str | Mapping):
+        raise ParameterError(f"{what} is {given!r}; allowed: a dictionary of class names and numbers, or text")
+    weight_of = _parsed(given, what) if isinstance(given, str) else given
     unknown = [name for name in weight_of if name not in names]
     if unknown:
         raise ParameterError(

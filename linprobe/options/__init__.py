@@ -100,10 +100,11 @@ class RunOptions:
     per_owner_rows: int | None = option(
         None, "With --unit owner: largest number of rows used per person.", unset="all", least=1, group="Data"
     )
-    class_weight: str | None = option(
+    class_weight: Any = option(  # text, or a dictionary in Python
         None,
         "Public weights of classes: LABEL=WEIGHT,..., a JSON file, or public for 1 / number of public rows; or "
         "balanced: scores for equal classes, from noisy class counts.",
+        from_text=lambda _, text: text,
         unset="1 for every class",
         metavar="LABEL=W,...",
         group="Data",

@@ -10,11 +10,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf
-from numbers import Real
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from linprobe.errors import ParameterError, UsageError
+
+TYPES: Mapping[Any, tuple[tuple[type, ...], str]] = {  # of the values of an option, by its kind, and their name
+    bool: ((bool,), "True or False"),
+    int: ((Integral,), "a whole number"),
+    float: ((Real,), "a number"),
+    str: ((str, PathLike), "text"),
+    Path: ((str, PathLike), "a path"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +134,8 @@ class Option:
         return re.sub(r"--([a-z-]+)", lambda flag: flag[1].replace("-", "_"), text)
 
     def check(self, value: Any) -> None:
-        """ParameterError unless `value` is one of the words, or in the range."""
+        """ParameterError unless `value` has the type of the option, and is one of the words, or in the range."""
+        self.check_type(value)
         if not self.allowed or (value is None and self.optional):
             return
         for each in value if self.several else (value,):
@@ -134,6 +145,22 @@ class Option:
                 good, got = isinstance(each, Real) and self._holds(each), str(each)
             if not good:
                 raise ParameterError(f"{self.flag} is {got}; allowed: {self.allowed}")
+
+    def check_type(self, value: Any, name: str = "") -> None:
+        """ParameterError, about `name` or the flag, unless `value` has the type of the option."""
+        if value is None and self.optional:
+            return
+        if self.several and (isinstance(value, str) or not isinstance(value, Iterable)):
+            raise ParameterError(f"{name or self.flag} is {value!r}; allowed: a list of values")
+        if self.kind not in TYPES or self.words:
+            return
+        kinds, wanted = TYPES[self.kind]
+        for each in value if self.several else (value,):
+            if each is None and self.optional:
+                continue
+            if not isinstance(each, kinds) or (isinstance(each, bool) and self.kind is not bool):
+                found = "which is text" if isinstance(each, str) else f"of type {type(each).__name__}"
+                raise ParameterError(f"{name or self.flag} is {each!r}, {found}; allowed: {wanted}")
 
     def _holds(self, number: Any) -> bool:
         above, least = (-inf if bound is None else bound for bound in (self.above, self.least))

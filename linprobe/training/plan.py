@@ -26,7 +26,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
 
@@ -133,14 +132,12 @@ class Settings:
 
         Raises ParameterError: an option outside its range, or no number where one belongs.
         """
+        parameters = {
+            name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()
+        }
         for name, option in method.arguments.items():
-            value = parameters.get(name)
-            if option.kind not in (int, float) or (value is None and option.default is None) or name not in parameters:
-                continue
-            if isinstance(value, str):
-                raise ParameterError(f"{name} is {value!r}, which is text; allowed: a number; leave out the quotes")
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise ParameterError(f"{name} is {value!r}, of type {type(value).__name__}; allowed: a number")
+            if name in parameters and option.kind in (int, float, bool):
+                option.check_type(parameters[name], name)
         own = set(declared(method.options))
         options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
         shared = {name: value for name, value in parameters.items() if name in _SHARED - own}

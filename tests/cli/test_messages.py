@@ -32,7 +32,7 @@ def test_a_wrong_argument_of_an_estimator_says_what_was_meant() -> None:
 @pytest.mark.parametrize("name", ["epsilon", "delta", "noise_multiplier", "n_steps", "clip_norm"])
 def test_a_number_given_as_text_is_named(name: str) -> None:
     probe = NoisyGD(**{"epsilon": 3.0, "classes": [0, 1], name: "3"})
-    with pytest.raises(ParameterError, match=f"{name} is '3', which is text; allowed: a number"):
+    with pytest.raises(ParameterError, match=f"{name} is '3', which is text; allowed: a (whole )?number"):
         probe.fit(np.eye(4), [0, 1, 0, 1])
     assert AdaMix(epsilon=3, classes=["0", "1"]).get_params()["classes"] == ["0", "1"]
 

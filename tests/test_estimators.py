@@ -270,6 +270,17 @@ def test_centre_public_needs_public_rows(rows) -> None:
         make("noisy-gd", centre="public").fit(rows[0], rows[1])
 
 
+@pytest.mark.parametrize("clip_norm", [np.float16(0.1), np.float32(0.1), np.array(0.3)])
+def test_a_number_of_numpy_is_a_number_of_python(rows, clip_norm) -> None:
+    """Noise of half precision would be less than the noise of the stated epsilon."""
+    given, plain = (
+        fitted("noisy-gd", rows, insecure_seed=5, n_steps=7, clip_norm=value) for value in (clip_norm, float(clip_norm))
+    )
+    assert np.array_equal(given.coef_, plain.coef_)
+    assert given.privacy_ == plain.privacy_
+    assert type(given.history_[-1]["clip_norm"]) is float
+
+
 def test_a_seeded_run_is_reproducible_and_claims_no_epsilon(rows) -> None:
     one, two = (fitted("adamix", rows, insecure_seed=5) for _ in range(2))
     np.testing.assert_array_equal(one.coef_, two.coef_)

@@ -689,12 +689,13 @@ def refuse_above(
     counted, added, flag = others.counted, "this one", "--eps"
     if finished is not None:
         counted, added, flag = [*counted, finished], "the histogram", "--publish-epsilon"
-    before = spending(counted, cap.delta)
-    runs = f"{before.runs} run{'' if before.runs == 1 else 's'}"
+    earlier = [one for one in counted if one.private]
+    before = under_cap(earlier, cap, REMOVED[above]) if earlier else 0.0
+    runs = f"{len(earlier)} run{'' if len(earlier) == 1 else 's'}"
     after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
     raise PrivacyError(
-        f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; what {whose} have spent is "
-        f"{rounded_up(before.epsilon)} in {runs}, with {added} it would be {after}; nothing was spent; give a "
+        f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; under this cap, what {whose} have spent "
+        f"counts as {rounded_up(before)} in {runs}, with {added} it would be {after}; nothing was spent; give a "
         f"smaller {flag}, or raise the cap"
     )
 

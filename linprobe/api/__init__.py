@@ -13,8 +13,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from linprobe.errors import ArgumentError, Progress, Silent
 from linprobe.methods import METHODS
 from linprobe.options import DEFAULT_DELTA, Choice, RunOptions
@@ -33,7 +31,6 @@ from linprobe.options.requests import (
 from linprobe.training.tune import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]
-_OF_NUMPY = (np.generic, np.ndarray)
 _OF_COMMANDS = ("as_json", "dry_run")  # arguments that functions do not have
 
 
@@ -114,7 +111,7 @@ def tune(
     """
     from linprobe.training.tune import tune_run as run
 
-    choices = tuple((name, tuple(values)) for name, values in (grid or {}).items())
+    choices = _of_grid(grid or {})
     given = _values(declared(TuneRequest), {"shrink": shrink, "repetitions": repetitions})
     tuning = Tuning(choices, check_shrink(given["shrink"]), given["repetitions"]).checked()
     return run(_request(features, options), tuning, progress or Silent())
@@ -354,25 +351,35 @@ def account(
 
 def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:
     """The request of named options; options of the method are all that `TrainRequest` does not have."""
-    of_methods = (option for method in METHODS.values() for option in method.arguments.values())
-    known = {one.parameter: one for one in (*declared(RunOptions).values(), *declared(Choice).values(), *of_methods)}
-    given = _values(known, {"features": features, **options})
+    given = _values(_of_train(), {"features": features, **options})
     field_names = {field.name for field in fields(TrainRequest)} - {"options"}
     rest = {name: given.pop(name) for name in given.keys() - field_names}
     return TrainRequest(**given, options=rest or None)
 
 
+def _of_grid(grid: Mapping[str, Sequence[Any]]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """The values of a grid, of Python's own types. Raises ParameterError: a value of another type than its option."""
+    known = _of_train()
+    return tuple(
+        (name, tuple(known[name].converted(each, name) if name in known else each for each in values))
+        for name, values in grid.items()
+    )
+
+
+def _of_train() -> dict[str, Option]:
+    """The options of `train` and of all methods, by their names in `TrainRequest`."""
+    of_methods = (option for method in METHODS.values() for option in method.arguments.values())
+    return {one.parameter: one for one in (*declared(RunOptions).values(), *declared(Choice).values(), *of_methods)}
+
+
 def _values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Named values as a request holds them: numbers and lists of Python in place of NumPy's, and paths.
+    """Named values as a request holds them: of Python's own types, and paths.
 
     Raises ParameterError: a value of another type than its option.
     """
-    values = {name: value.tolist() if isinstance(value, _OF_NUMPY) else value for name, value in given.items()}
+    values = dict(given)
     for name in known.keys() & values.keys():
-        option, value = known[name], values[name]
-        if option.several and isinstance(value, Iterable) and not isinstance(value, str):
-            value = list(value)
-        option.check_type(value, name)
+        option, value = known[name], known[name].converted(values[name], name)
         if option.kind is Path and value is not None:
             value = list(map(Path, value)) if option.several else Path(value)
         values[name] = value

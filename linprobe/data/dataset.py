@@ -156,7 +156,15 @@ class Dataset:
             public = self.public.parts if isinstance(self.public, PublicRows) else ()
             further = [self.unlabelled] if isinstance(self.unlabelled, GroupRows) else []
             compared = [*(() if self.joined else public), *further]
-            check_rows(self.features, keep=self.keep, compared=compared, commitment=commitment, digest=digest)
+            shots = self.free_shots
+            check_rows(
+                self.features,
+                keep=self.keep,
+                guarded=None if shots is None or shots.keep is None else ~shots.keep,
+                compared=compared,
+                commitment=commitment,
+                digest=digest,
+            )
             if self.joined and further:
                 _refuse_protected(public, further[0])
             if self.joined and public and "test" in self.features.sizes:

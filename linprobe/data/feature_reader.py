@@ -46,8 +46,9 @@ class EqualRows:
     @property
     def note(self) -> str:
         """What to say where the rows are only written or described."""
-        what = "has no more protection than a test row" if self.few else "is no test row, and no command scores it"
-        return f"{self.found}; a row in both {what}; remove it from one group"
+        if self.few:
+            return f"{self.found}; a row in both has no more protection than a test row; remove it from one group"
+        return f"{self.found}; commands that score test rows refuse this file; remove these rows from one group"
 
     def refuse_many(self) -> None:
         """DataError if there are too many for chance."""

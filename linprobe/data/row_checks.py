@@ -253,6 +253,7 @@ def check_rows(
     features: FeatureReader,
     *,
     keep: Mask | None = None,
+    guarded: Mask | None = None,
     compared: Sequence[GroupRows] = (),
     commitment: Commitment | None = None,
     digest: bool = False,
@@ -262,23 +263,23 @@ def check_rows(
     The rows of a file that is `checked` are read only for what was not compared before.
 
     Args:
-        keep: mask of the private rows among the training rows, shape (n_train,); None for all.
-        compared: public rows, with labels or without, to compare with the private rows. Those of another file were
+        keep: mask of the training rows that a run uses as private, shape (n_train,); None for all.
+        guarded: mask of the training rows that must not be public, used or not, shape (n_train,); None for all.
+        compared: public rows, with labels or without, to compare with the guarded rows. Those of another file were
             checked when it was opened.
-        commitment: all training rows are added to it. digest: compute and keep the digest of the private rows.
+        commitment: all training rows are added to it. digest: compute and keep the digest of the rows of `keep`.
     Raises DataError: NaN or infinity, with the number of such rows and the first of them; a repeated id; an id that is
     both private and public; people with test rows and other rows. PrivacyError: a public row equals a private row, or
     is a multiple of one, in half precision.
     """
     test = None if features.checked else _check_all_but_training_rows(features)
     if "train" in features.sizes:
-        private = GroupRows(features, "train", keep)
-        for part in compared:
-            if _share_an_image(private, part):  # public images may repeat each other, as augmented ones do
+        for part in compared:  # public images may repeat each other, as augmented ones do
+            if _share_an_image(GroupRows(features, "train", guarded), part):
                 raise PrivacyError(_shared("images", features, part))
         sha = features.begin_digest("train", keep) if digest and not features.has_digest("train", keep) else None
         if not features.checked or compared or commitment is not None or sha is not None:
-            _check_training_rows(private, test, compared, commitment, sha)
+            _check_training_rows(features, (keep, guarded), test, compared, commitment, sha)
         if test is not None:
             features.equal = _judged(test, features, features.sizes["train"], "training rows")
     features.checked = True
@@ -302,14 +303,14 @@ def _check_all_but_training_rows(features: FeatureReader) -> RowSet | None:
 
 
 def _check_training_rows(
-    private: GroupRows,
+    features: FeatureReader,
+    masks: tuple[Mask | None, Mask | None],
     test: RowSet | None,
     public: Sequence[GroupRows],
     commitment: Commitment | None,
     sha: GroupDigest | None,
 ) -> None:
-    """The pass of `check_rows` over the training rows, `private` ones and others."""
-    features, keep = private.features, private.keep
+    """The pass of `check_rows` over the training rows; `masks` are `keep` and `guarded`."""
     sets = [(part, RowSet(x for x, _ in part.blocks())) for part in public]
     shared: list[GroupRows] = []
     with ExitStack() as stack:  # digests hold no lock while they are computed
@@ -317,15 +318,15 @@ def _check_training_rows(
         of_private = () if sha is None else (stack.enter_context(behind(sha.add, WAITING)),)
         start = 0
         for x, y, norms in _finite_blocks(features, "train"):
-            kept = _kept(keep, slice(start, start + len(x)))
-            rows, labels = x[kept], y[kept]
+            kept, guarded = (_kept(mask, slice(start, start + len(x))) for mask in masks)
             for add in of_all:
                 add(x)
+            rows, labels = x[kept], y[kept]
             for add in of_private if len(rows) else ():
                 add(rows, labels)
             if test is not None or sets:
                 samples = sampled(x, norms)
-                shared = shared or _sharing(sets, rows, samples[kept])
+                shared = shared or _sharing(sets, x[guarded], samples[guarded])
                 if test is not None:
                     test.find(x, samples)
             start += len(x)

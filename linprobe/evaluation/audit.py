@@ -31,7 +31,7 @@ The parts, each through the function that releases it:
     training    `execute`, with the private mean or covariance of the method
     counts      `execute`, with class counts, and counts of right and wrong predictions on private test rows
     tune        `chosen_run`: the best of a random number of runs. The adversary sees the releases of that run alone,
-                and in its noisy count of correct predictions the first canary, for all others are known to it
+                and in its noisy count of correct predictions the first canary, as the adversary knows all others
     histogram   `released_histogram` of the losses of a run that has all canaries. A coin decides for each whether
                 its loss is in the histogram; the others stay. So there is a release for every trial
 """

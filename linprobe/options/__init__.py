@@ -259,7 +259,8 @@ class Conditioning:
     condition: Condition = option(
         "auto",
         "Without public rows, subtract a noisy private mean",
-        after="; it costs about 0.5 % of mu^2 (5 % of epsilon if it were alone); auto: only where its noise is small",
+        after="; the mean takes about 0.5 % of mu^2; released alone it would cost 5 % of epsilon; auto: only where its "
+        "noise is small",
         group="Data",
     )
 
@@ -271,7 +272,8 @@ class Intercept:
     intercept: float | None = option(
         None,
         "Value of a constant bias column; 0 for none.",
-        unset="0 for rows with one class around a public mean, else 2 / sqrt(features), rounded to a power of 2",
+        unset="0 for single-label rows centred on a public mean, unless training starts from text; otherwise "
+        "2 / sqrt(features), rounded to a power of 2",
         least=0,
         most=1e3,
         group="Data",

@@ -135,7 +135,7 @@ class Option:
 
     def check(self, value: Any) -> None:
         """ParameterError unless `value` has the type of the option, and is one of the words, or in the range."""
-        self.check_type(value)
+        value = self.converted(value)
         if not self.allowed or (value is None and self.optional):
             return
         for each in value if self.several else (value,):
@@ -146,21 +146,30 @@ class Option:
             if not good:
                 raise ParameterError(f"{self.flag} is {got}; allowed: {self.allowed}")
 
-    def check_type(self, value: Any, name: str = "") -> None:
-        """ParameterError, about `name` or the flag, unless `value` has the type of the option."""
+    def converted(self, value: Any, name: str = "") -> Any:
+        """The value as Python's own number or flag, or a list of such; other values as they are.
+
+        NumPy's numbers have another precision and are no JSON.
+
+        Raises ParameterError: a value of another type; about `name`, or the flag.
+        """
         if value is None and self.optional:
-            return
-        if self.several and (isinstance(value, str) or not isinstance(value, Iterable)):
-            raise ParameterError(f"{name or self.flag} is {value!r}; allowed: a list of values")
-        if self.kind not in TYPES or self.words:
-            return
+            return value
+        if self.several:
+            if isinstance(value, str) or not isinstance(value, Iterable):
+                raise ParameterError(f"{name or self.flag} is {value!r}; allowed: a list of values")
+            return [self._converted(each, name) for each in value]
+        return self._converted(value, name)
+
+    def _converted(self, value: Any, name: str) -> Any:
+        if self.kind not in TYPES or (self.words and self.also is None) or (value is None and self.optional):
+            return value
         kinds, wanted = TYPES[self.kind]
-        for each in value if self.several else (value,):
-            if each is None and self.optional:
-                continue
-            if not isinstance(each, kinds) or (isinstance(each, bool) and self.kind is not bool):
-                found = "which is text" if isinstance(each, str) else f"of type {type(each).__name__}"
-                raise ParameterError(f"{name or self.flag} is {each!r}, {found}; allowed: {wanted}")
+        plain = value.item() if getattr(value, "shape", None) == () else value
+        if not isinstance(plain, kinds) or (isinstance(plain, bool) and self.kind is not bool):
+            found = "which is text" if isinstance(value, str) else f"of type {type(value).__name__}"
+            raise ParameterError(f"{name or self.flag} is {value!r}, {found}; allowed: {wanted}")
+        return self.kind(plain) if self.kind in (int, float) else plain
 
     def _holds(self, number: Any) -> bool:
         above, least = (-inf if bound is None else bound for bound in (self.above, self.least))

@@ -393,7 +393,7 @@ class TrainRequest(
     """Train a probe and print the run folder.
 
     The guarantee is (epsilon, delta)-differential privacy under zero-out adjacency: one private record is present,
-    or its position is empty; the number of positions is public. With --unit owner, all private rows of one person
+    or its place is empty; the number of places is public. With --unit owner, all private rows of one person
     are present, or none. Every run spends privacy budget. Two runs at epsilon e on the same private rows cost more
     than e together.
     """
@@ -428,7 +428,7 @@ class TuneRequest(
     """Train with settings chosen on the private rows, and print the run folder.
 
     The guarantee is (epsilon, delta)-differential privacy of training and selection together, under zero-out
-    adjacency: one private record, or with --unit owner one person, is present, or its position is empty. --shrink
+    adjacency: one private record, or with --unit owner one person, is present, or its place is empty. --shrink
     makes one run, then chooses by noisy counts of correct predictions on private rows. --grid makes a secret number
     of runs and keeps the run with the largest noisy count; the other runs are neither printed nor stored.
     """
@@ -612,7 +612,7 @@ class VerifyRequest(
 ):
     """Check that a run is private and intact, and that all accountants agree on its guarantee.
 
-    The guarantee is under zero-out adjacency: one private record is present, or its position is empty.
+    The guarantee is under zero-out adjacency: one private record is present, or its place is empty.
 
     Exit status 4, with the reason, for a seeded or non-private run, an edited or missing file, a guarantee above the
     limits, and a signature that is missing or made with another key.

@@ -68,7 +68,7 @@ def check_made_alike(
     """Compare the extraction settings of some rows with the settings that the manifest states for the training rows.
 
     Args:
-        given: `extraction_of` the rows in `path`. That they do not say how they were made is noted.
+        given: `extraction_of` the rows in `path`. If they state no settings, a note says so.
     Raises DataError: they were made otherwise, by the first difference. With `allow_other`, a note instead.
     """
     trained_on: dict[str, Any] = run.manifest.extraction or {}

@@ -98,7 +98,7 @@ def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
 def check_sensitivities(
     manifest: Manifest, events: Sequence[GaussianEvent], history: Sequence[Mapping[str, float]]
 ) -> None:
-    """PrivacyError if a release has another sensitivity than its purpose gives, or a step than its clip norm gives."""
+    """PrivacyError if a sensitivity does not follow from the purpose of the release, or a step from the clip norm."""
     allowed, clips = _sensitivities(manifest), iter(history)
     for event in events:
         known = allowed.get(event.purpose)
@@ -191,7 +191,7 @@ def _check_counts(manifest: Manifest, releases: Sequence[Any]) -> None:
 
 
 def similar_share(manifest: Manifest) -> float | None:
-    """The share of private units near the unlabelled rows of a run, at least; None if it was not released."""
+    """Lower bound on the share of private units near the unlabelled rows of a run; None if it was not released."""
     refined = manifest.refined
     similar = None if refined is None else refined.similar
     return None if similar is None else SimilarRows(similar.count, similar.std).share(manifest.n_private)

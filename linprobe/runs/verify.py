@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from linprobe.accounting.figures import rounded_up
 from linprobe.errors import ParameterError, PrivacyError
 from linprobe.runs import signature
 from linprobe.runs.check import check_complete, check_signature, not_checked, not_covered, verified
@@ -69,9 +70,13 @@ def verify_run(
 
             proved += check_refinement(run, unlabelled, before, features)
         result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
-        for name, limit, stated in (("max-eps", max_epsilon, bound[0]), ("max-delta", max_delta, bound[1])):
+        limits = (("epsilon", "max-eps", max_epsilon, bound[0]), ("delta", "max-delta", max_delta, bound[1]))
+        for what, flag, limit, stated in limits:
             if limit is not None and stated > limit:
-                raise PrivacyError(f"run {folder} states {stated:.9g}; allowed by --{name}: {limit:g}; train with less")
+                raise PrivacyError(
+                    f"run {folder} has {what} {rounded_up(stated)}, above --{flag} {limit:g}; ask for a run with a "
+                    f"smaller {what}"
+                )
     except PrivacyError as error:
         return {**result, "refused": str(error)}
     return {**result, "verified": True}

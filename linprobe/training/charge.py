@@ -42,7 +42,7 @@ KEY_BYTES = 32
 class BookFinder:
     """Finds the budget book of a feature file while its training rows are read.
 
-    The name of a default book is a keyed commitment to all training rows, public shots among them included, in any
+    The name of a default book is a keyed commitment to all training rows, including public shots, in any
     order, with any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else
     whether a set of rows was used. Beside the book lie the keys of its rows, which tell which other books count
     together with it.

@@ -48,14 +48,14 @@ def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[
     """
     g = largest_mu(check_epsilon(epsilon), check_delta(delta, n_rows)) * n_rows / n_classes
     _, known, cold = next(band for band in BANDS if g < band[0])
-    where = "near the public rows alone" if g < 10 else "near no privacy" if g >= 50 else "in between"
+    where = "near only-public" if g < 10 else "near non-private" if g >= 50 else "between only-public and non-private"
     return {
         "signal_to_noise": g,
         "percent_with_public": list(known),
         "percent_without": list(cold),
-        "expect": f"{where}: signal over noise of a class is {g:.3g}; such runs closed {known[0]} to {known[1]} % of "
-        f"the gap from two public rows per class to no privacy, and without public rows {cold[0]} to {cold[1]} % of "
-        "the gap from guessing",
+        "expect": f"expect accuracy {where}: the signal-to-noise ratio of a class is {g:.3g}; comparable runs closed "
+        f"{known[0]} to {known[1]} % of the gap from only-public with two public rows per class to non-private, and "
+        f"without public rows {cold[0]} to {cold[1]} % of the gap from guessing",
     }
 
 

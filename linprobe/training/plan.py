@@ -132,12 +132,10 @@ class Settings:
 
         Raises ParameterError: an option outside its range, or no number where one belongs.
         """
+        known = method.arguments
         parameters = {
-            name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()
+            name: known[name].converted(value, name) if name in known else value for name, value in parameters.items()
         }
-        for name, option in method.arguments.items():
-            if name in parameters and option.kind in (int, float, bool):
-                option.check_type(parameters[name], name)
         own = set(declared(method.options))
         options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
         shared = {name: value for name, value in parameters.items() if name in _SHARED - own}

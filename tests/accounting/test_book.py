@@ -334,7 +334,7 @@ def test_a_cap_refuses_what_would_exceed_it() -> None:
     alone = GAUSSIAN.epsilon([STEPS], DELTA)
     refuse_above(Cap(alone, DELTA), Contents(), entry("a"))
     with pytest.raises(
-        PrivacyError, match=r"what these rows have spent is 3 in 1 run, with this one it would be 4\.46"
+        PrivacyError, match=r"what these rows have spent counts as 3 in 1 run, with this one it would be 4\.46"
     ):
         refuse_above(Cap(alone, DELTA), Contents({"a": entry("a")}), entry("b"))
     with pytest.raises(PrivacyError, match="no epsilon covers"):

@@ -187,7 +187,9 @@ def test_a_rescaled_file_has_the_book_of_its_rows(
         other = times(factor, features_file, tmp_path / f"{factor}.h5")
         assert spent(cli, other)["runs"] == 1
         refused(
-            cli("train", other, *FEW, "--cap", "3.5", "--out", "b"), 4, ["what these rows have spent is 3 in 1 run"]
+            cli("train", other, *FEW, "--cap", "3.5", "--out", "b"),
+            4,
+            ["what these rows have spent counts as 3 in 1 run"],
         )
     assert spent(cli, times(3, features_file, tmp_path / "3.h5"))["runs"] == 0
     assert len(books(own_books)) == 1
@@ -238,7 +240,11 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
     assert entry["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
     assert after["epsilon"] > before["epsilon"]
     spent(cli, features_file, "--set-cap", after["epsilon"])
-    above = ["cap is epsilon", f"have spent is {after['epsilon']:.6g}"[:-2], "--publish-epsilon, or raise the cap"]
+    above = [
+        "cap is epsilon",
+        f"have spent counts as {after['epsilon']:.6g}"[:-2],
+        "--publish-epsilon, or raise the cap",
+    ]
     for words in ((), ("--dry-run",)):
         refused(cli("pdp-report", published, "--publish-epsilon", "0.5", *words), 4, above)
     second = run_copy.with_name(f"{run_copy.name}.published-2")

@@ -17,7 +17,7 @@ import pytest
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import epsilon_of, rounded_up
-from linprobe.data.dataset import Dataset
+from linprobe.data.dataset import Dataset, Split, dataset_of, open_features
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import PrivacyError
@@ -209,6 +209,28 @@ def test_a_cap_bounds_the_rows_of_a_person(trained, cli, owned, monkeypatch) -> 
     assert seen[1].private.n_rows == two.sum()
     assert cli("verify", "two", "--features", owned).status == 0
     assert cli("attack", "two", "--resamples", 0).status == 0
+
+
+def test_rows_that_a_cap_leaves_out_are_never_public(cli, refused, owned: Path) -> None:
+    with open_features(owned) as features:
+        used = dataset_of(features, None, Split(0, unit="owner", per_owner_rows=1)).keep
+        assert used is not None
+        x, y = features.rows("train", slice(None))[~used], features.labels("train")[~used]
+        test = features.rows("test", slice(None)), features.labels("test")
+    names = np.array(CLASS_NAMES)
+    np.savez("left.npz", X_train=x, y_train=names[y], class_names=names)
+    np.savez("other.npz", X_train=test[0], y_train=names[test[1]], class_names=names)
+    np.savez("alone.npz", X=x)
+    for name in ("left", "other", "alone"):
+        assert cli("import", f"{name}.npz", "--out", f"{name}.h5").status == 0
+    words = ("train", owned, "--eps", 3, "--steps", 2, "--unit", "owner", "--per-owner-rows", 1)
+    refused(cli(*words, "--public", "left.h5", "--out", "a"), 4, ["left.h5 holds training rows of"])
+    refused(
+        cli(*words, "--method", "noisy-gd", "--unlabelled", "alone.h5", "--out", "b"), 4, ["alone.h5 holds training"]
+    )
+    assert cli(*words, "--method", "noisy-gd", "--public-shots", 0, "--out", "c").status == 0
+    later = ("train", "other.h5", "--method", "adamix", "--eps", 1, "--steps", 2, "--public", "left.h5", "--out", "d")
+    refused(cli(*later), 4, ["left.h5", "private"])
 
 
 def test_public_shots_leave_no_row_of_a_public_person_private(trained, cli, owned) -> None:

@@ -40,8 +40,8 @@ def test_plan_says_what_to_expect_of_a_number_of_classes(cli: Cli) -> None:
     words = ["--q", "1", "--classes"]
     few, many = (result_of(cli(*PLAN, *words, classes, "--json")) for classes in ("10", "100000"))
     assert few["signal_to_noise"] == pytest.approx(4315, rel=0.01)
-    assert few["expect"].startswith("near no privacy")
-    assert many["expect"].startswith("near the public rows alone")
+    assert few["expect"].startswith("expect accuracy near non-private")
+    assert many["expect"].startswith("expect accuracy near only-public")
     assert many["percent_with_public"][1] < 20
     assert many["expect"] in cli(*PLAN, *words, "100000").stderr
 

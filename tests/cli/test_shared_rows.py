@@ -67,7 +67,7 @@ def test_a_file_with_common_rows_counts_together(
 ) -> None:
     first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", SHARING[case])
     trained(first, "a")
-    above = ["cap is epsilon 4.4 at delta", "have spent is 3 in 1 run", "it would be 4.46"]
+    above = ["cap is epsilon 4.4 at delta", "have spent counts as 3 in 1 run", "it would be 4.46"]
     for words in ((), ("--dry-run",)):
         refused(cli("train", second, *FEW, "--cap", "4.4", "--out", "b", *words), 4, above)
     assert not (tmp_path / "b").exists()
@@ -114,7 +114,7 @@ def test_a_cap_of_one_file_holds_for_runs_on_another(cli: Cli, refused: Cli, tra
     trained(second, "b")  # shares a row with each; the first has no runs yet
     book = Path(spent(cli, first)["book"]).name
     refused(cli("train", second, *FEW, "--out", "d"), 4, ["cap is epsilon 3.5", "the rows of", book, "4.46"])
-    refused(cli("train", first, *FEW, "--out", "d"), 4, ["cap is epsilon 3.5", "these rows have spent is 3 in 1 run"])
+    refused(cli("train", first, *FEW, "--out", "d"), 4, ["cap is epsilon 3.5", "have spent counts as 3 in 1 run"])
     trained(third, "d")  # shares no row with the file under the cap
     assert spent(cli, first)["runs"] == 1
     assert spent(cli, third)["runs"] == spent(cli, second)["runs"] == 3
@@ -230,7 +230,7 @@ def test_the_same_images_through_two_backbones_count_together(cli: Cli, refused:
         assert cli(*words).status == 0
     few = [*FEW[: FEW.index("--delta")], "--delta", "0.004"]
     assert cli("train", "a.h5", *few, "--out", "a").status == 0
-    refused(cli("train", "b.h5", *few, "--cap", "3.5", "--out", "b"), 4, ["have spent is 3 in 1 run"])
+    refused(cli("train", "b.h5", *few, "--cap", "3.5", "--out", "b"), 4, ["have spent counts as 3 in 1 run"])
     found = spent(cli, Path("b.h5"))
     (other,) = found["shared"]
     assert (found["runs"], other["rows"], other["owners"]) == (1, 0, 0)

@@ -194,7 +194,7 @@ def test_import_writes_equal_rows_with_a_note_and_train_names_wrong_settings_fir
     np.savez(tmp_path / "a.npz", X_train=x, y_train=y, X_test=x, y_test=y)
     outcome = cli("import", tmp_path / "a.npz", "--out", "a.h5")
     assert outcome.status == 0
-    assert "no command scores it" in outcome.stderr
+    assert "commands that score test rows refuse this file" in outcome.stderr
     assert cli("info", "a.h5").status == 0
     refused(cli("train", "a.h5", *NOISY, "--delta", "0.5"), 4, ["delta is 0.5"])
     refused(cli("train", "a.h5", "--method", "zero-shot"), 2, ["needs text weights"])

@@ -370,9 +370,25 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
         one.fit(x, y, groups=people[:3])
     named = np.array([f"p{person}" for person in people], dtype=object)
     refusals = {"p0 ": "in another spelling", "p0;p1": "list several people", " ": "owner is empty"}
-    for wrong, said in {**refusals, None: "1 of 240 rows without a name"}.items():
+    for wrong, said in {**refusals, None: "1 of 240 rows without a name", True: "1 of 240 rows without a"}.items():
         with pytest.raises(DataError, match=said):
             one.fit(x, y, groups=np.where(np.arange(len(named)) == 0, wrong, named))
+    as_bytes = named.astype("S")
+    assert list(one.fit(x, y, groups=as_bytes).owners_) == sorted(set(named))
+    as_bytes[0] = b"\xff"
+    with pytest.raises(DataError, match="groups holds bytes that are no UTF-8 text"):
+        one.fit(x, y, groups=as_bytes)
+
+
+@pytest.mark.parametrize("name", ["X", "y", "owners", "X_public"])
+def test_values_under_a_mask_are_refused(name, rows) -> None:
+    x, y, x_public, y_public = rows
+    given = {"X": x, "y": y, "owners": np.arange(len(y)), "X_public": x_public, "y_public": y_public}
+    masked = np.ma.array(given[name], mask=np.zeros(np.shape(given[name])))
+    make("noisy-gd").fit(**given | {name: masked})
+    masked[1] = np.ma.masked
+    with pytest.raises(DataError, match=f"^{name} has masked entries"):
+        make("noisy-gd").fit(**given | {name: masked})
 
 
 def test_complex_numbers_are_refused_without_showing_them(rows) -> None:

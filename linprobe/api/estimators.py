@@ -188,7 +188,7 @@ class LinearProbe(LinearClassifier):
             ParameterError, UsageError: a parameter or combination that is not allowed.
             DataError: labels outside the declared classes, NaN, wrong shapes, weights below 0.
             PrivacyError: delta of at least 1/n_private, noise too small for one step, or rows of X, or multiples of
-                them, in X_public or X_unlabelled.
+                them, in X_public or X_unlabelled. FullyPrivate protects X_public and does not compare it with X.
 
         Warns:
             PrivacyWarning: delta above a tenth of 1/n_private; rows that were in an earlier fit of this process, with
@@ -197,6 +197,8 @@ class LinearProbe(LinearClassifier):
         if groups is not None and owners is not None:
             raise UsageError("owners and groups are both given, and mean the same; give one of them")
         called, owners = ("owners", owners) if groups is None else ("groups", groups)
+        labelled = {"X": X, "y": y, called: owners, "sample_weight": sample_weight}
+        arrays.refuse_masked(labelled | {"X_public": X_public, "y_public": y_public, "X_unlabelled": X_unlabelled})
         X, y = self._checked(X, y)
         public_labels = None if y_public is None else np.asarray(y_public)
         self.classes_ = self._declared_classes(y, public_labels)

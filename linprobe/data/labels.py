@@ -47,7 +47,7 @@ def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | 
 
     Raises DataError: a label that is neither a whole number nor text, with its row.
     """
-    labels = {key: _plain(key, np.asarray(array)) for key, array in arrays.items() if key.startswith("y_")}
+    labels = {key: plain_labels(key, np.asarray(array)) for key, array in arrays.items() if key.startswith("y_")}
     texts = [array for array in labels.values() if array.dtype.kind == "U"]
     named = declared is not None and all(set(declared) >= set(array.tolist()) for array in texts)
     if texts and not named:
@@ -66,7 +66,7 @@ def _whole(texts: NDArray[np.str_]) -> Indices:
     return np.array([int(WHOLE_FLOAT.sub("", text)) for text in found.tolist()], dtype=np.int64)[places]
 
 
-def _plain(key: str, labels: NDArray[Any]) -> NDArray[Any]:
+def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
     """Labels of dtype int64, or as text."""
     if labels.dtype.kind == "U":
         return labels
@@ -74,7 +74,7 @@ def _plain(key: str, labels: NDArray[Any]) -> NDArray[Any]:
         try:
             return np.char.decode(labels, "utf-8")
         except UnicodeDecodeError:
-            raise DataError(f"{key} holds bytes that are no UTF-8 text; write class names as text") from None
+            raise DataError(f"{key} holds bytes that are no UTF-8 text; write names as text") from None
     if labels.dtype.kind in "iub":
         return labels.astype(np.int64)
     if labels.dtype.kind != "f":

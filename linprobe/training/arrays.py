@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from linprobe.data.array_files import LARGEST
-from linprobe.data.labels import Bounds, by_owner, owner_bounds
+from linprobe.data.labels import Bounds, by_owner, owner_bounds, plain_labels
 from linprobe.errors import DataError, ParameterError
 
 SHOWN = 5  # classes in a message
@@ -57,6 +57,13 @@ def learnt_scaling(X: NDArray[np.floating]) -> str | None:
         "gives; no epsilon covers what such a step learnt; fit it on public rows and freeze it: "
         "sklearn.frozen.FrozenEstimator(StandardScaler().fit(X_public))"
     )
+
+
+def refuse_masked(given: Mapping[str, ArrayLike | None]) -> None:
+    """DataError for an array with masked entries: NumPy reads the values under the mask."""
+    for name, values in given.items():
+        if np.ma.is_masked(values):
+            raise DataError(f"{name} has masked entries; allowed: arrays without a mask; fill them or leave rows out")
 
 
 COMPLEX = "Complex data not supported"  # as scikit-learn begins
@@ -215,9 +222,11 @@ def _names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
             f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
             "whole number for each row"
         )
+    if owners.dtype.kind == "S":
+        return plain_labels(name, owners)
     if owners.dtype.kind != "O":
         return owners
-    missing = sum(not isinstance(owner, str | int | np.integer) for owner in owners)
+    missing = sum(not isinstance(owner, str | int | np.integer) or isinstance(owner, bool) for owner in owners)
     if missing:
         raise DataError(
             f"{name} has {missing} of {n_rows} rows without a name or whole number; allowed: one for each row, and "

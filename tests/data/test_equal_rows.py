@@ -43,3 +43,11 @@ def test_equal_rows_of_zeros_are_found() -> None:
     zeros = np.zeros((1, 40), dtype=np.float32)
     assert share(np.concatenate([PRIVATE, zeros]), zeros)
     assert not share(PRIVATE, zeros)
+
+
+@pytest.mark.parametrize("factor", [3.0, 0.7, 1 / 7])
+def test_a_multiple_of_a_wide_row_is_found_though_its_last_digits_differ(factor: float) -> None:
+    """At one scale of unit rows a tenth of them would be missed, and one in a thousand is now."""
+    rows = RNG.standard_normal((200, 2048)).astype(np.float32)
+    copies = rows * np.float32(factor)
+    assert sum(share_a_row([row[None]], [copy[None]]) for row, copy in zip(rows, copies, strict=True)) >= 197

@@ -138,9 +138,9 @@ def main() -> None:
                 outcome = extract(request, Silent())
                 if outcome is None:
                     raise SystemExit("run this benchmark in one process")
-                rate = outcome.extracted / outcome.seconds
+                rate = outcome["extracted"] / outcome["seconds"]
                 if rate > best[name]:
-                    best[name], waiting[name] = rate, outcome.waiting_share
+                    best[name], waiting[name] = rate, outcome["waiting_share"]
                 shown.append(f"{name} {rate:.1f}")
             print(f"round {round_ + 1}: images/s {', '.join(shown)}", flush=True)
         decoded = decode_rate(jpegs, jpeg)

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from linprobe.errors import Silent
 from linprobe.extraction.extract import extract
-from linprobe.extraction.request import ExtractOutcome, ExtractRequest
+from linprobe.extraction.request import ExtractRequest
 from linprobe.extraction.run import Network
 from linprobe.options.requests import TrainRequest
 from linprobe.training.train import train_run
@@ -65,7 +65,7 @@ def accuracies(features: Path, request: dict[str, Any], epsilon: float | None, s
     return found
 
 
-def extracted(request: ExtractRequest) -> ExtractOutcome:
+def extracted(request: ExtractRequest) -> dict[str, Any]:
     """The outcome of an extraction in this process."""
     outcome = extract(request, Silent())
     if outcome is None:
@@ -88,17 +88,17 @@ def files_by_views(request: ExtractRequest, counts: list[int]) -> dict[int, Path
 
     with patch.object(Network, "_forward", recorded):
         outcome = extracted(request)
-    features = np.concatenate(parts).reshape(outcome.extracted, request.views, outcome.n_features)
+    features = np.concatenate(parts).reshape(outcome["extracted"], request.views, outcome["n_features"])
     found = {}
     for count in counts:
-        found[count] = outcome.file.with_name(f"{count}.h5")
-        shutil.copy(outcome.file, found[count])
+        found[count] = Path(outcome["file"]).with_name(f"{count}.h5")
+        shutil.copy(outcome["file"], found[count])
         start = 0
         with h5py.File(found[count], "a") as file:
-            for group, n_rows in outcome.rows.items():
+            for group, n_rows in outcome["rows"].items():
                 file[group]["x"][:] = features[start : start + n_rows, :count].mean(axis=1)
                 start += n_rows
-    with h5py.File(outcome.file) as whole, h5py.File(found[max(counts)]) as made:
+    with h5py.File(outcome["file"]) as whole, h5py.File(found[max(counts)]) as made:
         if max(counts) == request.views and np.abs(whole["test/x"][:] - made["test/x"][:]).max() > 0.01:
             raise SystemExit("the features are not in the order of the rows")
     return found
@@ -109,7 +109,7 @@ def seconds(request: ExtractRequest, count: int, jpegs: Path) -> float:
     asked = replace(request, source=str(jpegs), views=count, out=jpegs.with_suffix(".h5"), overwrite=True)
     started = time.process_time()
     outcome = extracted(asked)
-    return (time.process_time() - started) / outcome.extracted
+    return (time.process_time() - started) / outcome["extracted"]
 
 
 def main() -> None:

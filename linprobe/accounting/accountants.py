@@ -309,25 +309,7 @@ def _light_imports() -> Iterator[None]:
                 del sys.modules[module.__name__]
 
 
-class _DPAccounting(Accountant):
-    """An accountant of dp-accounting."""
-
-    def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
-        return _cached_epsilon(self, _kinds(releases), delta)
-
-    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
-        with _quiet():
-            composed = self.compose(_kinds(releases), delta)
-            if composed is None:
-                return np.ones(len(epsilons))
-            return np.array([composed.get_delta(epsilon) for epsilon in epsilons])
-
-    @abstractmethod
-    def compose(self, kinds: Kinds, delta: float) -> Any:
-        """dp-accounting's accountant after all releases; None if a privacy loss overflows."""
-
-
-class _GooglePLD(_DPAccounting):
+class _GooglePLD:
     """dp-accounting's distribution of the privacy loss. Its rounding is not bounded, so it is an opinion, no bound."""
 
     name, words = "dp-accounting", "privacy-loss distribution (dp-accounting)"
@@ -336,10 +318,10 @@ class _GooglePLD(_DPAccounting):
         """Sums over samples; others have Gaussian DP."""
         return not _all_full(releases)
 
-    def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
+    def epsilon(self, releases: Sequence[Releases], delta: float) -> float:
         """Epsilon; NaN if delta is so small that the rounding of the composition may hide it."""
         resolved = delta >= LEAST_SHARE_OF_DELTA * sum(release.count for release in releases)
-        return super().epsilon(releases, delta) if resolved else math.nan
+        return _google_epsilon(_kinds(releases), delta) if resolved else math.nan
 
     def agrees(self, record: float, cross_check: float) -> bool:
         """Whether `cross_check`, dp-accounting's epsilon, confirms the epsilon of record, or is NaN: no opinion.
@@ -348,24 +330,19 @@ class _GooglePLD(_DPAccounting):
         """
         return math.isnan(cross_check) or abs(record - cross_check) <= GOOGLE_AGREEMENT * record + AGREEMENT_ABSOLUTE
 
-    def compose(self, kinds: Kinds, delta: float) -> Any:
-        from dp_accounting.pld import PLDAccountant
 
-        epsilon = _renyi_epsilon(kinds, delta)
-        if not 0 < epsilon < math.inf:
-            return RENYI.compose(kinds, delta)
-        # a coarser grid overstates a small epsilon, a finer grid is slow for a large one
-        return _composed_by(PLDAccountant(value_discretization_interval=GOOGLE_GRID * epsilon), kinds)
-
-
-class _RenyiDP(_DPAccounting):
+class _RenyiDP(Accountant):
     name, words, tolerance = "rdp", "Renyi DP (dp-accounting)", 1e-9
 
     def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
         return _renyi_epsilon(_kinds(releases), delta)
 
-    def compose(self, kinds: Kinds, delta: float) -> Any:
-        return _composed_by(_renyi_accountant(), kinds)
+    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
+        with _quiet():
+            composed = _composed_by(_renyi_accountant(), _kinds(releases))
+            if composed is None:
+                return np.ones(len(epsilons))
+            return np.array([composed.get_delta(epsilon) for epsilon in epsilons])
 
 
 class _AnalyticGaussian(_GaussianDP):
@@ -402,6 +379,7 @@ class _AnalyticGaussian(_GaussianDP):
 
 GAUSSIAN, PLD, RENYI, AUTODP = _GaussianDP(), _PrivacyLossDistribution(), _RenyiDP(), _AnalyticGaussian()
 GOOGLE = _GooglePLD()
+Judge = Accountant | _GooglePLD
 ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in (GAUSSIAN, PLD, RENYI)}
 
 
@@ -430,14 +408,13 @@ def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
     return ACCOUNTANTS[name]
 
 
-def third_opinion(
-    accountant: Accountant, releases: Sequence[Releases], delta: float
-) -> tuple[Accountant, float] | None:
+def third_opinion(accountant: Accountant, releases: Sequence[Releases], delta: float) -> tuple[Judge, float] | None:
     """The epsilon that another library computes for the releases, and that library; None if no library covers them.
 
     autodp checks `GAUSSIAN`, and dp-accounting checks `PLD`.
     """
-    judge = {GAUSSIAN.name: AUTODP, PLD.name: GOOGLE}.get(accountant.name)
+    judges: dict[str, Judge] = {GAUSSIAN.name: AUTODP, PLD.name: GOOGLE}
+    judge = judges.get(accountant.name)
     if judge is None or not judge.covers(releases):
         return None
     epsilon = judge.epsilon(releases, delta)
@@ -499,13 +476,15 @@ def _distribution_epsilon(kinds: Kinds, delta: float, fineness: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _cached_epsilon(accountant: _DPAccounting, kinds: Kinds, delta: float) -> float:
-    if not kinds:
-        return 0.0
-    if _unresolved(kinds):
-        return math.inf
+def _google_epsilon(kinds: Kinds, delta: float) -> float:
+    epsilon = _renyi_epsilon(kinds, delta)
+    if not 0 < epsilon < math.inf:
+        return epsilon
+    from dp_accounting.pld import PLDAccountant
+
     with _quiet():
-        composed = accountant.compose(kinds, delta)
+        # a coarser grid overstates a small epsilon, a finer grid is slow for a large one
+        composed = _composed_by(PLDAccountant(value_discretization_interval=GOOGLE_GRID * epsilon), kinds)
         return math.inf if composed is None else float(composed.get_epsilon(delta))
 
 

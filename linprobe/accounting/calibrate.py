@@ -32,18 +32,17 @@ from linprobe.accounting.accountants import (
 )
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import largest_mu, rounded_up
-from linprobe.errors import ParameterError, PrivacyError, UsageError
+from linprobe.errors import ParameterError, PrivacyError, Progress, UsageError
 from linprobe.options import DEFAULT_STEPS
 from linprobe.options import MAX_EPSILON as MAX_EPSILON
 from linprobe.options import MAX_STEPS as MAX_STEPS
+from linprobe.options.requests import PlanRequest
 
 GRADIENT = "gradient"
 LARGEST_SPENT = 0.99
 LEAST_DELTA = 1e-13
 CUSTOMARY_SHARE = 0.1  # of 1/n_private; a larger delta is warned of
 SMALLEST_GUESS = 0.04  # below, exp(1 / sigma^2) overflows
-DEFAULT_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
-DEFAULT_EPOCHS = 60.0
 GOOD_ENOUGH = 1.05
 
 
@@ -325,39 +324,18 @@ def epsilons(sampling_rate: float, noise_multiplier: float, n_steps: int, delta:
     return {name: epsilon for name, epsilon in found.items() if not math.isnan(epsilon)}
 
 
-def plan_rates(
-    *,
-    epsilon: float,
-    delta: float,
-    n_rows: int,
-    epochs: float = DEFAULT_EPOCHS,
-    sampling_rates: Sequence[float] = DEFAULT_RATES,
-    accountant: str = "auto",
-    on_row: Callable[[], None] = lambda: None,
-) -> list[PlanRow]:
+def plan_rates(request: PlanRequest, progress: Progress) -> list[PlanRow]:
     """The noise each sampling rate needs to spend at most (`epsilon`, `delta`) in `epochs` epochs.
 
-    Args:
-        epsilon: target, in (0, 100].
-        delta: target, in (0, 1/n_rows).
-        n_rows: private records N, treated as public.
-        epochs: average number of times that a record is read, above 0.
-        sampling_rates: each in (0, 1]; duplicates count once.
-        accountant: `auto`, or one of `ACCOUNTANTS`; `gdp` for rate 1 only.
-        on_row: called after each row, for a progress bar.
-    Returns: one row per rate, by rising rate.
+    Returns: one row per rate, by rising rate; duplicates count once.
     Raises ParameterError: a value outside its range. PrivacyError: `delta >= 1/n_rows`, or a target out of reach.
     """
-    if n_rows < 1:
-        raise ParameterError(f"number of private rows is {n_rows}; allowed: a whole number of at least 1")
-    check_epsilon(epsilon)
-    check_delta(delta, n_rows)
-    if not 0 < epochs < math.inf:
-        raise ParameterError(f"epochs is {epochs}; allowed: a number above 0")
-    rates = sorted({check_sampling_rate(rate) for rate in sampling_rates})
+    delta, n_rows, epochs = check_delta(request.delta, request.n_rows), request.n_rows, request.epochs
+    rates = sorted(set(request.sampling_rates))
     if not rates:
         raise ParameterError("no sampling rate was given; allowed: one or more above 0 and at most 1")
-    choose_accountant(accountant, [Releases(GRADIENT, 1.0, rate, 1) for rate in rates])
+    progress.start(len(rates), "planning")
+    choose_accountant(request.accountant, [Releases(GRADIENT, 1.0, rate, 1) for rate in rates])
     if epochs / rates[0] > MAX_STEPS:
         raise ParameterError(
             f"sampling rate {rates[0]:g} makes {epochs / rates[0]:.0f} steps in {epochs:g} epochs; allowed: at most "
@@ -367,7 +345,12 @@ def plan_rates(
     for rate in rates:
         steps = max(1, round(epochs / rate))
         budget = calibrate(
-            epsilon=epsilon, delta=delta, n_private=n_rows, steps=steps, sampling_rate=rate, accountant=accountant
+            epsilon=request.epsilon,
+            delta=delta,
+            n_private=n_rows,
+            steps=steps,
+            sampling_rate=rate,
+            accountant=request.accountant,
         )
         row = PlanRow(
             sampling_rate=rate,
@@ -380,7 +363,7 @@ def plan_rates(
             accountant=budget.accountant.name,
         )
         rows.append(row)
-        on_row()
+        progress.step()
     return rows
 
 

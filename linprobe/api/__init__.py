@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from linprobe.errors import ArgumentError, Progress, Silent
 from linprobe.methods import METHODS
@@ -31,6 +31,7 @@ from linprobe.options.requests import (
 from linprobe.training.tune import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]
+Asked = TypeVar("Asked", bound=Request)
 _OF_COMMANDS = ("as_json", "dry_run")  # arguments that functions do not have
 
 
@@ -148,10 +149,10 @@ def compare(
     from linprobe.evaluation.compare import compare_methods as run
     from linprobe.evaluation.comparison_plan import MethodRow
 
-    known = _arguments(CompareRequest, options, "compare")
-    given = _values(known, {"features": features, "methods": methods, "epsilons": epsilons, "out": out, **options})
-    given["methods"] = [MethodRow.parse(method) for method in given["methods"]]
-    return run(CompareRequest(**given), progress or Silent())
+    # a single text is refused as no list
+    rows = methods if isinstance(methods, str) else [MethodRow.parse(method) for method in methods]
+    request = _asked(CompareRequest, methods=rows, epsilons=epsilons, out=out, features=features, **options)
+    return run(request, progress or Silent())
 
 
 def refine(
@@ -176,8 +177,8 @@ def refine(
     """
     from linprobe.evaluation.refine import refine_run as run_command
 
-    given = _values(declared(RefineRequest), {"run": run, "unlabelled": unlabelled, "out": out, "sign": sign})
-    return run_command(RefineRequest(**given), progress or Silent())
+    request = _asked(RefineRequest, run=run, unlabelled=unlabelled, out=out, sign=sign)
+    return run_command(request, progress or Silent())
 
 
 def predict(
@@ -203,9 +204,10 @@ def predict(
     """
     from linprobe.evaluation.predict import predict_rows as run_command
 
-    given = _values(declared(PredictRequest), {"run": run, "features": features, "group": group, **options})
-    rest = {name: given.pop(name) for name in options}
-    lines = run_command(given["run"], given["features"], given["group"], Silent(), all_classes=all_classes, **rest)
+    if "allow_other" in options:
+        options["allow_other_features"] = options.pop("allow_other")
+    request = _asked(PredictRequest, run=run, features=features, group=group, probabilities=all_classes, **options)
+    lines = run_command(request, Silent())
     names = [str(name) for name in next(lines)]
     columns = list(zip(*lines, strict=True))
     return {name: list(columns[index]) if columns else [] for index, name in enumerate(names)}
@@ -247,18 +249,18 @@ def evaluate(
     """
     from linprobe.evaluation.private_test import evaluate_test_rows as run_command
 
-    given = {
-        "run": run,
-        "features": features,
-        "epsilon": epsilon,
-        "delta": delta,
-        "unit": unit,
-        "book": book,
-        "allow_other_features": allow_other,
-        "calibrate": calibrate,
-        "prior": prior,
-    }
-    request = EvaluateRequest(**_values(declared(EvaluateRequest), given))
+    request = _asked(
+        EvaluateRequest,
+        run=run,
+        features=features,
+        epsilon=epsilon,
+        delta=delta,
+        unit=unit,
+        book=book,
+        allow_other_features=allow_other,
+        calibrate=calibrate,
+        prior=prior,
+    )
     return run_command(request, progress or Silent())
 
 
@@ -291,16 +293,17 @@ def verify(
     """
     from linprobe.runs.verify import verify_run as run_command
 
-    known = declared(VerifyRequest)
-    given = {
-        "features": features,
-        "public_key": public_key,
-        "max_epsilon": max_epsilon,
-        "max_delta": max_delta,
-        "unlabelled": unlabelled,
-        "before": before,
-    }
-    return run_command(Path(run), **_values({**known, "max_epsilon": known["max_eps"]}, given))
+    request = _asked(
+        VerifyRequest,
+        run=run,
+        features=features,
+        public_key=public_key,
+        max_epsilon=max_epsilon,
+        max_delta=max_delta,
+        unlabelled=unlabelled,
+        before=before,
+    )
+    return run_command(request)
 
 
 def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
@@ -321,8 +324,7 @@ def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
     """
     from linprobe.training.costs import book_cost as run_command
 
-    known = _arguments(BudgetRequest, options, "budget")
-    return run_command(BudgetRequest(**_values(known, {"source": source, **options})))
+    return run_command(_asked(BudgetRequest, source=source, **options))
 
 
 def account(
@@ -372,6 +374,18 @@ def _of_train() -> dict[str, Option]:
     return {one.parameter: one for one in (*declared(RunOptions).values(), *declared(Choice).values(), *of_methods)}
 
 
+def _asked(request: type[Asked], **given: Any) -> Asked:
+    """A request of named arguments: what its command declares, but for output and dry runs.
+
+    Raises ArgumentError: another argument. ParameterError: a value that is not allowed.
+    """
+    known = {name: option for name, option in declared(request).items() if name not in _OF_COMMANDS}
+    for name in given:
+        if name not in known:
+            raise ArgumentError(f"{request.command} has no argument {name}; its arguments are: {', '.join(known)}")
+    return request(**_values(known, given))
+
+
 def _values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
     """Named values as a request holds them: of Python's own types, and paths.
 
@@ -384,15 +398,3 @@ def _values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, 
             value = list(map(Path, value)) if option.several else Path(value)
         values[name] = value
     return values
-
-
-def _arguments(request: type[Request], options: Mapping[str, Any], name: str) -> dict[str, Option]:
-    """The arguments of the function `name`: what its command declares, but for output and dry runs.
-
-    Raises ArgumentError: another among `options`.
-    """
-    known = {one: option for one, option in declared(request).items() if one not in _OF_COMMANDS}
-    for one in options:
-        if one not in known:
-            raise ArgumentError(f"{name} has no argument {one}; its arguments are: {', '.join(known)}")
-    return known

@@ -27,6 +27,7 @@ from linprobe.accounting.book import refit_warning
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import RECORD
 from linprobe.accounting.ledger import Ledger
+from linprobe.data.array_files import check_float32
 from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
 from linprobe.data.feature_file import NO_LABEL
@@ -98,7 +99,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _rows(self, X: ArrayLike, name: str = "X") -> NDArray[np.floating]:
         with arrays.naming_cell(X, name):
             rows = np.asarray(validate_data(self, X, dtype=[np.float32, np.float64], reset=False))
-        arrays.check_range(rows, name)
+        check_float32(rows, name)
         return rows
 
 
@@ -229,7 +230,7 @@ class LinearProbe(LinearClassifier):
                 warnings.simplefilter("ignore")
                 check_classification_targets(y)
         rows = np.asarray(X)
-        arrays.check_range(rows, "X")
+        check_float32(rows, "X")
         secret = self.method.private and vars(self).get("insecure_seed") is None
         learnt = arrays.learnt_scaling(rows) if secret else None
         if learnt is not None:
@@ -419,7 +420,7 @@ class TrainedProbe(LinearClassifier):
     def _rows(self, X: ArrayLike, name: str = "X") -> NDArray[np.floating]:
         with arrays.naming_cell(X, name):
             rows = np.asarray(check_array(X, dtype=[np.float32, np.float64]))  # a run knows no names of features
-        arrays.check_range(rows, name)
+        check_float32(rows, name)
         if rows.shape[1] != self.n_features_in_:
             raise DataError(f"X has {rows.shape[1]} features; allowed for run {self.folder}: {self.n_features_in_}")
         return rows

@@ -20,20 +20,19 @@ def _extract(request: ExtractRequest) -> None:
     with _terminal.TerminalProgress() as progress:
         outcome = made_by.extract(request, progress)
     if outcome is not None:
-        rows = _row_counts(outcome.rows)
-        _terminal.note(f"{rows} rows, {outcome.n_features} features, {outcome.n_classes} classes")
-        if outcome.extracted:
-            share = outcome.waiting_share
+        rows = _row_counts(outcome["rows"])
+        _terminal.note(f"{rows} rows, {outcome['n_features']} features, {outcome['n_classes']} classes")
+        if outcome["extracted"]:
+            share = outcome["waiting_share"]
             waited = f"; {share:.0%} of the time spent waiting for images" if share > 0.1 else ""
-            rate = outcome.extracted / outcome.seconds
-            _terminal.note(f"{rate:.1f} images/s on {outcome.device} in {outcome.precision}{waited}")
-        for name, reason in outcome.skipped[:NAMED]:
+            rate = outcome["extracted"] / outcome["seconds"]
+            _terminal.note(f"{rate:.1f} images/s on {outcome['device']} in {outcome['precision']}{waited}")
+        for name, reason in outcome["skipped"][:NAMED]:
             _terminal.note(f"skipped {name}: {reason}")
-        if len(outcome.skipped) > NAMED:
-            more = len(outcome.skipped) - NAMED
+        if len(outcome["skipped"]) > NAMED:
+            more = len(outcome["skipped"]) - NAMED
             _terminal.note(f"and {more} more; private_log/skipped_id in the file lists them all")
-        facts = {**vars(outcome), "file": str(outcome.file)} if request.as_json else None
-        print_made("feature file", outcome.file, facts)
+        print_made("feature file", outcome["file"], outcome if request.as_json else None)
 
 
 def _row_counts(rows: Mapping[str, int]) -> str:

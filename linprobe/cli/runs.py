@@ -41,15 +41,7 @@ def _verify(request: VerifyRequest) -> None:
     """Print `verified`; PrivacyError with the reason otherwise."""
     from linprobe.runs.verify import verify_run
 
-    result = verify_run(
-        request.run,
-        request.features,
-        public_key=request.public_key,
-        max_epsilon=request.max_eps,
-        max_delta=request.max_delta,
-        unlabelled=request.unlabelled,
-        before=request.before,
-    )
+    result = verify_run(request)
     if request.as_json:
         print_json(result)
     if result["refused"] is not None:
@@ -211,17 +203,7 @@ def _predict(request: PredictRequest) -> None:
     from linprobe.evaluation.predict import predict_rows, write_predictions
     from linprobe.runs.run_folder import inputs_of, new_files
 
-    rows = predict_rows(
-        request.run,
-        request.features,
-        request.group,
-        _terminal.TerminalProgress(),
-        allow_other=request.allow_other_features,
-        all_classes=request.probabilities,
-        calibrate=request.calibrate,
-        prior=request.prior,
-        together=request.together,
-    )
+    rows = predict_rows(request, _terminal.TerminalProgress())
     if request.out is None:
         if request.as_json:
             print_json({"columns": next(rows), "rows": list(rows)})

@@ -41,8 +41,9 @@ def too_large(declared: int, stored: int) -> bool:
     return declared > max(SMALL, MOST_COMPRESSED * stored)
 
 
-def check_float32(x: NDArray[Any], where: str, rows: Sequence[int] | NDArray[np.integer]) -> None:
+def check_float32(x: NDArray[Any], where: str, rows: Sequence[int] | NDArray[np.integer] | None = None) -> None:
     """DataError for NaN, infinity, or a number beyond float32 in `x` (b, n_features); `rows` are their numbers (b,)."""
+    rows = range(len(x)) if rows is None else rows
     bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if bad.size:
         raise DataError(
@@ -52,14 +53,14 @@ def check_float32(x: NDArray[Any], where: str, rows: Sequence[int] | NDArray[np.
     wide = x.dtype.kind == "f" and x.dtype.itemsize > np.dtype(np.float32).itemsize
     for row, column in np.argwhere(np.abs(x) > LARGEST)[:1].tolist() if wide else ():
         raise DataError(
-            f"{where} row {rows[row]} holds {x[row, column]:.3g}, beyond {LARGEST:.3g}, the largest float32; scale the "
-            "features"
+            f"{where} holds {x[row, column]:.3g} at row {rows[row]}, column {column}, beyond {LARGEST:.3g}, "
+            "the largest float32; scale the features"
         )
 
 
-def array_names(path: Path, opened: IO[bytes] | None = None) -> list[str]:
-    """The names of the arrays in an .npz file. Raises DataError for a damaged file. `opened` as in `read_archive`."""
-    with reading(f"array file {path}", "write it again"), zipfile.ZipFile(opened or path) as archive:
+def array_names(path: Path) -> list[str]:
+    """The names of the arrays in an .npz file. Raises DataError for a damaged file."""
+    with reading(f"array file {path}", "write it again"), zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 

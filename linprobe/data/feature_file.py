@@ -35,6 +35,7 @@ from linprobe.data.array_files import MOST_COMPRESSED, too_large
 from linprobe.data.feature_reader import (
     ALL,
     IMAGE_KEY_BYTES,
+    PIXELS,
     PRIVATE,
     RECORDS_AT_ONCE,
     Description,
@@ -446,13 +447,8 @@ class FeatureFile(FeatureReader):
             log = find(self._file, self.path, PRIVATE_LOG)
             return "" if log is None else text_attribute(h5py.Group(log).attrs, self.path, "fingerprint")
 
-    def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        return self._keys(f"{group}_key", self.sizes[group])
-
-    def source_keys(self, group: str) -> NDArray[np.uint8] | None:
-        return self._keys(f"{group}_source_key", self.sizes[group])
-
-    def _keys(self, name: str, n_rows: int) -> NDArray[np.uint8] | None:
+    def image_keys(self, group: str, kind: str = PIXELS) -> NDArray[np.uint8] | None:
+        name, n_rows = f"{group}_key" if kind == PIXELS else f"{group}_source_key", self.sizes[group]
         with self._reading(PRIVATE_LOG):
             keys = data_set(self._file, self.path, f"{PRIVATE_LOG}/{name}")
             if keys is None:
@@ -661,17 +657,9 @@ class ShardedFeatures(FeatureReader):
     def text_weights(self) -> Singles | None:
         return self._text
 
-    def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        return self._keys(group, FeatureFile.image_keys)
-
-    def source_keys(self, group: str) -> NDArray[np.uint8] | None:
-        return self._keys(group, FeatureFile.source_keys)
-
-    def _keys(
-        self, group: str, keys: Callable[[FeatureFile, str], NDArray[np.uint8] | None]
-    ) -> NDArray[np.uint8] | None:
+    def image_keys(self, group: str, kind: str = PIXELS) -> NDArray[np.uint8] | None:
         """Digests of all shards; zeros, which equal no image, for rows of a shard that has none."""
-        having = [(shard, keys(shard, group)) for shard in self._having(group)]
+        having = [(shard, shard.image_keys(group, kind)) for shard in self._having(group)]
         width = next((found.shape[1] for _, found in having if found is not None), None)
         if width is None:
             return None

@@ -27,6 +27,7 @@ COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "preprocessing"
 UNSTATED = {"views": 1}  # what an entry of the preprocessing is where it is not stated
 ALWAYS_COMPARED = ("backbone", "weights_digest")
 SHOWN = 80  # characters of a value in a message
+PIXELS, SOURCE = "pixels", "source"  # kinds of digests of an image
 IMAGE_KEY_BYTES = 16  # of the digest of an image
 BY_CHANCE = 1000  # one row in BY_CHANCE may be in both groups: a photograph that a collection holds twice
 
@@ -161,12 +162,11 @@ class FeatureReader(ABC):
         """Text weights of the classes, shape (n_features, n_classes), or None."""
 
     @abstractmethod
-    def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
+    def image_keys(self, group: str, kind: str = PIXELS) -> NDArray[np.uint8] | None:
+        """Digest of every image's pixels, or of `SOURCE`, the image before the transform, shape (n_rows, bytes).
 
-    @abstractmethod
-    def source_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image before the transform, shape (n_rows, bytes); None if the file has none. Private."""
+        None if `extract` did not make the file. Private.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Close the file, where there is one."""
@@ -305,21 +305,18 @@ class GroupRows:
         chosen[slice(start, stop) if self.keep is None else np.flatnonzero(self.keep)[start:stop]] = True
         return GroupRows(self.features, self.group, chosen, self.relabel)
 
-    def image_keys(self) -> NDArray[np.uint8] | None:
-        """Digests of the images' pixels, shape (n_rows, bytes); None if the file has none. Private."""
-        keys = self.features.image_keys(self.group)
+    def image_keys(self, kind: str = PIXELS) -> NDArray[np.uint8] | None:
+        """Digests of the images, shape (n_rows, bytes); None if the file has none. Private."""
+        keys = self.features.image_keys(self.group, kind)
         return keys if keys is None or self.keep is None else keys[self.keep]
 
     def name_keys(self, key: bytes) -> dict[str, NDArray[np.uint64]]:
         """Keyed digests of the `images` and the `owners` of these rows, without those that the file does not have."""
         found: dict[str, NDArray[np.uint64]] = {}
-        pixels, sources = self.image_keys(), self.features.source_keys(self.group)
-        if sources is not None and self.keep is not None:
-            sources = sources[self.keep]
         images = [
             name_keys((row.tobytes() for row in digests if row.any()), key, kind)
-            for kind, digests in (("pixels", pixels), ("source", sources))
-            if digests is not None
+            for kind in (PIXELS, SOURCE)
+            if (digests := self.image_keys(kind)) is not None
         ]
         if images:
             found["images"] = np.concatenate(images)
@@ -346,8 +343,7 @@ class LoadedFeatures(FeatureReader):
         self._labels = {group: features.labels(group) for group in self.sizes}
         self._ids = {group: features.ids(group) for group in self.sizes}
         self._owners = {group: features.owners(group) for group in self.sizes if features.has_owners(group)}
-        self._keys = {group: features.image_keys(group) for group in self.sizes}
-        self._source_keys = {group: features.source_keys(group) for group in self.sizes}
+        self._keys = {(group, k): features.image_keys(group, k) for group in self.sizes for k in (PIXELS, SOURCE)}
         self._text = features.text_weights()
 
     def rows(self, group: str, part: slice) -> Floats:
@@ -368,11 +364,8 @@ class LoadedFeatures(FeatureReader):
     def text_weights(self) -> Singles | None:
         return self._text
 
-    def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        return self._keys[group]
-
-    def source_keys(self, group: str) -> NDArray[np.uint8] | None:
-        return self._source_keys[group]
+    def image_keys(self, group: str, kind: str = PIXELS) -> NDArray[np.uint8] | None:
+        return self._keys[group, kind]
 
 
 def extraction_of(description: Description) -> dict[str, Any]:

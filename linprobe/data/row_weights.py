@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.atomic_files import given_text
-from linprobe.errors import DataError, ParameterError
+from linprobe.errors import DataError, ParameterError, reading
 from linprobe.parallel.array_api import Indices, Reals
 
 OF_PUBLIC = "public"  # in place of weights: one over the number of public rows of a class
@@ -139,10 +139,8 @@ def shares_given(given: str, names: Sequence[str]) -> Weighting:
 
 def _parsed(text: str, what: str) -> dict[str, Any]:
     if text.endswith(".json"):
-        try:
+        with reading(f"{what} {text}", "give a JSON object of numbers"):
             found = json.loads(given_text(Path(text)))
-        except (OSError, ValueError, RecursionError) as error:
-            raise DataError(f"{what} {text} cannot be read ({error}); give a JSON object of numbers") from None
         if not isinstance(found, dict):
             raise DataError(f"{what} {text} holds no JSON object; give one of class names and numbers")
         return found

@@ -249,14 +249,7 @@ def _written(
         {
             "method": one.row,
             **asdict(one.setting),
-            "epsilon": one.epsilon,
-            "mean": one.mean,
-            "std": one.std,
-            "runs": one.runs,
-            "best": one.best,
-            "balanced_mean": one.balanced_mean,
-            "balanced_std": one.balanced_std,
-            "balanced_best": one.balanced_best,
+            **{name: value for name, value in asdict(one).items() if name not in ("row", "setting")},
             "boost": None if one.epsilon is None else boost.get((one.row, one.setting, one.epsilon)),
         }
         for one in summaries

@@ -18,7 +18,7 @@ from linprobe.accounting.ledger import AppendOnlyFile, read_ledger, read_selecti
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
+from linprobe.errors import LinprobeError, PrivacyError, UsageError, reading
 from linprobe.options import RECORD
 from linprobe.runs import run_folder
 from linprobe.runs.check import check_run
@@ -161,10 +161,8 @@ def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
     if is_new and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and holds no comparison; give --out a new folder, or an earlier comparison")
     if not is_new:
-        try:
+        with reading(str(stated), "give --out a new folder"):
             theirs = dict(json.loads(read_text(stated))["of"])
-        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
-            raise DataError(f"{stated} cannot be read ({error}); give --out a new folder") from None
         if theirs != of:
             shown = [
                 f"{one.get('features')} at delta {one.get('delta')} for unit {one.get('unit', RECORD)}"
@@ -227,11 +225,9 @@ def _commit(path: Path, features: FeatureReader) -> None:
         value = {"private": True, "key": key.hex(), "commitment": run_folder.commitment(key, content)}
         write_json(path, value, private=True)
         return
-    try:
+    with reading(str(path), "give --out a new folder"):
         held = json.loads(read_text(path))
         key, commitment = bytes.fromhex(held["key"]), held["commitment"]
-    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read ({error}); give --out a new folder") from None
     if run_folder.commitment(key, content) != commitment:
         raise PrivacyError(
             f"{features.path} does not hold the rows that {path.parent} compares; find the right file, or give --out a "

@@ -21,7 +21,7 @@ from linprobe.data.row_weights import shares_given
 from linprobe.errors import DataError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
-from linprobe.options.requests import EvaluateRequest
+from linprobe.options.requests import EvaluateRequest, PredictRequest
 from linprobe.runs import matching, run_folder
 from linprobe.runs.figures import (
     class_figures,
@@ -38,39 +38,26 @@ from linprobe.runs.refinement import kept_shares, known_of, refuse_unrefinable
 from linprobe.training.charge import refuse_private_in_books, refuse_protected_test_rows
 
 
-def predict_rows(
-    folder: Path,
-    features: Path,
-    group: str | None,
-    progress: Progress,
-    *,
-    allow_other: bool = False,
-    all_classes: bool = False,
-    calibrate: Path | None = None,
-    prior: str | None = None,
-    together: bool = False,
-) -> Iterator[tuple[str | float, ...]]:
+def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[str | float, ...]]:
     """The names of the columns, then (id, class name, its probability) of every row of a group of a feature file, or of
     a `.npy` array. A run with several labels a row gives 0 or 1 for each label in place of name and probability.
 
-    Args:
-        group: None for `rows` if the file has unlabelled rows, else `test`.
-        allow_other: score rows that were extracted with other settings than the run's rows; a note says so.
-        all_classes: add a column for the probability of each class, in label order.
-        calibrate: feature file whose public rows give the temperature. prior: as in `bias_for`.
-        together: refine the weights on these rows first, and give the rows the classes that they have together. The
-            rows are then needed in memory, up to a number at which a fixed part of them refines.
+    With `together`, the weights are refined on these rows first, and the rows get the classes that they have together.
+    They are then needed in memory, up to a number at which a fixed part of them refines.
+
     Raises DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
     `temperature_of`. UsageError: an unknown group, a group of an array, a temperature for a run that votes, or a prior
     for a run without class counts.
     """
+    features, group, prior, together = request.features, request.group, request.prior, request.together
+    allow_other, all_classes = request.allow_other_features, request.probabilities
     if group is not None and features.suffix == ".npy":
         raise UsageError(f"option --group {group} does nothing for {features}, whose rows have no groups; leave it out")
-    run = run_folder.read_run(folder)
-    if together:
+    run = run_folder.read_run(request.run)
+    if request.together:
         refuse_unrefinable(run, "leave out --together")
     moved = _moved(run, prior)
-    temperature = temperature_of(run, calibrate, progress, moved[0], allow_other=allow_other)
+    temperature = temperature_of(run, request.calibrate, progress, moved[0], allow_other=allow_other)
     answers = run.class_names if run.manifest.several_labels else ["label", "score"]
     yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
     if features.is_dir():

@@ -109,7 +109,7 @@ def _measured(run: RunFolder, refined: Refined, progress: Progress) -> tuple[Acc
             if not _same_test_rows(run, features):
                 raise DataError(f"{features.path} has other test rows than the run")
             refuse_protected_test_rows(features)
-            figures = figures_of(features, refined)
+            figures = figures_of(features, refined.weights, refined.bias)
     except LinprobeError as error:
         progress.note(f"the accuracy of the refined weights was not measured: {error}")
         return nothing, None
@@ -120,5 +120,5 @@ def _same_test_rows(run: RunFolder, features: FeatureReader) -> bool:
     """Whether the weights before refinement have the stated accuracy on the test rows of a file."""
     if features.sizes["test"] != run.manifest.n_test:
         return False
-    before = measured_accuracy(figures_of(features, run), "public", run.manifest.n_test).test_accuracy
+    before = measured_accuracy(figures_of(features, run.weights, run.bias), "public", run.manifest.n_test).test_accuracy
     return before is not None and math.isclose(before, run.manifest.test_accuracy or 0.0, abs_tol=ROUNDING)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import write_whole
-from linprobe.data.array_files import array_names
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
 from linprobe.options.requests import ReleaseRequest
 from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs import signature
 from linprobe.runs.check import check_signature, verified
-from linprobe.runs.manifest import CARD, MANIFEST, MODEL, NAMED_FILES, PAGES, SIGNATURE, VERIFY_PAGE
+from linprobe.runs.manifest import CARD, MANIFEST, NAMED_FILES, PAGES, SIGNATURE, VERIFY_PAGE
 from linprobe.runs.officer_page import officer_page
 from linprobe.runs.run_folder import RunFolder, claimed, write_manifest
 
-MODEL_ARRAYS = {"weights", "bias"}
 WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}
 """What a publisher may say, by the names of `Publisher`, and the flags."""
 
@@ -134,18 +131,13 @@ def _key(request: ReleaseRequest, run: RunFolder, *, has_pages: bool) -> Ed25519
 
 
 def _refuse_private_files(run: RunFolder) -> None:
-    """PrivacyError if the manifest lists a file that is not public, or the model holds more than weights."""
+    """PrivacyError if the manifest lists a file that is not public."""
     for name in run.manifest.files:
         if name not in NAMED_FILES and name not in run.manifest.histogram_files:
             raise PrivacyError(
                 f"the manifest of {run.folder} lists {name!r}, which is no public file of a run; allowed: "
                 f"{', '.join(NAMED_FILES)} and published histograms; do not publish this run"
             )
-    arrays = array_names(run.folder / MODEL, BytesIO(run[MODEL]))
-    if set(arrays) != MODEL_ARRAYS:
-        raise PrivacyError(
-            f"{run.folder / MODEL} holds {', '.join(arrays)}; allowed: weights and bias; do not publish this run"
-        )
 
 
 def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:

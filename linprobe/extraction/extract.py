@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from linprobe.atomic_files import check_place
 from linprobe.errors import DataError, LinprobeError, Progress, UsageError, advice, reading, require
-from linprobe.extraction.request import DEFAULT, LAYERS, ExtractOutcome, ExtractRequest, Recipe, check_layer, family_of
+from linprobe.extraction.request import DEFAULT, LAYERS, ExtractRequest, Recipe, check_layer, family_of
 from linprobe.options.declaration import declared
 from linprobe.parallel.available_memory import check_limit
 
@@ -23,12 +24,14 @@ OF_LABELLED = (
 )  # fmt: skip
 
 
-def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | None:
+def extract(request: ExtractRequest, progress: Progress) -> dict[str, Any] | None:
     """Make the feature file that `request` describes, resuming an interrupted run with the same settings.
 
     Under torchrun, all processes make this call; rank 0 assembles the file and reports.
 
-    Returns: What was done; None in processes other than rank 0.
+    Returns: file, backbone, rows (number of each group), n_features, n_classes, extracted (images passed through the
+        network in this run), seconds (of the pass over them), waiting_share (fraction of it spent waiting for images),
+        device, precision, skipped (id and reason of each skipped image); None in processes other than rank 0.
     Raises UsageError: an option, or an unfinished run with other settings. DataError: images or weights. PrivacyError:
     private images would become public or several records. LinprobeError: memory, disk, a worker or another process.
     """

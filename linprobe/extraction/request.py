@@ -51,32 +51,6 @@ class Recipe:
     extraction_digest: str
 
 
-@dataclass(frozen=True)
-class ExtractOutcome:
-    """What an extraction did.
-
-    Attributes:
-        file: the feature file. backbone: its backbone.
-        rows: number of rows of each group. n_features, n_classes: number of columns and classes.
-        extracted: images passed through the network in this run; 0 if the file existed already.
-        seconds: duration of the pass over the images. waiting_share: fraction of it spent waiting for images.
-        device, precision: where and how features were computed.
-        skipped: (id, reason) of each skipped image.
-    """
-
-    file: Path
-    backbone: str
-    rows: dict[str, int]
-    n_features: int
-    n_classes: int
-    extracted: int
-    seconds: float
-    waiting_share: float
-    device: str
-    precision: str
-    skipped: tuple[tuple[str, str], ...]
-
-
 def family_of(backbone: str) -> str:
     """The module of a backbone's family in `linprobe.extraction.backbones`.
 

@@ -33,7 +33,7 @@ from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batch, Batches
 from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, SOURCE_KEY, Partial, locked, shown
 from linprobe.extraction.plan import PRECISIONS, ExtractionPlan, backbone_like, choose_device, make_plan
-from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, read_class_names
+from linprobe.extraction.request import ExtractRequest, Recipe, read_class_names
 from linprobe.extraction.sources import open_source, table_source
 from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, splits_by, with_owners
 from linprobe.extraction.sources.folders import unlabelled_source
@@ -240,7 +240,7 @@ TIMEOUT = timedelta(days=7)  # one process may have images that take far longer 
 NEXT_STEP = "start all of them again; the same command continues"
 
 
-def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Progress) -> ExtractOutcome | None:
+def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Progress) -> dict[str, Any] | None:
     """`linprobe.extraction.extract`, once the request is checked."""
     with torch_group.group(TIMEOUT, NEXT_STEP) as group:
         plan = _planned(request, recipe, group)
@@ -350,7 +350,7 @@ def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
     return True
 
 
-def _run(plan: ExtractionPlan, request: ExtractRequest, group: Group, progress: Progress) -> ExtractOutcome | None:
+def _run(plan: ExtractionPlan, request: ExtractRequest, group: Group, progress: Progress) -> dict[str, Any] | None:
     """Compute the batches that are not done, then assemble the file. Each process takes every `size`-th batch."""
     network = Network(plan, shrink=request.batch_size is None)
     started, waited = time.perf_counter(), 0.0
@@ -402,21 +402,21 @@ def pending(batches: Batches, status: NDArray[np.uint8]) -> list[int]:
     ]
 
 
-def _outcome(plan: ExtractionPlan, extracted: int, seconds: float, waiting_share: float) -> ExtractOutcome:
+def _outcome(plan: ExtractionPlan, extracted: int, seconds: float, waiting_share: float) -> dict[str, Any]:
     with FeatureFile(plan.out) as features:
-        return ExtractOutcome(
-            file=plan.out,
-            backbone=features.description.backbone,
-            rows=dict(features.sizes),
-            n_features=features.n_features,
-            n_classes=len(features.description.class_names),
-            extracted=extracted,
-            seconds=seconds,
-            waiting_share=waiting_share,
-            device=plan.device.type,
-            precision=plan.precision,
-            skipped=tuple(features.skipped()),
-        )
+        return {
+            "file": str(plan.out),
+            "backbone": features.description.backbone,
+            "rows": dict(features.sizes),
+            "n_features": features.n_features,
+            "n_classes": len(features.description.class_names),
+            "extracted": extracted,
+            "seconds": seconds,
+            "waiting_share": waiting_share,
+            "device": plan.device.type,
+            "precision": plan.precision,
+            "skipped": list(features.skipped()),
+        }
 
 
 def text_weights(

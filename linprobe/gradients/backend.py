@@ -285,6 +285,8 @@ def _rows_of(sampled: Mask, bounds: Indices, cells: Indices | None) -> Sample:
 class KernelProducts(Products):
     """Any number of classes: the kernel scores, clips and sums a run of rows at a time, in one call."""
 
+    by_groups = False
+
     def __init__(self, packed: PackedWeights, library: ctypes.CDLL) -> None:
         super().__init__(packed.weights)
         self._packed, self._library = packed, library
@@ -339,7 +341,7 @@ class KernelProducts(Products):
         """As of all products, in rows padded to whole vectors of the kernel."""
         self.check(x)
         scores = _padded(len(x), self.n_classes)
-        self._score(_storable(StoredRows(x)), [self.in_runs(0, scores)])
+        self._score(_storable(StoredRows(x)), [self.part(0, scores)])
         return scores
 
     def clips(self, block: Block) -> bool:
@@ -440,27 +442,33 @@ class KernelProducts(Products):
         return self._library.linprobe_clipped_runs, self._room
 
     def _parts(self, rows: StoredRows, clipped: ClippedBlock) -> list[KernelPart]:
-        """The parts whose scores a pass computes; the scores of other parts are computed here."""
-        parts = []
+        """The parts whose scores a pass computes. Parts with many classes take a pass by runs, which comes first."""
+        parts, in_runs = [], []
         for part, out in zip(clipped.parts, clipped.scores, strict=True):
-            if isinstance(part.products, KernelProducts):
-                parts.append(part.products.in_runs(part.first, out))
+            if isinstance(part.products, type(self)):
+                parts.append(part.products.part(part.first, out, by_groups=self.by_groups))
+            elif isinstance(part.products, KernelProducts):
+                in_runs.append(part.products.part(part.first, out))
             else:
                 out[:] = part.scores(rows.wide())
+        if in_runs:
+            self._score(rows, in_runs)
         return parts
 
     def _score(self, rows: StoredRows, parts: list[KernelPart]) -> None:
-        """Compute the scores of parts, which `in_runs` made, and nothing else."""
+        """Compute the scores of parts, which `part` made, and nothing else."""
         nothing = ClippedBlock.empty(np.empty(0, np.int64), np.empty(0), 0.0).arguments()
         nowhere, shape = (None, rows.shape[0], None, 0, None), (self.n_classes, self._stride, 0.0)
         given = (KernelPart * len(parts))(*parts), len(parts)
         read = ctypes.byref(rows.for_kernel())
         self._library.linprobe_clipped_runs(read, self._room.ctypes.data, None, *nothing, *nowhere, *shape, *given)
 
-    def in_runs(self, first: int, scores: Singles) -> KernelPart:
-        """The argument of a pass by runs: write `scores`, which `_padded` made, of features from `first` on."""
-        columns = self._packed.columns.ctypes.data
-        return KernelPart(columns, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes)
+    def part(self, first: int, scores: Singles, *, by_groups: bool = False) -> KernelPart:
+        """The argument of a pass: write `scores`, which `_padded` made, of features from `first` on."""
+        packed = self._packed.panels if by_groups else self._packed.columns
+        return KernelPart(
+            packed.ctypes.data, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes
+        )
 
     def add_units(
         self, total: ExactSum, block: Block, bound: float, most: float, cells: Indices | None = None
@@ -508,6 +516,8 @@ class KernelProducts(Products):
 class FusedProducts(KernelProducts):
     """Few classes: the kernel takes a group of rows at a time, where they are, which saves a copy."""
 
+    by_groups = True
+
     @cached_property
     def _group_room(self) -> Singles:
         """Buffer for a group of widened rows, and for the sums of a run, which are zero between calls."""
@@ -545,27 +555,8 @@ class FusedProducts(KernelProducts):
         into, shift = (None, 0.0) if total is None else (self._address(total.total), total.shift)
         self._library.linprobe_people(*given, ctypes.byref(people), into, self.n_classes, self._stride, shift)
 
-    def in_groups(self, first: int, scores: Singles) -> KernelPart:
-        """The argument of a pass by groups: write `scores`, which `_padded` made, of features from `first` on."""
-        panels = self._packed.panels.ctypes.data
-        return KernelPart(panels, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes)
-
     def _way(self) -> tuple[Any, Singles]:
         return self._library.linprobe_clipped_sum, self._group_room
-
-    def _parts(self, rows: StoredRows, clipped: ClippedBlock) -> list[KernelPart]:
-        """The parts whose scores a pass computes. Those with many classes take a pass by runs, which comes first."""
-        parts, in_runs = [], []
-        for part, out in zip(clipped.parts, clipped.scores, strict=True):
-            if isinstance(part.products, FusedProducts):
-                parts.append(part.products.in_groups(part.first, out))
-            elif isinstance(part.products, KernelProducts):
-                in_runs.append(part.products.in_runs(part.first, out))
-            else:
-                out[:] = part.scores(rows.wide())
-        if in_runs:
-            self._score(rows, in_runs)
-        return parts
 
 
 def _storable(rows: StoredRows) -> StoredRows:

@@ -628,8 +628,8 @@ class VerifyRequest(
     public_key: Path | None = option(
         None, "Ed25519 public key (PEM); refuse a run that it did not sign.", metavar="FILE"
     )
-    max_eps: float | None = option(None, "Refuse a larger epsilon.")
-    max_delta: float | None = option(None, "Refuse a larger delta.")
+    max_epsilon: float | None = option(None, "Refuse a larger epsilon.", least=0, flags=("--max-eps",))
+    max_delta: float | None = option(None, "Refuse a larger delta.", least=0)
 
 
 @dataclass(frozen=True)

@@ -72,10 +72,10 @@ class Summary:
     mean: float
     std: float | None
     runs: int
+    best: bool
     balanced_mean: float
     balanced_std: float | None
-    best: bool = False
-    balanced_best: bool = False
+    balanced_best: bool
 
 
 def beats(mean: float, std: float | None, rivals: Iterable[tuple[float, float | None]]) -> bool:

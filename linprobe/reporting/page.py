@@ -26,7 +26,7 @@ from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
 from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import write_whole
-from linprobe.errors import DataError, UsageError, printable
+from linprobe.errors import DataError, UsageError, printable, reading
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
@@ -109,11 +109,9 @@ def report(request: ReportRequest) -> str:
 def _read_histogram(run: RunFolder, name: str) -> dict[str, Any]:
     """A published histogram. `verify` has checked its digest and price."""
     path = run.folder / name
-    try:
+    with reading(str(path), "restore it"):
         histogram = json.loads(run[name].decode())
         edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
-    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None
     if not counts or len(edges) != len(counts) + 1:
         raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
     return {"bin_edges": edges, "noisy_counts": counts}

@@ -170,7 +170,7 @@ class _Cost:
     guarantee: str
     figures: dict[str, float | None]
     releases: int
-    opinions: dict[accountants.Accountant, float]
+    opinions: dict[accountants.Judge, float]
 
 
 def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> _Cost:

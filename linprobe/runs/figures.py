@@ -39,7 +39,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ from linprobe.accounting.events import OWNER
 from linprobe.data.blocks import RawBlocks, Source, normalise_rows, whole_blocks
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.data.labels import MULTILABEL, Bounds
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, UsageError, reading
 from linprobe.mechanisms.correct_predictions import SHARE_STEP, TEST_ACCURACY, NoisyTest, held_out_counts
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.mechanisms.score_histogram import (
@@ -595,10 +595,8 @@ def read_test_metrics(content: bytes, path: Path, manifest: Manifest) -> dict[st
 
     Raises DataError: no JSON, another kind of value, or metrics that contradict each other or the manifest.
     """
-    try:
+    with reading(str(path), "restore it from a copy"):
         metrics = json.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from None
     if not fits(LABEL_METRICS if manifest.several_labels else CLASS_METRICS, metrics):
         raise DataError(
             f"{path} cannot be read: a key is unknown or missing, or a value is wrong; restore it from a copy"
@@ -701,17 +699,9 @@ PRINTED = (  # keys of every manifest
 PRINTED_OF_SOME = ("test_label_accuracy", "test_macro_average_precision", "test_macro_auroc_std")
 
 
-class Model(Protocol):
-    """Weights and bias for raw rows, of a run that was trained or loaded."""
-
-    @property
-    def weights(self) -> NDArray[np.float32]: ...
-
-    @property
-    def bias(self) -> NDArray[np.float32]: ...
-
-
-def figures_of(features: FeatureReader, trained: Model) -> dict[str, Any] | None:
+def figures_of(
+    features: FeatureReader, weights: NDArray[np.float32], bias: NDArray[np.float32]
+) -> dict[str, Any] | None:
     """Figures of the released model on public test rows; None if there are none."""
     if "test" not in features.sizes or features.description.private_test:
         return None
@@ -719,8 +709,8 @@ def figures_of(features: FeatureReader, trained: Model) -> dict[str, Any] | None
         features.description.task,
         lambda: features.blocks("test"),
         features.sizes["test"],
-        trained.weights,
-        trained.bias,
+        weights,
+        bias,
         features.description.class_names,
         most_passes=MOST_PASSES,
     )

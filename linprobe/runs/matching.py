@@ -297,7 +297,7 @@ def _test_rows(run: RunFolder, features: FeatureReader) -> list[str]:
     comparable = manifest.test_rows == "public" == features.description.test_rows
     if not comparable or features.sizes.get("test") != manifest.n_test:
         return []
-    figures = figures_of(features, run) or {}
+    figures = figures_of(features, run.weights, run.bias) or {}
     known = stated_metrics(manifest)
     for key, name in known.items():
         _close(key, getattr(manifest, key), figures[name], manifest.n_test, features)

@@ -54,6 +54,7 @@ from linprobe.errors import (
     advice,
     printable,
     read_fault,
+    reading,
 )
 from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
@@ -368,10 +369,8 @@ class RunFolder:
         if TEST_FIGURES not in self.manifest.files:
             return None
         path = self.folder / TEST_FIGURES
-        try:
+        with reading(str(path), "restore it from a copy"):
             content = self[TEST_FIGURES]
-        except OSError as error:
-            raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from None
         return read_test_metrics(content, path, self.manifest)
 
     @cached_property

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.figures import rounded_up
-from linprobe.errors import ParameterError, PrivacyError
+from linprobe.errors import PrivacyError
+from linprobe.options.requests import VerifyRequest
 from linprobe.runs import signature
 from linprobe.runs.check import check_complete, check_signature, not_checked, not_covered, verified
 from linprobe.runs.manifest import PER_RECORD, SIGNATURE, Manifest
@@ -32,46 +33,29 @@ FINDINGS = (
 )
 
 
-def verify_run(
-    folder: Path,
-    features: Path | None = None,
-    *,
-    public_key: Path | None = None,
-    max_epsilon: float | None = None,
-    max_delta: float | None = None,
-    unlabelled: Path | None = None,
-    before: Path | None = None,
-) -> dict[str, Any]:
+def verify_run(request: VerifyRequest) -> dict[str, Any]:
     """Check that a run is private and intact, and that all accountants agree on its guarantee.
 
-    Args:
-        features: feature file that must hold the private rows of the run.
-        public_key: file of the key that must have signed the run.
-        max_epsilon, max_delta: the most that the guarantee may state, 0 or more.
-        unlabelled, before: the rows that refined the run, and the run that they refined.
     Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp and epsilon_dp_accounting (third
         opinions on sums over all rows and over samples; None where the library has none), delta, gdp_mu, zcdp_rho,
         releases, data, signature and per_record (what was checked, in words), not_covered (pages that no digest and so
         no signature covers), stated_not_checked (keys of the manifest and files that nothing in the folder proves),
         refused (why it is not verified). Figures that were not verified are None.
-    Raises ParameterError: a limit that is not allowed. DataError: not a run folder, or an unreadable key or feature
-    file.
+    Raises DataError: not a run folder, or an unreadable key or feature file.
     """
-    for name, limit in (("max-eps", max_epsilon), ("max-delta", max_delta)):
-        if limit is not None and not limit >= 0:
-            raise ParameterError(f"{name} is {limit}; allowed: a number of 0 or more")
+    folder, features, unlabelled, before = request.run, request.features, request.unlabelled, request.before
     result: dict[str, Any] = {"run": str(folder), "verified": False, **dict.fromkeys(FINDINGS)}
     run = RunFolder(folder)
     try:
-        proved = _check_signed(run, public_key, result)
+        proved = _check_signed(run, request.public_key, result)
         bound = _check_private(run, features, result).bound
         if unlabelled is not None or before is not None:
             from linprobe.runs.refinement import check_refinement
 
             proved += check_refinement(run, unlabelled, before, features)
         result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
-        limits = (("epsilon", "max-eps", max_epsilon, bound[0]), ("delta", "max-delta", max_delta, bound[1]))
-        for what, flag, limit, stated in limits:
+        limits = (("epsilon", "max-eps", request.max_epsilon), ("delta", "max-delta", request.max_delta))
+        for (what, flag, limit), stated in zip(limits, bound, strict=True):
             if limit is not None and stated > limit:
                 raise PrivacyError(
                     f"run {folder} has {what} {rounded_up(stated)}, above --{flag} {limit:g}; ask for a run with a "

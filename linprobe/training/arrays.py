@@ -11,22 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linprobe.data.array_files import LARGEST
 from linprobe.data.labels import Bounds, by_owner, owner_bounds, plain_labels
 from linprobe.errors import DataError, ParameterError
 
 SHOWN = 5  # classes in a message
 ROUNDING = 1e-6  # of the mean and variance of float32 columns that were scaled to 0 and 1
-
-
-def check_range(x: NDArray[np.floating], name: str) -> None:
-    """DataError for numbers outside the range of float32, in which rows are stored, with the first one's place."""
-    if x.dtype != np.float32 and x.size and not np.abs(x).max() <= LARGEST:
-        row, column = np.argwhere(~(np.abs(x) <= LARGEST))[0]
-        raise DataError(
-            f"{name} holds {x[row, column]:.3g} at row {row}, column {column}, beyond {LARGEST:.3g}, the largest "
-            "float32; scale the rows down"
-        )
 
 
 def learnt_scaling(X: NDArray[np.floating]) -> str | None:

@@ -45,55 +45,89 @@ NEEDED = ("key", "salt", "identity", "private_commitment", "done", "next_step", 
 
 
 class Checkpoints:
-    """Keeps the state of one run.
+    """Keeps the state of one run: `Runtime.keep`. As a context manager it writes the last complete step on a failure.
 
     Args:
         folder: of the unfinished run.
-        source: of its noise; gets the key in the checkpoint, if there is one, and another one with every write.
         ledger: synced to the disk before each checkpoint; moved to the step of a restored state.
-        identity: settings and versions, which a resumed run must share. private_digest: of its private rows.
+        identity: settings and versions, which a resumed run must share, as `run_identity` gives them.
+        dataset: the rows, which `check_rows` has read.
         every: seconds between checkpoints; 0 for one after every step.
         group: processes that train together; rank 0 writes.
-        held: slice of the private rows in this process.
+        test_rows: whether the run releases something about private test rows.
     Attributes:
-        path: of the file.
-    Raises DataError: a checkpoint that cannot be read. UsageError: of a run with other settings. PrivacyError: of one
-    on other private rows.
+        path: of the file. keeps: whether the run writes checkpoints.
+    Raises DataError: a checkpoint that cannot be read.
     """
 
     def __init__(
         self,
         folder: Path,
-        source: NoiseSource,
         ledger: Ledger,
         identity: Mapping[str, Any],
-        private_digest: str,
+        dataset: Dataset,
         every: float,
-        *,
         group: Group = ALONE,
-        held: slice = slice(None),
+        *,
+        test_rows: bool = False,
     ) -> None:
-        self.path = folder / CHECKPOINT
-        self._source, self._ledger, self._group, self._held = source, ledger, group, held
-        self._every, self._written_at = every, time.monotonic()
+        self.path, self.keeps = folder / CHECKPOINT, every < math.inf
+        self._ledger, self._group, self._dataset, self._test_rows = ledger, group, dataset, test_rows
+        self._identity, self._every, self._held = identity, every, slice(None)
+        self._source: NoiseSource | None = None
         self._latest: Mapping[str, Any] | None = None
         self._state = _read(self.path) if self.path.is_file() else None
-        if (self._state is None) == bool(group.broadcast(np.array(self._state is not None))):
+
+    def check(self) -> None:
+        """Refuse the checkpoint of another run before writing to the budget book.
+
+        Raises DataError, UsageError, PrivacyError: as `check_same_run`.
+        """
+        if self._state is not None:
+            check_same_run(self.path, self._state, self._identity, self._private_digest())
+
+    def _private_digest(self) -> str:
+        digest, features = self._dataset.protected_digest(), self._dataset.features
+        return digest if features is None or not self._test_rows else digest + features.digest("test")
+
+    def begin(self, source: NoiseSource, held: slice) -> None:
+        """Keep a run with noise from `source`, which gets the key in the checkpoint, and another one with every write.
+
+        `held` is the slice of private rows in this process. Raises UsageError: a checkpoint of a run with other
+        settings. PrivacyError: of one on other private rows.
+        """
+        group, state = self._group, self._state
+        digest = group.broadcast_text(self._private_digest() if group.rank == 0 else "")
+        if (state is None) == bool(group.broadcast(np.array(state is not None))):
             raise DataError(
                 f"checkpoint {self.path} is seen by process 0 or by process {group.rank}, not by both; allowed: a run "
                 "folder that all of them reach; put --out on a shared file system"
             )
-        if self._state is not None:
-            shared = group.broadcast_text(json.dumps([event.as_dict() for event in ledger.events]))
-            ledger.expect(GaussianEvent.from_dict(event) for event in json.loads(shared))
-            check_same_run(self.path, self._state, identity, private_digest)
-            source.key = self._state["key"].tobytes()
-        salt = secrets.token_bytes(32) if self._state is None else self._state["salt"].tobytes()
-        self._identity = {
-            "identity": np.array(json.dumps(identity, default=str)),
+        if state is not None:
+            shared = group.broadcast_text(json.dumps([event.as_dict() for event in self._ledger.events]))
+            self._ledger.expect(GaussianEvent.from_dict(event) for event in json.loads(shared))
+            check_same_run(self.path, state, self._identity, digest)
+            source.key = state["key"].tobytes()
+        salt = secrets.token_bytes(32) if state is None else state["salt"].tobytes()
+        self._stated = {
+            "identity": np.array(json.dumps(self._identity, default=str)),
             "salt": np.frombuffer(salt, dtype=np.uint8),
-            "private_commitment": np.array(commitment(salt, private_digest)),
+            "private_commitment": np.array(commitment(salt, digest)),
         }
+        self._source, self._held, self._written_at = source, held, time.monotonic()
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a checkpoint of this run exists."""
+        return self._source is not None and self.path.is_file()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        alone = kind is not None and self._group.size == 1
+        if alone and self.path.is_file() and self._latest is not None and self._may_write():
+            self._write()
 
     @property
     def early(self) -> list[NDArray[np.float64]]:
@@ -121,11 +155,6 @@ class Checkpoints:
         """Drop the state in memory before the next step changes it; the file stays."""
         self._latest = None
 
-    def interrupted(self) -> None:
-        """Write the last complete step, if a checkpoint exists and the next step has released nothing."""
-        if self.path.is_file() and self._latest is not None and self._group.size == 1 and self._may_write():
-            self._write()
-
     def _due(self) -> bool:
         return time.monotonic() - self._written_at >= self._every and self._may_write()
 
@@ -140,6 +169,7 @@ class Checkpoints:
 
     def _write(self) -> None:
         assert self._latest is not None  # noqa: S101
+        assert self._source is not None  # noqa: S101
         key = np.frombuffer(self._source.renewed_key(), dtype=np.uint8)
         history = [{name: float(fact) for name, fact in facts.items()} for facts in self._latest["history"]]
         state = {name: on_host(value) for name, value in self._latest.items() if name != "history"}
@@ -147,7 +177,7 @@ class Checkpoints:
         if self._group.rank == 0:
             self._ledger.sync()
             with replace_when_complete(self.path, private=True) as stream:
-                arrays = {**self._identity, **state, "key": key, "history": np.array(json.dumps(history))}
+                arrays = {**self._stated, **state, "key": key, "history": np.array(json.dumps(history))}
                 np.savez(stream, allow_pickle=False, **arrays)
             sync_folder(self.path.parent)
         # only now: after a power cut, the file must have the key of every release in the ledger
@@ -185,72 +215,6 @@ def check_same_run(
             "the unfinished run had other private rows, and noise must not be reused on other rows; give the rows it "
             "was started with, or train anew under another name"
         )
-
-
-class Keeping:
-    """Makes the `Checkpoints` of one run as soon as its noise exists: `Runtime.keep`.
-
-    As a context manager it writes the last complete step if the block fails.
-
-    Args:
-        folder: of the unfinished run. ledger: of the run.
-        identity: settings and versions, as `run_identity` gives them. dataset: the rows, which `check_rows` has read.
-        test_rows: whether the run releases something about private test rows.
-        every: seconds between checkpoints. group: processes that train together.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        ledger: Ledger,
-        identity: Mapping[str, Any],
-        dataset: Dataset,
-        every: float,
-        group: Group = ALONE,
-        *,
-        test_rows: bool = False,
-    ) -> None:
-        self._folder, self._ledger, self._group, self._every = folder, ledger, group, every
-        self._identity, self._dataset, self._test_rows = identity, dataset, test_rows
-        self._made: Checkpoints | None = None
-
-    def check(self) -> None:
-        """Refuse the checkpoint of another run before writing to the budget book.
-
-        Raises DataError, UsageError, PrivacyError: as `check_same_run`.
-        """
-        path = self._folder / CHECKPOINT
-        if path.is_file():
-            check_same_run(path, _read(path), self._identity, self._private_digest())
-
-    def _private_digest(self) -> str:
-        digest, features = self._dataset.protected_digest(), self._dataset.features
-        return digest if features is None or not self._test_rows else digest + features.digest("test")
-
-    def __call__(self, source: NoiseSource, held: slice) -> Checkpoints:
-        """The checkpoints of a run with noise from `source`; `held` is the slice of private rows in this process."""
-        digest = self._group.broadcast_text(self._private_digest() if self._group.rank == 0 else "")
-        self._made = Checkpoints(
-            self._folder, source, self._ledger, self._identity, digest, self._every, group=self._group, held=held
-        )
-        return self._made
-
-    @property
-    def keeps(self) -> bool:
-        """Whether the run writes checkpoints."""
-        return self._every < math.inf
-
-    @property
-    def can_resume(self) -> bool:
-        """Whether a checkpoint exists."""
-        return self._made is not None and self._made.path.is_file()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._made is not None:
-            self._made.interrupted()
 
 
 def run_identity(

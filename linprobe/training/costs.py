@@ -21,9 +21,8 @@ from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5, is_pattern
-from linprobe.errors import DataError, LinprobeError, ParameterError, Progress, UsageError
-from linprobe.options import DEFAULT_DELTA, RunOptions
-from linprobe.options.declaration import check_value
+from linprobe.errors import DataError, LinprobeError, Progress, UsageError
+from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import BudgetRequest, PlanRequest
 from linprobe.reporting import plots
 from linprobe.runs.manifest import MANIFEST
@@ -71,16 +70,7 @@ def recommended_rate(request: PlanRequest, progress: Progress) -> dict[str, Any]
         expectation = {}
         if request.n_classes is not None:
             expectation = expected(request.epsilon, request.delta, request.n_rows, request.n_classes)
-        progress.start(len(set(request.sampling_rates)), "planning")
-        rows = calibrate.plan_rates(
-            epsilon=request.epsilon,
-            delta=request.delta,
-            n_rows=request.n_rows,
-            epochs=request.epochs,
-            sampling_rates=request.sampling_rates,
-            accountant=request.accountant,
-            on_row=progress.step,
-        )
+        rows = calibrate.plan_rates(request, progress)
         recommended, why = calibrate.recommend(rows)
         if request.plot is not None:
             place = request.plot
@@ -121,10 +111,6 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
     """
     if request.raise_cap and request.cap is None:
         raise UsageError("--raise-cap was given without --set-cap; give the new cap, for example --set-cap 8")
-    if request.delta is not None and not 0 < request.delta < 1:
-        raise ParameterError(f"delta is {request.delta}; allowed: a number above 0 and below 1")
-    if request.cap is not None:
-        check_value(RunOptions, "cap", request.cap)
     account = _account(request)
     if request.cap is not None and account is not None:
         contents = with_shared(read_book(account.path), account.shared())

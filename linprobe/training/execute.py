@@ -12,7 +12,6 @@ Nothing here decides what is released. If the private mean is too short to subtr
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,7 +91,7 @@ class Runtime:
         streamed: whether rows are read again in every pass, though they fit in memory.
         shard_units: a shard begins at a multiple of this number of units. With None, the result has the same bits for
             any number of processes.
-        keep: (noise source, slice of the private rows in this process) -> checkpoints; None for no checkpoints.
+        keep: checkpoints of the run; None for none.
     """
 
     precision: Precision = "float32"
@@ -100,7 +99,7 @@ class Runtime:
     group: Group = ALONE
     streamed: bool = False
     shard_units: int | None = None
-    keep: Callable[[NoiseSource, slice], Checkpoints] | None = None
+    keep: Checkpoints | None = None
 
     def check(self, options: Options, *, samples_people: bool = False) -> None:
         """Refuse a device that cannot train a method with these options, or on samples of people.
@@ -324,7 +323,9 @@ def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
 def _checkpoints(runtime: Runtime, source: NoiseSource, rows: Rows) -> Checkpoints | None:
     # in a single process, a method may add public rows to the private ones
     held = slice(None) if runtime.group.size == 1 else slice(rows.first, rows.first + rows.n_local)
-    return None if runtime.keep is None else runtime.keep(source, held)
+    if runtime.keep is not None:
+        runtime.keep.begin(source, held)
+    return runtime.keep
 
 
 def _class_counts(

@@ -44,7 +44,7 @@ from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import PrivateRecords, claimed, run_folder_of_group
 from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books, refuse_protected_test_rows
-from linprobe.training.checkpoint import Keeping, run_identity
+from linprobe.training.checkpoint import Checkpoints, run_identity
 from linprobe.training.execute import Runtime, Trained, choose_backend, execute
 from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, make_settings, plan_run, warnings_of
 
@@ -185,16 +185,6 @@ def _shots(request: TrainRequest, progress: Progress) -> int | None:
     return shots
 
 
-def _refuse_without_public(request: TrainRequest, method: Method, features: FeatureReader) -> None:
-    """UsageError if a run lacks the public rows that its method needs."""
-    given = request.public_shots is not None or request.public is not None
-    if "public" in method.needs and not given and "public" not in features.sizes:
-        raise UsageError(
-            f"method {method.name} needs public rows and {request.features} has no public group; "
-            "give --public FILE or --public-shots K"
-        )
-
-
 @contextmanager
 def opened(request: TrainRequest, method: Method, progress: Progress, group: Group = ALONE) -> Iterator[Ready]:
     """Check a request, open its feature files and reserve the run folder. No row is read.
@@ -213,7 +203,6 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
         if group.rank == 0:
             _claim(request, stack, progress)
         features = stack.enter_context(open_features(request.features, whole=False))
-        _refuse_without_public(request, method, features)
         other = None if request.public is None else stack.enter_context(open_features(request.public))
         unlabelled = None
         if request.unlabelled is not None:
@@ -309,12 +298,12 @@ def train_on(
     identity = run_identity(
         settings, dataset, precision=request.precision, device=request.device, arithmetic=arithmetic
     )
-    keep: Keeping | None = None
+    keep: Checkpoints | None = None
     try:
         with (
             run_folder_of_group(out, group, resume=request.resume) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
-            Keeping(
+            Checkpoints(
                 folder, ledger, identity, dataset, every, group, test_rows=settings.test_epsilon is not None
             ) as keep,
             RunCharge(book, folder, out, ledger, request.cap, progress, group) as charge,
@@ -324,7 +313,7 @@ def train_on(
             trained = execute(plan, dataset, replace(runtime, keep=keep), ledger, charge)
             if group.rank > 0:
                 return {}
-            measured = figures.figures_of(features, trained)
+            measured = figures.figures_of(features, trained.weights, trained.bias)
             manifest = replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run)
             manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured, config)
     except BaseException as error:
@@ -343,7 +332,7 @@ def train_on(
     }
 
 
-def _say_how_to_go_on(error: BaseException, keep: Keeping, plan: Plan, out: Path, progress: Progress) -> None:
+def _say_how_to_go_on(error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress) -> None:
     """Say whether --resume continues a run that has stopped. A run without checkpoints cannot be resumed."""
     if keep.can_resume:
         progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")

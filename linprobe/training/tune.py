@@ -390,7 +390,7 @@ def _select(
             if trained is None:
                 raise DivergedError("the selected run diverged; give other settings, for example smaller steps")
             settings = replace(candidates[chosen], shrink=tuning.shrink or (1.0,))
-            measured = figures_of(features, trained)
+            measured = figures_of(features, trained.weights, trained.bias)
             named = replace(ready, request=replace(request, method=settings.method.name))
             manifest = selected(
                 train.manifest_of(named, dataset, settings, trained, measured),

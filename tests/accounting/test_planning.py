@@ -2,15 +2,20 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from linprobe.accounting.accountants import RENYI
 from linprobe.accounting.calibrate import GOOD_ENOUGH, GRADIENT, PlanRow, epsilons, plan_rates, recommend
 from linprobe.accounting.events import Releases
-from linprobe.errors import ParameterError, PrivacyError
-from linprobe.options.requests import DEFAULT_RATES
+from linprobe.errors import ParameterError, PrivacyError, Progress, Silent
+from linprobe.options.requests import DEFAULT_RATES, PlanRequest
+
+
+def planned(progress: Progress = Silent(), **given: Any) -> list[PlanRow]:  # noqa: B008
+    return plan_rates(PlanRequest(**{"epsilon": 3, "delta": 1e-5, "n_rows": 1000, **given}), progress)
+
 
 RATES = (0.01, 0.04, 0.16, 0.64)
 PUBLISHED_NOISE = (13.64, 12.31, 11.89, 11.69)
@@ -19,9 +24,7 @@ PUBLISHED_NOISE = (13.64, 12.31, 11.89, 11.69)
 @pytest.fixture(scope="module")
 def published() -> list[PlanRow]:
     """(3, 1e-5) after 60 epochs, by Renyi accounting as in the paper; rates unsorted and one of them twice."""
-    return plan_rates(
-        epsilon=3, delta=1e-5, n_rows=60_000, epochs=60, sampling_rates=(*reversed(RATES), 0.04), accountant="rdp"
-    )
+    return planned(n_rows=60_000, sampling_rates=(*reversed(RATES), 0.04), accountant="rdp")
 
 
 def test_noise_of_an_epoch_is_the_published_one(published: list[PlanRow]) -> None:
@@ -47,25 +50,32 @@ def test_no_row_overspends_and_none_wastes_a_thousandth(published: list[PlanRow]
 
 
 def test_auto_judges_full_sums_exactly_and_samples_by_their_distribution() -> None:
-    sampled, full = plan_rates(epsilon=3, delta=1e-5, n_rows=1000, epochs=60, sampling_rates=(0.1, 1))
+    sampled, full = planned(sampling_rates=(0.1, 1))
     assert (sampled.accountant, full.accountant) == ("pld", "gdp")
     assert max(sampled.epsilon, full.epsilon) <= 3
-    (renyi,) = plan_rates(epsilon=3, delta=1e-5, n_rows=1000, epochs=60, sampling_rates=(0.1,), accountant="rdp")
+    (renyi,) = planned(sampling_rates=(0.1,), accountant="rdp")
     assert sampled.noise_multiplier < renyi.noise_multiplier
 
 
 def test_steps_are_at_least_one() -> None:
-    (row,) = plan_rates(epsilon=3, delta=1e-5, n_rows=1000, epochs=0.1, sampling_rates=(1,))
+    (row,) = planned(epochs=0.1, sampling_rates=(1,))
     assert row.steps == 1
     assert row.noise_multiplier == pytest.approx(1.39059, abs=1e-5)
 
 
 def test_each_row_is_announced() -> None:
-    seen: list[int] = []
-    rows = plan_rates(
-        epsilon=3, delta=1e-5, n_rows=1000, sampling_rates=(1, 0.9), accountant="rdp", on_row=lambda: seen.append(1)
-    )
-    assert len(seen) == len(rows) == 2
+    class Counted(Silent):
+        seen: ClassVar[list[int]] = []
+
+        def start(self, total: int, what: str = "training") -> None:
+            self.seen.append(total)
+
+        def step(self, count: int = 1) -> None:
+            self.seen.append(count)
+
+    rows = planned(Counted(), sampling_rates=(1, 0.9), accountant="rdp")
+    assert len(rows) == 2
+    assert Counted.seen == [2, 1, 1]
 
 
 # the recommendation
@@ -103,9 +113,7 @@ def test_the_sentence_says_what_the_choice_costs_and_saves() -> None:
 
 def test_rounded_steps_do_not_change_the_recommendation() -> None:
     # two full-batch steps need sqrt(2) times the noise of one and sum twice the signal: neither is better
-    one, two = (
-        plan_rates(epsilon=3, delta=1e-5, n_rows=1000, epochs=epochs, sampling_rates=(1,))[0] for epochs in (1, 2)
-    )
+    one, two = (planned(epochs=epochs, sampling_rates=(1,))[0] for epochs in (1, 2))
     assert one.noise_over_signal == pytest.approx(two.noise_over_signal, rel=1e-6)
     assert recommend([replace(two, sampling_rate=0.9), one])[0].sampling_rate == 0.9
 
@@ -143,23 +151,21 @@ def test_account_of_samples_gives_the_published_bound_and_a_lower_exact_one(
 
 # wrong values
 
-GOOD_PLAN: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "n_rows": 1000, "sampling_rates": (1,)}
-
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"epsilon": 0}, "epsilon is 0"),
-        ({"epsilon": math.nan}, "epsilon is nan"),
+        ({"epsilon": 0}, "eps is 0"),
+        ({"epsilon": math.nan}, "eps is nan"),
         ({"delta": 0}, "delta is 0"),
-        ({"n_rows": 0}, "private rows is 0"),
-        ({"n_rows": -5}, "private rows is -5"),
+        ({"n_rows": 0}, "n is 0"),
+        ({"n_rows": -5}, "n is -5"),
         ({"epochs": 0}, "epochs is 0"),
         ({"epochs": math.inf}, "epochs is inf"),
         ({"epochs": math.nan}, "epochs is nan"),
         ({"sampling_rates": ()}, "no sampling rate"),
-        ({"sampling_rates": (0.5, 0)}, "sampling rate is 0"),
-        ({"sampling_rates": (1.5,)}, "sampling rate is 1.5"),
+        ({"sampling_rates": (0.5, 0)}, "q is 0"),
+        ({"sampling_rates": (1.5,)}, "q is 1.5"),
         ({"sampling_rates": (1e-6,)}, "makes 60000000 steps"),
         ({"accountant": "moments"}, "'moments'"),
         ({"accountant": "gdp", "sampling_rates": (0.5, 1)}, "allowed below 1: pld, rdp"),
@@ -167,16 +173,17 @@ GOOD_PLAN: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "n_rows": 1000, "sampl
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused_before_any_work(change: dict[str, Any], words: str) -> None:
-    def never() -> None:
-        raise RuntimeError("a row was worked out")
+    class Never(Silent):
+        def step(self, count: int = 1) -> None:
+            raise RuntimeError("a row was worked out")
 
     with pytest.raises(ParameterError, match=words):
-        plan_rates(**{**GOOD_PLAN, **change}, on_row=never)
+        planned(Never(), **{"sampling_rates": (1,), **change})
 
 
 def test_a_delta_of_one_over_n_is_a_privacy_refusal() -> None:
     with pytest.raises(PrivacyError, match="1/N"):
-        plan_rates(**{**GOOD_PLAN, "delta": 1e-3})
+        planned(sampling_rates=(1,), delta=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.options.requests import VerifyRequest
 from linprobe.runs.manifest import VERIFY_PAGE, Manifest
 from linprobe.runs.specification import KEYS, MEANINGS
 from linprobe.runs.verify import verify_run
@@ -45,7 +46,7 @@ def test_a_mutation_is_refused_or_listed(kinds: dict[str, Path], kind: str) -> N
 def test_the_page_finds_each_kind_of_run_as_private_as_verify_does(
     kinds: dict[str, Path], page: Officer, kind: str
 ) -> None:
-    found, result = page.run(kinds[kind]), verify_run(kinds[kind])
+    found, result = page.run(kinds[kind]), verify_run(VerifyRequest(run=kinds[kind]))
     assert "refused" not in found, found
     assert found["private"] == result["private"] == (kind not in NOT_PRIVATE)
     if result["private"]:

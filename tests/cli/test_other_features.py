@@ -168,4 +168,4 @@ def test_numbers_beyond_float32_are_named_with_their_row(cli: Cli, refused: Refu
     rows = gaussian_rows("test", 5)[0].astype(np.float64)
     rows[3, 1] = -1e39
     np.save("rows.npy", rows)
-    refused(cli("predict", run, "rows.npy"), 3, ["rows.npy row 3 holds -1e+39", "largest float32"], notes=1)
+    refused(cli("predict", run, "rows.npy"), 3, ["holds -1e+39 at row 3, column 1", "largest float32"], notes=1)

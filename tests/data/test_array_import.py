@@ -315,7 +315,7 @@ BAD_ARCHIVES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"X_train": np.where(np.arange(9)[:, None] == 4, np.nan, TRAIN)},
         ["features.npz", "rows with NaN", "row 4"],
     ),
-    "beyond float32": ({"X_train": np.full((9, 5), 1e300)}, ["X_train row 0", "1e+300", "3.4e+38", "float32"]),
+    "beyond float32": ({"X_train": np.full((9, 5), 1e300)}, ["X_train holds 1e+300 at row 0", "3.4e+38", "float32"]),
     "not a number, by owner": (
         {"X_train": np.where(np.arange(9)[:, None] == 4, np.inf, TRAIN), "owner_train": 9 - np.arange(9)},
         ["X_train", "row 4"],

@@ -150,7 +150,7 @@ def test_a_column_of_a_parquet_table_names_the_owner(tmp_path: Path, people: lis
 def test_a_number_beyond_float32_is_named_by_its_row_in_the_source(tmp_path: Path) -> None:
     x = np.ones((6, 2))
     x[4, 1] = 1e300
-    with pytest.raises(DataError, match=r"X_train row 4 holds 1e\+300"):
+    with pytest.raises(DataError, match=r"X_train holds 1e\+300 at row 4, column 1"):
         imported(tmp_path, X_train=x, owner_train=OWNERS)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from linprobe.extraction.extract import extract
-from linprobe.extraction.request import ExtractOutcome, ExtractRequest
+from linprobe.extraction.request import ExtractRequest
 from linprobe.extraction.sources.base import ImageSource
 
 CLASSES = ("ant", "bee", "cat")
@@ -97,7 +97,7 @@ def damaged(root: Path, names: dict[str, bytes] | None = None) -> Path:
 
 def run_extract(
     source: Path | str, out: Path, notes: Notes | None = None, *, backbone: str = "pixels", **options: Any
-) -> ExtractOutcome:
+) -> dict[str, Any]:
     """Extract in this process; by default the features are pixels of 8 x 8."""
     if backbone == "pixels":
         options = {"resize": 8, "crop": 8, **options}

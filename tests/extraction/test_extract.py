@@ -80,8 +80,8 @@ def test_rows_labels_and_ids_are_in_the_order_of_the_paths(images: Path, tmp_pat
         for row, name in zip(rows_of(tmp_path / "f.h5", group), expected, strict=True):
             image = Image.open(images / name).resize((10, 8), Image.Resampling.BILINEAR).crop((1, 0, 9, 8))
             assert np.allclose(row, np.asarray(image).transpose(2, 0, 1).reshape(-1) / 255, atol=1e-3)
-    assert outcome.rows == {"train": 21, "test": 9}
-    assert (outcome.extracted, outcome.n_features, outcome.n_classes) == (30, 192, 3)
+    assert outcome["rows"] == {"train": 21, "test": 9}
+    assert (outcome["extracted"], outcome["n_features"], outcome["n_classes"]) == (30, 192, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.h5"]
 
 
@@ -153,7 +153,7 @@ def test_lower_precision_is_close_and_noted(images: Path, tmp_path: Path) -> Non
     full, low = (rows_of(tmp_path / f"{name}.h5").astype(float) for name in ("full", "low"))
     error = np.abs(full - low).max() / np.abs(full).max()
     assert 1e-5 < error < 0.05
-    assert outcome.precision == "bfloat16"
+    assert outcome["precision"] == "bfloat16"
 
 
 OUT_OF_MEMORY = {
@@ -217,7 +217,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(images: Path, tmp_path: Pat
     notes = Notes()
     with after_batches(99, interrupt) as seen:
         outcome = run_extract(images, tmp_path / "f.h5", notes, batch_size=2, workers=workers, **SMALL)
-    assert sum(seen) == outcome.extracted == notes.steps == 22
+    assert sum(seen) == outcome["extracted"] == notes.steps == 22
     assert "resuming" in notes.text
     assert contents(tmp_path / "f.h5") == contents(tmp_path / "whole.h5")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.h5", "whole.h5"]
@@ -300,8 +300,8 @@ def test_the_same_command_on_a_finished_file_does_nothing(images: Path, tmp_path
         outcome = run_extract(images, tmp_path / "f.h5", notes)
     assert seen == []
     assert "exists, made with the same settings" in notes.text
-    assert outcome.extracted == 0
-    assert outcome.rows == {"train": 21, "test": 9}
+    assert outcome["extracted"] == 0
+    assert outcome["rows"] == {"train": 21, "test": 9}
     after = (tmp_path / "f.h5").stat()
     assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
 
@@ -404,7 +404,7 @@ def test_a_failed_read_is_tried_once_more_and_never_skipped(
 
     monkeypatch.setattr(Path, "read_bytes", fails)
     if times == 1:
-        assert not run_extract(source, tmp_path / "f.h5", on_error="skip", workers=workers).skipped
+        assert not run_extract(source, tmp_path / "f.h5", on_error="skip", workers=workers)["skipped"]
         return
     with pytest.raises(LinprobeError) as caught:
         run_extract(source, tmp_path / "f.h5", on_error="skip", workers=workers)
@@ -425,14 +425,14 @@ def test_unreadable_images_are_left_out_and_recorded_on_request(tmp_path: Path) 
     source = damaged(tmp_path / "photos")
     outcome = run_extract(source, tmp_path / "f.h5", batch_size=5, on_error="skip")
     names = ["train/bee/001.png", "train/cat/003.png", "test/ant/001.png"]
-    assert [name for name, _ in outcome.skipped] == names
+    assert [name for name, _ in outcome["skipped"]] == names
     with FeatureFile(tmp_path / "f.h5") as features:
         skipped = features.skipped()
     assert [name for name, _ in skipped] == names
     assert [reason.split(":")[0] for _, reason in skipped] == ["damaged", "the file is empty", "damaged"]
     kept = [name for name in names if name in {*ids_of(tmp_path / "f.h5"), *ids_of(tmp_path / "f.h5", "test")}]
     assert kept == []
-    assert outcome.rows == {"train": 10, "test": 5}
+    assert outcome["rows"] == {"train": 10, "test": 5}
     for name in names:
         (source / name).unlink()
     run_extract(source, tmp_path / "clean.h5", batch_size=5)
@@ -457,7 +457,7 @@ def test_a_resumed_run_keeps_the_record_of_what_was_skipped(tmp_path: Path) -> N
     source = damaged(tmp_path / "photos")
     interrupted(4, source, tmp_path / "f.h5", batch_size=2, on_error="skip")
     outcome = run_extract(source, tmp_path / "f.h5", batch_size=2, on_error="skip")
-    assert [name for name, _ in outcome.skipped] == ["train/bee/001.png", "train/cat/003.png", "test/ant/001.png"]
+    assert [name for name, _ in outcome["skipped"]] == ["train/bee/001.png", "train/cat/003.png", "test/ant/001.png"]
 
 
 def test_a_group_without_any_readable_image_is_refused(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_both_types_on_disk_hold_the_same_numbers(tmp_path: Path) -> None:
     source = write_arrays(tmp_path / "a.npz", images_of(4, (28, 28)), images_of(2, (28, 28)))
     for dtype in ("float16", "float32"):
         outcome = run_extract(source, tmp_path / dtype, backbone="scattering", dtype=dtype)
-        assert (outcome.n_features, outcome.backbone) == (3969, "scattering")
+        assert (outcome["n_features"], outcome["backbone"]) == (3969, "scattering")
         assert rows_of(tmp_path / dtype).dtype == dtype
     assert np.array_equal(rows_of(tmp_path / "float16"), rows_of(tmp_path / "float32").astype(np.float16))
     with np.load(source) as arrays:

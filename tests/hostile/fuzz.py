@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from linprobe.errors import LinprobeError, PrivacyError
+from linprobe.options.requests import VerifyRequest
 from linprobe.runs.manifest import MANIFEST
 from tests.hostile.case import good_files
 from tests.hostile.features import mutated
@@ -72,7 +73,7 @@ def verified(run: Path, name: str, good: bytes) -> Callable[[bytes], str]:
         try:
             with suppress(ValueError, TypeError, AttributeError, RecursionError):  # no JSON object any more
                 sealed(run)
-            found = verify_run(run)
+            found = verify_run(VerifyRequest(run=run))
         finally:
             (run / name).write_bytes(good)
             (run / MANIFEST).write_bytes(manifest)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linprobe.errors import DataError
+from linprobe.options.requests import VerifyRequest
 from linprobe.runs.manifest import MANIFEST, PER_RECORD, SIGNATURE, VERIFY_PAGE, Manifest
 from linprobe.runs.verify import verify_run
 from tests.hostile.runs import sealed
@@ -180,7 +181,7 @@ def outcome(run: Path, before: Mapping[str, bytes], mutation: Mutation) -> str:
     try:
         mutation.make(run)
         try:
-            result = verify_run(run)
+            result = verify_run(VerifyRequest(run=run))
         except DataError:  # another format, no manifest
             return "refused"
         if not result["verified"]:

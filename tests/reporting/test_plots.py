@@ -27,7 +27,7 @@ def _words_in_svg() -> Iterator[None]:
 
 
 def summary(row: str, shots: int, epsilon: float | None, mean: float) -> Summary:
-    return Summary(row, Setting("", shots), epsilon, mean, 0.02, 3, mean, 0.02)
+    return Summary(row, Setting("", shots), epsilon, mean, 0.02, 3, False, mean, 0.02, False)
 
 
 SUMMARIES = [

@@ -30,7 +30,7 @@ from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
-from linprobe.options.requests import TrainRequest
+from linprobe.options.requests import TrainRequest, VerifyRequest
 from linprobe.runs.run_folder import CHECKPOINT, RUN_ID, read_run
 from linprobe.runs.verify import verify_run
 from linprobe.training import checkpoint
@@ -739,7 +739,7 @@ def test_without_resume_an_unfinished_run_disturbs_nothing(stopped_run: TrainReq
     before = {path.name: path.read_bytes() for path in partial.iterdir()}
     train_run(replace(stopped_run, resume=False), Silent())
     assert {path.name: path.read_bytes() for path in partial.iterdir()} == before
-    assert verify_run(stopped_run.out, stopped_run.features)["verified"] is True
+    assert verify_run(VerifyRequest(run=stopped_run.out, features=stopped_run.features))["verified"] is True
 
 
 def test_the_run_to_go_on_with_must_be_the_only_one(stopped_run: TrainRequest) -> None:
@@ -870,7 +870,7 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int, 
         if given:
             check_equal(out, expected)
         else:
-            assert verify_run(out, features)["verified"] is True
+            assert verify_run(VerifyRequest(run=out, features=features))["verified"] is True
 
 
 to_be_killed = pytest.mark.parametrize("kills", mostly_nightly((KILLS, KILLS_BY_NIGHT), KILLS.__eq__))

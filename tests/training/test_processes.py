@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import _terminal, run
 from linprobe.data.blocks import SHARD_ROWS, ArraySource, Preprocessing
+from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.rows import prepare_shard
@@ -363,6 +364,6 @@ def test_a_method_without_noise_trains_in_one_process(features_file: Path, tmp_p
 def test_a_checkpoint_that_only_some_processes_see_is_refused(tmp_path: Path, here: bool) -> None:
     if here:
         np.savez(tmp_path / CHECKPOINT, key=np.zeros(32, dtype=np.uint8))
-    group = Second(told=np.array(not here))
+    group, rows = Second(told=np.array(not here)), Dataset(ArraySource(np.eye(2), np.arange(2)), 2)
     with pytest.raises(DataError, match="shared file system"):
-        Checkpoints(tmp_path, NoiseSource(), Ledger(), {}, "", 0.0, group=group)
+        Checkpoints(tmp_path, Ledger(), {}, rows, 0.0, group).begin(NoiseSource(), slice(None))

@@ -194,7 +194,7 @@ def _array_source(path: Path, classes: Sequence[str] | None) -> base.ImageSource
     groups: dict[str, base.Members] = {}
     for group in ("train", "test", "public"):
         if f"X_{group}" in arrays:
-            labels = base.checked_labels(label_indices(arrays[f"y_{group}"], names, f"y_{group}"), names, group)
+            labels = label_indices(arrays[f"y_{group}"], names, f"y_{group}")
             groups[group] = ArrayMembers(path, group, arrays, labels)
     return base.ImageSource(path.name, names, names_from, groups, ids_from=GIVEN if "id_train" in arrays else CONTENT)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.labels import FILE_NAMES, OwnerOf, by_owner, check_owners, refuse_both_sides, test_side
-from linprobe.errors import DataError, UsageError, first_line
+from linprobe.errors import DataError, UsageError, reading
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 FOLDER_NAMES = "folder names"
@@ -132,20 +132,6 @@ def split(whole: Members, fraction: float, owner_of: OwnerOf | None) -> dict[str
     return {group: Subset(whole, rows, whole.labels[rows]) for group, rows in sides.items()}
 
 
-def checked_labels(labels: NDArray[np.int64], names: Sequence[str], where: str) -> NDArray[np.int64]:
-    """The labels, shape (rows,), unchanged.
-
-    Raises DataError: a label is not an index into `names`; `where` names the labels.
-    """
-    wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
-    if wrong.size:
-        raise DataError(
-            f"{where} has {wrong.size} labels outside the {len(names)} declared classes, first {labels[wrong[0]]}; "
-            f"allowed: 0 to {len(names) - 1}; declare more with --classes"
-        )
-    return labels
-
-
 @dataclass(frozen=True)
 class Owners:
     """The person each image belongs to.
@@ -225,7 +211,7 @@ def _from_pattern(pattern: str) -> Owners:
 
 
 def _from_file(file: Path) -> Owners:
-    try:
+    with reading(f"owners {file}", "give a CSV with the columns id and owner"):
         if file.exists() and not file.is_file():
             raise ValueError("it is not a regular file")
         with file.open(newline="", encoding="utf-8-sig") as stream:
@@ -233,8 +219,4 @@ def _from_file(file: Path) -> Owners:
             if not set(COLUMNS) <= set(reader.fieldnames or ()):
                 raise ValueError(f"its first line lacks the columns {' and '.join(COLUMNS)}")
             owners = {line["id"]: line["owner"] for line in reader}
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(
-            f"owners {file} cannot be read ({first_line(error)}); give a CSV with the columns id and owner"
-        ) from None
     return Owners(owners.get, f"owners {file}")

@@ -677,7 +677,8 @@ def refuse_above(
             f"cap is epsilon {cap.epsilon:.9g}, and no epsilon covers a run of {entry.method} without secret noise; "
             "nothing was spent; leave that run out (in compare: --no-baselines)"
         )
-    entries = [*(other for other in others.counted if other.private), entry]
+    earlier = [one for one in others.counted if one.private]
+    entries = [*earlier, entry]
     costs = {one: under_cap(entries, cap, REMOVED[one]) for one in units_of(entries)}
     above = next((one for one in costs if unit in (None, one) and costs[one] > cap.epsilon), None)
     if above is None:
@@ -686,11 +687,10 @@ def refuse_above(
         mixed = len(units_of(others.counted)) > 1
         step = "use other rows" if mixed else f"give --unit {OWNER if entry.unit == RECORD else RECORD}"
         raise PrivacyError(f"cap is epsilon {cap.epsilon:.9g}, and {NO_PERSON}; nothing was spent; {step}")
-    counted, added, flag = others.counted, "this one", "--eps"
+    added, flag = "this one", "--eps"
     if finished is not None:
-        counted, added, flag = [*counted, finished], "the histogram", "--publish-epsilon"
-    earlier = [one for one in counted if one.private]
-    before = under_cap(earlier, cap, REMOVED[above]) if earlier else 0.0
+        earlier, added, flag = [*earlier, finished], "the histogram", "--publish-epsilon"
+    before = under_cap(earlier, cap, REMOVED[above])
     runs = f"{len(earlier)} run{'' if len(earlier) == 1 else 's'}"
     after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
     raise PrivacyError(

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from linprobe.errors import ArgumentError, Progress, Silent
 from linprobe.methods import METHODS
 from linprobe.options import DEFAULT_DELTA, Choice, RunOptions
-from linprobe.options.declaration import Option, Request, declared
+from linprobe.options.declaration import Option, Request, declared, plain_values
 from linprobe.options.requests import (
     AccountRequest,
     BudgetRequest,
@@ -363,7 +363,7 @@ def _of_grid(grid: Mapping[str, Sequence[Any]]) -> tuple[tuple[str, tuple[Any, .
     """The values of a grid, of Python's own types. Raises ParameterError: a value of another type than its option."""
     known = _of_train()
     return tuple(
-        (name, tuple(known[name].converted(each, name) if name in known else each for each in values))
+        (name, tuple(known[name].plain(each, name) if name in known else each for each in values))
         for name, values in grid.items()
     )
 
@@ -391,10 +391,8 @@ def _values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, 
 
     Raises ParameterError: a value of another type than its option.
     """
-    values = dict(given)
-    for name in known.keys() & values.keys():
-        option, value = known[name], known[name].converted(values[name], name)
-        if option.kind is Path and value is not None:
-            value = list(map(Path, value)) if option.several else Path(value)
-        values[name] = value
+    values = plain_values(known, given)
+    for name, option in known.items():
+        if option.kind is Path and values.get(name) is not None:
+            values[name] = list(map(Path, values[name])) if option.several else Path(values[name])
     return values

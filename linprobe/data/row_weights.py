@@ -104,9 +104,7 @@ def class_weights(
                 "unprotected; allowed: such rows of every class, or weights that you state"
             )
         return np.asarray(counts.min() / counts, dtype=np.float64)
-    if not isinstance(given, str | Mapping):
-        raise ParameterError(f"{what} is {given!r}; allowed: a dictionary of class names and numbers, or text")
-    weight_of = _parsed(given, what) if isinstance(given, str) else given
+    weight_of = _parsed(given, what)
     unknown = [name for name in weight_of if name not in names]
     if unknown:
         raise ParameterError(
@@ -137,7 +135,11 @@ def shares_given(given: str, names: Sequence[str]) -> Weighting:
     return np.asarray(shares / shares.sum())
 
 
-def _parsed(text: str, what: str) -> dict[str, Any]:
+def _parsed(text: str | Mapping[Any, float], what: str) -> Mapping[Any, Any]:
+    if isinstance(text, Mapping):
+        return text
+    if not isinstance(text, str):
+        raise ParameterError(f"{what} is {text!r}; allowed: a dictionary of class names and numbers, or text")
     if text.endswith(".json"):
         with reading(f"{what} {text}", "give a JSON object of numbers"):
             found = json.loads(given_text(Path(text)))

@@ -135,7 +135,7 @@ class Option:
 
     def check(self, value: Any) -> None:
         """ParameterError unless `value` has the type of the option, and is one of the words, or in the range."""
-        value = self.converted(value)
+        value = self.plain(value)
         if not self.allowed or (value is None and self.optional):
             return
         for each in value if self.several else (value,):
@@ -146,7 +146,7 @@ class Option:
             if not good:
                 raise ParameterError(f"{self.flag} is {got}; allowed: {self.allowed}")
 
-    def converted(self, value: Any, name: str = "") -> Any:
+    def plain(self, value: Any, name: str = "") -> Any:
         """The value as Python's own number or flag, or a list of such; other values as they are.
 
         NumPy's numbers have another precision and are no JSON.
@@ -158,18 +158,21 @@ class Option:
         if self.several:
             if isinstance(value, str) or not isinstance(value, Iterable):
                 raise ParameterError(f"{name or self.flag} is {value!r}; allowed: a list of values")
-            return [self._converted(each, name) for each in value]
-        return self._converted(value, name)
+            return [self._plain(each, name) for each in value]
+        return self._plain(value, name)
 
-    def _converted(self, value: Any, name: str) -> Any:
+    def _plain(self, value: Any, name: str) -> Any:
         if self.kind not in TYPES or (self.words and self.also is None) or (value is None and self.optional):
             return value
         kinds, wanted = TYPES[self.kind]
-        plain = value.item() if getattr(value, "shape", None) == () else value
-        if not isinstance(plain, kinds) or (isinstance(plain, bool) and self.kind is not bool):
+        number = value.item() if getattr(value, "shape", None) == () else value
+        if not isinstance(number, kinds) or (isinstance(number, bool) and self.kind is not bool):
             found = "which is text" if isinstance(value, str) else f"of type {type(value).__name__}"
             raise ParameterError(f"{name or self.flag} is {value!r}, {found}; allowed: {wanted}")
-        return self.kind(plain) if self.kind in (int, float) else plain
+        try:
+            return self.kind(number) if self.kind in (int, float) else number
+        except OverflowError:
+            raise ParameterError(f"{name or self.flag} is beyond 1e308; allowed: {self.allowed or wanted}") from None
 
     def _holds(self, number: Any) -> bool:
         above, least = (-inf if bound is None else bound for bound in (self.above, self.least))
@@ -279,6 +282,14 @@ def check_declared(group: type[Any], values: object) -> None:
     """Check the attributes of `values` that a group declares. Raises ParameterError: a value that is not allowed."""
     for name, option in declared(group).items():
         option.check(getattr(values, name))
+
+
+def plain_values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Named values, of Python's own types where `known` has an option of the name.
+
+    Raises ParameterError: a value of another type than its option.
+    """
+    return {name: known[name].plain(value, name) if name in known else value for name, value in given.items()}
 
 
 def config_keys(*groups: type[Any]) -> dict[str, str]:

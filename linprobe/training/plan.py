@@ -65,7 +65,7 @@ from linprobe.options import (
     Intercept,
     RunOptions,
 )
-from linprobe.options.declaration import check_value, declared, hint, refuse_idle
+from linprobe.options.declaration import check_value, declared, hint, plain_values, refuse_idle
 from linprobe.options.requests import TrainRequest
 from linprobe.runs.check import FirstModel, FirstRun
 from linprobe.runs.manifest import UNLABELLED_CENTRE
@@ -132,10 +132,7 @@ class Settings:
 
         Raises ParameterError: an option outside its range, or no number where one belongs.
         """
-        known = method.arguments
-        parameters = {
-            name: known[name].converted(value, name) if name in known else value for name, value in parameters.items()
-        }
+        parameters = plain_values(method.arguments, parameters)
         own = set(declared(method.options))
         options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
         shared = {name: value for name, value in parameters.items() if name in _SHARED - own}

@@ -85,7 +85,6 @@ def _budget(request: BudgetRequest) -> None:
     if len(by_unit) > 1:
         _terminal.note(NO_PERSON)
     by_rows = found["epsilon_by_rows"] if OWNER not in by_unit or len(by_unit) > 1 else {}
-    cap = "-" if found["cap"] is None else f"{rounded_up(found['cap'])} at delta {rounded_up(found['cap_delta'])}"
     _terminal.table(
         "no budget book yet" if found["book"] is None else f"budget book {found['book']}",
         [
@@ -96,11 +95,15 @@ def _budget(request: BudgetRequest) -> None:
             *guarantee_rows(found),
             ("accountant", found["accountant"]),
             *((f"epsilon of a person with {rows} rows", rounded_up(cost)) for rows, cost in by_rows.items()),
-            ("cap", cap),
+            ("cap", _cap_of(found)),
         ],
     )
     with printing(made, "epsilon"):
         typer.echo(rounded_up(found["epsilon"]))
+
+
+def _cap_of(book: dict[str, Any]) -> str:
+    return "-" if book["cap"] is None else f"{rounded_up(book['cap'])} at delta {rounded_up(book['cap_delta'])}"
 
 
 def _run_line(entry: dict[str, Any]) -> str:
@@ -122,7 +125,8 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     for other in found["shared"]:
         nouns = {"rows": "row", "images": "image fingerprint", "owners": "owner"}
         common = ", ".join(counted(other[kind], noun) for kind, noun in nouns.items() if other[kind])
-        yield f"counted together with {other['book']}: {counted(other['runs'], 'run')}; {common} in common"
+        cap = "" if other["cap"] is None else f"; its cap, {_cap_of(other)}, holds for runs on these rows too"
+        yield f"counted together with {other['book']}: {counted(other['runs'], 'run')}; {common} in common{cap}"
     if len(found["shared"]) > 1:
         yield (
             "the total adds up the runs of all these books, also where no row is in all of them: it is an upper bound, "

@@ -57,7 +57,7 @@ def _verify(request: VerifyRequest) -> None:
         f"{gaussian_words(result['gdp_mu'], result['zcdp_rho'])}; {result['releases']} releases; data "
         f"{result['data']}{signed}"
     )
-    _terminal.note(f"per-record file {result['per_record']}")
+    _terminal.note(f"per-record file: {result['per_record']}")
     if result["not_covered"]:
         _terminal.note(f"covered by no digest and no signature: {', '.join(result['not_covered'])}")
     _terminal.note(f"stated, not checked: {', '.join(result['stated_not_checked'])}")

@@ -52,7 +52,8 @@ SYNONYMS = {"features": "X", "targets": "y"}  # before a group, in files of CLIP
 UNREAD = "val"  # a group of CLIP_benchmark that chooses its weight decay
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
 HDF5 = (".h5", ".hdf5")
-SUFFIXES = (".npz", ".npy", ".pt", *TABLES)
+ARRAYS = (".npz", ".npy", ".pt")
+SUFFIXES = (*ARRAYS, *TABLES)
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
 

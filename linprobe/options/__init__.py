@@ -88,7 +88,12 @@ class RunOptions:
         metavar="FILE",
         group="Data",
     )
-    public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.", group="Data")
+    public_shots: int | None = option(
+        None,
+        "Public rows per class, taken out of the training rows.",
+        unset="0; 2 for the built-in digits without a file",
+        group="Data",
+    )
     split_seed: int = option(0, "Seed that chooses the public shots.", group="Data")
     unit: Literal["record", "owner"] | None = option(
         None,

@@ -478,6 +478,7 @@ class EvaluateRequest(
         after="; their budget book is charged",
         above=0,
         most=MAX_EPSILON,
+        flags=("--epsilon", "--eps"),
     )
     delta: float | None = option(None, "With --epsilon: its delta.", unset="the delta of the run", above=0, below=1)
     unit: Literal["record", "owner"] | None = option(
@@ -618,7 +619,10 @@ class VerifyRequest(
     limits, and a signature that is missing or made with another key.
     """
 
-    features: Path | None = option(None, "Feature file; also check that the run was trained on its private rows.")
+    features: Path | None = option(
+        None,
+        "Feature file; also check that the run was trained on its private rows, and the accuracy on its test rows.",
+    )
     unlabelled: Path | None = option(
         None, "Feature file of the rows that refined the run; recompute the refinement.", metavar="FILE"
     )
@@ -846,7 +850,7 @@ class CompareRequest(
         above=0,
         most=MAX_EPSILON,
         commas=True,
-        asked="eps",
+        flags=("--eps", "--epsilon"),
         metavar="E,E,...",
     )
     out: Path | None = option(None, "Folder; an unfinished comparison in it is continued.", unset="comparisons/NAME")

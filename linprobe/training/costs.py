@@ -102,10 +102,10 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
         cap_raised_from (epsilon of the first cap, if it was raised after a run; else None), entries (one object for
         each run: run, name, method, created (None for a private selection), unit, private, epsilon, delta, cap,
         ended_early (whether it counts what it had released, and not its plan), book), shared (one object for each other
-        book that counts together with this one: book, runs, and the number of rows, fingerprints of images and owners
-        in common), compared (by what other files are recognised; empty for a book given by hand), not_compared (number
-        of books without row keys), not_recorded (run folders beside the recorded folders that no book has: the book may
-        be an old copy).
+        book that counts together with this one: book, runs, cap, cap_delta, and the number of rows, fingerprints of
+        images and owners in common), compared (by what other files are recognised; empty for a book given by hand),
+        not_compared (number of books without row keys), not_recorded (run folders beside the recorded folders that no
+        book has: the book may be an old copy).
     Raises DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
     PrivacyError: a cap raised after a run without `raise_cap`. UsageError: `raise_cap` without a cap.
     """
@@ -165,9 +165,14 @@ def _described(account: Account | None, delta: float | None) -> dict[str, Any]:
             if entry.counts
         ],
         "shared": [
-            {"book": str(other.path), "runs": len(other.contents.counted), **other.common}
+            {
+                "book": str(other.path),
+                "runs": len(other.contents.counted),
+                **_stated(other.contents.cap, {"cap": "epsilon", "cap_delta": "delta"}),
+                **other.common,
+            }
             for other in shared
-            if other.contents.counted
+            if other.contents.counted or other.contents.cap is not None
         ],
         "compared": kinds,
         "not_compared": not_compared,

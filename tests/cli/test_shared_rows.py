@@ -113,6 +113,9 @@ def test_a_cap_of_one_file_holds_for_runs_on_another(cli: Cli, refused: Cli, tra
     trained(third, "c")
     trained(second, "b")  # shares a row with each; the first has no runs yet
     book = Path(spent(cli, first)["book"]).name
+    of_second = spent(cli, second)
+    assert (of_second["cap"], [other["cap"] for other in of_second["shared"]].count(3.5)) == (None, 1)
+    assert "; 1 row in common; its cap, 3.5 at delta 1e-05, holds for runs" in cli("budget", second).stderr
     refused(cli("train", second, *FEW, "--out", "d"), 4, ["cap is epsilon 3.5", "the rows of", book, "4.46"])
     refused(cli("train", first, *FEW, "--out", "d"), 4, ["cap is epsilon 3.5", "have spent counts as 3 in 1 run"])
     trained(third, "d")  # shares no row with the file under the cap

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.array_files import Arrays
-from linprobe.data.array_import import SUFFIXES, read_arrays
+from linprobe.data.array_import import ARRAYS, read_arrays
 from linprobe.data.labels import (
     CONTENT,
     FILE_NAMES,
@@ -109,7 +109,7 @@ def open_source(
     path = located(source)
     if classes is not None and (len(classes) < 2 or len(set(classes)) != len(classes)):
         raise DataError(f"the class list names {len(classes)} classes; allowed: at least 2, all different")
-    if path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
+    if path.suffix in ARRAYS or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
         if test_fraction is not None:
             raise UsageError(f"--test-fraction does nothing for {path}, which has a test group; leave it out")
         opened = _array_source(path, classes)
@@ -128,13 +128,13 @@ def located(source: str) -> Path:
     Raises DataError: there is none, or it is a file of another kind.
     """
     path = Path(source)
-    kinds = f"a folder of images, or arrays in {', '.join(SUFFIXES)}"
+    kinds = f"a folder of images, or arrays in {', '.join(ARRAYS)}; for a table that lists images, give --table FILE"
     if not path.exists():
         raise DataError(f"{source} does not exist; allowed: {kinds}")
     if not path.is_dir() and not path.is_file():
         raise DataError(f"{source} is no regular file; allowed: {kinds}")
-    if path.is_file() and path.suffix not in SUFFIXES:
-        raise DataError(f"{source} is no folder and no array file; allowed: {kinds}; unpack archives first")
+    if path.is_file() and path.suffix not in ARRAYS:
+        raise DataError(f"{source} is no folder and no array file; allowed: {kinds}; unpack an archive first")
     return path
 
 

@@ -242,7 +242,8 @@ def _check_layout(folder: Path, test: str | None, fraction: float | None, *, gro
     found = class_folders(folder)
     if not found:
         raise DataError(
-            f"{folder} has no class folders; allowed: train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE"
+            f"{folder} has no class folders; allowed: train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; for a "
+            "table that lists images, give --table FILE"
         )
     if fraction is None:
         raise UsageError(f"{folder} has one level of {len(found)} folders and no test group; give --test-fraction F")

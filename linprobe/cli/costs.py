@@ -115,6 +115,15 @@ def _run_line(entry: dict[str, Any]) -> str:
     return f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}{early}"
 
 
+def _shared_line(other: dict[str, Any]) -> str:
+    from linprobe.training.words import counted
+
+    nouns = {"rows": "row", "images": "image fingerprint", "owners": "owner"}
+    common = ", ".join(counted(other[kind], noun) for kind, noun in nouns.items() if other[kind])
+    cap = "" if other["cap"] is None else f"; its cap, {_cap_of(other)}, holds for runs on these rows too"
+    return f"counted together with {other['book']}: {counted(other['runs'], 'run')}; {common} in common{cap}"
+
+
 def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     """What else is in the figures, what cannot be, and what the cap promises, a line each."""
     from linprobe.training.words import counted
@@ -122,11 +131,7 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     if found["not_private_runs"]:
         bare = counted(found["not_private_runs"], "run")
         yield f"no epsilon covers {bare} without privacy on these rows; the figures are of the other runs alone"
-    for other in found["shared"]:
-        nouns = {"rows": "row", "images": "image fingerprint", "owners": "owner"}
-        common = ", ".join(counted(other[kind], noun) for kind, noun in nouns.items() if other[kind])
-        cap = "" if other["cap"] is None else f"; its cap, {_cap_of(other)}, holds for runs on these rows too"
-        yield f"counted together with {other['book']}: {counted(other['runs'], 'run')}; {common} in common{cap}"
+    yield from map(_shared_line, found["shared"])
     if len(found["shared"]) > 1:
         yield (
             "the total adds up the runs of all these books, also where no row is in all of them: it is an upper bound, "

@@ -164,20 +164,27 @@ class Option:
     def _plain(self, value: Any, name: str) -> Any:
         if self.kind not in TYPES or (self.words and self.also is None) or (value is None and self.optional):
             return value
-        kinds, wanted = TYPES[self.kind]
-        number = value.item() if getattr(value, "shape", None) == () else value
-        if not isinstance(number, kinds) or (isinstance(number, bool) and self.kind is not bool):
-            found = "which is text" if isinstance(value, str) else f"of type {type(value).__name__}"
-            raise ParameterError(f"{name or self.flag} is {value!r}, {found}; allowed: {wanted}")
         try:
-            return self.kind(number) if self.kind in (int, float) else number
+            return _of_python(self.kind, value)
+        except TypeError:
+            found = "which is text" if isinstance(value, str) else f"of type {type(value).__name__}"
+            wanted = TYPES[self.kind][1]
+            raise ParameterError(f"{name or self.flag} is {value!r}, {found}; allowed: {wanted}") from None
         except OverflowError:
-            raise ParameterError(f"{name or self.flag} is beyond 1e308; allowed: {self.allowed or wanted}") from None
+            raise ParameterError(f"{name or self.flag} is beyond 1e308; allowed: {self.allowed}") from None
 
     def _holds(self, number: Any) -> bool:
         above, least = (-inf if bound is None else bound for bound in (self.above, self.least))
         below, most = (inf if bound is None else bound for bound in (self.below, self.most))
         return bool(above < number < below and least <= number <= most)
+
+
+def _of_python(kind: Any, value: Any) -> Any:
+    """A value of a kind in `TYPES` as Python's own. Raises TypeError, OverflowError."""
+    number = value.item() if getattr(value, "shape", None) == () else value
+    if not isinstance(number, TYPES[kind][0]) or (isinstance(number, bool) and kind is not bool):
+        raise TypeError
+    return kind(number) if kind in (int, float) else number
 
 
 def option(default: Any = MISSING, help: str = "", **rest: Any) -> Any:

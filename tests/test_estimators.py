@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
-from sklearn.exceptions import UnsetMetadataPassedError
+from sklearn.exceptions import NotFittedError, UnsetMetadataPassedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
@@ -378,6 +378,30 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
     as_bytes[0] = b"\xff"
     with pytest.raises(DataError, match="groups holds bytes that are no UTF-8 text"):
         one.fit(x, y, groups=as_bytes)
+
+
+def test_a_fit_forgets_the_fit_before(rows) -> None:
+    x, y, *_ = rows
+    probe = make("noisy-gd", class_counts="yes").fit(x, y, owners=np.arange(len(y)))
+    assert hasattr(probe, "owners_")
+    assert hasattr(probe, "class_counts_")
+    probe.set_params(class_counts="no").fit(x[:90], y[:90])
+    assert not hasattr(probe, "owners_")
+    assert not hasattr(probe, "class_counts_")
+    with pytest.raises(DataError, match="labels outside"):
+        probe.set_params(classes=["a", "b"]).fit(x, y)
+    with pytest.raises(NotFittedError):
+        probe.predict(x)
+
+
+@pytest.mark.parametrize("label", [7, -1])
+def test_sources_hold_finite_rows_and_declared_classes(rows, label) -> None:
+    x, y, *_ = rows
+    broken = np.where(np.arange(x.size).reshape(x.shape) == 3, np.nan, x).astype(np.float32)
+    with pytest.raises(DataError, match="source private has rows with NaN or infinity, first at row 0"):
+        make("noisy-gd").fit_sources(ArraySource(broken, y))
+    with pytest.raises(DataError, match=rf"source private has labels from .*{label}.*; allowed: 0 to 2"):
+        make("noisy-gd").fit_sources(ArraySource(x, np.where(np.arange(len(y)) == 5, label, y)))
 
 
 @pytest.mark.parametrize("name", ["X", "y", "owners", "X_public"])

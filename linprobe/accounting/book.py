@@ -99,6 +99,7 @@ class Entry:
         selection: the private selection that chose it, which states all that it released; None for an ordinary run.
         ended_early: whether its releases are those it had made when it ended, and not its plan.
         cap: the epsilon that `--cap` of this run allowed all runs together; None without.
+        first: id of the run that it started from; None without one.
         created: when it began, UTC; None for a selection, whose duration is secret.
     """
 
@@ -112,6 +113,7 @@ class Entry:
     further: tuple[Releases, ...] = ()
     selection: SelectionEvent | None = None
     cap: float | None = None
+    first: str | None = None
     ended_early: bool = False
     created: str | None = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -204,9 +206,8 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
     run.
     """
     with _opened(path) as (lines, contents):
-        first = None if started_from is None else contents.entries.get(started_from)
-        if first is not None:
-            entry = replace(entry, releases=_without(entry.releases, first.total))
+        releases = _without(entry.releases, _covered(contents, started_from))
+        entry = replace(entry, releases=releases, first=started_from)
         before = contents.entries.get(entry.run)
         others = replace(contents, entries={run: one for run, one in contents.entries.items() if run != entry.run})
         if before is not None:
@@ -234,8 +235,7 @@ def settle(path: Path, run: str, releases: Sequence[Releases], *, started_from: 
     """State that a run has ended early, and made only `releases`. Does nothing if the book has no such run."""
     with _opened(path) as (lines, contents):
         if run in contents.entries:
-            first = None if started_from is None else contents.entries.get(started_from)
-            made = tuple(releases) if first is None else _without(releases, first.total)
+            made = _without(releases, _covered(contents, started_from))
             _append(lines, {"entry": "made", "run": run, "releases": _listed(made)})
 
 
@@ -286,6 +286,16 @@ def state_keys(path: Path, digest: str) -> None:
         _append(lines, {"entry": "keys", "digest": digest})
 
 
+def _covered(contents: Contents, started_from: str | None) -> Iterator[Releases]:
+    """What the book counts of the run `started_from`, of the run that this one started from, and so on."""
+    seen: set[str] = set()
+    while started_from in contents.entries and started_from not in seen:
+        seen.add(started_from)
+        entry = contents.entries[started_from]
+        yield from entry.total
+        started_from = entry.first
+
+
 def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple[Releases, ...]:
     """The releases without the inherited releases that are also in `covered`."""
     left: Counter[tuple[float, float]] = Counter()
@@ -309,8 +319,7 @@ def _run_line(entry: Entry) -> dict[str, Any]:
     selection = entry.selection
     left_out = () if selection is None else ("created", "private")
     named = {name: getattr(entry, name) for name in RUN_FIELDS if name not in left_out}
-    if entry.cap is not None:
-        named["cap"] = entry.cap
+    named |= {name: value for name in ("cap", "first") if (value := getattr(entry, name)) is not None}
     if selection is not None:
         return {"entry": "selection", **named, "selection": selection.as_dict()}
     return {"entry": "run", **named, "releases": _listed(entry.releases)}
@@ -442,6 +451,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
         if not isinstance(text, str):
             raise ValueError(f"{name} is {text!r}")
     texts["cap"] = _number(fields["cap"], 0, 1e300) if "cap" in fields else None
+    texts["first"] = str(fields["first"]) if "first" in fields else None
     if texts["unit"] not in UNITS:
         raise ValueError(f"unit is {texts['unit'][:40]!r}; allowed: {', '.join(UNITS)}")
     if chosen:

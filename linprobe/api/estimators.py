@@ -66,6 +66,9 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         privacy_: the guarantee and how it was reached, JSON-ready; see `docs/run-folder.md`.
     """
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "coef_")  # a fit that failed may have set other attributes
+
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Class scores of raw rows `X`, in nats or votes: (n, n_classes); for two classes (n,), second minus first.
 
@@ -195,6 +198,7 @@ class LinearProbe(LinearClassifier):
             PrivacyWarning: delta above a tenth of 1/n_private; rows that were in an earlier fit of this process, with
                 what all of these fits cost together; or columns that a scaler fitted on these rows gives.
         """
+        self._forget()
         if groups is not None and owners is not None:
             raise UsageError("owners and groups are both given, and mean the same; give one of them")
         called, owners = ("owners", owners) if groups is None else ("groups", groups)
@@ -271,7 +275,8 @@ class LinearProbe(LinearClassifier):
         """Train on streamed rows whose labels are indices into the declared classes.
 
         Args:
-            private, public: rows that can be read any number of times. They are not compared with each other.
+            private, public: rows that can be read any number of times, once to check that they are finite. They are
+                not compared with each other.
             text_weights: class-name encodings (n_features, n_classes).
             owners: as in `fit`; the rows of a person must be next to each other. sample_weight: as in `fit`.
             several_labels: whether the labels of a block are 0 or 1 for each class, (b, n_classes).
@@ -279,7 +284,11 @@ class LinearProbe(LinearClassifier):
                 `private_record_losses_`, which only rank 0 gets in full.
             ledger: records each event before its result exists; None for a ledger in memory.
         """
+        self._forget()
         self.classes_, self.multilabel_ = self._declared_classes(None, None), several_labels
+        self._check_source("private", private)
+        if public is not None:
+            self._check_source("public", public)
         bounds, labels = None, None
         if owners is not None:
             bounds, self.owners_ = arrays.adjacent_people(owners, private.n_rows)
@@ -289,6 +298,21 @@ class LinearProbe(LinearClassifier):
             labels, None if sample_weight is None else sample_weights(sample_weight, private.n_rows)
         )
         return self._fit(self._dataset(private, public, text_weights, bounds, weights), runtime, ledger)
+
+    def _forget(self) -> None:
+        """Delete what an earlier fit has set."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+
+    def _check_source(self, name: str, source: Source) -> None:
+        """DataError for rows that are no finite float32, or labels that are no classes."""
+        start = 0
+        for x, y in source.blocks():
+            check_float32(np.asarray(x), f"source {name}", range(start, start + len(x)))
+            wide = 2 if self.multilabel_ else len(self.classes_)
+            if y.dtype.kind in "biu" and y.size and not (y.min() >= 0 and y.max() < wide):
+                raise DataError(f"source {name} has labels from {y.min()} to {y.max()}; allowed: 0 to {wide - 1}")
+            start += len(x)
 
     def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
         """Classes in label order: as declared, else from public labels that are not protected. `y` tells its shape."""

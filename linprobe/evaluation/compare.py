@@ -77,6 +77,7 @@ class _Comparison:
     Attributes:
         request: with the default shots. of: what is compared, as the folder of a comparison states it.
         features, others: rows for the runs, `others` by name of a public file. reader: `features`, open.
+        unlabelled: place of the rows without labels, in any working directory.
         planned: every run, in the order of the table.
     """
 
@@ -84,6 +85,7 @@ class _Comparison:
     of: dict[str, Any]
     features: Features
     others: dict[str, Features]
+    unlabelled: Path | None
     reader: FeatureReader
     planned: list[Planned]
 
@@ -102,7 +104,9 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     with _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened))
-        missing = [run for run in planned if not run.folder.exists()]
+        secret = any(_selects(run) for run in planned)
+        # selections come last, so that no later run begins when one of them has ended
+        missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
         if missing:
             charged = book_of(opened, request.book).path.absolute()  # read the rows once for all runs
             missing = [replace(run, request=replace(run.request, book=charged)) for run in missing]
@@ -110,8 +114,11 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
                 progress.note(warning)
             progress.start(len(missing), "comparing")
         try:
-            stack.callback(_give_one_time, [one.folder for one in missing if one.tuning and one.tuning.grid])
-            arguments = [(run, found.features, found.others.get(run.setting.public)) for run in missing]
+            stack.callback(_give_one_time, [one.folder for one in missing if secret])
+            arguments = [
+                (replace(run, dated=not secret), found.features, found.others.get(run.setting.public), found.unlabelled)
+                for run in missing
+            ]
             for run in unordered(_train, arguments, request.jobs):
                 folder.record(run)
                 progress.step()
@@ -142,8 +149,8 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
         check_test_rows(reader, "methods are compared on")
         further = _unlabelled(stack, request.unlabelled)
         digest = "" if further is None else unlabelled_group(further).digest()
-        if request.unlabelled is not None:  # worker processes may have another working directory
-            request = replace(request, unlabelled=request.unlabelled.absolute())
+        # worker processes may have another working directory
+        elsewhere = None if request.unlabelled is None else request.unlabelled.absolute()
         publics = {}  # SHA-256 of the rows that a file provides as public rows
         for name, other in others.items():
             opened = _rows(stack, other)
@@ -151,7 +158,7 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
         planned = plan_runs(request, publics, reader.sizes, digest)
         if any(run.spends for run in planned):
             check_unit(reader, request.unit)
-        yield _Comparison(request, of, features, others, reader, planned)
+        yield _Comparison(request, of, features, others, elsewhere, reader, planned)
 
 
 def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
@@ -188,14 +195,19 @@ def _rows(stack: ExitStack, features: Features) -> FeatureReader:
     return stack.enter_context(open_features(features, whole=False))
 
 
-def _unlabelled(stack: ExitStack, path: Path | None) -> FeatureReader | None:
-    return None if path is None else stack.enter_context(open_features(path, labelled=False))
+def _unlabelled(stack: ExitStack, path: Path | None, given: Path | None = None) -> FeatureReader | None:
+    """The rows without labels in a file, which is shown as it was `given`."""
+    if path is None:
+        return None
+    opened = stack.enter_context(open_features(path, labelled=False))
+    opened.path = given or path
+    return opened
 
 
-def _train(run: Planned, features: Features, other: Features) -> Path:
+def _train(run: Planned, features: Features, other: Features, unlabelled: Path | None) -> Path:
     """Train a planned run; returns its folder."""
     with ExitStack() as stack:
-        ready = _ready(run, features, other, stack)
+        ready = _ready(run, features, other, unlabelled, stack)
         try:
             if run.tuning is None:
                 train_on(ready, make_settings(run.request, ready.method), Silent())
@@ -211,8 +223,13 @@ def _train(run: Planned, features: Features, other: Features) -> Path:
     return run.folder
 
 
+def _selects(run: Planned) -> bool:
+    """Whether the run is a private selection, whose duration is secret."""
+    return run.tuning is not None and bool(run.tuning.grid)
+
+
 def _give_one_time(folders: Sequence[Path]) -> None:
-    """Set one modification time on all runs of private selection. Their own times would tell how many runs each had."""
+    """Set one modification time on all runs beside a private selection. Own times would tell how long it took."""
     now = time.time_ns()
     for folder in folders:
         for path in (*folder.glob("*"), folder):
@@ -341,7 +358,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         with ExitStack() as stack:
             previews = [_preview(found, runs[0], stack) for runs in groups.values()]
             start = found.planned[0]
-            first = _ready(start, found.reader, found.others.get(start.setting.public), stack)
+            first = _ready(start, found.reader, found.others.get(start.setting.public), found.unlabelled, stack)
             about = rows_facts(first, first.dataset())
         warnings = _warnings([run for runs in groups.values() for run in runs], found)
         for warning in warnings:
@@ -382,13 +399,14 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         return DryRun(facts, [*lines, *written(f"{request.folder}: a folder for each run, tables, figures", book=book)])
 
 
-def _ready(run: Planned, features: Features, other: Features, stack: ExitStack) -> Ready:
+def _ready(run: Planned, features: Features, other: Features, unlabelled: Path | None, stack: ExitStack) -> Ready:
     other = None if run.request.public is None else _rows(stack, other)
-    return Ready(run.request, _rows(stack, features), other, _unlabelled(stack, run.request.unlabelled))
+    further = _unlabelled(stack, unlabelled, run.request.unlabelled)
+    return Ready(run.request, _rows(stack, features), other, further, dated=run.dated)
 
 
 def _preview(found: _Comparison, run: Planned, stack: ExitStack) -> Preview:
-    ready = _ready(run, found.reader, found.others.get(run.setting.public), stack)
+    ready = _ready(run, found.reader, found.others.get(run.setting.public), found.unlabelled, stack)
     dataset = ready.dataset()
     dataset.check()
     if run.tuning is None:

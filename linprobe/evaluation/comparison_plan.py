@@ -104,13 +104,14 @@ def _tuning(tuned: dict[str, list[str]], method: str) -> Tuning:
 
 @dataclass(frozen=True)
 class Planned:
-    """A planned run: its row and setting, the arguments of `train`, and its folder."""
+    """A planned run: its row and setting, the arguments of `train`, its folder, and whether its manifest has a time."""
 
     row: str
     setting: Setting
     request: TrainRequest
     folder: Path
     tuning: Tuning | None = None
+    dated: bool = True
 
     @property
     def spends(self) -> bool:

@@ -8,7 +8,6 @@ a phone, so that its text is readable there. Its colours are classes of `page.cs
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +25,7 @@ from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
 from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import write_whole
-from linprobe.errors import DataError, UsageError, printable, reading
+from linprobe.errors import UsageError, printable
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
@@ -92,7 +91,7 @@ def report(request: ReportRequest) -> str:
             name=folder.resolve().name,
             manifest=manifest,
             checked=checked,
-            histograms=[_read_histogram(run, name) for name in manifest.histogram_files],
+            histograms=run.histograms,
             test_metrics=run.test_metrics,
             # the page is the same without the private file
             stated=[name for name in not_checked(run) if not name.startswith(PER_RECORD.removesuffix(".npz"))],
@@ -104,17 +103,6 @@ def report(request: ReportRequest) -> str:
         text = page(evidence)
         writing(html, lambda: write_whole(html, text))
     return private_total
-
-
-def _read_histogram(run: RunFolder, name: str) -> dict[str, Any]:
-    """A published histogram. `verify` has checked its digest and price."""
-    path = run.folder / name
-    with reading(str(path), "restore it"):
-        histogram = json.loads(run[name].decode())
-        edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
-    if not counts or len(edges) != len(counts) + 1:
-        raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
-    return {"bin_edges": edges, "noisy_counts": counts}
 
 
 def page(evidence: Evidence) -> str:

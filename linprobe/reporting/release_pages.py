@@ -22,9 +22,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from linprobe.accounting.events import OWNER, Releases
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.errors import printable
-from linprobe.runs.manifest import CARD, CLAIM, Manifest
+from linprobe.runs.manifest import CARD, CLAIM, DAY, Manifest
 
-DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 MOST_CLASSES = 20  # listed with their accuracy, the lowest first
 
 

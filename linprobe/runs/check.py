@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,7 +23,7 @@ from linprobe import __version__
 from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import INHERITED, OWNER, GaussianEvent, Releases, grouped
-from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.figures import epsilon_of, mu_and_rho, rounded_up
 from linprobe.accounting.ledger import read_ledger, read_selection, unreadable
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
 from linprobe.errors import DataError, PrivacyError
@@ -63,6 +64,7 @@ from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.release_rules import (
     HISTOGRAM,
     check_lines,
+    check_method,
     check_purposes,
     check_selection_line,
     check_sensitivities,
@@ -72,6 +74,8 @@ from linprobe.runs.release_rules import (
 from linprobe.runs.run_folder import RunFolder
 from linprobe.runs.specification import stated_in
 
+ROUNDING = 1e-9  # of the price of a published histogram
+TIME = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?")
 EARLIER_CROSS_CHECK = "privacy-loss distribution (dp-accounting)"  # of sums over all rows, in version 0.2
 
 
@@ -106,7 +110,7 @@ def verified(run: RunFolder) -> Recomputed:
     _check_names(run)
     _check_derived(manifest)
     try:
-        _ = run.weights, run.unrefined, run.test_metrics
+        _ = run.weights, run.unrefined, run.test_metrics, run.histograms
         named = len(run.per_record.ids) if PER_RECORD in run.names else manifest.n_private
     except DataError as error:
         raise PrivacyError(str(error)) from None
@@ -213,11 +217,7 @@ def _cost_of_selection(manifest: Manifest, selection: SelectionEvent) -> _Cost:
 def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: SelectionEvent | None) -> Recomputed:
     """Compare the claim with the ledger of a run that released something with noise."""
     stated, delta = manifest.bound
-    if not (delta > 0 and delta * manifest.n_private < 1):
-        raise PrivacyError(
-            f"delta is {rounded_up(delta)} for {manifest.n_private} private units; allowed: above 0 and below 1/N; "
-            "do not trust it"
-        )
+    _check_delta(manifest, delta)
     _check_seed(manifest)
     cost = _cost_of_sums(manifest, events) if selection is None else _cost_of_selection(manifest, selection)
     if stated < cost.epsilon * (1 - cost.judge.tolerance):
@@ -249,6 +249,14 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: Sele
         )
     by_autodp, by_google = cost.opinions.get(accountants.AUTODP), cost.opinions.get(accountants.GOOGLE)
     return Recomputed(cost.epsilon, cost.cross_check, by_autodp, by_google, **cost.figures, releases=cost.releases)
+
+
+def _check_delta(manifest: Manifest, delta: float) -> None:
+    if not (manifest.n_private > 0 and 0 < delta < 1 and delta * manifest.n_private < 1):
+        raise PrivacyError(
+            f"delta is {rounded_up(delta)} for {manifest.n_private} private units; allowed: above 0 and below 1/N; "
+            "do not trust it"
+        )
 
 
 def _nothing_released(run: RunFolder, events: Sequence[GaussianEvent]) -> Recomputed:
@@ -324,9 +332,19 @@ def _check_releases(manifest: Manifest, events: list[GaussianEvent], releases: S
         raise PrivacyError(
             f"the manifest lists published histograms with noise {listed}, the ledger paid for {paid}; do not trust it"
         )
-    for name in manifest.histogram_files:
-        if name not in manifest.files:
-            raise PrivacyError(f"the manifest has no digest of the published {name}; do not trust it")
+    names = manifest.histogram_files
+    for name in names:
+        if name not in manifest.files or names.count(name) > 1:
+            raise PrivacyError(
+                f"the manifest has no digest of the published {name}, or names it twice; do not trust it"
+            )
+    for one in manifest.published:
+        cost = epsilon_of(mu_and_rho([(1, one.noise_multiplier)])[0], manifest.bound[1])
+        if one.epsilon < cost * (1 - ROUNDING):
+            raise PrivacyError(
+                f"a published histogram costs epsilon {rounded_up(cost)}, the manifest says {one.epsilon:g}; do not "
+                "trust it"
+            )
     if manifest.releases != releases:
         raise PrivacyError(
             f"the manifest's list of releases is not the ledger's, {_described(releases)}; do not trust it"
@@ -360,11 +378,14 @@ def _check_derived(manifest: Manifest) -> None:
     _check_noise(manifest)
     _check_refined(manifest, method)
     check_purposes(manifest, manifest.selection)
+    check_method(manifest, method)
     if (manifest.test_rows == "none") != (manifest.n_test == 0):
         raise PrivacyError(f"test_rows is {manifest.test_rows} and n_test {manifest.n_test}; do not trust it")
     _check_accuracy(manifest)
     _check_noisy_test(manifest)
     try:
+        if TIME.fullmatch(manifest.created) is None:
+            raise ValueError
         datetime.fromisoformat(manifest.created)
     except ValueError:
         raise PrivacyError(f"created is {manifest.created[:40]!r}, which is no time; do not trust it") from None

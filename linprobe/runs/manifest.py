@@ -39,6 +39,7 @@ HISTOGRAM_FILE = "^published_histogram_[1-9][0-9]{0,5}[.]json$"
 TRAINED, UNIFORM = "train", "uniform"  # the class shares that the bias of a model is for
 UNLABELLED_CENTRE = "unlabelled"  # the mean of unlabelled rows, in place of a private one
 
+DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 LARGEST_WHOLE = 2**63 - 1
 LARGEST = 1e300
 LONGEST_TEXT = 1 << 16

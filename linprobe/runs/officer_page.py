@@ -20,6 +20,7 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 from linprobe import __version__
+from linprobe.methods import METHODS
 from linprobe.runs.manifest import HISTORY, LEDGER, MANIFEST, TEST_FIGURES, digest_of, json_schema
 
 EARLIER: frozenset[str] = frozenset()  # SHA-256 of the pages of earlier releases; each release adds its own
@@ -108,9 +109,24 @@ def _source(name: str) -> str:
 
 def _check() -> str:
     """The check as a script that does nothing by itself."""
-    schema = json.dumps(json_schema(), separators=(",", ":"))
+    schema, methods = (json.dumps(facts, separators=(",", ":")) for facts in (json_schema(), _methods()))
     parts = "\n".join(_source(name) for name in ("exact.js", "check.js", "words.js"))
-    return f'"use strict";\n/* check begins */\nconst SCHEMA = {schema};\n{parts}'
+    return f'"use strict";\n/* check begins */\nconst SCHEMA = {schema};\nconst METHODS = {methods};\n{parts}'
+
+
+def _methods() -> dict[str, dict[str, Any]]:
+    """What the check knows of each method."""
+    return {
+        method.name: {
+            "paper": method.paper,
+            "labels": method.several_labels,
+            "noise": method.spends,
+            "sampled": method.sampling is not None,
+            "publicRows": "public" in method.needs,
+            "joins": method.joins_public,
+        }
+        for method in METHODS.values()
+    }
 
 
 def is_officer_page(content: bytes) -> bool:

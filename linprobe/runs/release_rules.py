@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from io import BytesIO, StringIO
+from types import SimpleNamespace
 from typing import Any
 
 from linprobe.accounting.calibrate import GRADIENT
@@ -18,10 +19,12 @@ from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY, correct_counts_sensitivity
 from linprobe.mechanisms.score_histogram import TEST_AUROC, n_histograms
+from linprobe.methods import Method
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS, sensitivity_of_counts
 from linprobe.methods.private_mean import MEAN
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows
+from linprobe.options.declaration import declared
 from linprobe.runs.manifest import UNIFORM, UNLABELLED_CENTRE, Manifest
 
 HISTOGRAM, SELECTION = "histogram", "selection"
@@ -178,6 +181,49 @@ def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None
         _check_tuning(tuning, releases)
 
 
+def check_method(manifest: Manifest, method: Method) -> None:
+    """PrivacyError if the method does not make the releases of the ledger, or contradicts the stated public rows."""
+    _check_sampling(manifest, method)
+    if manifest.selection is None:
+        _check_shares(manifest, method)
+    else:
+        _check_chosen(manifest, manifest.tuning or {})
+    public, digest, known = manifest.n_public > 0, manifest.public_digest is not None, not method.joins_public
+    rules = (
+        (known and public != (manifest.public_from != "nowhere"), f"public_from is {manifest.public_from!r:.60}"),
+        (known and public != digest, f"public_digest is {manifest.public_digest!r:.20}"),
+        ("public" in method.needs and not public, f"method {method.name} needs public rows"),
+    )
+    for broken, words in rules:
+        if broken:
+            raise PrivacyError(f"{words}, and n_public is {manifest.n_public}; do not trust it")
+
+
+def _check_sampling(manifest: Manifest, method: Method) -> None:
+    """PrivacyError for a release on a Poisson sample that no run makes. Steps of the first run may be sampled too."""
+    alone = manifest.selection is None  # runs of a selection may be of other methods
+    for one in manifest.releases or () if manifest.selection is None else manifest.selection.releases:
+        sampled = one.purpose == GRADIENT and (method.sampling is not None or not alone)
+        if one.sampling_rate < 1 and one.purpose != INHERITED and not sampled:
+            raise PrivacyError(
+                f"the {one.purpose} release has sampling rate {one.sampling_rate:g}, and method {method.name} makes "
+                "it of all rows; do not trust it"
+            )
+
+
+def _check_shares(manifest: Manifest, method: Method) -> None:
+    """PrivacyError if a release before the steps is missing. Of a mean, `centre` tells: it depends on public rows."""
+    defaults = {name: option.default for name, option in declared(method.options).items()}
+    options = SimpleNamespace(**{**defaults, **manifest.options})
+    for share in method.shares(options) if manifest.accountant is not None else ():
+        made = sum(one.count for one in manifest.releases or () if one.purpose == share.purpose)
+        if made != share.count and (share.purpose != MEAN or clips_by_release(manifest)):
+            raise PrivacyError(
+                f"the ledger has {made} {share.purpose} releases, and method {method.name} makes {share.count}; do "
+                "not trust it"
+            )
+
+
 def _check_counts(manifest: Manifest, releases: Sequence[Any]) -> None:
     """PrivacyError if class counts have no release, or another noise than it, or scores are balanced without them."""
     counts, sensitivity = manifest.class_counts, sensitivity_of_counts(manifest.n_classes, manifest.several_labels)
@@ -209,11 +255,23 @@ def _check_similar(manifest: Manifest, releases: Sequence[Any]) -> None:
         raise PrivacyError(f"centre is {UNLABELLED_CENTRE}, and too few rows are similar to them; do not trust it")
 
 
+def _check_chosen(manifest: Manifest, tuning: Mapping[str, Any]) -> None:
+    """PrivacyError unless the chosen setting of a grid was offered, and is the setting of the run."""
+    settings, chosen = tuning.get("settings", ()), tuning.get("chosen")
+    if not isinstance(chosen, int) or not 0 <= chosen < len(settings):
+        raise PrivacyError(f"tuning chose setting {chosen} of {len(settings)}; do not trust it")
+    stated = {**manifest.options, "method": manifest.method, "steps": manifest.steps}
+    for name, value in settings[chosen].items():
+        if stated.get(name, value) != value:
+            raise PrivacyError(f"tuning chose {name} {value}, and the run has {stated[name]}; do not trust it")
+
+
 def _check_tuning(tuning: Mapping[str, Any], releases: Sequence[Any]) -> None:
     """PrivacyError if a choice states other noise than its release has, or a factor that was not offered."""
     noise = {release.noise_multiplier for release in releases if release.purpose == SELECTION}
     factors, counts, std = tuning.get("factors", ()), tuning.get("counts", ()), tuning.get("std")
     if factors:
         agree = std in {multiplier * correct_counts_sensitivity(len(factors)) for multiplier in noise}
-        if not agree or len(counts) != len(factors) or tuning.get("shrink") not in factors:
+        agree = agree and len(counts) == len(factors)
+        if not agree or tuning.get("shrink") != factors[max(range(len(counts)), key=counts.__getitem__)]:
             raise PrivacyError("tuning does not follow from the release for the selection; do not trust it")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import hmac
+import json
 import os
 import re
 import secrets
@@ -315,6 +316,8 @@ class RunFolder:
         votes = int(arrays["weights"].ndim == 3) if "weights" in arrays else 0
         weights, bias = checked_arrays(model, arrays, weights=(2 + votes, "f"), bias=(1 + votes, "f"))
         shape = (manifest.n_features, manifest.n_classes)
+        if {weights.dtype.str, bias.dtype.str} != {"<f4"}:
+            raise DataError(f"{model} holds {weights.dtype} and {bias.dtype}; allowed: float32; restore it from a copy")
         if weights.shape[-2:] != shape or bias.shape != (*weights.shape[:-2], shape[1]) or not weights.size:
             raise DataError(
                 f"{model} holds weights of {weights.shape} and bias of {bias.shape}; allowed: {shape} and {shape[1:]}, "
@@ -322,10 +325,24 @@ class RunFolder:
             )
         if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
             raise DataError(f"{model} holds NaN or infinity; restore it from a copy")
-        if not is_archive_of(content, arrays) or set(arrays) != {"weights", "bias"}:
+        if not is_archive_of(content, arrays) or list(arrays) != ["weights", "bias"]:
             more = printable(", ".join(sorted(set(arrays) - {"weights", "bias"}))[:80]) or "other bytes"
             raise DataError(f"{model} holds {more} besides weights and bias; restore it from a copy")
         return weights, bias
+
+    @cached_property
+    def histograms(self) -> list[dict[str, Any]]:
+        """The published histograms: bin_edges and noisy_counts. Raises DataError: a file that holds none."""
+        found = []
+        for name in self.manifest.histogram_files:
+            path = self.folder / name
+            with reading(str(path), "restore it from a copy"):
+                histogram = json.loads(self[name].decode())
+                edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
+            if not counts or len(edges) != len(counts) + 1:
+                raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
+            found.append({"bin_edges": edges, "noisy_counts": counts})
+        return found
 
     @cached_property
     def _model(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

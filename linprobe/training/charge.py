@@ -341,8 +341,9 @@ def charged_selection(
         )
         raise
     finally:
-        with suppress(OSError):
-            os.utime(account.path)
+        for path in (account.path, keys_file(account.path), account.path.parent):
+            with suppress(OSError):
+                os.utime(path)
 
 
 def charge_evaluation(account: Account, entry: Entry, progress: Progress) -> None:

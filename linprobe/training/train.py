@@ -38,7 +38,7 @@ from linprobe.options.declaration import check_declared, config_keys
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import figures, run_folder, signature
-from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
+from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
@@ -80,6 +80,8 @@ class Ready:
         request: with its method, run folder and shots. features, other: feature file, and file of public rows.
         unlabelled: file of public rows without labels.
         signing_key: of --sign, in rank 0. choice: why the method was chosen, if the request named none.
+        dated: whether the manifest states the time of day. Beside private selections it does not, as it would tell
+            how long they took.
     """
 
     request: TrainRequest
@@ -88,6 +90,7 @@ class Ready:
     unlabelled: FeatureReader | None = None
     signing_key: Ed25519PrivateKey | None = None
     choice: ChosenMethod | None = None
+    dated: bool = True
 
     @cached_property
     def method(self) -> Method:
@@ -415,7 +418,7 @@ def manifest_of(
         figures.accuracy_of(features, trained.tested, measured, dataset.unit),
         precision=request.precision,
         device=request.device,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=datetime.now(UTC).isoformat(timespec="seconds")[: None if ready.dated else DAY],
         n_features=features.n_features,
         n_classes=len(names),
         class_names=list(names),

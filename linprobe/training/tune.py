@@ -38,7 +38,7 @@ from linprobe.options.requests import TrainRequest
 from linprobe.runs import run_folder
 from linprobe.runs.figures import figures_of
 from linprobe.runs.guarantee import selected
-from linprobe.runs.manifest import LEDGER
+from linprobe.runs.manifest import DAY, LEDGER
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training import train
 from linprobe.training.charge import charged_selection
@@ -262,9 +262,6 @@ def typed(flag: str, text: str, wanted: Any) -> Any:
     if not math.isfinite(number):
         raise ParameterError(f"{flag} is {text!r}; allowed: a {'whole ' if wanted is int else ''}number")
     return number
-
-
-DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 
 
 def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str, Any]:

@@ -293,7 +293,9 @@ def test_a_run_from_the_weights_of_another_counts_them_once(cli: Cli, features_f
     one_step = ["--method", "noisy-gd", "--centre", "none", "--steps", "1"]
     assert cli("train", features_file, *one_step, "--eps", "1", "--out", "a").status == 0
     assert cli("train", features_file, *one_step, "--eps", "2", "--init", "a", "--out", "b").status == 0
-    manifest = json.loads(Path("b/manifest.json").read_text())
+    assert cli("train", features_file, *one_step, "--eps", "3", "--init", "b", "--out", "c").status == 0
+    manifest = json.loads(Path("c/manifest.json").read_text())
+    assert manifest["epsilon"] > 2.99
     assert spent(cli, features_file)["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from linprobe.runs.specification import KEYS, MEANINGS
 from linprobe.runs.verify import verify_run
 from tests.hostile.mutations import KINDS, Mutation, judged
 from tests.hostile.officer import Officer, officer
+from tests.hostile.runs import charged, sealed
 
 SAMPLE = 3  # mutations of each kind of run
 NOT_PRIVATE = ("seeded", "not private")
@@ -78,7 +81,6 @@ def test_the_page_refuses_every_mutation_that_verify_refuses(kinds: dict[str, Pa
 
 def _edits() -> list[Mutation]:
     """Edits of several places, or to a value that only this key may have."""
-    from tests.hostile.runs import sealed
 
     def array(run: Path) -> None:
         with np.load(run / "model.npz") as archive:
@@ -99,6 +101,80 @@ def test_what_needs_a_release_is_refused_without_it(kinds: dict[str, Path]) -> N
     found = {mutation.name: outcome for mutation, outcome in judged(kinds["plain"], lambda _: _edits())}
     assert found == dict.fromkeys(found, "refused")
     assert len(found) == len(_edits())
+
+
+def _rate(purpose: str, rate: float) -> Callable[[dict[str, Any]], None]:
+    def change(line: dict[str, Any]) -> None:
+        line["sampling_rate"] = rate if line["purpose"] == purpose else line["sampling_rate"]
+
+    return change
+
+
+def _without(purpose: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda line: bool(line["purpose"] != purpose)
+
+
+def _same(line: dict[str, Any]) -> None:
+    """No change."""
+
+
+def _setting(run: Path, **changes: Any) -> None:
+    sealed(run, tuning={**json.loads((run / "manifest.json").read_text())["tuning"], **changes})
+
+
+def _worst(run: Path) -> None:
+    tuning = json.loads((run / "manifest.json").read_text())["tuning"]
+    _setting(run, shrink=tuning["factors"][int(np.argmin(tuning["counts"]))])
+
+
+def _price(run: Path) -> None:
+    (published,) = json.loads((run / "manifest.json").read_text())["published"]
+    sealed(run, published=[{**published, "epsilon": 0.0}])
+
+
+def _content(run: Path) -> None:
+    (run / "published_histogram_1.json").write_text("[]")
+    sealed(run)
+
+
+def _type(run: Path) -> None:
+    with np.load(run / "model.npz") as archive:
+        np.savez(run / "model.npz", **{name: archive[name].astype(np.float64) for name in archive.files})
+    sealed(run)
+
+
+FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {  # kind of run, and what contradicts its method
+    "steps on samples": ("plain", lambda run: charged(run, _rate("gradient", 0.01))),
+    "counts on samples": ("class counts", lambda run: charged(run, _rate("class counts", 1e-4))),
+    "test rows on samples": ("private test rows", lambda run: charged(run, _rate("test accuracy", 1e-4))),
+    "choice on samples": ("shrunk", lambda run: charged(run, _rate("selection", 1e-4))),
+    "histogram on samples": ("histogram", lambda run: charged(run, _rate("histogram", 1e-4))),
+    "no covariance": ("covariance", lambda run: charged(run, _without("covariance"))),
+    "no private unit": ("plain", lambda run: charged(run, _same, n_private=0, n_units=0)),
+    "less than samples cost": ("sampled", lambda run: charged(run, _same, epsilon=0.01, epsilon_target=0.01)),
+    "public rows from nowhere": ("sampled", lambda run: sealed(run, public_from="nowhere", n_public=9)),
+    "public rows without a digest": ("sampled", lambda run: sealed(run, public_digest=None)),
+    "a factor that was not the best": ("shrunk", _worst),
+    "a setting that was not offered": ("selected", lambda run: _setting(run, chosen=99)),
+    "a setting of another method": ("selected", lambda run: _setting(run, settings=[{"method": "ngd"}], chosen=0)),
+    "a histogram for nothing": ("histogram", _price),
+    "a histogram of nothing": ("histogram", _content),
+    "weights in float64": ("plain", _type),
+    "hour 24": ("plain", lambda run: sealed(run, created="2026-11-27T24:00:00+00:00")),
+    "a week": ("plain", lambda run: sealed(run, created="2026-W48-5")),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_contradicts_the_method_is_refused_by_verify_and_by_the_page(
+    kinds: dict[str, Path], page: Officer, tmp_path: Path, name: str
+) -> None:
+    kind, forge = FORGED[name]
+    run = shutil.copytree(kinds[kind], tmp_path / "run")
+    assert not {"refused"} & page.run(run).keys()
+    forge(run)
+    assert not verify_run(VerifyRequest(run=run))["verified"]
+    assert "refused" in page.run(run)
 
 
 NAMED = (

@@ -314,11 +314,14 @@ def test_methods_can_be_chosen(cli: Cli, features_file: Path) -> None:
 
 
 def test_tuned_rows_are_compared_at_the_same_total_epsilon(cli: Cli, features_file: Path) -> None:
-    rows = "noisy-gd:steps=2:shrink=0/1,noisy-gd:steps=2:score-noise=0.3/1:repetitions=2"
+    rows = "noisy-gd:steps=2:score-noise=0.3/1:repetitions=2,noisy-gd:steps=2:shrink=0/1"
     words = ["--methods", rows, "--eps", "2", "--seeds", "1", "--no-baselines", "--jobs", "1", "--out", "cmp"]
     compared = result_of(cli("compare", features_file, *words, "--json"))
     assert [row["method"] for row in compared["summary"]] == rows.split(",")
     assert all(1.99 < run["epsilon_spent"] <= 2 for run in compared["runs"])
+    made = list(Path("cmp/runs").iterdir())
+    assert {len(json.loads((run / "manifest.json").read_text())["created"]) for run in made} == {len("YYYY-MM-DD")}
+    assert len({path.stat().st_mtime_ns for run in made for path in (run, *run.iterdir())}) == 1
     composed = compared["composed"]
     assert composed["private_runs"] == 2
     assert 4 < composed["epsilon"] < 5

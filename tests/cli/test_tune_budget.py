@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book
+from linprobe.accounting.row_keys import books_folder
 from linprobe.accounting.selection import selection_epsilon
 from linprobe.errors import DivergedError
 from linprobe.mechanisms import correct_predictions as mechanism
@@ -118,17 +120,20 @@ def test_the_book_does_not_tell_the_number_of_runs(
 
         def counted(*arguments: Any, _ends: list[int] = ends, **named: Any) -> Any:
             trained = train(*arguments, **named)
-            os.utime("own.jsonl", (0, 0))  # a time before the end of the last run
+            for path in (*Path(books_folder()).glob("*.*"), books_folder()):
+                os.utime(path, (0, 0))  # a time before the end of the last run
             _ends.append(1)
             return trained
 
         monkeypatch.setattr(mechanism, "geometric", lambda mean, runs=runs: runs)
         monkeypatch.setattr(tune_command, "execute", counted)
-        assert cli("tune", features_file, *GRID, "--book", "own.jsonl", "--out", "a").status == 0
+        assert cli("tune", features_file, *GRID, "--out", "a").status == 0
         assert len(ends) == runs
-        assert Path("own.jsonl").stat().st_mtime >= Path("a/model.npz").stat().st_mtime
-        text = Path("own.jsonl").read_text()
-        lines.append(text.replace(manifest("a")["run_id"], ""))
-        Path("own.jsonl").unlink()
+        (book,) = books_folder().glob("*.jsonl")
+        end = Path("a/model.npz").stat().st_mtime
+        assert min(path.stat().st_mtime for path in (book, *books_folder().glob("*.rows"), books_folder())) >= end
+        text = book.read_text().replace(manifest("a")["run_id"], "")
+        lines.append([line for line in text.splitlines() if '"keys"' not in line])  # their key is new
+        shutil.rmtree(books_folder())
         Path("a").rename(f"kept {runs}")
     assert lines[0] == lines[1]

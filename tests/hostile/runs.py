@@ -7,11 +7,15 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from linprobe.accounting import accountants
+from linprobe.accounting.events import GaussianEvent, grouped
+from linprobe.runs.guarantee import guarantee_text, mechanism_text
 from tests.hostile.case import Case, Good
 from tests.hostile.features import mutated
 
@@ -46,6 +50,39 @@ def sealed(run: Path, **changes: Any) -> None:
         text = json.dumps(content, sort_keys=True, ensure_ascii=False)
         content["manifest_digest"] = hashlib.sha256(text.encode()).hexdigest()
     path.write_text(json.dumps(content, ensure_ascii=False))
+
+
+def charged(run: Path, change: Callable[[dict[str, Any]], bool | None], **changes: Any) -> None:
+    """Change the lines of a ledger, and all that follows from them, as a forger would.
+
+    `change` changes a line in place, and may return False to leave it out.
+    """
+    lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if change(line) is not False]
+    for step, line in enumerate(lines):
+        line["step"] = step
+    (run / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    manifest = {**json.loads((run / "manifest.json").read_text()), **changes}
+    releases = grouped(GaussianEvent.from_dict(line) for line in lines)
+    steps = next(one for one in releases if one.purpose == "gradient")
+    accountant, delta, unit = accountants.choose_accountant("auto", releases), manifest["delta"], manifest["unit"]
+    epsilon = accountant.epsilon(releases, delta)
+    follows = {
+        "epsilon": epsilon,
+        "epsilon_target": max(epsilon, manifest["epsilon_target"]),
+        "releases": [asdict(one) for one in releases],
+        "accountant": accountant.words,
+        "cross_check": accountant.cross_check.words,
+        "noise_multiplier": steps.noise_multiplier,
+        "sampling_rate": steps.sampling_rate,
+        "steps": steps.count,
+        "mechanism": mechanism_text(steps.sampling_rate < 1, unit),
+        **accountants.gaussian_figures(releases),
+    }
+    stated = {**follows, **changes}
+    guarantee = guarantee_text(stated["epsilon"], delta, releases, insecure=False, unit=unit)
+    (run / "per_record.npz").unlink(missing_ok=True)
+    sealed(run, **{**stated, "guarantee": guarantee})
 
 
 def _instead(name: str, make: Callable[[Path], Any]) -> Callable[[Path], None]:

@@ -240,27 +240,9 @@ const SELECTED_BY = "privacy profile of private selection, single runs by ";
 const TOLERANCES = new Map([[GDP, 0], [PLD, 1e-6], [BOUNDED_PLD, 1e-6], [RDP, 1e-9]]);
 const FACTS = new Set(
   "clip_norm learning_rate captured_energy public_loss ridge scale_spread origin_norm alpha".split(" "));
-const [ROWS, LABELS] = [1, 2]; // what a method trains on: one class a row, or several labels too
-/** Paper, what it trains, and whether it releases sums with noise. */
-const METHODS = new Map([
-  ["noisy-gd", ["Golatkar et al. 2022 (AdaMix), Algorithm 1", LABELS, true]],
-  ["adamix", ["Golatkar et al. 2022 (AdaMix), Algorithms 2 and 3", LABELS, true]],
-  ["ngd", ["Golatkar et al. 2022 (AdaMix), Appendix A.1", ROWS, true]],
-  ["ppgd", ["Wang and Zhou 2020, as used by Golatkar et al. 2022", ROWS, true]],
-  ["dp-sgd", ["Abadi et al. 2016; Dörmann et al. 2021", LABELS, true]],
-  ["dpsgd-f", ["Sun et al. 2024 (DPSGD-F), Algorithms 2 and 3", ROWS, true]],
-  ["mirror-descent", ["Amid et al. 2022 (PDA-DPMD), Algorithm 1 and equation 1", ROWS, true]],
-  ["dope-sgd", ["Nasr et al. 2023 (DOPE-SGD), Algorithm 2 and equation 2", ROWS, true]],
-  ["adadps", ["Li et al. 2022 (AdaDPS), as Nasr et al. 2023 compare with it", ROWS, true]],
-  ["dp-ls", ["Mehta et al. 2023 (DP-LS)", ROWS, true]],
-  ["dp-fc", ["Mehta et al. 2023 (DP-FC)", ROWS, true]],
-  ["dp-newton", ["Mehta et al. 2023 (DP-Newton)", ROWS, true]],
-  ["prototypes", ["Wahdany et al. 2025 (DPPL)", ROWS, true]],
-  ["fully-private", ["Golatkar et al. 2022 (AdaMix), Table 1", LABELS, true]],
-  ["only-public", ["Golatkar et al. 2022 (AdaMix), Table 1", LABELS, false]],
-  ["zero-shot", ["Golatkar et al. 2022 (AdaMix), section 3.3", ROWS, false]],
-  ["non-private", ["Golatkar et al. 2022 (AdaMix), Table 1", LABELS, false]],
-]);
+/** Releases that a method makes before its steps. */
+const sharesOf = (m) => (m.method === "dp-ls" || m.method === "dp-fc" ? { covariance: 1 }
+  : m.method === "dpsgd-f" && m.options.variant === "theory" ? { mean: 1, median: 10, radius: 10, quantile: 10 } : {});
 /** The keys that this page has a rule for; the others that it knows are STATED_KEYS. */
 const CHECKED_KEYS = (
   "format guarantee private mechanism epsilon epsilon_if_seed_were_secret delta gdp_mu zcdp_rho noise_multiplier sampling_rate " +
@@ -458,16 +440,38 @@ function checkPurposes(m, releases) {
   must(made.has("test AUROC") === known(m.test_scores), "test_scores and a release for an AUROC on test rows need each other.");
   must(!known(m.test_scores) || known(m.test_counts), "test_scores has no test_counts.");
   must(!made.has("test accuracy") || m.test_rows === "private", "Noisy counts on private test rows were released, and test_rows is not private.");
+  checkMethod(m, releases);
+  if (m.selection) {
+    const chosen = tuning.settings?.[tuning.chosen], own = { ...m.options, method: m.method, steps: m.steps };
+    must(Number.isInteger(tuning.chosen) && chosen, "tuning chose a setting that it did not offer.");
+    for (const [name, value] of Object.entries(chosen)) must(!(name in own) || sameJson(own[name], value), `tuning chose another ${name} than the run has.`);
+  }
   if (!tuning?.factors?.length) return;
   const std = above(Math.sqrt(tuning.factors.length) / 2);
   const agrees = releases.some((one) => one.purpose === "selection" && close(one.noise_multiplier * std, tuning.std));
-  must(agrees && tuning.counts?.length === tuning.factors.length && tuning.factors.includes(tuning.shrink), "tuning does not follow from the release for the selection.");
+  must(agrees && tuning.counts?.length === tuning.factors.length && tuning.shrink === tuning.factors[tuning.counts.indexOf(Math.max(...tuning.counts))], "tuning does not follow from the release for the selection.");
+}
+
+/** Releases that the method makes, and public rows. */
+function checkMethod(m, releases) {
+  for (const one of releases) {
+    const sampled = one.purpose === "gradient" && (m.selection || METHODS[m.method].sampled);
+    must(one.sampling_rate === 1 || one.purpose === "inherited" || sampled, `The release for ${one.purpose} has a sampling rate below 1, and the method makes it of all rows.`);
+  }
+  for (const [purpose, count] of Object.entries(m.selection || !known(m.accountant) ? {} : sharesOf(m))) {
+    const made = releases.filter((one) => one.purpose === purpose).reduce((sum, one) => sum + one.count, 0);
+    must(made === count, `The ledger has ${made} releases for ${purpose}, and the method makes ${count}.`);
+  }
+  const some = m.n_public > 0;
+  must(METHODS[m.method].joins || some === (m.public_from !== "nowhere"), "public_from contradicts n_public.");
+  must(METHODS[m.method].joins || some === known(m.public_digest), "public_digest contradicts n_public.");
+  must(some || !METHODS[m.method].publicRows, "The method needs public rows, and n_public is 0.");
 }
 
 /** The claim of a run that released something with noise, against its ledger. What it costs, and how that is known. */
 function recomputed(m, events, selection) {
   const stated = m.private ? m.epsilon : m.epsilon_if_seed_were_secret, { delta, unit } = m;
-  must(delta > 0 && delta * m.n_private < 1, "delta is not below 1 divided by the number of private records or people.");
+  must(m.n_private > 0 && delta > 0 && delta < 1 && delta * m.n_private < 1, "delta is not below 1 divided by the number of private records or people.");
   const seed = known(m.options.insecure_seed);
   const secret = m.private && m.seed_kind === "os" && m.noise_source === SECRET && !seed;
   const seeded = !m.private && m.seed_kind === "insecure" && m.noise_source === SEEDED && seed;
@@ -487,7 +491,13 @@ function ofReleases(m, events) {
   must(sameRelease(steps, claimed), "The training steps in the ledger are not those of the manifest: their number, noise or sampling rate differs.");
   const paid = events.filter((one) => one.purpose === "histogram").map((one) => one.noise_multiplier).sort();
   must(sameJson(paid, m.published.map((one) => one.noise_multiplier).sort()), "The published histograms are not those that the ledger paid for.");
-  for (const { file } of m.published) must(!known(file) || known(m.files[file]), `The manifest has no digest of ${file}.`);
+  const named = m.published.map((one) => one.file).filter(known);
+  must(new Set(named).size === named.length, "Two published histograms name one file.");
+  for (const file of named) must(known(m.files[file]), `The manifest has no digest of ${file}.`);
+  for (const one of m.published) {
+    const { mu } = gaussianFigures([{ noise_multiplier: one.noise_multiplier, count: 1 }]);
+    must(holds(one.epsilon * (1 + 2e-9), m.delta, mu), "A published histogram costs more epsilon than the manifest says.");
+  }
   must(sameRelease(m.releases, releases), "The manifest's list of releases is not the ledger's.");
   must(CROSS_CHECKS.has(m.accountant), `The accountant ${shown(m.accountant)} is not known to this page.`, "newer");
   must(releases.length <= MOST_KINDS, "The ledger has too many kinds of releases for a browser. Use linprobe verify.", "unreadable");
@@ -499,9 +509,11 @@ function ofReleases(m, events) {
   if (!cost.proven) {
     must(!known(m.gdp_mu) && !known(m.zcdp_rho), "gdp_mu and zcdp_rho are stated, and sums over samples have none.");
     const epsilon = cost.epsilon(m.delta);
+    const least = leastEpsilon(releases, m.delta);
+    must(stated >= least, `The ledger costs epsilon of at least ${roundedUp(least)}; the manifest says ${roundedUp(stated)}.`);
     must(epsilon <= 2 * stated + 3, `The ledger costs epsilon ${roundedUp(epsilon)} by this page's bound; the manifest says ${roundedUp(stated)}, far less.`);
     must(stated <= 1.002 * epsilon + 5e-4 || m.accountant !== BOUNDED_PLD, `The manifest says epsilon ${roundedUp(stated)}, more than this page's bound, ${roundedUp(epsilon)}.`);
-    return { ...cost, releases, epsilon, sampled: true, kind: "no GDP mu or zCDP rho: Poisson samples or private selection" };
+    return { ...cost, releases, epsilon, least, sampled: true, kind: "no GDP mu or zCDP rho: Poisson samples or private selection" };
   }
   const figures = gaussianFigures(releases), { mu, rho } = figures;
   const upTo = (value, exact) => value === exact || value === above(exact);
@@ -529,13 +541,15 @@ function ofSelection(m, selection) {
   must(found.proven || single !== GDP, "The accountant does not cover sums over samples.");
   const limit = found.proven ? m.epsilon * (1 + 2e-6) : 2 * m.epsilon + 3;
   must(found.epsilon <= limit, `The ledger costs epsilon ${roundedUp(found.epsilon)}; the manifest says ${roundedUp(m.epsilon)}.`);
-  return { ...found, mu: null, releases: selection.runs[0], sampled: !found.proven, selected: true, kind: "private selection" };
+  const least = Math.max(...selection.runs.map((run) => leastEpsilon(run, m.delta / selection.mean_repetitions)));
+  must(m.epsilon >= least, `A single run costs epsilon of at least ${roundedUp(least)}; the manifest says ${roundedUp(m.epsilon)}.`);
+  return { ...found, least, mu: null, releases: selection.runs[0], sampled: !found.proven, selected: true, kind: "private selection" };
 }
 
 /** A run that released nothing with noise: its claims must be those of its method. */
 function withoutNoise(m, events, selection) {
   must(!events.length && !selection, "The ledger holds releases, and the manifest says that none were made.");
-  const spends = METHODS.get(m.method)?.[2] ?? true;
+  const spends = METHODS[m.method]?.noise ?? true;
   must(!spends && !m.published.length, "The method adds noise, and the ledger is empty.");
   const used = m.method === "non-private", zero = used ? null : 0;
   const claims = {
@@ -549,9 +563,9 @@ function withoutNoise(m, events, selection) {
 
 /** Keys that follow from other keys. */
 function checkDerived(m, selection) {
-  const method = METHODS.get(m.method), noise = known(m.accountant);
+  const method = Object.hasOwn(METHODS, m.method) ? METHODS[m.method] : undefined, noise = known(m.accountant);
   must(method !== undefined, `The method ${shown(m.method)} is not known to this page.`, "newer");
-  must(m.paper === method[0], "paper is not that of the method.");
+  must(m.paper === method.paper, "paper is not that of the method.");
   const unit = m.unit ?? "record";
   must(m.adjacency === ADJACENCIES[unit] && (m.n_units ?? m.n_private) === m.n_private, "unit, adjacency and the number of units contradict each other.");
   must(!known(m.per_owner_rows) || unit === "owner", "per_owner_rows is a number, and unit is not owner.");
@@ -559,7 +573,7 @@ function checkDerived(m, selection) {
     must(known(m[key]) === noise, `${key} contradicts what was released.`);
   }
   const labels = m.task === "multilabel";
-  must(!labels || method[1] === LABELS, "The method does not train on several labels.");
+  must(!labels || method.labels, "The method does not train on several labels.");
   for (const key of labels ? OF_CLASSES : OF_LABELS) must(!known(m[key]), `${key} is stated, and this task has none.`);
   if (noise) {
     must(!m.private || !known(m.epsilon_if_seed_were_secret), "epsilon_if_seed_were_secret is stated in a private run.");
@@ -573,7 +587,7 @@ function checkDerived(m, selection) {
   checkPurposes(m, selection ? selection.runs.flat() : m.releases ?? []);
   must((m.test_rows === "none") === (m.n_test === 0), "test_rows and n_test contradict each other.");
   checkAccuracy(m);
-  const time = /^\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?$/.test(m.created) && !Number.isNaN(Date.parse(m.created.replace(/[t ]/, "T")));
+  const time = /^\d{4}-\d\d-\d\d([Tt ](?!24)\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?$/.test(m.created) && !Number.isNaN(Date.parse(m.created.replace(/[t ]/, "T")));
   must(time, `created is ${shown(m.created)}, which is no time.`);
 }
 
@@ -709,6 +723,12 @@ function checkLabels(figures, one, agree) {
     agree(part.n <= rows && part.predicted <= rows && known(part.auroc) === both && known(part.average_precision) === both);
     agree(close(hits, part.predicted * (part.precision ?? 0)) && close(part.accuracy, 1 - (part.n + part.predicted - 2 * hits) / rows));
   }
+}
+
+function checkHistogram(bytes, where) {
+  const found = plain(decoded(textOf(bytes, where), where)), lists = [found?.bin_edges, found?.noisy_counts];
+  const right = lists.every((list) => Array.isArray(list) && list.every(Number.isFinite)) && lists[0].length === lists[1].length + 1 && lists[1].length;
+  must(right, `${where} holds no histogram.`);
 }
 
 /* Archives: zip files, and the .npz files of NumPy, which are zip files of arrays. */
@@ -912,6 +932,7 @@ async function judged(files, folders, pem, schema, { absent = [], shortened = fa
   const numbers = left.includes("model.npz") ? null : await checkModel(files.get("model.npz"), m);
   if (m.refined && !left.includes("unrefined.npz")) await checkModel(files.get("unrefined.npz"), m, "unrefined.npz");
   if (files.has("test_figures.json")) checkTestFigures(files.get("test_figures.json"), m);
+  for (const { file } of m.published) if (known(file) && files.has(file)) checkHistogram(files.get(file), file);
   if (files.has("per_record.npz")) await checkPerRecord(files.get("per_record.npz"), m);
   return { manifest: m, cost, events: events.length, numbers, left, shortened, uncovered, files: [...files.keys()], signed: pem ? "checked" : left.length ? "elsewhere" : files.has("manifest.json.sig") ? "unchecked" : "none" };
 }

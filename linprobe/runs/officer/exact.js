@@ -309,6 +309,46 @@ function costOf(releases) {
   return { proven: false, mu: null, epsilon, holds: (one, delta) => epsilon(delta) <= one };
 }
 
+/** A lower bound on the epsilon of Poisson-sampled sums: what one test of membership, on the sum of all releases of a kind, proves.
+
+   With the record the sum is the noise plus a Binomial(T, q) number of sensitivities. So for every threshold t,
+   delta(eps) >= P(sum > t) - e^eps Q(sum > t), in float64 with a margin of SLACK. */
+const SLACK = 2e-3, REACH = 9, MOST_STEPS = 1e7; // of more, logarithms of binomials lose digits
+function leastEpsilon(releases, delta) {
+  return Math.max(0, ...releases.map(({ noise_multiplier: sigma, sampling_rate: q, count }) => {
+    if (count > MOST_STEPS) return 0;
+    const spread = sigma * Math.sqrt(count), mean = q * count, around = Math.sqrt(mean * (1 - q)) + 1, masses = [];
+    const first = Math.max(0, Math.floor(mean - REACH * around)), last = Math.min(count, Math.ceil(mean + REACH * around));
+    const every = Math.max(1, Math.ceil((last - first) / 2000)); // numbers are rounded down to a multiple: a lower bound
+    for (let k = first; k <= last; k++) {
+      const place = Math.floor((k - first) / every), mass = Math.exp(logBinomial(count, k, q));
+      masses[place] = (masses[place] ?? 0) + mass;
+    }
+    let best = 0;
+    for (let n = -20; n <= 80; n++) {
+      const t = mean + (n / 10) * spread;
+      const seen = masses.reduce((sum, mass, place) => sum + mass * tail((t - first - place * every) / spread), 0);
+      const gain = seen * (1 - SLACK) - delta;
+      if (gain > 0) best = Math.max(best, Math.log(gain / tail(t / spread)) - SLACK);
+    }
+    return best;
+  }));
+}
+const logBinomial = (n, k, q) => logGamma(n + 1) - logGamma(k + 1) - logGamma(n - k + 1) + k * Math.log(q) + (n === k ? 0 : (n - k) * Math.log1p(-q));
+/** log Gamma(x) for x >= 1, by Stirling's series. */
+function logGamma(x) {
+  let shift = 0;
+  for (; x < 20; x++) shift -= Math.log(x);
+  return shift + (x - 0.5) * Math.log(x) - x + Math.log(2 * Math.PI) / 2 + 1 / (12 * x) - 1 / (360 * x ** 3);
+}
+/** The normal mass above x, with a relative error below 2e-7 (Chebyshev fit, Numerical Recipes, section 6.2). */
+function tail(x) {
+  const z = Math.abs(x) / Math.SQRT2, t = 1 / (1 + z / 2);
+  const series = [-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277];
+  const mass = (t * Math.exp(series.reduceRight((sum, one) => sum * t + one, 0) - z * z)) / 2;
+  return x >= 0 ? mass : 1 - mass;
+}
+
 /** Epsilon of the best of a geometric number of runs with mean m (Koskela, Redberg, Wang 2024): eps_Q(delta / m) + 2 eps_1,
     for the least eps_1 with delta_Q(eps_1) <= (e^eps_1 - 1) / (m - 1). `runs`: the releases of one run, by budget. */
 function selectionEpsilon(runs, mean, delta) {

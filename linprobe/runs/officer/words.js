@@ -66,8 +66,8 @@ function opinion(m, cost) {
   if (!known(m.accountant) || cost.unused) return [];
   const lines = [];
   if (!cost.proven) {
-    const agreed = cost.epsilon <= cost.stated ? "not larger than" : "larger than, and in line with,";
-    lines.push(`A Renyi bound, computed here, gives epsilon at most ${roundedUp(cost.epsilon)}. It is a second opinion: coarser than the method that the run used, and ${agreed} the ${roundedUp(cost.stated)} that the run states.`);
+    const least = `${Math.floor(cost.least * 100) / 100}`;
+    lines.push(`A Renyi bound, computed here, gives epsilon at most ${roundedUp(cost.epsilon)}, and one test of membership gives at least ${least}. The run states ${roundedUp(cost.stated)}, by a finer method that this page does not repeat.`);
   } else if (cost.selected) lines.push(`The cost of choosing among runs, ${roundedUp(cost.epsilon)}, follows from a published theorem and the exact cost of a single run.`);
   if (known(m.test_counts) || m.test_rows === "public") {
     lines.push(known(m.test_counts) ? "The accuracies follow from the noisy counts that the manifest states." : "The accuracies agree with each other and with the table of test results.");

@@ -10,7 +10,7 @@ from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.labels import owner_bounds, people_in_both
-from linprobe.errors import LinprobeError, Progress, UsageError, advice
+from linprobe.errors import Progress, UsageError, writing
 from linprobe.extraction.request import read_class_names
 from linprobe.options.requests import ImportRequest
 from linprobe.runs.run_folder import RunFolder, new_files
@@ -27,10 +27,8 @@ def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:
         if out.exists() and out.stat().st_size and not is_hdf5(out):
             raise UsageError(f"{out} is no feature file, and --overwrite would replace it; give --out another name")
         classes = read_class_names(request.classes)
-        try:
+        with writing(f"feature file {out}"):
             import_arrays(request, classes, progress)
-        except OSError as error:
-            raise LinprobeError(f"feature file {out} cannot be written ({error}); {advice(error)}") from None
         return describe_features(out, whole=False)  # the writer has checked it
 
 

@@ -26,7 +26,7 @@ from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
 from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import write_whole
-from linprobe.errors import DataError, UsageError, printable, reading
+from linprobe.errors import DataError, UsageError, printable, reading, writing
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
@@ -36,7 +36,7 @@ from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, Manifest, Published
 from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
 from linprobe.runs.release_rules import PURPOSES
-from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
+from linprobe.runs.run_folder import RunFolder, inputs_of, new_files
 
 SUFFIXES = (".html", ".htm")
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
@@ -102,7 +102,8 @@ def report(request: ReportRequest) -> str:
             copy=copy_of(run[MANIFEST], {name: run[name] for name in manifest.files}),
         )
         text = page(evidence)
-        writing(html, lambda: write_whole(html, text))
+        with writing(f"page {html}", "--html"):
+            write_whole(html, text)
     return private_total
 
 

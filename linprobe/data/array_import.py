@@ -38,6 +38,7 @@ from linprobe.data.labels import (
     divided,
     holds_label_matrix,
     label_indices,
+    owner_names,
     settle_labels,
     settle_matrix,
 )
@@ -492,12 +493,7 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
     given = arrays.get(f"{OWNER}_{group}")
     if given is None:
         return None
-    owners = np.asarray(given)
-    if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUS":
-        raise DataError(
-            f"{OWNER}_{group} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
-            "whole number for each row"
-        )
+    owners = owner_names(np.asarray(given), n_rows, f"{OWNER}_{group}")
     if owners.dtype.kind in "iu":
         return owners.astype(np.str_)
     names = {key: np.asarray(array) for key, array in arrays.items() if key.startswith(f"{OWNER}_")}

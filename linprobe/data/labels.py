@@ -278,6 +278,29 @@ def by_owner(owners: NDArray[Any]) -> NDArray[np.intp]:
     return np.argsort(owners, kind="stable")
 
 
+def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
+    """The owner of each row as a whole number or as text, shape (n_rows,).
+
+    Raises DataError: not one name or whole number for each row.
+    """
+    if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
+        raise DataError(
+            f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
+            "whole number for each row"
+        )
+    if owners.dtype.kind == "S":
+        return plain_labels(name, owners)
+    if owners.dtype.kind != "O":
+        return owners
+    missing = sum(not isinstance(owner, str | int | np.integer) or isinstance(owner, bool) for owner in owners)
+    if missing:
+        raise DataError(
+            f"{name} has {missing} of {n_rows} rows without a name or whole number; allowed: one for each row, and "
+            "None or NaN is none"
+        )
+    return owners.astype(str)
+
+
 def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, list[str]]:
     """Where the rows of each owner begin, shape (n_units + 1,), and the owners in this order.
 

@@ -425,7 +425,7 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
 
 
 def divided(
-    ids: Sequence[str], owner_of: OwnerOf | None, named: NDArray[np.str_] | None, fraction: float | None, where: str
+    ids: Iterable[str], owner_of: OwnerOf | None, named: NDArray[np.str_] | None, fraction: float | None, where: str
 ) -> dict[str, Indices]:
     """Places of the rows of each group: by a column, `named` (n_rows,), of group names; or by `test_side`.
 

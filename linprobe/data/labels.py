@@ -262,6 +262,12 @@ class ContentIds:
             self.names.append(name if count == 1 else f"{name}-{count}")
 
 
+def refuse_long(longest: int, where: str) -> None:
+    """DataError for a text, such as an id, of more than `LONGEST_ID` bytes."""
+    if longest > LONGEST_ID:
+        raise DataError(f"{where} holds a text of {longest} bytes; allowed: {LONGEST_ID}; shorten it")
+
+
 def id_hashes(names: Iterable[str], split_seed: int) -> NDArray[np.uint64]:
     """Pseudo-random 64-bit numbers, shape (n_names,), that depend on the id of a record or person and the seed only."""
     digests = (hashlib.sha256(f"{split_seed}\0{name}".encode()).digest()[:8] for name in names)

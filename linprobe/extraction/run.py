@@ -25,13 +25,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
-from linprobe.data.feature_reader import Description, common_keys
+from linprobe.data.feature_reader import Description, common_keys, shown
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import APART
 from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError, advice, reading, writing
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batch, Batches
-from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, SOURCE_KEY, Partial, locked, shown
+from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, SOURCE_KEY, Partial, locked
 from linprobe.extraction.plan import PRECISIONS, ExtractionPlan, backbone_like, choose_device, make_plan
 from linprobe.extraction.request import ExtractRequest, Recipe, read_class_names
 from linprobe.extraction.sources import open_source, table_source

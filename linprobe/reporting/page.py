@@ -28,7 +28,7 @@ from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import write_whole
 from linprobe.errors import DataError, UsageError, printable, reading, writing
 from linprobe.options.requests import ReportRequest
-from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
+from linprobe.reporting.metric_tables import FEW_CLASSES, class_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
 from linprobe.runs.check import Recomputed, not_checked, verified
 from linprobe.runs.figures import no_better_than_guessing, of_labels
@@ -233,14 +233,10 @@ def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
 
 def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
     """Tables of the figures on public test rows, a small confusion matrix, and a warning if it applies."""
+    tables = tables_of(figures)
+    always = {"overall": tables.overall, "warning": no_better_than_guessing(figures), "header": tables.header}
     if of_labels(figures):
-        tables = tables_of(figures)
-        return {
-            "overall": tables.overall,
-            "warning": no_better_than_guessing(figures),
-            "header": tables.header,
-            "rows": tables.rows,
-        }
+        return {**always, "rows": tables.rows}
     rows = class_rows(figures)
     shortened = {}
     if len(rows) > FEW_CLASSES:
@@ -248,9 +244,7 @@ def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
         shortened = {"The ten classes of lowest recall": lowest, "The ten classes of highest recall": highest}
     matrix, names = figures["confusion_matrix"] or (), list(figures["per_class"])
     return {
-        "overall": overall_rows(figures),
-        "warning": no_better_than_guessing(figures),
-        "header": CLASS_HEADER,
+        **always,
         "shortened": shortened,
         "rows": rows,
         "matrix": list(zip(names, matrix, strict=True)) if 0 < len(matrix) <= MOST_IN_MATRIX else (),

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -154,6 +155,15 @@ ADVICE = {
 def advice(error: OSError, flag: str = "--out") -> str:
     """The next step after a failed write, by its cause; `flag` names the file."""
     return ADVICE.get(error.errno or 0, "check the disk, or give another {flag}").format(flag=flag)
+
+
+@contextmanager
+def writing(what: str | Path, flag: str = "--out", fault: str = "cannot be written") -> Iterator[None]:
+    """Turn an OSError into a LinprobeError of one line: `what` has the `fault`, why, and `advice`."""
+    try:
+        yield
+    except OSError as error:
+        raise LinprobeError(f"{what} {fault} ({error.strerror or error}); {advice(error, flag)}") from None
 
 
 _AGAIN = "check the disk, and run the command again: the file itself may be good"

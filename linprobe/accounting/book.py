@@ -72,7 +72,7 @@ from linprobe.accounting.figures import NO_PERSON, ONE, cost_in_words, rounded_u
 from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.atomic_files import PRIVATE_MODE, alone
-from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, read_fault
+from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
 
 BOOK_FORMAT = 2
 FIRST_LINE = json.dumps({"book": BOOK_FORMAT}).encode() + b"\n"
@@ -353,12 +353,8 @@ def _opened(path: Path) -> Iterator[tuple[AppendOnlyFile, Contents]]:
 
 def _append(lines: AppendOnlyFile, fields: dict[str, Any]) -> None:
     """Append one line and force it to the disk."""
-    try:
+    with writing(f"budget book {lines.path}", "--book"):
         lines.append(json.dumps(fields, allow_nan=False) + "\n")
-    except OSError as error:
-        raise LinprobeError(
-            f"budget book {lines.path} cannot be written ({error.strerror}); {advice(error, '--book')}"
-        ) from None
 
 
 def _refuse_special(path: Path) -> None:

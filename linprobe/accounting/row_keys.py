@@ -32,7 +32,7 @@ from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, read_book, s
 from linprobe.accounting.events import OWNER
 from linprobe.accounting.figures import cost_in_words, rounded_up
 from linprobe.atomic_files import alone, open_regular, sync_folder, write_whole
-from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, read_fault
+from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
 
 Keys = NDArray[np.uint64]
 KINDS = ("rows", "images", "owners")
@@ -170,14 +170,10 @@ def read_with_keys(book: Path, new: RowKeys | None = None) -> tuple[Contents, Ro
 def _write_keys(path: Path, keys: RowKeys) -> None:
     sizes = {kind: len(getattr(keys, kind)) for kind in ALL_KINDS}
     header = {"keys": FILE_FORMAT, **sizes, "digest": _digest(keys.content)}
-    try:
+    with writing(f"row keys {path}", "--book", "cannot be written, so nothing was spent"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, json.dumps(header).encode() + b"\n" + keys.content, private=True)
         sync_folder(path.parent)
-    except OSError as error:
-        raise LinprobeError(
-            f"row keys {path} cannot be written ({error.strerror}), so nothing was spent; {advice(error, '--book')}"
-        ) from None
 
 
 def _digest(content: bytes) -> str:

@@ -38,11 +38,13 @@ from linprobe.data.labels import (
     divided,
     holds_label_matrix,
     label_indices,
+    owner_names,
     settle_labels,
     settle_matrix,
 )
 from linprobe.data.tables import TABLES, UTF32, Columns, read_table, text_array
 from linprobe.errors import DataError, Progress, Silent, UsageError, reading
+from linprobe.options.requests import ImportRequest
 from linprobe.parallel.array_api import Singles
 
 KINDS = ("X", "y", "id")
@@ -285,33 +287,27 @@ def _group_of(source: Path) -> str:
 
 
 def import_arrays(
-    sources: Sequence[Path],
-    out: Path,
-    classes: Sequence[str] | None = None,
-    *,
-    private_test: bool = False,
-    test_fraction: float | None = None,
-    shared_owners: bool = False,
-    columns: Columns = _COLUMNS,
-    progress: Progress = _SILENT,
+    request: ImportRequest, classes: Sequence[str] | None = None, progress: Progress = _SILENT
 ) -> Description:
-    """Write the feature file `out` from array files; returns its description.
+    """Write the feature file of a request from its arrays; returns its description.
 
     Undeclared class names come from the test labels if these are public, never from training labels; several labels a
     row are named after their columns. Where rows have owners, the rows of a group are written in the order of their
     owners' names. Image arrays (more than two dimensions) are flattened.
 
     Args:
-        private_test: declares the test rows private.
-        test_fraction: share of the rows, or of the people where rows have owners, to use for testing.
-        shared_owners: people may have test rows and other rows; the fraction is then of rows.
-        columns, progress: as in `read_arrays`.
+        classes: the declared class names, which `request.classes` lists; None if none are declared.
+        progress: as in `read_arrays`.
     Raises UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays, or rows that
     are no finite float32.
     """
+    sources, private_test, shared = request.sources, request.private_test, request.owners_on_both_sides
+    columns = Columns(
+        request.label_column, request.id_column, request.owner_column, request.split_column, x=request.x, y=request.y
+    )
     where = ", ".join(map(str, sources))
-    arrays = _read_groups(sources, test_fraction, columns, progress, by_row=shared_owners)
-    test_owners = _test_owners(arrays, where, shared=shared_owners)
+    arrays = _read_groups(request, columns, progress)
+    test_owners = _test_owners(arrays, where, shared=shared)
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
         _check_present(arrays, columns, where)
@@ -332,7 +328,7 @@ def import_arrays(
         test_owners=test_owners,
         task=MULTILABEL if labelled and holds_label_matrix(arrays) else MULTICLASS,
     )
-    with FeatureWriter(out, description, shown_as=Path(where)) as writer:
+    with FeatureWriter(request.out, description, shown_as=Path(where)) as writer:
         for group in (*GROUPS, UNLABELLED):
             if f"X_{group}" in arrays:
                 _write_group(writer, group, arrays, names, where)
@@ -341,10 +337,9 @@ def import_arrays(
     return description
 
 
-def _read_groups(
-    sources: Sequence[Path], fraction: float | None, columns: Columns, progress: Progress, *, by_row: bool
-) -> Arrays:
+def _read_groups(request: ImportRequest, columns: Columns, progress: Progress) -> Arrays:
     """The arrays of all groups. Raises as `import_arrays`."""
+    sources, fraction = request.sources, request.test_fraction
     if (len(sources) != 1 and columns.x is not None) or (columns.y is not None and columns.x is None):
         raise UsageError(
             f"--x is {columns.x}, --y is {columns.y}, and {len(sources)} files were given; allowed: --x, with or "
@@ -355,6 +350,7 @@ def _read_groups(
     whole = one_table and (divides or sources[0].stem not in GROUPS)
     arrays = read_arrays(sources, columns, progress, "train" if whole else None)
     where = ", ".join(map(str, sources))
+    by_row = request.owners_on_both_sides
     return _in_groups(arrays, fraction, columns, where, by_row=by_row) if divides else arrays
 
 
@@ -497,12 +493,7 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
     given = arrays.get(f"{OWNER}_{group}")
     if given is None:
         return None
-    owners = np.asarray(given)
-    if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUS":
-        raise DataError(
-            f"{OWNER}_{group} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
-            "whole number for each row"
-        )
+    owners = owner_names(np.asarray(given), n_rows, f"{OWNER}_{group}")
     if owners.dtype.kind in "iu":
         return owners.astype(np.str_)
     names = {key: np.asarray(array) for key, array in arrays.items() if key.startswith(f"{OWNER}_")}

@@ -43,7 +43,7 @@ from linprobe.data.feature_reader import (
     extraction_of,
     first_difference,
 )
-from linprobe.data.labels import APART, LONGEST_ID, LONGEST_NAME, MOST_CLASSES, SHARED, TASKS, check_stored
+from linprobe.data.labels import APART, LONGEST_NAME, MOST_CLASSES, SHARED, TASKS, check_stored, refuse_long
 from linprobe.errors import DataError, printable, read_fault, reading
 from linprobe.parallel.array_api import Floats, Indices, Singles
 
@@ -178,18 +178,18 @@ def texts(found: h5py.Dataset, path: Path, name: str, part: slice) -> list[str]:
     start, stop, _ = part.indices(len(found))
     lengths = _stored_lengths(found, start, stop)
     if lengths is not None:
-        _refuse_long(int(lengths.max(initial=0)), path, name)
+        refuse_long(int(lengths.max(initial=0)), f"{path}: {name}")
         return [str(one) for one in found.asstr()[start:stop]]
     if h5py.check_string_dtype(found.dtype).length is None:
         # one stored text may stand in every row
         step = max(FEWEST_AT_ONCE, AT_ONCE // max(1, path.stat().st_size if path.is_file() else AT_ONCE))
     else:
-        _refuse_long(found.dtype.itemsize, path, name)
+        refuse_long(found.dtype.itemsize, f"{path}: {name}")
         step = stop - start
     read: list[str] = []
     for first in range(start, stop, max(1, step)):
         some = [str(one) for one in found.asstr()[first : min(stop, first + step)]]
-        _refuse_long(max(map(len, some)), path, name)
+        refuse_long(max(map(len, some)), f"{path}: {name}")
         read += some
     return read
 
@@ -209,11 +209,6 @@ def _stored_lengths(found: h5py.Dataset, start: int, stop: int) -> Any:
         return None
     stored = os.pread(found.file.id.get_vfd_handle(), row.itemsize * (stop - start), offset + row.itemsize * start)
     return np.frombuffer(stored[: len(stored) // row.itemsize * row.itemsize], dtype=row)["length"]
-
-
-def _refuse_long(length: int, path: Path, name: str) -> None:
-    if length > LONGEST_ID:
-        raise DataError(f"{path}: {name} holds an id of {length} bytes; allowed: {LONGEST_ID}; shorten the ids")
 
 
 SCHEMA_VERSION = 1

@@ -425,12 +425,13 @@ def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str,
         if isinstance(here, dict) and isinstance(there, dict):
             inner = next(key for key in sorted({*here, *there}) if here.get(key) != there.get(key))
             left_out = UNSTATED.get(inner)
-            return f"{name} {inner}", _shown(here.get(inner, left_out)), _shown(there.get(inner, left_out))
-        return name, _shown(here), _shown(there)
+            return f"{name} {inner}", shown(here.get(inner, left_out)), shown(there.get(inner, left_out))
+        return name, shown(here), shown(there)
     return None
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A setting as text for a message, at most `SHOWN` characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 

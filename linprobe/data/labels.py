@@ -262,6 +262,12 @@ class ContentIds:
             self.names.append(name if count == 1 else f"{name}-{count}")
 
 
+def refuse_long(longest: int, where: str) -> None:
+    """DataError for a text, such as an id, of more than `LONGEST_ID` bytes."""
+    if longest > LONGEST_ID:
+        raise DataError(f"{where} holds a text of {longest} bytes; allowed: {LONGEST_ID}; shorten it")
+
+
 def id_hashes(names: Iterable[str], split_seed: int) -> NDArray[np.uint64]:
     """Pseudo-random 64-bit numbers, shape (n_names,), that depend on the id of a record or person and the seed only."""
     digests = (hashlib.sha256(f"{split_seed}\0{name}".encode()).digest()[:8] for name in names)
@@ -276,6 +282,29 @@ def in_share(names: Iterable[str], share: float) -> Mask:
 def by_owner(owners: NDArray[Any]) -> NDArray[np.intp]:
     """The order of rows with the given owners (n_rows,) that puts the rows of an owner next to each other."""
     return np.argsort(owners, kind="stable")
+
+
+def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
+    """The owner of each row as a whole number or as text, shape (n_rows,).
+
+    Raises DataError: not one name or whole number for each row.
+    """
+    if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
+        raise DataError(
+            f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
+            "whole number for each row"
+        )
+    if owners.dtype.kind == "S":
+        return plain_labels(name, owners)
+    if owners.dtype.kind != "O":
+        return owners
+    missing = sum(not isinstance(owner, str | int | np.integer) or isinstance(owner, bool) for owner in owners)
+    if missing:
+        raise DataError(
+            f"{name} has {missing} of {n_rows} rows without a name or whole number; allowed: one for each row, and "
+            "None or NaN is none"
+        )
+    return owners.astype(str)
 
 
 def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, list[str]]:
@@ -402,7 +431,7 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
 
 
 def divided(
-    ids: Sequence[str], owner_of: OwnerOf | None, named: NDArray[np.str_] | None, fraction: float | None, where: str
+    ids: Iterable[str], owner_of: OwnerOf | None, named: NDArray[np.str_] | None, fraction: float | None, where: str
 ) -> dict[str, Indices]:
     """Places of the rows of each group: by a column, `named` (n_rows,), of group names; or by `test_side`.
 

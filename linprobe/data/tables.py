@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.array_files import LARGEST, Arrays, parquet_table, refuse_twice, too_large
-from linprobe.data.labels import LONGEST_ID, OWNER
+from linprobe.data.labels import OWNER, refuse_long
 from linprobe.errors import DataError, Progress, UsageError
 from linprobe.parallel.array_api import Floats, Singles
 
@@ -223,21 +223,16 @@ def _plain_list(column: Any, name: str, where: Path) -> list[Any]:
         texts = (types.is_string, types.is_large_string, types.is_binary)
         if any(is_kind(held.type) for is_kind in texts):
             longest = compute.max(compute.binary_length(held)).as_py() or 0
-            _refuse_long(longest, f"{where}: column {name!r}")
+            refuse_long(longest, f"{where}: column {name!r}")
         elif not types.is_primitive(held.type):
             raise DataError(f"{where}: column {name!r} has type {held.type}; allowed: texts or whole numbers")
     return list(column.to_pylist())
 
 
-def _refuse_long(longest: int, where: str) -> None:
-    if longest > LONGEST_ID:
-        raise DataError(f"{where} holds a text of {longest} bytes; allowed: {LONGEST_ID}; shorten it")
-
-
 def text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str_]:
     """Texts as an array, which gives each of them the room of the longest."""
     longest = max(map(len, values), default=0)
-    _refuse_long(longest, where)
+    refuse_long(longest, where)
     if too_large(UTF32 * longest * len(values), stored):
         raise DataError(
             f"{where} holds {len(values)} texts and one of {longest} characters among them, too much for memory; "

@@ -38,7 +38,7 @@ from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dat
 from linprobe.data.feature_reader import FeatureReader, GroupRows
 from linprobe.data.labels import owner_bounds
 from linprobe.data.row_weights import RowWeights
-from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError
+from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError, writing
 from linprobe.methods import find_method
 from linprobe.options import OWNER, RECORD
 from linprobe.options.requests import LEAST_RESAMPLES, LEAST_SHADOWS, SHADOWS, AttackRequest
@@ -47,7 +47,7 @@ from linprobe.runs.check import verified
 from linprobe.runs.guarantee import limit_of
 from linprobe.runs.manifest import UNIFORM
 from linprobe.runs.matching import check_classes, check_width, features_of, private_mask, split_of
-from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
+from linprobe.runs.run_folder import RunFolder, inputs_of, new_files
 from linprobe.training.execute import execute
 from linprobe.training.plan import Settings, plan_run
 
@@ -228,9 +228,9 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
             "delta": manifest.delta,
             "private_output": PRIVATE_OUTPUT,
         }
-        out = request.out
-        if out is not None:
-            writing(out, lambda: write_json(out, result, private=True))
+        if request.out is not None:
+            with writing(request.out):
+                write_json(request.out, result, private=True)
         return result
 
 

@@ -188,15 +188,12 @@ def played(
         )
     progress.start(request.runs, "auditing")
     trials = play(
-        subject.plan,
-        subject.planted,
+        subject,
         runs=request.runs,
         on_run=progress.step,
-        paths=subject.paths,
         device=request.device,
         mechanism=mechanism,
         insecure_seed=insecure_seed,
-        part=subject.part,
     )
     return subject, trials
 
@@ -371,27 +368,23 @@ def check_audit(audited: dict[str, Any]) -> None:
 
 
 def play(
-    plan: Plan,
-    planted: Planted,
+    subject: Subject,
     *,
     runs: int,
     on_run: Callable[[], None],
-    paths: Sequence[Path],
     device: str = "cpu",
     mechanism: MechanismFactory = GaussianMechanism,
     sampler: SamplerFactory = PoissonSampler,
     insecure_seed: int | None = None,
-    part: Callable[..., Seen] = _trained,
 ) -> Trials:
     """Lines 1 and 2: run a part `runs` times, with about half of the canaries in.
 
     Args:
-        plan: of `planted.dataset`. on_run: called after every run.
-        paths: taken in turn. device: where the rows of device paths are, such as `cuda`.
+        on_run: called after every run. device: where the rows of device paths are, such as `cuda`.
         mechanism, sampler: audited in place of the production classes.
         insecure_seed: makes coin tosses and noise reproducible, for tests of the audit.
-        part: see `Subject`.
     """
+    plan, planted, paths = subject.plan, subject.planted, subject.paths
     inside = np.random.default_rng(insecure_seed).random((runs, planted.n_canaries)) < 0.5
     scale = hessian_scale(plan.settings.options) if plan.method is NEWTON else 0.0
 
@@ -406,7 +399,9 @@ def play(
             streamed=path.rows == "streamed",
             shard_units=WORDS_PER_BLOCK,
         )
-        return part(audited, planted, inside[run], runtime, lambda: Watching(planted, mechanism, sampler, scale))
+        return subject.part(
+            audited, planted, inside[run], runtime, lambda: Watching(planted, mechanism, sampler, scale)
+        )
 
     scores: list[list[Scores]] = []
     others: dict[str, list[Scores]] = {}

@@ -18,7 +18,7 @@ from linprobe.accounting.ledger import AppendOnlyFile, read_ledger, read_selecti
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.errors import LinprobeError, PrivacyError, UsageError, reading
+from linprobe.errors import PrivacyError, UsageError, reading, writing
 from linprobe.options import RECORD
 from linprobe.runs import run_folder
 from linprobe.runs.check import check_run
@@ -180,12 +180,10 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
     run in it does not verify. DataError: a damaged file.
     """
     is_new = is_new_comparison(out, of)
-    try:
+    with writing(out):
         out.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         (out / RUNS).mkdir(PRIVATE_FOLDER, exist_ok=True)
         (out / LOCK).touch()
-    except OSError as error:
-        raise LinprobeError(f"{out} cannot be written ({error.strerror}); give --out a writable place") from None
     busy = f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"
     with held(out / LOCK, busy, create=True, error=UsageError):
         try:

@@ -28,11 +28,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from linprobe import __version__
 from linprobe.atomic_files import write_whole
-from linprobe.errors import Progress, UsageError, require_for
+from linprobe.errors import Progress, UsageError, require_for, writing
 from linprobe.evaluation.predict import temperature_of
 from linprobe.options.requests import ExportRequest
 from linprobe.runs.check import verified
-from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
+from linprobe.runs.run_folder import RunFolder, inputs_of, new_files
 
 OPSET, IR_VERSION = 17, 8  # of 2022: read by every onnxruntime since 1.12
 LARGEST_ONNX = 2**31 - 2**20  # bytes of weights; a protobuf message has less than 2 GiB
@@ -180,7 +180,8 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
                 "less than 2; give --to safetensors"
             )
         content = FORMATS[to](probe)
-        writing(request.out, lambda: write_whole(request.out, content, private=not manifest.private))
+        with writing(request.out):
+            write_whole(request.out, content, private=not manifest.private)
     if not manifest.private:
         progress.note(f"NOT PRIVATE: run {request.run} is {manifest.guarantee}; do not publish {request.out}")
     return probe.note

@@ -29,7 +29,7 @@ from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
 from linprobe.atomic_files import json_text, write_whole
-from linprobe.errors import PrivacyError, UsageError
+from linprobe.errors import PrivacyError, UsageError, writing
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest, name_of
@@ -50,7 +50,6 @@ from linprobe.runs.run_folder import (
     refuse_existing,
     write_manifest,
     write_per_record,
-    writing,
 )
 from linprobe.training.charge import charge_histogram, preview_histogram
 from linprobe.training.execute import released_histogram
@@ -82,7 +81,8 @@ def publish(
         epsilons = run.per_record.losses.epsilon(delta, training_epsilon)
         not_stated = charge_histogram(run, grouped(events), planned, book)
         (folder / RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
-        writing(folder / LEDGER, lambda: (folder / LEDGER).write_bytes(run[LEDGER]))
+        with writing(folder / LEDGER):
+            (folder / LEDGER).write_bytes(run[LEDGER])
         ledger = Ledger(folder / LEDGER)
 
         def charge(event: GaussianEvent) -> None:
@@ -259,9 +259,11 @@ def pdp_report(request: PdpReportRequest) -> PdpReport:
             lines = (
                 {"id": name, column: rounded_up(value)} for name, value in zip(ids, epsilons.tolist(), strict=True)
             )
-            writing(csv, lambda: atomic_files.write_csv(csv, lines, private=True))
+            with writing(csv, "--csv"):
+                atomic_files.write_csv(csv, lines, private=True)
         if plot is not None:
-            writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, title, NOUNS[manifest.unit]))
+            with writing(plot, "--plot"):
+                plots.sorted_epsilons(plot, epsilons, worst, title, NOUNS[manifest.unit])
         return PdpReport(_report(epsilons, manifest), sparkline(epsilons, worst), published, not_stated)
 
 

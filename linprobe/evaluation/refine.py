@@ -13,7 +13,7 @@ from linprobe.atomic_files import json_text
 from linprobe.data.dataset import check_test_rows, open_features, unlabelled_group
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, extraction_of
-from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, Silent, UsageError
+from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, Silent, UsageError, writing
 from linprobe.evaluation.pdp_report import signing_key, write_derived
 from linprobe.options.requests import RefineRequest
 from linprobe.runs.check import verified
@@ -29,7 +29,7 @@ from linprobe.runs.matching import (
 )
 from linprobe.runs.refined_weights import Refined, unlabelled_rows
 from linprobe.runs.refinement import near_shots, refined_by, refinement, refuse_unrefinable
-from linprobe.runs.run_folder import RUN_ID, RunFolder, claimed, new_run_folder, writing
+from linprobe.runs.run_folder import RUN_ID, RunFolder, claimed, new_run_folder
 from linprobe.training.charge import record_public, refuse_private_in_books, refuse_protected_test_rows
 
 
@@ -76,7 +76,8 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
         if figures is not None:
             made[TEST_FIGURES] = json_text(figures).encode()
         (folder / RUN_ID).write_text(run.manifest.book_id, encoding="utf-8")  # for a folder that is left behind
-        writing(folder / LEDGER, lambda: (folder / LEDGER).write_bytes(run[LEDGER]))
+        with writing(folder / LEDGER):
+            (folder / LEDGER).write_bytes(run[LEDGER])
         manifest = replace(run.manifest, **vars(accuracy), refined=stated)
         write_derived(folder, run, manifest, made, key, dropped=(TEST_FIGURES,))
     return {

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import write_whole
-from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
+from linprobe.errors import PrivacyError, UsageError, writing
 from linprobe.options.requests import ReleaseRequest
 from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs import signature
@@ -69,11 +69,10 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
         parts = _checked(request)
         unfinished = request.out.with_name(f".{request.out.name}.{secrets.token_hex(4)}.partial")
         try:
-            unfinished.mkdir()
-            _write(unfinished, request, parts)
-            unfinished.rename(request.out)
-        except OSError as error:
-            raise LinprobeError(f"release folder {request.out} cannot be written ({error}); {advice(error)}") from None
+            with writing(f"release folder {request.out}"):
+                unfinished.mkdir()
+                _write(unfinished, request, parts)
+                unfinished.rename(request.out)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return {

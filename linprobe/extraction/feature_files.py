@@ -10,8 +10,7 @@ from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.labels import owner_bounds, people_in_both
-from linprobe.data.tables import Columns
-from linprobe.errors import LinprobeError, Progress, UsageError, advice
+from linprobe.errors import Progress, UsageError, writing
 from linprobe.extraction.request import read_class_names
 from linprobe.options.requests import ImportRequest
 from linprobe.runs.run_folder import RunFolder, new_files
@@ -28,27 +27,8 @@ def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:
         if out.exists() and out.stat().st_size and not is_hdf5(out):
             raise UsageError(f"{out} is no feature file, and --overwrite would replace it; give --out another name")
         classes = read_class_names(request.classes)
-        columns = Columns(
-            request.label_column,
-            request.id_column,
-            request.owner_column,
-            request.split_column,
-            x=request.x,
-            y=request.y,
-        )
-        try:
-            import_arrays(
-                request.sources,
-                out,
-                classes,
-                private_test=request.private_test,
-                test_fraction=request.test_fraction,
-                shared_owners=request.owners_on_both_sides,
-                columns=columns,
-                progress=progress,
-            )
-        except OSError as error:
-            raise LinprobeError(f"feature file {out} cannot be written ({error}); {advice(error)}") from None
+        with writing(f"feature file {out}"):
+            import_arrays(request, classes, progress)
         return describe_features(out, whole=False)  # the writer has checked it
 
 

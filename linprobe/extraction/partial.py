@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from linprobe.atomic_files import PRIVATE_FOLDER, held, open_private, read_text, replace_when_complete
-from linprobe.data.feature_reader import IMAGE_KEY_BYTES
+from linprobe.data.feature_reader import IMAGE_KEY_BYTES, shown
 from linprobe.errors import UsageError
 
 PENDING, DONE, SKIPPED = 0, 1, 2
@@ -191,12 +191,6 @@ def _write_all(descriptor: int, values: NDArray[Any], offset: int) -> None:
     while len(view):
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
-
-
-def shown(value: Any) -> str:
-    """A setting as text for a message, at most 80 characters."""
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @contextmanager

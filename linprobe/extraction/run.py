@@ -25,13 +25,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
-from linprobe.data.feature_reader import Description, common_keys
+from linprobe.data.feature_reader import Description, common_keys, shown
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import APART
-from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError, advice, reading
+from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError, advice, reading, writing
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batch, Batches
-from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, SOURCE_KEY, Partial, locked, shown
+from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, SOURCE_KEY, Partial, locked
 from linprobe.extraction.plan import PRECISIONS, ExtractionPlan, backbone_like, choose_device, make_plan
 from linprobe.extraction.request import ExtractRequest, Recipe, read_class_names
 from linprobe.extraction.sources import open_source, table_source
@@ -292,20 +292,16 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> Ex
 
 def _begin(plan: ExtractionPlan, request: ExtractRequest, stack: contextlib.ExitStack, progress: Progress) -> bool:
     """Lock the partial folder until `stack` ends, and begin or resume; true if the feature file is there already."""
-    try:
+    with writing(plan.folder, fault="cannot be made"):
         for folder in [folder for folder in plan.out.parents if not folder.exists()]:
             stack.callback(_remove_empty, folder)
         plan.out.parent.mkdir(parents=True, exist_ok=True)
         stack.enter_context(locked(plan.folder))
-    except OSError as error:
-        raise LinprobeError(f"{plan.folder} cannot be made ({error.strerror}); {advice(error)}") from None
     if _made_already(plan, request):
         (plan.folder / SETTINGS).unlink(missing_ok=True)  # left by a run that was killed after it renamed the file
         return True
-    try:
+    with writing(plan.folder):
         resumed = plan.partial().begin(plan.settings, overwrite=request.overwrite)
-    except OSError as error:
-        raise LinprobeError(f"{plan.folder} cannot be written ({error.strerror}); {advice(error)}") from None
     if resumed:
         progress.note(f"resuming {plan.folder}")
     return False

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import BLOCK_ROWS, STORED, Block, StoredRows, aligned_empty, paired, widened
 from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
-from linprobe.mechanisms.gaussian import NoiseGenerator
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, NoiseGenerator
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY, KernelPart, KernelPeople, KernelRows, address, arithmetic_name
-from linprobe.parallel.array_api import Array, Indices, Mask, Reals, Singles
+from linprobe.parallel.array_api import Array, Indices, Mask, Reals, Singles, on_host
 from linprobe.parallel.threads import n_threads
 
 SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
@@ -618,6 +618,11 @@ class Backend:
     def noise(self, source: NoiseSource) -> NoiseGenerator:
         """Noise from the stream of `source`, generated on this backend."""
         return source
+
+    def released(self, mechanism: GaussianMechanism, total: ClippedSum, noise_multiplier: float, purpose: str) -> Reals:
+        """A sum on the host, released by a mechanism whose noise is generated on this backend; on the host again."""
+        placed = replace(total, value=self.put(total.value), contributions=self.put(total.contributions))
+        return on_host(mechanism.release(placed, noise_multiplier, purpose=purpose).value)
 
     def products(self, weights: Array) -> Products:
         """Products with `weights` (n_classes, n_features), float32, for one thread."""

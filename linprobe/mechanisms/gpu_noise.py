@@ -42,18 +42,13 @@ class Stream:
             value = int.from_bytes(state[4 * index : 4 * index + 4], "little", signed=True)
             self._initial[index // 4, index % 4].fill_(value)
 
-    def words(self, n: int, start: int = 0) -> Tensor:
-        """Words `start` to `start + n` of the stream, shape (n,), int64 with the bits of the unsigned words.
+    def chunks(self, n: int, start: int = 0) -> Iterator[tuple[int, Tensor]]:
+        """Words `start` to `start + n` of the stream, int64 with the bits of the unsigned words.
+
+        They come in chunks of bounded size, each with its offset from `start`.
 
         Raises ValueError: a range that leaves the 2^32 blocks of the stream.
         """
-        result = torch.empty(n, dtype=torch.int64, device=self.device)
-        for offset, words in self.chunks(n, start):
-            result[offset : offset + len(words)] = words
-        return result
-
-    def chunks(self, n: int, start: int = 0) -> Iterator[tuple[int, Tensor]]:
-        """Words `start` to `start + n` in chunks of bounded size, each with its offset from `start`."""
         if not 0 <= start <= start + n <= STREAM_WORDS:
             raise ValueError(f"words {start} to {start + n} of a draw; allowed: 0 to {STREAM_WORDS}")
         last = -(-(start + n) // WORDS_PER_BLOCK)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ from linprobe.gradients.rounding import SMALLEST_MARGIN
 from linprobe.mechanisms.correct_predictions import SHARE_STEP
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, relative_contributions
 from linprobe.methods._base import Method
-from linprobe.parallel.array_api import Reals, on_host
+from linprobe.parallel.array_api import Reals
 from linprobe.parallel.process_group import ALONE, Group
 
 CLASS_COUNTS = "class counts"
@@ -97,9 +97,8 @@ def released_counts(
 ) -> ClassCounts:
     """Line 1 for all units of all processes."""
     total = class_sums(rows, n_classes, several_labels, all_reduce=group.all_reduce)
-    placed = replace(total, value=backend.put(total.value), contributions=backend.put(total.contributions))
-    released = mechanism.release(placed, noise_multiplier, purpose=CLASS_COUNTS)
-    return ClassCounts(on_host(released.value)[:, 0], noise_multiplier * total.sensitivity)
+    released = backend.released(mechanism, total, noise_multiplier, CLASS_COUNTS)
+    return ClassCounts(released[:, 0], noise_multiplier * total.sensitivity)
 
 
 def class_shares(counts: ClassCounts, n_units: int) -> Shares:

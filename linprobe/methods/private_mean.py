@@ -14,7 +14,6 @@ Guarantee: 1/sigma_m - Gaussian DP under zero-out of one record, or of one perso
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from linprobe.data.rows import Rows
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.parallel.array_api import Reals, on_host
+from linprobe.parallel.array_api import Reals
 from linprobe.parallel.process_group import Group
 
 MEAN = "mean"
@@ -40,9 +39,8 @@ def released_mean(
 ) -> Reals:
     """The mean of unit rows, shape (n_features,); `guess` is m_0."""
     total = row_sum(rows, 1.0, all_reduce=group.all_reduce)
-    placed = replace(total, value=backend.put(total.value), contributions=backend.put(total.contributions))
-    released = mechanism.release(placed, noise_multiplier, purpose=MEAN)
-    return shrunk_mean(on_host(released.value)[:, 0], noise_multiplier, rows.n_rows, guess)
+    released = backend.released(mechanism, total, noise_multiplier, MEAN)
+    return shrunk_mean(released[:, 0], noise_multiplier, rows.n_rows, guess)
 
 
 def expected_squared_norm(mean: Reals, error: float) -> float:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ from linprobe.gradients.clipped_sum import Reduce, unit_means
 from linprobe.gradients.rounding import SMALLEST_MARGIN, SteadyProducts
 from linprobe.mechanisms.correct_predictions import SHARE_STEP
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, relative_contributions
-from linprobe.parallel.array_api import Floats, Mask, Reals, Singles, on_host
+from linprobe.parallel.array_api import Floats, Mask, Reals, Singles
 from linprobe.parallel.process_group import ALONE, Group
 
 SIMILAR_ROWS = "similar rows"
@@ -158,6 +158,5 @@ def released_similar(
 ) -> SimilarRows:
     """Line 4 for all units of all processes."""
     total = similar_count(rows, around, all_reduce=group.all_reduce)
-    placed = replace(total, value=backend.put(total.value), contributions=backend.put(total.contributions))
-    released = mechanism.release(placed, noise_multiplier, purpose=SIMILAR_ROWS)
-    return SimilarRows(float(on_host(released.value)[0, 0]), noise_multiplier)
+    released = backend.released(mechanism, total, noise_multiplier, SIMILAR_ROWS)
+    return SimilarRows(float(released[0, 0]), noise_multiplier)

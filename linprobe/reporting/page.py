@@ -25,9 +25,9 @@ from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
 from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import write_whole
-from linprobe.errors import UsageError, printable
+from linprobe.errors import UsageError, printable, writing
 from linprobe.options.requests import ReportRequest
-from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
+from linprobe.reporting.metric_tables import FEW_CLASSES, class_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
 from linprobe.runs.check import Recomputed, not_checked, verified
 from linprobe.runs.figures import no_better_than_guessing, of_labels
@@ -35,7 +35,7 @@ from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, Manifest, Published
 from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
 from linprobe.runs.release_rules import PURPOSES
-from linprobe.runs.run_folder import RunFolder, inputs_of, new_files, writing
+from linprobe.runs.run_folder import RunFolder, inputs_of, new_files
 
 SUFFIXES = (".html", ".htm")
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
@@ -101,7 +101,8 @@ def report(request: ReportRequest) -> str:
             copy=copy_of(run[MANIFEST], {name: run[name] for name in manifest.files}),
         )
         text = page(evidence)
-        writing(html, lambda: write_whole(html, text))
+        with writing(f"page {html}", "--html"):
+            write_whole(html, text)
     return private_total
 
 
@@ -220,14 +221,10 @@ def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
 
 def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
     """Tables of the figures on public test rows, a small confusion matrix, and a warning if it applies."""
+    tables = tables_of(figures)
+    always = {"overall": tables.overall, "warning": no_better_than_guessing(figures), "header": tables.header}
     if of_labels(figures):
-        tables = tables_of(figures)
-        return {
-            "overall": tables.overall,
-            "warning": no_better_than_guessing(figures),
-            "header": tables.header,
-            "rows": tables.rows,
-        }
+        return {**always, "rows": tables.rows}
     rows = class_rows(figures)
     shortened = {}
     if len(rows) > FEW_CLASSES:
@@ -235,9 +232,7 @@ def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
         shortened = {"The ten classes of lowest recall": lowest, "The ten classes of highest recall": highest}
     matrix, names = figures["confusion_matrix"] or (), list(figures["per_class"])
     return {
-        "overall": overall_rows(figures),
-        "warning": no_better_than_guessing(figures),
-        "header": CLASS_HEADER,
+        **always,
         "shortened": shortened,
         "rows": rows,
         "matrix": list(zip(names, matrix, strict=True)) if 0 < len(matrix) <= MOST_IN_MATRIX else (),

@@ -609,34 +609,29 @@ class FirstRun:
 
     @cached_property
     def model(self) -> FirstModel:
-        """`load_first_model`, at the first use."""
-        return load_first_model(self.folder)
+        """The weights and the releases they depend on, at the first use.
 
-
-def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
-    """The weights of a run and the releases they depend on, for `init`.
-
-    Raises DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a run
-    that starts from it cannot be private either, or a private selection chose it.
-    """
-    run = RunFolder(folder)
-    manifest, weights, bias = run.manifest, run.weights, run.bias
-    events = read_ledger(run.folder / LEDGER, ledger_of(run))
-    check_run(run)
-    if not manifest.private:
-        raise PrivacyError(
-            f"init run {folder} is {manifest.guarantee.split(':')[0]}, and so is any run that starts from it; "
-            "give a private run, or init zero, public or text"
+        Raises DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a
+        run that starts from it cannot be private either, or a private selection chose it.
+        """
+        run = RunFolder(self.folder)
+        manifest, weights, bias = run.manifest, run.weights, run.bias
+        events = read_ledger(run.folder / LEDGER, ledger_of(run))
+        check_run(run)
+        if not manifest.private:
+            raise PrivacyError(
+                f"init run {self.folder} is {manifest.guarantee.split(':')[0]}, and so is any run that starts from it; "
+                "give a private run, or init zero, public or text"
+            )
+        if weights.ndim == 3:
+            weights, bias = weights.mean(axis=0), bias.mean(axis=0)
+        return FirstModel(
+            weights,
+            bias,
+            releases=grouped(replace(event, purpose=INHERITED) for event in events),
+            public_digest=manifest.public_digest,
+            unlabelled_digest=None if manifest.refined is None else manifest.refined.digest,
+            unit=manifest.unit,
+            run_id=manifest.book_id,
+            model_digest=manifest.files[MODEL],
         )
-    if weights.ndim == 3:
-        weights, bias = weights.mean(axis=0), bias.mean(axis=0)
-    return FirstModel(
-        weights,
-        bias,
-        releases=grouped(replace(event, purpose=INHERITED) for event in events),
-        public_digest=manifest.public_digest,
-        unlabelled_digest=None if manifest.refined is None else manifest.refined.digest,
-        unit=manifest.unit,
-        run_id=manifest.book_id,
-        model_digest=manifest.files[MODEL],
-    )

@@ -52,10 +52,10 @@ from linprobe.errors import (
     LinprobeError,
     PrivacyError,
     UsageError,
-    advice,
     printable,
     read_fault,
     reading,
+    writing,
 )
 from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
@@ -186,12 +186,10 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
     lock_file = out.with_name(f".{out.name}.lock")
     try:
         with ExitStack() as stack:
-            try:
+            with writing(f"{what} {out}", flag, "cannot be made"):
                 out.parent.mkdir(parents=True, exist_ok=True)
                 while (locked := _hold(lock_file, out, what, stack)) is None:
                     stack.close()
-            except OSError as error:
-                raise LinprobeError(f"{what} {out} cannot be made ({error.strerror}); {advice(error, flag)}") from None
             stack.callback(lock_file.unlink, missing_ok=True)
             # the process that held the name before may have made it
             refuse_existing(out, what, overwrite=overwrite)
@@ -482,11 +480,9 @@ class _TakenError(UsageError):
 
 def _new_partial(out: Path) -> Path:
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
-    try:
+    with writing(f"run folder {out}", fault="cannot be made"):
         partial.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir(mode=PRIVATE_FOLDER)
-    except OSError as error:
-        raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); {advice(error)}") from None
     return partial
 
 
@@ -670,14 +666,6 @@ def inputs_of(run: Path) -> tuple[Path, ...]:
     except LinprobeError:  # the command will say so when it reads the run
         return ()
     return *run.iterdir(), *(Path(name) for name in (manifest.features, manifest.public_file) if name)
-
-
-def writing(path: Path, write: Callable[[], object]) -> None:
-    """Call `write`; an OSError becomes a LinprobeError of one line."""
-    try:
-        write()
-    except OSError as error:
-        raise LinprobeError(f"{path} cannot be written ({error.strerror}); give another path") from None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linprobe.data.labels import Bounds, by_owner, owner_bounds, plain_labels
+from linprobe.data.labels import Bounds, by_owner, owner_bounds, owner_names
 from linprobe.errors import DataError, ParameterError
 
 SHOWN = 5  # classes in a message
@@ -186,7 +186,7 @@ def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[
     Raises DataError: not one name or whole number for each row; an empty name, one that lists several people, or a
     person in several spellings.
     """
-    names = _names(owners, n_rows, name)
+    names = owner_names(owners, n_rows, name)
     order = by_owner(names)
     if names.dtype.kind in "iu":
         people, starts = np.unique(names[order], return_index=True)
@@ -200,25 +200,6 @@ def adjacent_people(owners: ArrayLike, n_rows: int) -> tuple[Bounds, NDArray[Any
 
     Raises DataError: not one name or whole number for each row, or rows of a person that are not adjacent.
     """
-    names = _names(np.asarray(owners), n_rows, "owners").astype(str)
+    names = owner_names(np.asarray(owners), n_rows, "owners").astype(str)
     bounds, people = owner_bounds([names.tolist()], "owners")
     return bounds, np.array(people)
-
-
-def _names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
-    if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
-        raise DataError(
-            f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
-            "whole number for each row"
-        )
-    if owners.dtype.kind == "S":
-        return plain_labels(name, owners)
-    if owners.dtype.kind != "O":
-        return owners
-    missing = sum(not isinstance(owner, str | int | np.integer) or isinstance(owner, bool) for owner in owners)
-    if missing:
-        raise DataError(
-            f"{name} has {missing} of {n_rows} rows without a name or whole number; allowed: one for each row, and "
-            "None or NaN is none"
-        )
-    return owners.astype(str)

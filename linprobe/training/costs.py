@@ -21,12 +21,12 @@ from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5, is_pattern
-from linprobe.errors import DataError, LinprobeError, Progress, UsageError
+from linprobe.errors import DataError, LinprobeError, Progress, UsageError, writing
 from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import BudgetRequest, PlanRequest
 from linprobe.reporting import plots
 from linprobe.runs.manifest import MANIFEST
-from linprobe.runs.run_folder import new_files, writing
+from linprobe.runs.run_folder import new_files
 from linprobe.training.charge import book_of, existing_book
 
 BANDS = (  # g below; percent of the gap from only-public, or without public rows from guessing, to no privacy
@@ -73,12 +73,12 @@ def recommended_rate(request: PlanRequest, progress: Progress) -> dict[str, Any]
         rows = calibrate.plan_rates(request, progress)
         recommended, why = calibrate.recommend(rows)
         if request.plot is not None:
-            place = request.plot
             title = (
                 f"Noise for ε = {rounded_up(request.epsilon)} at δ = {rounded_up(request.delta)}\n"
                 f"after {request.epochs:g} epochs over {request.n_rows:,} rows"
             )
-            writing(place, lambda: plots.noise_against_rate(place, rows, recommended, title))
+            with writing(request.plot, "--plot"):
+                plots.noise_against_rate(request.plot, rows, recommended, title)
         return {
             "epsilon": request.epsilon,
             "delta": request.delta,

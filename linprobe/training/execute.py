@@ -12,7 +12,7 @@ Nothing here decides what is released. If the private mean is too short to subtr
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -487,10 +487,8 @@ def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     candidates = [_folded(prepared.preprocessing, fitted.shrunk(factor)) for factor in factors]
     first = run.group.rank == 0
     counts = [count_private(*one, dataset.trained, dataset.bounds) if first else (0, 0) for one in candidates]
-    clipped, put = correct_counts(counts, prepared.n_tracked), run.backend.put
-    placed = replace(clipped, value=put(clipped.value), contributions=put(clipped.contributions))
-    released = run.mechanism.release(placed, noise, purpose=SELECTION)
-    halved = on_host(released.value)[:, 0]  # correct minus wrong predictions, halved
+    released = run.backend.released(run.mechanism, correct_counts(counts, prepared.n_tracked), noise, SELECTION)
+    halved = released[:, 0]  # correct minus wrong predictions, halved
     std = noise * correct_counts_sensitivity(len(factors))
     return Selected(factors[int(halved.argmax())], tuple((halved + plan.n_units / 2).tolist()), std)
 
@@ -503,10 +501,10 @@ def _test(
     features = dataset.features if run.group.rank == 0 else None
     bounds = None if features is None else dataset.test_bounds
     sums = sums_of_test_rows(iter(()) if features is None else features.blocks("test"), weights, bias, bounds)
-    released = {}
-    for purpose, counted in sums.items():
-        placed = replace(counted, value=run.backend.put(counted.value))
-        released[purpose] = on_host(run.mechanism.release(placed, noise[purpose], purpose=purpose).value)
+    released = {
+        purpose: run.backend.released(run.mechanism, counted, noise[purpose], purpose)
+        for purpose, counted in sums.items()
+    }
     return (
         NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY]),
         NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC]),

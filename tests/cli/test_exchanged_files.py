@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from linprobe import load_run
-from linprobe.runs.check import load_first_model
+from linprobe.runs.check import FirstRun
 from tests.cli.outcomes import NOISY, Cli, weights_of, write_sealed
 from tests.cli.test_signature import forge, write_keys
 
@@ -205,11 +205,11 @@ def test_a_first_run_is_of_one_piece_at_every_moment(genuine: Path, tmp_path: Pa
     """Its weights, and the releases that they cost."""
     weights = {name: weights_of(tmp_path / name) for name in ("run", "other")}
     with exchanged(genuine, tmp_path / "other", 0, 0) as opened:
-        load_first_model(genuine)
+        _ = FirstRun(genuine).model
     for first, last in moments(opened.total()):
         with exchanged(genuine, tmp_path / "other", first, last):
             try:
-                model = load_first_model(genuine)
+                model = FirstRun(genuine).model
             except Exception:
                 continue
         name = {3: "run", 4: "other"}[sum(release.count for release in model.releases)]

@@ -14,8 +14,8 @@ from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import GroupRows, LoadedFeatures
 from linprobe.data.labels import capped, one_spelling, owner_bounds, refuse_both_sides, refuse_spellings
-from linprobe.data.tables import Columns
 from linprobe.errors import DataError, Silent, UsageError
+from linprobe.options.requests import ImportRequest
 
 OWNERS = np.array(["eve", "bob", "eve", "ann", "bob", "eve"])
 
@@ -38,7 +38,7 @@ class Notes(Silent):
 
 def imported(folder: Path, progress: Notes | None = None, owner: str | None = None, **more: Any) -> Path:
     np.savez(folder / "a.npz", **arrays(**more))
-    import_arrays([folder / "a.npz"], folder / "a.h5", columns=Columns(owner=owner), progress=progress)
+    import_arrays(ImportRequest([folder / "a.npz"], folder / "a.h5", owner_column=owner), progress=progress)
     return folder / "a.h5"
 
 
@@ -123,12 +123,12 @@ def test_a_column_of_a_csv_names_the_owner(tmp_path: Path, named: str) -> None:
     lines = [f"label,{named},a,b", "x,eve,1,2", "y,bob,3,4", "x,eve,5,6"]
     (tmp_path / "train.csv").write_text("\n".join(lines))
     (tmp_path / "test.csv").write_text(f"label,{named},a,b\nx,ann,7,8\ny,dan,9,0")
-    import_arrays([tmp_path], tmp_path / "a.h5", columns=Columns(owner=None if named == "owner" else named))
+    import_arrays(ImportRequest([tmp_path], tmp_path / "a.h5", owner_column=None if named == "owner" else named))
     with FeatureFile(tmp_path / "a.h5") as features:
         assert features.owners("train") == ["bob", "eve", "eve"]
         assert features.rows("train", slice(None)).tolist() == [[3, 4], [1, 2], [5, 6]]
     with pytest.raises(UsageError, match=r"has no column 'person'.*'label'.*--owner-column"):
-        import_arrays([tmp_path / "train.csv"], tmp_path / "b.h5", columns=Columns(owner="person"))
+        import_arrays(ImportRequest([tmp_path / "train.csv"], tmp_path / "b.h5", owner_column="person"))
 
 
 @pytest.mark.parametrize("people", [["eve", "bob", "eve"], [7, 3, 7]])
@@ -138,13 +138,13 @@ def test_a_column_of_a_parquet_table_names_the_owner(tmp_path: Path, people: lis
     table = arrow.table({"label": ["x", "y", "x"], "patient": people, "a": [1.0, 3.0, 5.0]})
     parquet.write_table(table, tmp_path / "train.parquet")
     parquet.write_table(arrow.table({"label": ["x", "y"], "a": [2.0, 4.0]}), tmp_path / "test.parquet")
-    import_arrays([tmp_path], tmp_path / "a.h5", columns=Columns(owner="patient"))
+    import_arrays(ImportRequest([tmp_path], tmp_path / "a.h5", owner_column="patient"))
     with FeatureFile(tmp_path / "a.h5") as features:
         assert features.owners("train") == sorted(map(str, people))
         assert features.rows("train", slice(None)).tolist() == [[3], [1], [5]]
         assert not features.has_owners("test")
     with pytest.raises(UsageError, match=r"has no column 'person'.*'label'.*--owner-column"):
-        import_arrays([tmp_path], tmp_path / "b.h5", columns=Columns(owner="person"))
+        import_arrays(ImportRequest([tmp_path], tmp_path / "b.h5", owner_column="person"))
 
 
 def test_a_number_beyond_float32_is_named_by_its_row_in_the_source(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from linprobe.data.feature_file import FeatureFile
 from linprobe.data.labels import id_hashes
 from linprobe.data.tables import Columns
 from linprobe.errors import DataError, LinprobeError, Silent, UsageError
+from linprobe.options.requests import ImportRequest
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]
@@ -37,10 +38,10 @@ def write_csv(
     return path
 
 
-def imported(sources: list[Path], columns: Columns | None = None, classes: list[str] | None = None) -> dict[str, Any]:
+def imported(sources: list[Path], classes: list[str] | None = None, **columns: str) -> dict[str, Any]:
     """The training rows of a feature file made of the sources."""
     out = sources[0].with_suffix(".made.h5")
-    import_arrays(sources, out, classes, columns=columns or Columns())
+    import_arrays(ImportRequest(sources, out, **columns), classes)
     with FeatureFile(out) as features:
         return {
             "x": features.rows("train", slice(None)),
@@ -113,10 +114,10 @@ def test_parquet_tables_give_what_the_csv_gives(tmp_path: Path, lists: bool) -> 
     columns |= {"row": list(ROWS)} if lists else {f"f{place}": ROWS[:, place] for place in range(3)}
     path = tmp_path / "train.parquet"
     parquet.write_table(arrow.table(columns), path)
-    named = Columns("kind", "key")
-    found = imported([path], named, NAMES)
+    named = {"label_column": "kind", "id_column": "key"}
+    found = imported([path], NAMES, **named)
     (tmp_path / "csv").mkdir()
-    expected = imported([write_csv(tmp_path / "csv" / "train.csv", WORDS)], named, NAMES)
+    expected = imported([write_csv(tmp_path / "csv" / "train.csv", WORDS)], NAMES, **named)
     np.testing.assert_array_equal(found.pop("x"), expected.pop("x"))
     assert found == expected
 
@@ -201,7 +202,7 @@ def test_a_column_names_the_group_of_each_row(cli: Cli, refused: Refused, tmp_pa
 def test_training_rows_alone_are_split_by_id_or_content(tmp_path: Path) -> None:
     x = np.concatenate([ROWS, ROWS])
     np.savez(tmp_path / "a.npz", X_train=x, y_train=np.tile(WORDS, 2))
-    import_arrays([tmp_path / "a.npz"], tmp_path / "a.h5", NAMES, test_fraction=0.5)
+    import_arrays(ImportRequest([tmp_path / "a.npz"], tmp_path / "a.h5", test_fraction=0.5), NAMES)
     with FeatureFile(tmp_path / "a.h5") as features:
         train, test = ({row.tobytes() for row in features.rows(group, slice(None))} for group in ("train", "test"))
         assert sum(features.sizes.values()) == 16
@@ -209,9 +210,9 @@ def test_training_rows_alone_are_split_by_id_or_content(tmp_path: Path) -> None:
     assert test
     assert not train & test  # equal rows are on one side
     with pytest.raises(UsageError, match="divide training rows alone"):
-        import_arrays([npz(tmp_path, WORDS, WORDS)], tmp_path / "b.h5", test_fraction=0.5)
+        import_arrays(ImportRequest([npz(tmp_path, WORDS, WORDS)], tmp_path / "b.h5", test_fraction=0.5))
     with pytest.raises(UsageError, match="--split-column is for one table"):
-        import_arrays([npz(tmp_path, WORDS)], tmp_path / "b.h5", test_fraction=0.5, columns=Columns(split="part"))
+        import_arrays(ImportRequest([npz(tmp_path, WORDS)], tmp_path / "b.h5", test_fraction=0.5, split_column="part"))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".h5"])

@@ -20,7 +20,7 @@ from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.errors import ParameterError, PrivacyError, Silent, UsageError
-from linprobe.evaluation.audit import HOST_PATHS, audit, check_audit, play
+from linprobe.evaluation.audit import HOST_PATHS, Subject, _trained, audit, check_audit, play
 from linprobe.evaluation.audit_bounds import ALL, Trials, lower_bounds
 from linprobe.evaluation.audit_canaries import plant
 from linprobe.gradients.clipped_sum import _Worker, clipped_sum
@@ -61,7 +61,7 @@ def played(
     asked = {"epsilon": 1.0, "condition": "none", "intercept": 0.0}
     settings = Settings.of_given(METHODS[method], asked)
     plan = replace(plan_run(settings, planted.dataset), budget=budget)
-    return play(plan, planted, on_run=int, insecure_seed=SEED, paths=paths, **options)
+    return play(Subject(plan, planted, paths, _trained, 1.0), on_run=int, insecure_seed=SEED, **options)
 
 
 @cache

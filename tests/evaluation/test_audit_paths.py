@@ -13,7 +13,7 @@ from linprobe.accounting.calibrate import Budget
 from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
-from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, play
+from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, Subject, _trained, play
 from linprobe.evaluation.audit_canaries import plant
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import PLAIN, Geometry, Origin, Scale
@@ -130,7 +130,7 @@ def test_paths_on_a_device_score_like_those_on_the_host(method: str, monkeypatch
     plan = replace(plan_run(settings, planted.dataset), budget=Budget(100.0, 1e-5, 3, 2.0))
 
     def played(paths: tuple[Path, ...]) -> NDArray[np.float64]:
-        trials = play(plan, planted, runs=2, on_run=int, paths=paths, insecure_seed=SEED)
+        trials = play(Subject(plan, planted, paths, _trained, 1.0), runs=2, on_run=int, insecure_seed=SEED)
         assert trials.paths == tuple(map(str, paths))
         return trials.scores
 

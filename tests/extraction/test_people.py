@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from linprobe.data import labels
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.labels import owner_bounds
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.sources import base
 from tests.extraction.samples import Notes, ids_of, run_extract, write_images
 
 
@@ -101,7 +101,7 @@ def test_the_side_of_a_person_depends_on_the_name_alone(visits: Path, tmp_path: 
 
 def test_the_share_of_people_is_near_the_fraction() -> None:
     names = [f"p{number}" for number in range(4000)]
-    test = base.test_side((f"{name}/{image}" for name in names for image in range(3)), 0.2, lambda one: one[:-2])
+    test = labels.test_side((f"{name}/{image}" for name in names for image in range(3)), 0.2, lambda one: one[:-2])
     assert abs(test.mean() - 0.2) < 0.02
     assert (test.reshape(-1, 3).sum(axis=1) % 3 == 0).all()
 

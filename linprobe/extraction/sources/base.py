@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.labels import FILE_NAMES, OwnerOf, by_owner, check_owners, refuse_both_sides, test_side
+from linprobe.data.labels import FILE_NAMES, OwnerOf, by_owner, check_owners, refuse_both_sides
 from linprobe.errors import DataError, UsageError, reading
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
@@ -123,13 +123,6 @@ class OwnedMembers(Subset):
         """SHA-256 of the whole's fingerprint and the owners."""
         owners = hashlib.sha256("\0".join(self.owners.tolist()).encode()).hexdigest()
         return hashlib.sha256(f"{self.whole.fingerprint()} {owners}".encode()).hexdigest()
-
-
-def split(whole: Members, fraction: float, owner_of: OwnerOf | None) -> dict[str, Members]:
-    """Train and test group, split by `test_side`."""
-    test = test_side((whole.id(row) for row in range(len(whole))), fraction, owner_of)
-    sides = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
-    return {group: Subset(whole, rows, whole.labels[rows]) for group, rows in sides.items()}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.feature_file import NO_LABEL, UNLABELLED
-from linprobe.data.labels import TEST_NAMES, OwnerOf
+from linprobe.data.labels import TEST_NAMES, OwnerOf, divided
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, read_fault
 from linprobe.extraction.sources import base
 
@@ -220,7 +220,8 @@ def folder_source(
     refuse_linked(private, public)
     groups: dict[str, base.Members]
     if test is None:
-        groups = base.split(private, fraction or 0, owner_of)
+        sides = divided((private.id(row) for row in range(len(private))), owner_of, None, fraction, str(folder))
+        groups = {side: base.Subset(private, rows, private.labels[rows]) for side, rows in sides.items()}
     else:
         groups = {"train": private, "test": list_folder(folder, [test], names)}
     if public is not None:

@@ -42,6 +42,7 @@ PURPOSES = {
 }
 QUANTILES = ("median", "radius", "quantile")  # of the theory variant of dpsgd-f
 STEP, CLIP_NORM = "step", "clip_norm"
+MOST_DEVIATIONS = 40  # of noise: beyond, the probability is below 1e-340
 FACTS = frozenset(
     (
         *(CLIP_NORM, "learning_rate", "captured_energy", "public_loss", "ridge"),
@@ -232,8 +233,15 @@ def _check_counts(manifest: Manifest, releases: Sequence[Any]) -> None:
         raise PrivacyError("class_counts and a release for class counts need each other; do not trust it")
     if counts is not None and counts.std not in noise:
         raise PrivacyError("class_counts has another noise than its release; do not trust it")
+    if counts is not None and not all(_possible(one, counts.std, manifest) for one in counts.by_class.values()):
+        raise PrivacyError(f"class_counts has a number that {manifest.n_private} units cannot have; do not trust it")
     if counts is None and manifest.class_prior == UNIFORM:
         raise PrivacyError("class_prior is uniform, without class counts; do not trust it")
+
+
+def _possible(count: float, std: float, manifest: Manifest) -> bool:
+    """Whether noise makes such a number of 0 to n_private units, with any probability to speak of."""
+    return -MOST_DEVIATIONS * std <= count <= manifest.n_private + MOST_DEVIATIONS * std
 
 
 def similar_share(manifest: Manifest) -> float | None:
@@ -251,6 +259,8 @@ def _check_similar(manifest: Manifest, releases: Sequence[Any]) -> None:
         raise PrivacyError("refined.similar and a release for similar rows need each other; do not trust it")
     if similar is not None and similar.std not in noise:
         raise PrivacyError("refined.similar has another noise than its release; do not trust it")
+    if similar is not None and not _possible(similar.count, similar.std, manifest):
+        raise PrivacyError(f"refined.similar.count is {similar.count:g} of {manifest.n_private}; do not trust it")
     if manifest.centre == UNLABELLED_CENTRE and (share is None or share < SAME_KIND):
         raise PrivacyError(f"centre is {UNLABELLED_CENTRE}, and too few rows are similar to them; do not trust it")
 

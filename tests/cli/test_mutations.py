@@ -127,6 +127,16 @@ def _worst(run: Path) -> None:
     _setting(run, shrink=tuning["factors"][int(np.argmin(tuning["counts"]))])
 
 
+def _counts(run: Path) -> None:
+    counts = json.loads((run / "manifest.json").read_text())["class_counts"]
+    sealed(run, class_counts={**counts, "by_class": dict.fromkeys(counts["by_class"], 1e9)})
+
+
+def _near(run: Path) -> None:
+    refined = json.loads((run / "manifest.json").read_text())["refined"]
+    sealed(run, refined={**refined, "similar": {**refined["similar"], "count": -1e9}})
+
+
 def _price(run: Path) -> None:
     (published,) = json.loads((run / "manifest.json").read_text())["published"]
     sealed(run, published=[{**published, "epsilon": 0.0}])
@@ -160,6 +170,8 @@ FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {  # kind of run, and wh
     "a histogram for nothing": ("histogram", _price),
     "a histogram of nothing": ("histogram", _content),
     "weights in float64": ("plain", _type),
+    "more rows than there are": ("class counts", _counts),
+    "more near rows than there are": ("refined", _near),
     "hour 24": ("plain", lambda run: sealed(run, created="2026-11-27T24:00:00+00:00")),
     "a week": ("plain", lambda run: sealed(run, created="2026-W48-5")),
 }

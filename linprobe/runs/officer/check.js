@@ -431,10 +431,13 @@ function checkPurposes(m, releases) {
   const counts = m.class_counts, counting = releases.filter((one) => one.purpose === "class counts");
   must(known(counts) === counting.length > 0, "class_counts and a release for class counts need each other.");
   must(!known(counts) || counting.some((one) => one.noise_multiplier * sensitivityOfCounts(m) === counts.std), "class_counts has another noise than its release.");
+  const possible = (one, std) => -40 * std <= one && one <= m.n_private + 40 * std;
+  must(!known(counts) || Object.values(counts.by_class).every((one) => possible(one, counts.std)), "class_counts has a number that noise cannot make.");
   must(known(counts) || m.class_prior !== "uniform", "class_prior is uniform, without class counts.");
   const similar = m.refined?.similar;
   must(known(similar) === made.has("similar rows"), "refined.similar and a release for similar rows need each other.");
   must(!known(similar) || releases.some((one) => one.purpose === "similar rows" && one.noise_multiplier === similar.std), "refined.similar has another noise than its release.");
+  must(!known(similar) || possible(similar.count, similar.std), "refined.similar has a number that noise cannot make.");
   must(m.centre !== "unlabelled" || (known(similar) && (similar.count - similar.std) / m.n_private >= SAME_KIND), "centre is unlabelled, and too few rows are similar to them.");
   must(known(tuning) === made.has("selection"), "tuning and a release for a selection need each other.");
   must(made.has("test AUROC") === known(m.test_scores), "test_scores and a release for an AUROC on test rows need each other.");

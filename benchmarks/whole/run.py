@@ -70,7 +70,8 @@ def trained(tool: str, path: Path, epsilon: float, seed: int, python: str, folde
             "--json",
             *tool.split()[1:],
         ]
-        ended = measured([command, "train", str(path), *options, "--out", f"run-{seed}-{epsilon}-{path.stem}"], folder)
+        name = "-".join(("run", *tool.split()[1:], str(seed), str(epsilon), path.stem))
+        ended = measured([command, "train", str(path), *options, "--out", name], folder)
     else:
         script = str(Path(__file__).with_name("peers.py"))
         ended = measured([python, script, tool, str(path), str(epsilon), str(seed)], folder)

@@ -16,9 +16,10 @@ from linprobe import __version__
 from linprobe.errors import ParameterError, UsageError
 from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
-from linprobe.options import RECORD
+from linprobe.options import RECORD, VOTE
 from linprobe.options.requests import COMPARED, CompareRequest, TrainRequest, name_of
 from linprobe.reporting.comparison import Setting
+from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.plan import make_settings, method_options
 from linprobe.training.tune import Tuning, option_kinds, settings_of, typed
@@ -178,7 +179,8 @@ def plan_runs(
 
 
 def _asked(request: CompareRequest, row: MethodRow, epsilon: float | None, **of_setting: Any) -> TrainRequest:
-    refined = METHODS[row.method].private and row.tuning is None
+    votes = row.settings.get("output") == VOTE
+    refined = row.tuning is None and unrefinable(METHODS[row.method], votes=votes, several_labels=False) is None
     return row.request(
         features=request.features,
         unit=request.unit or RECORD,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -86,13 +87,19 @@ def test_numbers_of_numpy_and_text_for_paths() -> None:
         method="noisy-gd", epsilon=np.float32(0.5), steps=np.int64(2), out="runs/one", book="book.jsonl"
     )
     assert trained["epsilon"] <= 0.5
+    again = linprobe.train(
+        method="noisy-gd", epsilon=1, steps=2.0, out="two", book="book.jsonl", init=Path("runs/one"),
+        class_weight={"3": np.float32(2), "4": np.int64(1)}, radius=None, split_seed=None,
+    )  # fmt: skip
+    config = tomllib.loads(Path("two/config.toml").read_text(encoding="utf-8"))
+    assert (again["steps"], config["init"], config["class-weight"]) == (2, "runs/one", "3=2.0,4=1")
     book = linprobe.budget(book="book.jsonl", delta=np.float32(1e-5))
-    assert book["runs"] == 1
+    assert book["runs"] == 2
     compared = linprobe.compare(
         methods=["noisy-gd"], epsilons=np.array([0.5]), out="compared", seeds=np.int64(1), jobs=1, book="book.jsonl"
     )
     assert compared["summary"][0]["epsilon"] == 0.5
-    assert linprobe.budget(book="book.jsonl")["runs"] == 2
+    assert linprobe.budget(book="book.jsonl")["runs"] == 3
 
 
 def test_a_constructor_is_named_in_the_public_module() -> None:  # or the reference of the site cannot be built

@@ -400,8 +400,13 @@ def test_sources_hold_finite_rows_and_declared_classes(rows, label) -> None:
     broken = np.where(np.arange(x.size).reshape(x.shape) == 3, np.nan, x).astype(np.float32)
     with pytest.raises(DataError, match="source private has rows with NaN or infinity, first at row 0"):
         make("noisy-gd").fit_sources(ArraySource(broken, y))
-    with pytest.raises(DataError, match=rf"source private has labels from .*{label}.*; allowed: 0 to 2"):
+    with pytest.raises(DataError, match=rf"source private has labels from .*{label}.*; allowed: whole numbers from 0 "):
         make("noisy-gd").fit_sources(ArraySource(x, np.where(np.arange(len(y)) == 5, label, y)))
+    with pytest.raises(DataError, match=r"source private has labels from .*; allowed: whole numbers"):
+        make("noisy-gd").fit_sources(ArraySource(x, y.astype(float)))
+    several = np.eye(3)[y] * np.where(np.arange(len(y)) == 5, label, 1)[:, None]
+    with pytest.raises(DataError, match="source private holds 1 values that are not 0 or 1"):
+        make("noisy-gd", class_counts="yes").fit_sources(ArraySource(x, several), several_labels=True)
 
 
 @pytest.mark.parametrize("name", ["X", "y", "owners", "X_public"])

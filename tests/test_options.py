@@ -91,7 +91,7 @@ def test_a_number_outside_its_range_is_refused(value: Any) -> None:
         ("clip_norm", np.array([0.5]), r"array\(\[0.5\]\), of type ndarray; allowed: a number"),
         ("init", 5, "5, of type int; allowed: text"),
         ("clip_norm", 10**400, r"beyond 1e308; allowed: above 1e-09, at most 1e\+06"),
-        ("ensemble", 2.0, "2.0, of type float; allowed: a whole number"),
+        ("ensemble", 2.5, "2.5, of type float; allowed: a whole number"),
     ],
 )
 def test_a_value_of_another_type_is_refused(name: str, value: Any, text: str) -> None:

@@ -354,6 +354,9 @@ def account(
 def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:
     """The request of named options; options of the method are all that `TrainRequest` does not have."""
     given = _values(_of_train(), {"features": features, **options})
+    if isinstance(given.get("class_weight"), Mapping):
+        weights = given["class_weight"].items()
+        given["class_weight"] = {name: one.item() if hasattr(one, "item") else one for name, one in weights}
     field_names = {field.name for field in fields(TrainRequest)} - {"options"}
     rest = {name: given.pop(name) for name in given.keys() - field_names}
     return TrainRequest(**given, options=rest or None)
@@ -374,6 +377,11 @@ def _of_train() -> dict[str, Option]:
     return {one.parameter: one for one in (*declared(RunOptions).values(), *declared(Choice).values(), *of_methods)}
 
 
+def _left_out(known: Mapping[str, Option], name: str, value: Any) -> bool:
+    """Whether a value of None stands for the default."""
+    return value is None and name in known and not known[name].optional
+
+
 def _asked(request: type[Asked], **given: Any) -> Asked:
     """A request of named arguments: what its command declares, but for output and dry runs.
 
@@ -391,7 +399,7 @@ def _values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, 
 
     Raises ParameterError: a value of another type than its option.
     """
-    values = plain_values(known, given)
+    values = plain_values(known, {name: value for name, value in given.items() if not _left_out(known, name, value)})
     for name, option in known.items():
         if option.kind is Path and values.get(name) is not None:
             values[name] = list(map(Path, values[name])) if option.several else Path(values[name])

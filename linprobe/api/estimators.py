@@ -202,7 +202,7 @@ class LinearProbe(LinearClassifier):
         if groups is not None and owners is not None:
             raise UsageError("owners and groups are both given, and mean the same; give one of them")
         called, owners = ("owners", owners) if groups is None else ("groups", groups)
-        labelled = {"X": X, "y": y, called: owners, "sample_weight": sample_weight}
+        labelled = {"X": X, "y": y, called: owners, "sample_weight": sample_weight, "text_weights": text_weights}
         arrays.refuse_masked(labelled | {"X_public": X_public, "y_public": y_public, "X_unlabelled": X_unlabelled})
         X, y = self._checked(X, y)
         public_labels = None if y_public is None else np.asarray(y_public)
@@ -309,9 +309,12 @@ class LinearProbe(LinearClassifier):
         start = 0
         for x, y in source.blocks():
             check_float32(np.asarray(x), f"source {name}", range(start, start + len(x)))
-            wide = 2 if self.multilabel_ else len(self.classes_)
-            if y.dtype.kind in "biu" and y.size and not (y.min() >= 0 and y.max() < wide):
-                raise DataError(f"source {name} has labels from {y.min()} to {y.max()}; allowed: 0 to {wide - 1}")
+            y, n_classes = np.asarray(y), len(self.classes_)
+            if self.multilabel_:
+                arrays.label_matrix(y, n_classes, f"source {name}")
+            elif y.dtype.kind not in "biu" or (y.size and not (y.min() >= 0 and y.max() < n_classes)):
+                held = f"from {y.min()} to {y.max()}" if y.size and y.dtype.kind in "biuf" else f"of type {y.dtype}"
+                raise DataError(f"source {name} has labels {held}; allowed: whole numbers from 0 to {n_classes - 1}")
             start += len(x)
 
     def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:

@@ -247,7 +247,8 @@ class GroupDigest:
 
     def add(self, rows: Floats, labels: Indices) -> None:
         """Add the next block of rows (b, n_features) and their labels."""
-        self._sha.update(str((rows.shape, rows.dtype)).encode())
+        # as NumPy prints the type of rows that h5py reads; it prints the same type of other rows otherwise
+        self._sha.update(f"({rows.shape}, dtype('{rows.dtype.str}'))".encode())
         self._sha.update(np.ascontiguousarray(rows).data)
         self._sha.update(labels.astype("<i8").tobytes())
 

@@ -31,7 +31,7 @@ from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
 from linprobe.data.row_checks import check_rows
 from linprobe.errors import LinprobeError, Progress, Silent, UsageError
 from linprobe.evaluation.attack import PRIVATE_OUTPUT, threshold_auc
-from linprobe.evaluation.comparison_folder import ComparisonFolder, is_new_comparison, open_comparison
+from linprobe.evaluation.comparison_folder import LOCK, ComparisonFolder, is_new_comparison, open_comparison
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, Planned, check_request, left_out, plan_runs
 from linprobe.methods import METHODS
 from linprobe.options import RECORD
@@ -114,7 +114,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
                 progress.note(warning)
             progress.start(len(missing), "comparing")
         try:
-            stack.callback(_give_one_time, [one.folder for one in missing if secret])
+            stack.callback(_give_one_time, [request.folder / LOCK, *(one.folder for one in planned)] if secret else [])
             arguments = [
                 (replace(run, dated=not secret), found.features, found.others.get(run.setting.public), found.unlabelled)
                 for run in missing
@@ -401,7 +401,8 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
 
 def _ready(run: Planned, features: Features, other: Features, unlabelled: Path | None, stack: ExitStack) -> Ready:
     other = None if run.request.public is None else _rows(stack, other)
-    further = _unlabelled(stack, unlabelled, run.request.unlabelled)
+    given = run.request.unlabelled  # None for runs that are not refined
+    further = None if given is None else _unlabelled(stack, unlabelled, given)
     return Ready(run.request, _rows(stack, features), other, further, dated=run.dated)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf
 from numbers import Integral, Real
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
@@ -182,9 +182,12 @@ class Option:
 def _of_python(kind: Any, value: Any) -> Any:
     """A value of a kind in `TYPES` as Python's own. Raises TypeError, OverflowError."""
     number = value.item() if getattr(value, "shape", None) == () else value
-    if not isinstance(number, TYPES[kind][0]) or (isinstance(number, bool) and kind is not bool):
+    whole = isinstance(number, float) and number.is_integer()
+    flag = isinstance(number, int) and number in (0, 1)
+    right = isinstance(number, TYPES[kind][0]) or (kind is int and whole) or (kind is bool and flag)
+    if not right or (isinstance(number, bool) and kind is not bool):
         raise TypeError
-    return kind(number) if kind in (int, float) else number
+    return fspath(number) if kind is str else number if kind is Path else kind(number)
 
 
 def option(default: Any = MISSING, help: str = "", **rest: Any) -> Any:

@@ -31,6 +31,7 @@ from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, NoisyScores, n_histograms
 from linprobe.methods import METHODS, Method
+from linprobe.options import VOTE
 from linprobe.runs.figures import noisy_accuracy
 from linprobe.runs.guarantee import (
     ADJACENCIES,
@@ -434,7 +435,10 @@ def _check_refined(manifest: Manifest, method: Method) -> None:
     refined = manifest.refined
     if refined is None:
         return
-    if unrefinable(method, votes=False, several_labels=manifest.several_labels) is not None:
+    if (
+        unrefinable(method, votes=manifest.options.get("output") == VOTE, several_labels=manifest.several_labels)
+        is not None
+    ):
         raise PrivacyError(f"method {method.name} on {manifest.task} rows cannot be refined; do not trust it")
     if (refined.run is None) != (refined.run_digest is None):
         raise PrivacyError(f"refined names run {refined.run} with digest {refined.run_digest}; do not trust it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -460,11 +460,13 @@ def config_text(request: TrainRequest, method: Method) -> str:
         value = getattr(request, field.name)
         if field.name not in OF_ONE_RUN and value is not None and (field.default is MISSING or value != field.default):
             given[field.name] = value
-    given |= request.options or {}
+    given |= {name: value for name, value in (request.options or {}).items() if value is not None}
     lines = (f"{keys[name]} = {_value(value)}\n" for name, value in given.items())
     return HEADER + "".join(lines)
 
 
 def _value(value: Any) -> str:
     """A value in TOML. Its strings have the escapes of JSON."""
+    if isinstance(value, Mapping):  # weights of classes, from Python
+        value = ",".join(f"{name}={one}" for name, one in value.items())
     return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

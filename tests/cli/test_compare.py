@@ -166,6 +166,8 @@ def test_several_processes_make_the_same_runs(cli: Cli, features_file: Path, tmp
     assert alone["composed"] == together["composed"]
     fixed = [[run["test_accuracy"] for run in made["runs"] if run["epsilon"] is None] for made in (alone, together)]
     assert fixed[0] == fixed[1]  # baselines draw no noise
+    for name in (name for name in folders(tmp_path / "two") if not name.startswith("non-private")):
+        assert cli("verify", f"two/runs/{name}", "--features", features_file).status == 0
 
 
 def test_public_files_are_compared(

@@ -585,7 +585,7 @@ function checkDerived(m, selection) {
     }
   }
   const { refined } = m;
-  must(!refined || (m.method !== "non-private" && !labels), "refined is stated, and such a run cannot be refined.");
+  must(!refined || (m.method !== "non-private" && m.options.output !== "vote" && !labels), "refined is stated, and such a run cannot be refined.");
   must(!refined || known(refined.run) === known(refined.run_digest), "refined names a run without its digest, or a digest without its run.");
   checkPurposes(m, selection ? selection.runs.flat() : m.releases ?? []);
   must((m.test_rows === "none") === (m.n_test === 0), "test_rows and n_test contradict each other.");

@@ -354,9 +354,6 @@ def account(
 def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:
     """The request of named options; options of the method are all that `TrainRequest` does not have."""
     given = _values(_of_train(), {"features": features, **options})
-    if isinstance(given.get("class_weight"), Mapping):
-        weights = given["class_weight"].items()
-        given["class_weight"] = {name: one.item() if hasattr(one, "item") else one for name, one in weights}
     field_names = {field.name for field in fields(TrainRequest)} - {"options"}
     rest = {name: given.pop(name) for name in given.keys() - field_names}
     return TrainRequest(**given, options=rest or None)

@@ -54,7 +54,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
     if group is not None and features.suffix == ".npy":
         raise UsageError(f"option --group {group} does nothing for {features}, whose rows have no groups; leave it out")
     run = run_folder.read_run(request.run)
-    if request.together:
+    if together:
         refuse_unrefinable(run, "leave out --together")
     moved = _moved(run, prior)
     temperature = temperature_of(run, request.calibrate, progress, moved[0], allow_other=allow_other)

@@ -147,7 +147,7 @@ class Option:
                 raise ParameterError(f"{self.flag} is {got}; allowed: {self.allowed}")
 
     def plain(self, value: Any, name: str = "") -> Any:
-        """The value as Python's own number or flag, or a list of such; other values as they are.
+        """The value as Python's own number or flag, or a list or mapping of such; other values as they are.
 
         NumPy's numbers have another precision and are no JSON.
 
@@ -163,7 +163,7 @@ class Option:
 
     def _plain(self, value: Any, name: str) -> Any:
         if self.kind not in TYPES or (self.words and self.also is None) or (value is None and self.optional):
-            return value
+            return {key: _item(one) for key, one in value.items()} if isinstance(value, Mapping) else value
         try:
             return _of_python(self.kind, value)
         except TypeError:
@@ -179,9 +179,14 @@ class Option:
         return bool(above < number < below and least <= number <= most)
 
 
+def _item(value: Any) -> Any:
+    """A scalar of NumPy as Python's own; other values as they are."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def _of_python(kind: Any, value: Any) -> Any:
     """A value of a kind in `TYPES` as Python's own. Raises TypeError, OverflowError."""
-    number = value.item() if getattr(value, "shape", None) == () else value
+    number = _item(value)
     whole = isinstance(number, float) and number.is_integer()
     flag = isinstance(number, int) and number in (0, 1)
     right = isinstance(number, TYPES[kind][0]) or (kind is int and whole) or (kind is bool and flag)

@@ -435,10 +435,8 @@ def _check_refined(manifest: Manifest, method: Method) -> None:
     refined = manifest.refined
     if refined is None:
         return
-    if (
-        unrefinable(method, votes=manifest.options.get("output") == VOTE, several_labels=manifest.several_labels)
-        is not None
-    ):
+    votes = manifest.options.get("output") == VOTE
+    if unrefinable(method, votes=votes, several_labels=manifest.several_labels) is not None:
         raise PrivacyError(f"method {method.name} on {manifest.task} rows cannot be refined; do not trust it")
     if (refined.run is None) != (refined.run_digest is None):
         raise PrivacyError(f"refined names run {refined.run} with digest {refined.run_digest}; do not trust it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import multiprocessing
 import os
 import shutil
 import signal
@@ -408,6 +409,7 @@ def test_a_failed_read_is_tried_once_more_and_never_skipped(
         return
     with pytest.raises(LinprobeError) as caught:
         run_extract(source, tmp_path / "f.h5", on_error="skip", workers=workers)
+    assert not multiprocessing.active_children()
     image = source / "train" / "ant" / "002.png"
     assert str(caught.value).startswith(f"image {image} cannot be read (Input/output error); check the disk")
     assert "\n" not in str(caught.value)

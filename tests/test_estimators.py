@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from dataclasses import fields
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -418,6 +419,31 @@ def test_values_under_a_mask_are_refused(name, rows) -> None:
     masked[1] = np.ma.masked
     with pytest.raises(DataError, match=f"^{name} has masked entries"):
         make("noisy-gd").fit(**given | {name: masked})
+
+
+def test_values_under_a_mask_are_not_predicted(rows, trained_run: Path) -> None:
+    x, y, _, _ = rows
+    for probe in (make("noisy-gd").fit(x, y), linprobe.load_run(trained_run)):
+        masked = np.ma.masked_greater(x[:, :1] * np.ones(probe.n_features_in_), x[0, 0] - 1)
+        with pytest.raises(DataError, match=r"^X has masked entries"):
+            probe.predict(masked)
+
+
+@pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd", "dp-ls"])
+def test_a_row_that_becomes_nan_after_it_was_checked_ends_the_fit(method, rows) -> None:
+    x, y, _, _ = rows
+
+    class Changing(ArraySource):
+        reads = 0
+
+        def blocks(self):
+            self.reads += 1
+            if self.reads > 1:
+                self._x[7, 1] = np.nan
+            return super().blocks()
+
+    with pytest.raises(DataError, match="a row holds NaN or infinity"):
+        make(method).fit_sources(Changing(x.copy(), y))
 
 
 def test_complex_numbers_are_refused_without_showing_them(rows) -> None:

@@ -182,14 +182,22 @@ def refine(
 
 
 def predict(
-    run: AnyPath, features: AnyPath, *, group: str | None = None, all_classes: bool = False, **options: Any
+    run: AnyPath,
+    features: AnyPath,
+    *,
+    group: str | None = None,
+    all_classes: bool = False,
+    allow_other: bool = False,
+    calibrate: AnyPath | None = None,
+    prior: str | None = None,
+    together: bool = False,
 ) -> dict[str, list[Any]]:
     """Classes of the rows of a feature file, or of a `.npy` array.
 
     Args:
         run: run folder. group: of the file; None for `rows` if it has unlabelled rows, else `test`.
         all_classes: add the probability of each class.
-        options: `allow_other`, `calibrate`, `prior`, `together`, as in `linprobe predict`.
+        allow_other, calibrate, prior, together: as in `linprobe predict`.
 
     Returns: columns by name, a value for each row: id, label, score (the probability of the label); for a run with
         several labels a row, 0 or 1 under the name of each label. `pandas.DataFrame` takes it as it is.
@@ -204,9 +212,17 @@ def predict(
     """
     from linprobe.evaluation.predict import predict_rows as run_command
 
-    if "allow_other" in options:
-        options["allow_other_features"] = options.pop("allow_other")
-    request = _asked(PredictRequest, run=run, features=features, group=group, probabilities=all_classes, **options)
+    request = _asked(
+        PredictRequest,
+        run=run,
+        features=features,
+        group=group,
+        probabilities=all_classes,
+        allow_other_features=allow_other,
+        calibrate=calibrate,
+        prior=prior,
+        together=together,
+    )
     lines = run_command(request, Silent())
     names = [str(name) for name in next(lines)]
     columns = list(zip(*lines, strict=True))

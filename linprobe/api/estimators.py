@@ -202,8 +202,8 @@ class LinearProbe(LinearClassifier):
         if groups is not None and owners is not None:
             raise UsageError("owners and groups are both given, and mean the same; give one of them")
         called, owners = ("owners", owners) if groups is None else ("groups", groups)
-        labelled = {"X": X, "y": y, called: owners, "sample_weight": sample_weight, "text_weights": text_weights}
-        arrays.refuse_masked(labelled | {"X_public": X_public, "y_public": y_public, "X_unlabelled": X_unlabelled})
+        labels_of_rows = {"y": y, "y_public": y_public, called: owners, "sample_weight": sample_weight}
+        arrays.refuse_masked(labels_of_rows | {"text_weights": text_weights})
         X, y = self._checked(X, y)
         public_labels = None if y_public is None else np.asarray(y_public)
         self.classes_ = self._declared_classes(y, public_labels)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from linprobe.data.labels import Bounds
-from linprobe.errors import UsageError
+from linprobe.errors import DataError, UsageError
 from linprobe.native import LIBRARY, KernelPeople, KernelRows, address
 from linprobe.options import Precision as Precision
 from linprobe.parallel.array_api import Array, Floats, Indices, Mask, Reals, Singles, double, namespace
@@ -434,8 +434,16 @@ def row_norms(x: Singles) -> Reals:
 
 
 def normalise_rows(x: Singles, norms: Reals | None = None, out: Singles | None = None) -> Singles:
-    """Each row divided by its L2 norm, or by its number in `norms` (n,), in `out` if given; a zero row stays zero."""
+    """Each row divided by its L2 norm, or by its number in `norms` (n,), in `out` if given; a zero row stays zero.
+
+    Raises DataError: a row that is not finite, such as one that was written after it was checked.
+    """
     norms = row_norms(x) if norms is None else norms
+    if not np.isfinite(norms).all():
+        raise DataError(
+            "a row holds NaN or infinity; allowed: finite rows that stay as they are; stop what writes to them, then "
+            "run again"
+        )
     extreme = (norms > 0) & ((norms < SMALLEST_FLOAT32_NORM) | (norms > 1 / SMALLEST_FLOAT32_NORM))
     inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
     unit: Singles = aligned_empty(x.shape, np.float32) if out is None else out

@@ -13,7 +13,7 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -47,7 +47,7 @@ WRITES_AHEAD = 3
 NAMED_IN_ERROR = 3
 
 
-def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) -> Iterator[Batch]:
+def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) -> Generator[Batch, None, None]:
     """The batches numbered `wanted`, in that order. One worker decodes a whole batch.
 
     Args:

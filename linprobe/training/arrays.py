@@ -62,8 +62,10 @@ COMPLEX = "Complex data not supported"  # as scikit-learn begins
 def naming_cell(X: ArrayLike, name: str) -> Iterator[None]:
     """A ValueError inside the block becomes a DataError with the place of the first cell of `X` that cannot be used.
 
-    If there is none, and `name` is not X, what scikit-learn says about X becomes a DataError about `name`.
+    If there is none, and `name` is not X, what scikit-learn says about X becomes a DataError about `name`. Masked
+    entries are refused before the block.
     """
+    refuse_masked({name: X})
     try:
         yield
     except (TypeError, ValueError) as error:

@@ -221,11 +221,13 @@ class TerminalProgress:
 
 
 def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = ("", "")) -> None:
-    """Print a table: a column of names, then columns of values; by default one column, without a header.
+    """Print a table, unless the command is quiet: a column of names, then columns of values; by default one, no header.
 
     Where a table with a header is too wide, its headings get a word a line. No figure is cut: what is still too wide is
     left to the terminal to wrap.
     """
+    if _quiet:
+        return
     from rich.table import Table
 
     console, shown = _console(), [tuple(map(printable, row)) for row in rows]
@@ -243,8 +245,7 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
         )
     for row in shown:
         grid.add_row(*row)
-    if not _quiet:
-        console.print(grid)
+    console.print(grid)
 
 
 def figure(value: float | None, form: str = ".4g") -> str:

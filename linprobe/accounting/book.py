@@ -98,6 +98,7 @@ class Entry:
         further: what was released from it afterwards.
         selection: the private selection that chose it, which states all that it released; None for an ordinary run.
         ended_early: whether its releases are those it had made when it ended, and not its plan.
+        finished: whether its run folder is complete.
         cap: the epsilon that `--cap` of this run allowed all runs together; None without.
         first: id of the run that it started from; None without one.
         created: when it began, UTC; None for a selection, whose duration is secret.
@@ -115,6 +116,7 @@ class Entry:
     cap: float | None = None
     first: str | None = None
     ended_early: bool = False
+    finished: bool = False
     created: str | None = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
@@ -194,7 +196,14 @@ def read_book(path: Path) -> Contents:
     return _parsed(path, written)
 
 
-def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from: str | None = None) -> Contents:
+def charge(
+    path: Path,
+    entry: Entry,
+    check: Check | None = None,
+    *,
+    started_from: str | None = None,
+    made: Sequence[Releases] = (),
+) -> Contents:
     """Write `entry` to the book, in place of an earlier entry of the same run; returns what the book held before.
 
     Processes take turns, so that two of them cannot both spend what is left under a cap.
@@ -202,8 +211,9 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
     Args:
         check: gets the other entries and the new one, and raises PrivacyError to refuse it. Nothing is written then.
         started_from: id of the run with the initial weights. Inherited releases that its entry covers are left out.
+        made: what a resumed run has released by its own ledger.
     Raises DataError: a damaged book. LinprobeError: one that cannot be written. PrivacyError: the run id of another
-    run.
+    run, of a finished run, or of one that had released more than `made` when it ended.
     """
     with _opened(path) as (lines, contents):
         releases = _without(entry.releases, _covered(contents, started_from))
@@ -218,17 +228,36 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
                         f"run {entry.run[:16]} has {name} {was!r} in budget book {path} and now {now!r}; allowed: the "
                         "same; give what the run was started with, or train anew under another name"
                     )
-            if before.name != entry.name:
-                raise PrivacyError(
-                    f"run {entry.run[:16]} is {before.name} in budget book {path}, and is resumed as {entry.name}; a "
-                    "copy gets noise of its own, so it would be a second run that the book counts once; resume it as "
-                    f"{before.name}, or train anew"
-                )
+            _refuse_copy(path, before, entry, _without(made, _covered(contents, started_from)))
             entry = replace(entry, further=before.further, created=before.created)
         if check is not None:
             check(others, entry)
         _append(lines, _run_line(entry))
         return others
+
+
+def _refuse_copy(path: Path, before: Entry, entry: Entry, made: Iterable[Releases]) -> None:
+    """PrivacyError for a run that is resumed from a copy, as far as its book can tell."""
+    counted, left = (sum(release.count for release in releases) for releases in (before.releases, made))
+    if before.name != entry.name:
+        found, step = f"is {before.name} in budget book {path}, and is resumed as {entry.name}", f"as {before.name}"
+    elif before.finished:
+        found, step = f"is finished in budget book {path}, and is resumed", ""
+    elif before.ended_early and left < counted:
+        found, step = f"had made {counted} releases by budget book {path}, and its ledger has {left}", "from its files"
+    else:
+        return
+    raise PrivacyError(
+        f"run {entry.run[:16]} {found}; a copy gets noise of its own, so it would be a second run that the book counts "
+        f"once; {f'resume it {step}, or ' if step else ''}train anew"
+    )
+
+
+def finish(path: Path, run: str) -> None:
+    """State that the folder of a run is complete. Does nothing if the book has no such run."""
+    with _opened(path) as (lines, contents):
+        if run in contents.entries:
+            _append(lines, {"entry": "finished", "run": run})
 
 
 def settle(path: Path, run: str, releases: Sequence[Releases], *, started_from: str | None = None) -> None:
@@ -376,9 +405,11 @@ def _after(fields: dict[str, Any], entries: dict[str, Entry]) -> Entry:
     if kind in ("run", "selection"):
         entry = _entry(fields)
         return replace(entry, further=entries[entry.run].further) if entry.run in entries else entry
-    if kind not in ("made", "more"):
+    if kind not in ("made", "more", "finished"):
         raise ValueError(f"entry {str(kind)[:40]!r} is not known to this version")
     before: Entry = entries[fields["run"]]
+    if kind == "finished":
+        return replace(before, finished=True)
     if kind == "more":
         return replace(before, further=(*before.further, *_releases(fields)))
     # when a selection ends is secret

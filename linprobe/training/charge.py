@@ -245,14 +245,15 @@ def _unusable(folder: Path, error: OSError) -> LinprobeError:
 class RunCharge(Observer):
     """Charges one training run to its budget book before a private row is used, and shows its progress.
 
-    As a context manager it states what the run had released, if the block fails.
+    As a context manager it states what the run had released, if the block fails. The whole plan of a resumed run
+    counts: its folder may be an earlier copy, whose ledger is too short. Call `finish` when the run folder is complete.
 
     Args:
         account: the book. folder: of the unfinished run. out: the run folder that it becomes. ledger: of the run.
         cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the cap in
             the book alone.
         progress: gets the steps, and a line on what this run and earlier ones cost together.
-        group: processes that train together; rank 0 writes.
+        group: processes that train together; rank 0 writes. resumed: whether an earlier process began the run.
     Attributes:
         run: id of the run; empty in other ranks.
     """
@@ -266,7 +267,10 @@ class RunCharge(Observer):
         cap: float | None,
         progress: Progress,
         group: Group = ALONE,
+        *,
+        resumed: bool = False,
     ) -> None:
+        self._resumed = resumed
         self._account, self._out, self._ledger, self._cap, self._progress = account, out, ledger, cap, progress
         self.run = "" if group.rank > 0 else run_folder.run_id(folder)
         self._charged: Plan | None = None
@@ -278,10 +282,17 @@ class RunCharge(Observer):
         """If that cannot be written, the whole plan counts."""
         if kind is not None and self._account is not None and self._charged is not None and self._charged.private:
             with suppress(LinprobeError, OSError):
-                made = grouped(self._ledger.events)
-                book.settle(self._account.path, self.run, made, started_from=_first(self._charged))
+                if not self._resumed:
+                    made = grouped(self._ledger.events)
+                    book.settle(self._account.path, self.run, made, started_from=_first(self._charged))
                 if issubclass(kind, KeyboardInterrupt):
                     _note_end(self._progress, self._account.path, self.run)
+
+    def finish(self) -> None:
+        """State that the run folder is complete, so that no copy is resumed; whether or not that can be written."""
+        if self._account is not None and self._charged is not None:
+            with suppress(LinprobeError, OSError):
+                book.finish(self._account.path, self.run)
 
     def start(self, n_steps: int) -> None:
         self._progress.start(n_steps)
@@ -301,7 +312,8 @@ class RunCharge(Observer):
         entry = replace(plan.entry(self.run, str(self._out.absolute())), cap=self._cap)
         with _charging(self._account) as shared:
             check = None if again else _check_caps(self._account, shared, self._cap, plan.settings.delta)
-            others = book.charge(self._account.path, entry, check, started_from=_first(plan))
+            made = () if again else grouped(self._ledger.events)
+            others = book.charge(self._account.path, entry, check, started_from=_first(plan), made=made)
         self._charged = plan
         if not again:
             _note(self._progress, self._account.path, others, entry, shared)
@@ -436,9 +448,10 @@ def _note_end(progress: Progress, path: Path, run: str) -> None:
         progress.note("the run ended before it released anything, so nothing was spent")
         return
     spent = spending([entry])
+    counted = "what it had released" if entry.ended_early else "it was resumed, so its whole plan"
     progress.note(
-        f"the run ended early; what it had released costs {cost_in_words(spent.epsilon_by_unit, spent.delta)}, and "
-        f"counts (budget book {path})"
+        f"the run ended early; {counted} costs {cost_in_words(spent.epsilon_by_unit, spent.delta)}, and counts "
+        f"(budget book {path})"
     )
 
 

@@ -309,7 +309,7 @@ def train_on(
             Checkpoints(
                 folder, ledger, identity, dataset, every, group, test_rows=settings.test_epsilon is not None
             ) as keep,
-            RunCharge(book, folder, out, ledger, request.cap, progress, group) as charge,
+            RunCharge(book, folder, out, ledger, request.cap, progress, group, resumed=request.resume) as charge,
         ):
             if group.rank == 0:
                 keep.check()
@@ -325,6 +325,7 @@ def train_on(
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise
+    charge.finish()
     _tell(manifest, plan, measured, progress)
     return {
         "run": str(out),

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from linprobe import atomic_files
+from linprobe.accounting.book import read_book
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import run
 from linprobe.data.feature_file import FeatureFile
@@ -447,6 +448,26 @@ def test_a_copy_under_another_name_is_no_second_run_that_the_book_counts_once(
     check_equal(stopped_run.out, tmp_path / "expected")
 
 
+def test_a_copy_that_is_resumed_lowers_no_cost_and_makes_no_second_run(
+    stopped_run: TrainRequest, tmp_path: Path
+) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    shutil.copytree(partial, tmp_path / "copy")
+    watch = Stops(1)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(stopped_run, watch)
+    book = next(Path(os.environ["XDG_STATE_HOME"]).rglob("*.jsonl"))
+    (entry,) = (one for one in read_book(book).counted if one.name == str(stopped_run.out))
+    assert (entry.ended_early, sum(release.count for release in entry.releases)) == (False, STEPS)
+    assert any("it was resumed, so its whole plan costs epsilon " in note for note in watch.notes)
+    train_run(stopped_run, Silent())
+    shutil.move(stopped_run.out, tmp_path / "finished")
+    shutil.copytree(tmp_path / "copy", partial)
+    with pytest.raises(PrivacyError, match="is finished in budget book"):
+        train_run(stopped_run, Silent())
+    assert read_book(book).entries[entry.run] == replace(entry, finished=True)
+
+
 def test_a_seeded_run_does_not_depend_on_when_checkpoints_are_written(features_file: Path, tmp_path: Path) -> None:
     seeded = {"method": "dp-sgd", "noise_seed": 4, "insecure_seed": True}
     for name, every in (("often", 0.0), ("never", 1e9)):
@@ -531,7 +552,7 @@ def test_a_ledger_that_is_ahead_is_repeated_and_not_charged_twice(stopped_run: T
 
 
 @pytest.mark.parametrize("lines", ["missing", "other"])
-def test_a_ledger_that_is_not_the_run_s_is_refused(stopped_run: TrainRequest, lines: str) -> None:
+def test_a_ledger_that_is_not_the_run_s_is_refused(stopped_run: TrainRequest, tmp_path: Path, lines: str) -> None:
     (partial,) = unfinished(stopped_run.out)
     ledger = partial / "ledger.jsonl"
     done = ledger.read_text().splitlines(keepends=True)
@@ -540,8 +561,16 @@ def test_a_ledger_that_is_not_the_run_s_is_refused(stopped_run: TrainRequest, li
     else:
         ledger.write_text("".join(done) + done[0].replace('"step": 0', '"step": 3').replace("gradient", "mean"))
     before = ledger.read_bytes()
-    with pytest.raises(PrivacyError, match=r"the checkpoint is at event 3|event 3 of the unfinished run"):
-        train_run(stopped_run, Silent())
+    if lines == "missing":
+        with pytest.raises(PrivacyError, match=r"had made 3 releases by budget book .* and its ledger has 2"):
+            train_run(stopped_run, Silent())
+        book = tmp_path / "other.book"  # which has not seen the run end
+        with pytest.raises(PrivacyError, match="the checkpoint is at event 3"):
+            train_run(replace(stopped_run, book=book), Silent())
+        assert sum(release.count for entry in read_book(book).counted for release in entry.releases) == STEPS
+    else:
+        with pytest.raises(PrivacyError, match="event 3 of the unfinished run"):
+            train_run(stopped_run, Silent())
     assert ledger.read_bytes() == before
     assert (partial / CHECKPOINT).exists()
 

@@ -371,9 +371,12 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
         one.fit(x, y, groups=people[:3])
     named = np.array([f"p{person}" for person in people], dtype=object)
     refusals = {"p0 ": "in another spelling", "p0;p1": "list several people", " ": "owner is empty"}
+    refusals["nan"] = "rows have the owner 'nan', as programs write a missing name"
     for wrong, said in {**refusals, None: "1 of 240 rows without a name", True: "1 of 240 rows without a"}.items():
         with pytest.raises(DataError, match=said):
             one.fit(x, y, groups=np.where(np.arange(len(named)) == 0, wrong, named))
+    with pytest.raises(DataError, match="rows have the owner 'nan'"):  # a list: NumPy makes text of its NaN
+        one.fit(x, y, owners=[*named[1:].tolist(), float("nan")])
     as_bytes = named.astype("S")
     assert list(one.fit(x, y, groups=as_bytes).owners_) == sorted(set(named))
     as_bytes[0] = b"\xff"

@@ -228,6 +228,7 @@ APART, SHARED = "apart", "shared"  # people with test rows: apart from the other
 TEST_NAMES = ("test", "val", "validation", "valid")  # of a folder, or in a column, of test rows
 OwnerOf = Callable[[str], str | None]  # the owner of the record with an id; None if nobody is named
 LISTED, PERHAPS_LISTED = re.compile(r"[;|\n\t]"), re.compile(r"[,/+&]")  # between the people of a row
+MISSING = frozenset(("nan", "NaN", "NaT", "NA", "<NA>", "N/A", "None", "null", "NULL"))  # as programs write no name
 BRACKETS = {"[": "]", "(": ")", "{": "}"}
 Bounds = Indices  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
 
@@ -372,16 +373,23 @@ def refuse_spellings(owners: Iterable[str], where: str) -> None:
 
 
 def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | None = None, known: Any = None) -> None:
-    """Refuse owners that do not name one person each: a person in several spellings, and rows that show several people.
+    """Refuse owners that do not name one person each: missing names, a person in several spellings, several people.
 
-    If one of several people were removed, the row would belong to another person.
+    A person with a missing name would count as another person. If one of several people were removed, the row would
+    belong to another person.
 
     Args:
         owners: of rows, shape (n_rows,). where: the rows, for the message, which names rows and nobody. rows: their
             names, by default their places. known: a set of owners of other rows as well; None for `owners` alone.
-    Raises DataError: an owner that lists people, or one in several spellings.
+    Raises DataError: an owner that is missing, that lists people, or in several spellings.
     """
     each = set(owners)
+    missing = sorted(MISSING.intersection(map(str.strip, each)))
+    if missing:
+        raise DataError(
+            f"{where}: rows have the owner {missing[0]!r}, as programs write a missing name; allowed: the name of a "
+            "person in every row; name the person, or leave these rows out"
+        )
     refuse_spellings(each if known is None else {name for name in known if name}, where)
     several = {owner for owner in each if names_several(owner, each if known is None else known)}
     found = [row if rows is None else rows[row] for row, owner in enumerate(owners) if owner in several]

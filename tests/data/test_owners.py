@@ -90,9 +90,15 @@ def test_budget_books_have_one_key_for_all_spellings(tmp_path: Path, one: str, t
     assert keys[0] == keys[1]
 
 
-@pytest.mark.parametrize("empty", ["", "  "])
-def test_an_empty_owner_is_refused_before_a_file_is_written(tmp_path: Path, empty: str) -> None:
-    with pytest.raises(DataError, match="owner_train has 1 of 6 rows whose owner is empty"):
+@pytest.mark.parametrize(
+    ("empty", "said"),
+    [
+        *[(blank, " has 1 of 6 rows whose owner is empty") for blank in ("", "  ")],
+        *[(word, f": rows have the owner '{word.strip()}'") for word in ("nan", " None ", "<NA>")],
+    ],
+)
+def test_an_owner_without_a_name_is_refused_before_a_file_is_written(tmp_path: Path, empty: str, said: str) -> None:
+    with pytest.raises(DataError, match=f"owner_train{said}"):
         imported(tmp_path, owner_train=np.array([*OWNERS[:5], empty]))
     assert not (tmp_path / "a.h5").exists()
 

@@ -98,7 +98,8 @@ class Entry:
         further: what was released from it afterwards.
         selection: the private selection that chose it, which states all that it released; None for an ordinary run.
         ended_early: whether its releases are those it had made when it ended, and not its plan.
-        finished: whether its run folder is complete.
+        made: the most releases it had made when a process that trained it ended early; 0 if none did.
+        finished: whether all its files are written.
         cap: the epsilon that `--cap` of this run allowed all runs together; None without.
         first: id of the run that it started from; None without one.
         created: when it began, UTC; None for a selection, whose duration is secret.
@@ -116,6 +117,7 @@ class Entry:
     cap: float | None = None
     first: str | None = None
     ended_early: bool = False
+    made: int = 0
     finished: bool = False
     created: str | None = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -229,7 +231,7 @@ def charge(
                         "same; give what the run was started with, or train anew under another name"
                     )
             _refuse_copy(path, before, entry, _without(made, _covered(contents, started_from)))
-            entry = replace(entry, further=before.further, created=before.created)
+            entry = replace(entry, further=before.further, created=before.created, made=before.made)
         if check is not None:
             check(others, entry)
         _append(lines, _run_line(entry))
@@ -238,13 +240,16 @@ def charge(
 
 def _refuse_copy(path: Path, before: Entry, entry: Entry, made: Iterable[Releases]) -> None:
     """PrivacyError for a run that is resumed from a copy, as far as its book can tell."""
-    counted, left = (sum(release.count for release in releases) for releases in (before.releases, made))
-    if before.name != entry.name:
+    left = _number_of(made)
+    if Path(before.name).resolve() != Path(entry.name).resolve():
         found, step = f"is {before.name} in budget book {path}, and is resumed as {entry.name}", f"as {before.name}"
     elif before.finished:
         found, step = f"is finished in budget book {path}, and is resumed", ""
-    elif before.ended_early and left < counted:
-        found, step = f"had made {counted} releases by budget book {path}, and its ledger has {left}", "from its files"
+    elif left < before.made:
+        found, step = (
+            f"had made {before.made} releases by budget book {path}, and its ledger has {left}",
+            "from its files",
+        )
     else:
         return
     raise PrivacyError(
@@ -254,18 +259,30 @@ def _refuse_copy(path: Path, before: Entry, entry: Entry, made: Iterable[Release
 
 
 def finish(path: Path, run: str) -> None:
-    """State that the folder of a run is complete. Does nothing if the book has no such run."""
+    """State that all files of a run are written. Does nothing if the book has no such run."""
     with _opened(path) as (lines, contents):
         if run in contents.entries:
             _append(lines, {"entry": "finished", "run": run})
 
 
-def settle(path: Path, run: str, releases: Sequence[Releases], *, started_from: str | None = None) -> None:
-    """State that a run has ended early, and made only `releases`. Does nothing if the book has no such run."""
+def settle(
+    path: Path, run: str, releases: Sequence[Releases], *, started_from: str | None = None, resumed: bool = False
+) -> None:
+    """State that a run has ended early, and made only `releases`. Does nothing if the book has no such run.
+
+    The plan of a `resumed` run goes on to count: the ledger of an earlier copy has too few releases.
+    """
     with _opened(path) as (lines, contents):
         if run in contents.entries:
             made = _without(releases, _covered(contents, started_from))
-            _append(lines, {"entry": "made", "run": run, "releases": _listed(made)})
+            if resumed:
+                _append(lines, {"entry": "stopped", "run": run, "made": _number_of(made)})
+            else:
+                _append(lines, {"entry": "made", "run": run, "releases": _listed(made)})
+
+
+def _number_of(releases: Iterable[Releases]) -> int:
+    return sum(release.count for release in releases)
 
 
 def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | None = None) -> Entry:
@@ -403,17 +420,21 @@ def _after(fields: dict[str, Any], entries: dict[str, Entry]) -> Entry:
     """The entry of a run after a line about it."""
     kind = fields["entry"]
     if kind in ("run", "selection"):
-        entry = _entry(fields)
-        return replace(entry, further=entries[entry.run].further) if entry.run in entries else entry
-    if kind not in ("made", "more", "finished"):
+        entry, known = _entry(fields), entries.get(fields["run"])
+        return entry if known is None else replace(entry, further=known.further, made=known.made)
+    if kind not in ("made", "stopped", "more", "finished"):
         raise ValueError(f"entry {str(kind)[:40]!r} is not known to this version")
     before: Entry = entries[fields["run"]]
     if kind == "finished":
         return replace(before, finished=True)
     if kind == "more":
         return replace(before, further=(*before.further, *_releases(fields)))
-    # when a selection ends is secret
-    return replace(before, releases=_releases(fields), ended_early=before.selection is None)
+    if kind == "stopped":
+        return replace(before, made=max(before.made, _count(fields["made"], 0)))
+    releases = _releases(fields)
+    if before.selection is not None:  # when it ends is secret
+        return replace(before, releases=releases)
+    return replace(before, releases=releases, ended_early=True, made=max(before.made, _number_of(releases)))
 
 
 def _parsed(path: Path, written: bytes) -> Contents:
@@ -498,11 +519,14 @@ def _releases(fields: dict[str, Any]) -> tuple[Releases, ...]:
 
 
 def _release(one: dict[str, Any]) -> Releases:
-    count = one["count"]
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_EQUAL_RELEASES:
-        raise ValueError(f"count is {str(count)[:40]}")
     multiplier = _number(one["noise_multiplier"], SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER)
-    return Releases(str(one["purpose"]), multiplier, _number(one["sampling_rate"], 0, 1), count)
+    return Releases(str(one["purpose"]), multiplier, _number(one["sampling_rate"], 0, 1), _count(one["count"], 1))
+
+
+def _count(value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST_EQUAL_RELEASES:
+        raise ValueError(f"count is {str(value)[:40]}")
+    return value
 
 
 def _number(value: Any, above: float, most: float) -> float:

@@ -228,7 +228,8 @@ APART, SHARED = "apart", "shared"  # people with test rows: apart from the other
 TEST_NAMES = ("test", "val", "validation", "valid")  # of a folder, or in a column, of test rows
 OwnerOf = Callable[[str], str | None]  # the owner of the record with an id; None if nobody is named
 LISTED, PERHAPS_LISTED = re.compile(r"[;|\n\t]"), re.compile(r"[,/+&]")  # between the people of a row
-MISSING = frozenset(("nan", "NaN", "NaT", "NA", "<NA>", "N/A", "None", "null", "NULL"))  # as programs write no name
+# how programs write that there is no name, in lower case
+MISSING = frozenset(("nan", "-nan", "nat", "na", "#na", "<na>", "n/a", "#n/a", "none", "null", "nil", "\\n"))
 BRACKETS = {"[": "]", "(": ")", "{": "}"}
 Bounds = Indices  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
 
@@ -384,10 +385,10 @@ def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | Non
     Raises DataError: an owner that is missing, that lists people, or in several spellings.
     """
     each = set(owners)
-    missing = sorted(MISSING.intersection(map(str.strip, each)))
+    missing = sorted(name for name in each if name.strip().lower() in MISSING)
     if missing:
         raise DataError(
-            f"{where}: rows have the owner {missing[0]!r}, as programs write a missing name; allowed: the name of a "
+            f"{where}: rows have the owner {missing[0].strip()!r}, as programs write a missing name; allowed: the name of a "
             "person in every row; name the person, or leave these rows out"
         )
     refuse_spellings(each if known is None else {name for name in known if name}, where)

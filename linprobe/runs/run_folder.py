@@ -450,10 +450,11 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             if unfinished is None:
                 _remove(partial, new_parents)
             raise
+        if unfinished is not None and (partial / MANIFEST).is_file():
+            run = run_id(partial) if (partial / RUN_ID).is_file() else ""
+            _name_complete(partial, out)
+            raise CompleteError(out, run)
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
-            if (partial / MANIFEST).is_file():
-                _name_complete(partial, out)
-                raise UsageError(f"--resume has nothing to do: run {out} was complete, and has its name now")
             raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
         try:
             for torn in partial.glob(".*.partial"):  # left by a killed process; may hold private figures
@@ -472,6 +473,14 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             if not _worth_keeping(partial, error, resumed=unfinished is not None):
                 _remove(partial, new_parents)
             raise
+
+
+class CompleteError(UsageError):
+    """The unfinished run of `out` had all its files, and has its name now. `run` is its id, "" if it is not known."""
+
+    def __init__(self, out: Path, run: str) -> None:
+        super().__init__(f"--resume has nothing to do: run {out} was complete, and has its name now")
+        self.run = run
 
 
 class _TakenError(UsageError):

@@ -245,15 +245,15 @@ def _unusable(folder: Path, error: OSError) -> LinprobeError:
 class RunCharge(Observer):
     """Charges one training run to its budget book before a private row is used, and shows its progress.
 
-    As a context manager it states what the run had released, if the block fails. The whole plan of a resumed run
-    counts: its folder may be an earlier copy, whose ledger is too short. Call `finish` when the run folder is complete.
+    As a context manager it states that the run is finished, or if the block fails, what the run had released. The whole
+    plan of a resumed run counts: its folder may be an earlier copy, whose ledger is too short.
 
     Args:
         account: the book. folder: of the unfinished run. out: the run folder that it becomes. ledger: of the run.
         cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the cap in
             the book alone.
         progress: gets the steps, and a line on what this run and earlier ones cost together.
-        group: processes that train together; rank 0 writes. resumed: whether an earlier process began the run.
+        group: processes that train together; rank 0 writes.
     Attributes:
         run: id of the run; empty in other ranks.
     """
@@ -267,10 +267,8 @@ class RunCharge(Observer):
         cap: float | None,
         progress: Progress,
         group: Group = ALONE,
-        *,
-        resumed: bool = False,
     ) -> None:
-        self._resumed = resumed
+        self._resumed = (folder / run_folder.CHECKPOINT).is_file()
         self._account, self._out, self._ledger, self._cap, self._progress = account, out, ledger, cap, progress
         self.run = "" if group.rank > 0 else run_folder.run_id(folder)
         self._charged: Plan | None = None
@@ -280,19 +278,18 @@ class RunCharge(Observer):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """If that cannot be written, the whole plan counts."""
-        if kind is not None and self._account is not None and self._charged is not None and self._charged.private:
+        if self._charged is None or self._account is None:
+            return
+        if kind is None:
+            finish(self._account, self.run)
+        elif self._charged.private:
             with suppress(LinprobeError, OSError):
-                if not self._resumed:
-                    made = grouped(self._ledger.events)
-                    book.settle(self._account.path, self.run, made, started_from=_first(self._charged))
+                made = grouped(self._ledger.events)
+                book.settle(
+                    self._account.path, self.run, made, started_from=_first(self._charged), resumed=self._resumed
+                )
                 if issubclass(kind, KeyboardInterrupt):
                     _note_end(self._progress, self._account.path, self.run)
-
-    def finish(self) -> None:
-        """State that the run folder is complete, so that no copy is resumed; whether or not that can be written."""
-        if self._account is not None and self._charged is not None:
-            with suppress(LinprobeError, OSError):
-                book.finish(self._account.path, self.run)
 
     def start(self, n_steps: int) -> None:
         self._progress.start(n_steps)
@@ -317,6 +314,13 @@ class RunCharge(Observer):
         self._charged = plan
         if not again:
             _note(self._progress, self._account.path, others, entry, shared)
+
+
+def finish(account: Account | None, run: str) -> None:
+    """State that all files of a run are written, so that no copy of it is resumed. If that fails, its plan counts."""
+    if account is not None:
+        with suppress(LinprobeError, OSError):
+            book.finish(account.path, run)
 
 
 def _first(plan: Plan) -> str | None:

@@ -218,11 +218,12 @@ def check_same_run(
 
 
 def run_identity(
-    settings: Settings, dataset: Dataset, *, precision: str, device: str, arithmetic: str
+    settings: Settings, dataset: Dataset, *, precision: str, device: str, arithmetic: str, book: Path | None
 ) -> dict[str, Any]:
     """Facts that a resumed run must share with the unfinished run, besides the private rows.
 
-    `arithmetic` says what computes: with the noise of the unfinished run, a sum must have the same bits.
+    `arithmetic` says what computes: with the noise of the unfinished run, a sum must have the same bits. `book` is the
+    budget book that was given: another one would leave what the first one counts too small.
     """
     text, weights = dataset.text_weights, dataset.weights
     return {
@@ -233,6 +234,7 @@ def run_identity(
         "balanced": settings.balanced,
         "precision": precision,
         "device": device,
+        "book": None if book is None else str(book.resolve()),
         "public rows": dataset.public_digest(),
         "unlabelled rows": dataset.unlabelled_digest(),
         "text weights": None if text is None else hashlib.sha256(text.tobytes()).hexdigest(),

@@ -43,7 +43,13 @@ from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import PrivateRecords, claimed, run_folder_of_group
-from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books, refuse_protected_test_rows
+from linprobe.training.charge import (
+    BookFinder,
+    RunCharge,
+    finish,
+    refuse_private_in_books,
+    refuse_protected_test_rows,
+)
 from linprobe.training.checkpoint import Checkpoints, run_identity
 from linprobe.training.execute import Runtime, Trained, choose_backend, execute
 from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, make_settings, plan_run, warnings_of
@@ -299,7 +305,12 @@ def train_on(
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
     arithmetic = choose_backend(request.device).arithmetic
     identity = run_identity(
-        settings, dataset, precision=request.precision, device=request.device, arithmetic=arithmetic
+        settings,
+        dataset,
+        precision=request.precision,
+        device=request.device,
+        arithmetic=arithmetic,
+        book=request.book,
     )
     keep: Checkpoints | None = None
     try:
@@ -309,7 +320,7 @@ def train_on(
             Checkpoints(
                 folder, ledger, identity, dataset, every, group, test_rows=settings.test_epsilon is not None
             ) as keep,
-            RunCharge(book, folder, out, ledger, request.cap, progress, group, resumed=request.resume) as charge,
+            RunCharge(book, folder, out, ledger, request.cap, progress, group) as charge,
         ):
             if group.rank == 0:
                 keep.check()
@@ -320,12 +331,13 @@ def train_on(
             manifest = replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run)
             manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured, config)
     except BaseException as error:
+        if isinstance(error, run_folder.CompleteError):
+            finish(book, error.run)
         if keep is not None and group.rank == 0:
             _say_how_to_go_on(error, keep, plan, out, progress)
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise
-    charge.finish()
     _tell(manifest, plan, measured, progress)
     return {
         "run": str(out),

@@ -94,7 +94,7 @@ def test_budget_books_have_one_key_for_all_spellings(tmp_path: Path, one: str, t
     ("empty", "said"),
     [
         *[(blank, " has 1 of 6 rows whose owner is empty") for blank in ("", "  ")],
-        *[(word, f": rows have the owner '{word.strip()}'") for word in ("nan", " None ", "<NA>")],
+        *[(word, f": rows have the owner '{word.strip()}'") for word in ("nan", " None ", "<NA>", "NULL", "n/a")],
     ],
 )
 def test_an_owner_without_a_name_is_refused_before_a_file_is_written(tmp_path: Path, empty: str, said: str) -> None:

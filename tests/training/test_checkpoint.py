@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -32,9 +33,10 @@ from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest, VerifyRequest
+from linprobe.runs import run_folder
 from linprobe.runs.run_folder import CHECKPOINT, RUN_ID, read_run
 from linprobe.runs.verify import verify_run
-from linprobe.training import checkpoint
+from linprobe.training import charge, checkpoint
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.train import train_run
 from tests.conftest import Outcome, first_of_each_kind, mostly_nightly, write_unlabelled
@@ -426,10 +428,11 @@ def test_two_runs_from_one_copy_part_at_their_next_checkpoint(
     due_after(monkeypatch, (5,))
     found = []
     for name in ("one", "two"):
+        shutil.rmtree(os.environ["XDG_STATE_HOME"])
         out = tmp_path / name / "run"
         shutil.copytree(tmp_path / "copies" / "2", out.with_name(".run.0.partial"))
         watch.keys = []
-        train_run(replace(request, out=out, resume=True, book=tmp_path / f"{name}.book"), Silent())
+        train_run(replace(request, out=out, resume=True), Silent())
         found.append(watch.keys)
     one, two = found
     assert one[:3] == two[:3]
@@ -456,6 +459,13 @@ def test_a_copy_that_is_resumed_lowers_no_cost_and_makes_no_second_run(
     watch = Stops(1)
     with pytest.raises(KeyboardInterrupt):
         train_run(stopped_run, watch)
+    last = tmp_path / "last"
+    shutil.move(partial, last)
+    shutil.copytree(tmp_path / "copy", partial)
+    with pytest.raises(PrivacyError, match=r"had made 4 releases by budget book .* and its ledger has 3"):
+        train_run(stopped_run, Silent())
+    shutil.rmtree(partial)
+    shutil.move(last, partial)
     book = next(Path(os.environ["XDG_STATE_HOME"]).rglob("*.jsonl"))
     (entry,) = (one for one in read_book(book).counted if one.name == str(stopped_run.out))
     assert (entry.ended_early, sum(release.count for release in entry.releases)) == (False, STEPS)
@@ -466,6 +476,31 @@ def test_a_copy_that_is_resumed_lowers_no_cost_and_makes_no_second_run(
     with pytest.raises(PrivacyError, match="is finished in budget book"):
         train_run(stopped_run, Silent())
     assert read_book(book).entries[entry.run] == replace(entry, finished=True)
+
+
+def test_a_run_that_was_killed_before_it_got_its_name_is_finished_for_its_book(
+    stopped_run: TrainRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    shutil.copytree(partial, tmp_path / "copy")
+    with monkeypatch.context() as patch:
+        patch.setattr(charge, "finish", lambda *_: None)
+        patch.setattr(run_folder, "_name_complete", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train_run(stopped_run, Silent())
+    with pytest.raises(UsageError, match=r"run .* was complete, and has its name now"):
+        train_run(stopped_run, Silent())
+    shutil.move(stopped_run.out, tmp_path / "finished")
+    shutil.copytree(tmp_path / "copy", partial)
+    with pytest.raises(PrivacyError, match="is finished in budget book"):
+        train_run(stopped_run, Silent())
+
+
+def test_resume_that_begins_a_run_counts_what_it_had_released(features_file: Path, tmp_path: Path) -> None:
+    watch = Stops(2)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(asked(features_file, tmp_path / "run", checkpoint_every=1e9, resume=True), watch)
+    assert any("the run ended early; what it had released costs epsilon " in note for note in watch.notes)
 
 
 def test_a_seeded_run_does_not_depend_on_when_checkpoints_are_written(features_file: Path, tmp_path: Path) -> None:
@@ -564,10 +599,13 @@ def test_a_ledger_that_is_not_the_run_s_is_refused(stopped_run: TrainRequest, tm
     if lines == "missing":
         with pytest.raises(PrivacyError, match=r"had made 3 releases by budget book .* and its ledger has 2"):
             train_run(stopped_run, Silent())
-        book = tmp_path / "other.book"  # which has not seen the run end
+        with pytest.raises(UsageError, match="book"):
+            train_run(replace(stopped_run, book=tmp_path / "other.book"), Silent())
+        shutil.rmtree(os.environ["XDG_STATE_HOME"])
         with pytest.raises(PrivacyError, match="the checkpoint is at event 3"):
-            train_run(replace(stopped_run, book=book), Silent())
-        assert sum(release.count for entry in read_book(book).counted for release in entry.releases) == STEPS
+            train_run(stopped_run, Silent())
+        (entry,) = read_book(next(Path(os.environ["XDG_STATE_HOME"]).rglob("*.jsonl"))).counted
+        assert sum(release.count for release in entry.releases) == STEPS
     else:
         with pytest.raises(PrivacyError, match="event 3 of the unfinished run"):
             train_run(stopped_run, Silent())

@@ -254,7 +254,7 @@ class FeatureFile(FeatureReader):
     Args:
         shown_as: path for messages, if not `path`.
     Raises DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
-    labels outside the declared classes, fewer than two classes.
+    labels outside the declared classes, fewer than two classes; later, a file that was written to meanwhile.
     """
 
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
@@ -267,6 +267,7 @@ class FeatureFile(FeatureReader):
             what = "is not a file" if path.exists() else "does not exist"
             raise DataError(f"feature file {path} {what}; make one with `linprobe extract` or `linprobe import`")
         self._file = open_hdf5(path, f"feature file {path}")
+        self._as_opened = self._written()
         try:
             with self._reading("content"):
                 self._check()
@@ -424,6 +425,20 @@ class FeatureFile(FeatureReader):
             return np.asarray(self._sets["text/weights"][:], dtype=np.float32)
 
     def rows(self, group: str, part: slice) -> Floats:
+        found = self._stored_rows(group, part)
+        if self._written() != self._as_opened:  # the rows that were checked, and that a budget book knows, are others
+            raise DataError(
+                f"{self.path} was written to after it was opened; allowed: a file that stays as it is; stop what "
+                "writes to it, then run again"
+            )
+        return found
+
+    def _written(self) -> tuple[int, int]:
+        """Size of the file, and when it was last written to."""
+        found = os.fstat(self._file.id.get_vfd_handle())
+        return found.st_size, found.st_mtime_ns
+
+    def _stored_rows(self, group: str, part: slice) -> Floats:
         with self._reading(f"{group}/x"):
             start, stop, step = part.indices(self.sizes[group])
             if group not in self._extents:

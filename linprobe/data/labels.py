@@ -388,8 +388,8 @@ def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | Non
     missing = sorted(name for name in each if name.strip().lower() in MISSING)
     if missing:
         raise DataError(
-            f"{where}: rows have the owner {missing[0].strip()!r}, as programs write a missing name; allowed: the name of a "
-            "person in every row; name the person, or leave these rows out"
+            f"{where}: rows have the owner {missing[0].strip()!r}, as programs write a missing name; allowed: the name "
+            "of a person in every row; name the person, or leave these rows out"
         )
     refuse_spellings(each if known is None else {name for name in known if name}, where)
     several = {owner for owner in each if names_several(owner, each if known is None else known)}

@@ -36,11 +36,14 @@ from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import GroupRows, LoadedFeatures
 from linprobe.data.row_checks import check_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, Rows, StreamedRows, prepare
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, Silent, UsageError
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.methods.dpsgd_f import feature_clipped
+from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import prefetched
+from linprobe.training.charge import RunCharge
+from linprobe.training.train import train_run
 
 RNG = np.random.default_rng(5)
 N, D = 5000, 37
@@ -404,3 +407,24 @@ def test_a_streamed_run_is_the_run_in_memory_bit_for_bit(
     monkeypatch.setattr(available_memory, "available", lambda: 0)
     assert train("streamed") == expected
     assert len(passes) >= 3
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_file_that_is_written_to_after_its_rows_were_checked_ends_the_run(
+    editable: Path, tmp_path: Path, make_features: Any, monkeypatch: pytest.MonkeyPatch, streamed: bool
+) -> None:
+    other = make_features(tmp_path / "other.h5", order=(1, 0, 2, 3)).read_bytes()
+    monkeypatch.setattr(available_memory, "suffices", lambda _: not streamed)
+
+    moment = "step" if streamed else "budget"  # between two passes, or before the rows are loaded
+    real = getattr(RunCharge, moment)
+
+    def overwrites(*given: Any) -> None:
+        editable.write_bytes(other)
+        real(*given)
+
+    monkeypatch.setattr(RunCharge, moment, overwrites)
+    request = TrainRequest(method="noisy-gd", features=editable, out=tmp_path / "run", epsilon=1, steps=3)
+    with pytest.raises(DataError, match=r"edited\.h5 was written to after it was opened"):
+        train_run(request, Silent())
+    assert not request.out.exists()

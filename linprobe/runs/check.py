@@ -71,6 +71,7 @@ from linprobe.runs.release_rules import (
     check_sensitivities,
     clips_by_release,
     read_history,
+    steps_of,
 )
 from linprobe.runs.run_folder import RunFolder
 from linprobe.runs.specification import stated_in
@@ -314,15 +315,10 @@ def _check_seed(manifest: Manifest) -> None:
         )
 
 
-def _steps_of(manifest: Manifest) -> Releases:
-    stated = manifest.noise_multiplier, manifest.sampling_rate, manifest.steps
-    return Releases(GRADIENT, *stated)  # type: ignore[arg-type]  # not None beside an accountant
-
-
 def _check_releases(manifest: Manifest, events: list[GaussianEvent], releases: Sequence[Releases]) -> None:
     """Compare the steps, the published histograms and the list of releases with the ledger."""
     steps = [release for release in releases if release.purpose == GRADIENT]
-    claimed = [_steps_of(manifest)]
+    claimed = [steps_of(manifest)]
     if steps != claimed:
         raise PrivacyError(
             f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}; do not trust it"
@@ -357,7 +353,7 @@ def _check_selection(manifest: Manifest, selection: SelectionEvent) -> None:
     if not manifest.private:
         raise PrivacyError("the manifest says that a run of tune --grid is not private; such runs are; do not trust it")
     unexpected = {name: value for name in ("releases", "published") if (value := getattr(manifest, name))}
-    steps = _steps_of(manifest)
+    steps = steps_of(manifest)
     if unexpected or not any(steps in run for run in selection.runs):
         raise PrivacyError(
             f"the manifest states {unexpected or steps}, which no run of the ledger has; do not trust it"

@@ -122,6 +122,7 @@ def _methods() -> dict[str, dict[str, Any]]:
             "labels": method.several_labels,
             "noise": method.spends,
             "sampled": method.sampling is not None,
+            "conditioned": "condition" in method.arguments,
             "publicRows": "public" in method.needs,
             "joins": method.joins_public,
         }

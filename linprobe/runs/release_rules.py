@@ -10,16 +10,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from io import BytesIO, StringIO
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from linprobe.accounting.calibrate import GRADIENT
-from linprobe.accounting.events import INHERITED, GaussianEvent
+from linprobe.accounting.events import INHERITED, GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY, correct_counts_sensitivity
 from linprobe.mechanisms.score_histogram import TEST_AUROC, n_histograms
-from linprobe.methods import Method
+from linprobe.methods import METHODS, Method
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS, sensitivity_of_counts
 from linprobe.methods.private_mean import MEAN
@@ -42,6 +41,7 @@ PURPOSES = {
 }
 QUANTILES = ("median", "radius", "quantile")  # of the theory variant of dpsgd-f
 STEP, CLIP_NORM = "step", "clip_norm"
+OF_STEPS = {"count": "n_steps", "noise_multiplier": "noise_multiplier", "sampling_rate": "sampling_rate"}  # options
 MOST_DEVIATIONS = 40  # of noise: beyond, the probability is below 1e-340
 FACTS = frozenset(
     (
@@ -179,16 +179,17 @@ def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None
     _check_counts(manifest, releases)
     _check_similar(manifest, releases)
     if tuning is not None:
-        _check_tuning(tuning, releases)
+        _check_tuning(tuning, releases, of_grid=selection is not None)
 
 
 def check_method(manifest: Manifest, method: Method) -> None:
     """PrivacyError if the method does not make the releases of the ledger, or contradicts the stated public rows."""
-    _check_sampling(manifest, method)
-    if manifest.selection is None:
-        _check_shares(manifest, method)
-    else:
-        _check_chosen(manifest, manifest.tuning or {})
+    if manifest.selection is not None:
+        _check_runs(manifest, manifest.selection.runs, manifest.tuning or {})
+    elif manifest.accountant is not None:
+        words = _not_made(manifest.releases or (), method, _numbers(manifest, _setting_of(manifest, {})))
+        if words is not None:
+            raise PrivacyError(f"the ledger has {words}; do not trust it")
     public, digest, known = manifest.n_public > 0, manifest.public_digest is not None, not method.joins_public
     rules = (
         (known and public != (manifest.public_from != "nowhere"), f"public_from is {manifest.public_from!r:.60}"),
@@ -200,29 +201,102 @@ def check_method(manifest: Manifest, method: Method) -> None:
             raise PrivacyError(f"{words}, and n_public is {manifest.n_public}; do not trust it")
 
 
-def _check_sampling(manifest: Manifest, method: Method) -> None:
-    """PrivacyError for a release on a Poisson sample that no run makes. Steps of the first run may be sampled too."""
-    alone = manifest.selection is None  # runs of a selection may be of other methods
-    for one in manifest.releases or () if manifest.selection is None else manifest.selection.releases:
-        sampled = one.purpose == GRADIENT and (method.sampling is not None or not alone)
-        if one.sampling_rate < 1 and one.purpose != INHERITED and not sampled:
-            raise PrivacyError(
-                f"the {one.purpose} release has sampling rate {one.sampling_rate:g}, and method {method.name} makes "
-                "it of all rows; do not trust it"
-            )
+class _Setting(NamedTuple):
+    """A method, and the arguments that are stated for it, by name. The others have their defaults."""
+
+    method: Method
+    stated: Mapping[str, Any]
 
 
-def _check_shares(manifest: Manifest, method: Method) -> None:
-    """PrivacyError if a release before the steps is missing. Of a mean, `centre` tells: it depends on public rows."""
-    defaults = {name: option.default for name, option in declared(method.options).items()}
-    options = SimpleNamespace(**{**defaults, **manifest.options})
-    for share in method.shares(options) if manifest.accountant is not None else ():
-        made = sum(one.count for one in manifest.releases or () if one.purpose == share.purpose)
-        if made != share.count and (share.purpose != MEAN or clips_by_release(manifest)):
-            raise PrivacyError(
-                f"the ledger has {made} {share.purpose} releases, and method {method.name} makes {share.count}; do "
-                "not trust it"
+def _setting_of(manifest: Manifest, given: Mapping[str, Any]) -> _Setting:
+    """The arguments of a run: those of a setting of a grid, then those of the manifest.
+
+    Raises PrivacyError: a method that is not known, or releases nothing.
+    """
+    name = given.get("method", manifest.method)
+    method = METHODS.get(name) if isinstance(name, str) else None
+    if method is None or not method.spends:
+        raise PrivacyError(
+            f"method {name!r:.40} is not known to make releases, and the ledger has some; do not trust it"
+        )
+    arguments = {key: (argument.parameter, manifest.options.get(key)) for key, argument in method.arguments.items()}
+    values = {key: given.get(parameter, value) for key, (parameter, value) in arguments.items()}
+    return _Setting(method, {key: value for key, value in values.items() if value is not None})
+
+
+def _numbers(manifest: Manifest, setting: _Setting) -> dict[str, tuple[int, ...]]:
+    """Allowed numbers of the releases before the steps, by purpose."""
+    (method, stated), has_public = setting, manifest.n_public > 0
+    condition = stated.get("condition", "auto") if "condition" in method.arguments else "none"
+    maybe = condition == "auto" and not has_public  # where the noise of the mean is small
+    options = method.options(**{name: stated[name] for name in declared(method.options) if name in stated})
+    shares = method.shares(method.resolve(options, has_public))
+    means = (1,) if condition == MEAN else (0, 1) if maybe else (0,)
+    return {MEAN: means, **{share.purpose: (share.count,) for share in shares}}
+
+
+def _not_made(releases: Sequence[Releases], method: Method, numbers: Mapping[str, tuple[int, ...]]) -> str | None:
+    """The first of the releases, in words, that the method makes in another number or of all rows; None without one."""
+    for purpose, allowed in numbers.items():
+        made = sum(one.count for one in releases if one.purpose == purpose)
+        if made not in allowed:
+            return f"{made} {purpose} releases, and method {method.name} makes {' or '.join(map(str, allowed))}"
+    for one in releases:
+        sampled = one.purpose == INHERITED or (one.purpose == GRADIENT and method.sampling is not None)
+        if one.sampling_rate < 1 and not sampled:
+            return (
+                f"a {one.purpose} release with sampling rate {one.sampling_rate:g}, and method {method.name} makes it "
+                "of all rows"
             )
+    return None
+
+
+def _check_runs(manifest: Manifest, runs: Sequence[Sequence[Releases]], tuning: Mapping[str, Any]) -> None:
+    """PrivacyError unless each run of a selection has a setting of the grid, and each setting and the choice a run."""
+    _check_chosen(manifest, tuning)
+    settings, chosen = [_setting_of(manifest, given) for given in tuning["settings"]], tuning["chosen"]
+    always = {SELECTION: (1,), CLASS_COUNTS: (int(manifest.class_counts is not None),)}
+    numbers = [{**_numbers(manifest, setting), **always} for setting in settings]
+    unlike = [[_unlike(run, *planned) for planned in zip(settings, numbers, strict=True)] for run in runs]
+    for number, words in enumerate(unlike):
+        if None not in words:
+            raise PrivacyError(f"run {number} of the selection has {words[chosen]}; do not trust it")
+    for place in range(len(settings)):
+        if all(words[place] is not None for words in unlike):
+            raise PrivacyError(f"the selection has no run with setting {place} of tuning; do not trust it")
+    steps = steps_of(manifest)
+    own = [run for run, words in zip(runs, unlike, strict=True) if words[chosen] is None and steps in run]
+    if not own:
+        raise PrivacyError(f"the manifest states {steps}, which no run with the chosen setting has; do not trust it")
+    if manifest.centre == "private" and all(one.purpose != MEAN for run in own for one in run):
+        raise PrivacyError("centre is private, and no run with the chosen setting has a mean; do not trust it")
+
+
+def _unlike(run: Sequence[Releases], setting: _Setting, numbers: Mapping[str, tuple[int, ...]]) -> str | None:
+    """The first release of a run, in words, that a run with a setting does not make; None without one.
+
+    `numbers`: of all releases but the steps.
+    """
+    method, stated = setting
+    others = {one.purpose: (0,) for one in run if one.purpose not in (GRADIENT, *numbers)}
+    words = _not_made(run, method, {**numbers, **others})
+    if words is not None:
+        return words
+    steps = [one for one in run if one.purpose == GRADIENT]
+    if len(steps) != 1:
+        return f"{len(steps)} kinds of gradient releases, and method {method.name} makes 1"
+    for fact, option in OF_STEPS.items():
+        found = getattr(steps[0], fact)
+        value = stated.get(option, found)
+        if found != value:
+            return f"gradient releases with {fact} {found:g}, and its setting has {value!s:.40}"
+    return None
+
+
+def steps_of(manifest: Manifest) -> Releases:
+    """The training steps that a manifest states."""
+    stated = manifest.noise_multiplier, manifest.sampling_rate, manifest.steps
+    return Releases(GRADIENT, *stated)  # type: ignore[arg-type]  # not None beside an accountant
 
 
 def _check_counts(manifest: Manifest, releases: Sequence[Any]) -> None:
@@ -231,7 +305,7 @@ def _check_counts(manifest: Manifest, releases: Sequence[Any]) -> None:
     noise = {one.noise_multiplier * sensitivity for one in releases if one.purpose == CLASS_COUNTS}
     if (counts is not None) != bool(noise):
         raise PrivacyError("class_counts and a release for class counts need each other; do not trust it")
-    if counts is not None and counts.std not in noise:
+    if counts is not None and noise != {counts.std}:
         raise PrivacyError("class_counts has another noise than its release; do not trust it")
     if counts is not None and not all(_possible(one, counts.std, manifest) for one in counts.by_class.values()):
         raise PrivacyError(f"class_counts has a number that {manifest.n_private} units cannot have; do not trust it")
@@ -257,7 +331,7 @@ def _check_similar(manifest: Manifest, releases: Sequence[Any]) -> None:
     similar = None if manifest.refined is None else manifest.refined.similar
     if (similar is not None) != bool(noise):
         raise PrivacyError("refined.similar and a release for similar rows need each other; do not trust it")
-    if similar is not None and similar.std not in noise:
+    if similar is not None and noise != {similar.std}:
         raise PrivacyError("refined.similar has another noise than its release; do not trust it")
     if similar is not None and not _possible(similar.count, similar.std, manifest):
         raise PrivacyError(f"refined.similar.count is {similar.count:g} of {manifest.n_private}; do not trust it")
@@ -270,18 +344,22 @@ def _check_chosen(manifest: Manifest, tuning: Mapping[str, Any]) -> None:
     settings, chosen = tuning.get("settings", ()), tuning.get("chosen")
     if not isinstance(chosen, int) or not 0 <= chosen < len(settings):
         raise PrivacyError(f"tuning chose setting {chosen} of {len(settings)}; do not trust it")
-    stated = {**manifest.options, "method": manifest.method, "steps": manifest.steps}
-    for name, value in settings[chosen].items():
-        if stated.get(name, value) != value:
-            raise PrivacyError(f"tuning chose {name} {value}, and the run has {stated[name]}; do not trust it")
+    (method, offered), (own, stated) = _setting_of(manifest, settings[chosen]), _setting_of(manifest, {})
+    if method is not own:
+        raise PrivacyError(f"tuning chose method {method.name}, and the run has {own.name}; do not trust it")
+    for name, argument in method.arguments.items():
+        value, found = (one.get(name, argument.default) for one in (offered, stated))
+        if found != value:
+            raise PrivacyError(f"tuning chose {name} {value!s:.40}, and the run has {found!s:.40}; do not trust it")
 
 
-def _check_tuning(tuning: Mapping[str, Any], releases: Sequence[Any]) -> None:
-    """PrivacyError if a choice states other noise than its release has, or a factor that was not offered."""
+def _check_tuning(tuning: Mapping[str, Any], releases: Sequence[Any], *, of_grid: bool) -> None:
+    """PrivacyError if a choice states other noise than its release has, or a factor or a grid that was not offered."""
     noise = {release.noise_multiplier for release in releases if release.purpose == SELECTION}
     factors, counts, std = tuning.get("factors", ()), tuning.get("counts", ()), tuning.get("std")
-    if factors:
-        agree = std in {multiplier * correct_counts_sensitivity(len(factors)) for multiplier in noise}
-        agree = agree and len(counts) == len(factors)
-        if not agree or tuning.get("shrink") != factors[max(range(len(counts)), key=counts.__getitem__)]:
-            raise PrivacyError("tuning does not follow from the release for the selection; do not trust it")
+    if not of_grid and ("settings" in tuning or len(factors) < 2):
+        raise PrivacyError("tuning is of a grid, and the ledger has no selection; do not trust it")
+    agree = bool(factors) and len(counts) == len(factors)
+    agree = agree and {multiplier * correct_counts_sensitivity(len(factors)) for multiplier in noise} == {std}
+    if not agree or tuning.get("shrink") != factors[max(range(len(counts)), key=counts.__getitem__)]:
+        raise PrivacyError("tuning does not follow from the release for the selection; do not trust it")

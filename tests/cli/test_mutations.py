@@ -19,7 +19,7 @@ from linprobe.runs.verify import verify_run
 from tests.conftest import mostly_nightly
 from tests.hostile.mutations import KINDS, Mutation, judged
 from tests.hostile.officer import Officer, officer
-from tests.hostile.runs import charged, sealed
+from tests.hostile.runs import as_one_run, charged, charged_selection, sealed
 
 SAMPLE = 3  # mutations of each kind of run
 NOT_PRIVATE = ("seeded", "not private")
@@ -148,6 +148,46 @@ def _content(run: Path) -> None:
     sealed(run)
 
 
+def _selection(change: Callable[[dict[str, Any]], bool | None]) -> Callable[[Path], None]:
+    """A change of every release of a selection, in place; False leaves the release out."""
+    return lambda run: charged_selection(
+        run, lambda runs: [[one for one in each if change(one) is not False] for each in runs]
+    )
+
+
+def _second(**second: Any) -> Callable[[Path], None]:
+    """A selection with a second run: of each purpose, the release of the first with other figures, or None for none."""
+
+    def change(runs: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+        changed = [(one, second.get(one["purpose"], {})) for one in runs[0]]
+        return [runs[0], [{**one, **figures} for one, figures in changed if figures is not None]]
+
+    return lambda run: charged_selection(run, change)
+
+
+def _mean_of_another(run: Path) -> None:
+    """The mean that centred the rows only in a second run, whose steps cost next to nothing."""
+    steps = {"gradient": {"noise_multiplier": 1e6}}
+
+    def change(runs: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+        first = [one for one in runs[0] if one["purpose"] != "mean"]
+        return [first, [{**one, **steps.get(one["purpose"], {})} for one in runs[0]]]
+
+    charged_selection(run, change)
+
+
+def _added(purpose: str) -> Callable[[Path], None]:
+    release = {"purpose": purpose, "noise_multiplier": 99.0, "sampling_rate": 1.0, "count": 1}
+    return lambda run: charged_selection(run, lambda runs: [[*each, release] for each in runs])
+
+
+def _more_settings(*settings: dict[str, Any]) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        _setting(run, settings=[*json.loads((run / "manifest.json").read_text())["tuning"]["settings"], *settings])
+
+    return change
+
+
 def _type(run: Path) -> None:
     with np.load(run / "model.npz") as archive:
         np.savez(run / "model.npz", **{name: archive[name].astype(np.float64) for name in archive.files})
@@ -168,6 +208,22 @@ FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {  # kind of run, and wh
     "a factor that was not the best": ("shrunk", _worst),
     "a setting that was not offered": ("selected", lambda run: _setting(run, chosen=99)),
     "a setting of another method": ("selected", lambda run: _setting(run, settings=[{"method": "ngd"}], chosen=0)),
+    "a noise that the run does not have": ("selected", lambda run: _setting(run, settings=[{"sigma": 99.0}], chosen=0)),
+    "a setting without a run": ("selected", _more_settings({"method": "dp-fc"})),
+    "a setting of an unknown method": ("selected", _more_settings({"method": []})),
+    "a setting without releases": ("selected", _more_settings({"method": "only-public"})),
+    "selected steps on samples": ("selected", _selection(_rate("gradient", 0.05))),
+    "selected without covariance": ("selected with covariance", _selection(_without("covariance"))),
+    "selected beside a mean": ("selected", _added("mean")),
+    "selected with the mean of another run": ("selected", _mean_of_another),
+    "selected beside unknown releases": ("selected", _added("word")),
+    "selected beside a second kind of steps": ("selected", _added("gradient")),
+    "a run of the grid with fewer steps": ("selected", _second(gradient={"count": 1})),
+    "a run of the grid without a choice": ("selected", _second(selection=None, gradient={"noise_multiplier": 99.0})),
+    "a run of the grid with a noisier choice": ("selected", _second(selection={"noise_multiplier": 1e6})),
+    "a choice without factors": ("selected", lambda run: _setting(run, factors=[], counts=[])),
+    "a grid as one run": ("selected", as_one_run),
+    "no private mean": ("moved to a private mean", lambda run: charged(run, _without("mean"))),
     "a histogram for nothing": ("histogram", _price),
     "a histogram of nothing": ("histogram", _content),
     "weights in float64": ("plain", _type),

@@ -22,7 +22,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "plain": ("train", "rows.h5", *STEPS),
     "people": ("train", "rows.h5", *STEPS, "--unit", "owner", "--per-owner-rows", "2"),
     "shrunk": ("tune", "rows.h5", "--method", "adamix", "--steps", "3", "--eps", "3", "--shrink", "0,0.5,1"),
-    "selected": ("tune", "rows.h5", "--method", "noisy-gd", "--steps", "3", "--eps", "2", "--grid", "clip_norm=0.1,1"),
+    "selected": ("tune", "no-public.h5", *STEPS[:4], "--eps", "2", "--grid", "clip_norm=0.1,1"),
+    "selected with covariance": ("tune", "rows.h5", "--method", "dp-fc", *STEPS[2:], "--grid", "clip_norm=0.1,1"),
     "class counts": ("train", "rows.h5", *STEPS, "--class-weight", "balanced"),
     "seeded": ("train", "rows.h5", *STEPS, "--insecure-seed", "--noise-seed", "1"),
     "not private": ("train", "rows.h5", "--method", "non-private"),
@@ -37,6 +38,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "release": ("release", "plain"),
     "refined": ("train", "rows.h5", *STEPS, "--unlabelled", "unlabelled.h5"),
     "refined later": ("refine", "plain", "unlabelled.h5"),
+    "moved to a private mean": ("train", "no-public.h5", "--method", "dpsgd-f", "--steps", "2", "--eps", "3"),
     "sampled": ("train", "rows.h5", "--method", "dp-sgd", "--steps", "3", "--eps", "3", "--sampling-rate", "0.2"),
     # the last, as no run is made where its test rows, which are public, are private rows of an earlier one
     "private test rows": ("train", "private.h5", *STEPS, "--test-epsilon", "1"),
@@ -45,7 +47,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 
 
 # with books of their own, as what they and later runs cost together takes long to compute
-SAMPLED = ("released clip norm", "sampled")
+SAMPLED = ("released clip norm", "moved to a private mean", "sampled")
 
 
 def write_rows(

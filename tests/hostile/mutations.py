@@ -28,7 +28,7 @@ from tests.hostile.runs import sealed
 KINDS = (
     "plain", "sampled", "people", "shrunk", "selected", "private test rows", "class counts", "private mean",
     "inherited", "several labels", "covariance", "released clip norm", "public rows only", "histogram",
-    "signed", "release", "refined", "refined later",
+    "signed", "release", "refined", "refined later", "selected with covariance", "moved to a private mean",
 )  # fmt: skip
 RANGES = 24  # ranges of bytes of each binary file
 

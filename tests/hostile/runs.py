@@ -15,7 +15,9 @@ import numpy as np
 
 from linprobe.accounting import accountants
 from linprobe.accounting.events import GaussianEvent, grouped
-from linprobe.runs.guarantee import guarantee_text, mechanism_text
+from linprobe.accounting.selection import SelectionEvent, selection_epsilon
+from linprobe.mechanisms.correct_predictions import correct_counts_sensitivity
+from linprobe.runs.guarantee import guarantee_text, mechanism_text, selected_guarantee, selection_accountant_text
 from tests.hostile.case import Case, Good
 from tests.hostile.features import mutated
 
@@ -83,6 +85,51 @@ def charged(run: Path, change: Callable[[dict[str, Any]], bool | None], **change
     guarantee = guarantee_text(stated["epsilon"], delta, releases, insecure=False, unit=unit)
     (run / "per_record.npz").unlink(missing_ok=True)
     sealed(run, **{**stated, "guarantee": guarantee})
+
+
+def charged_selection(run: Path, change: Callable[[list[Any]], list[Any]], **changes: Any) -> None:
+    """Change the runs in the ledger of a selection, and all that follows from them, as a forger would.
+
+    The manifest states the steps of the first run.
+    """
+    ledger = json.loads((run / "ledger.jsonl").read_text())
+    ledger["runs"] = change(ledger["runs"])
+    (run / "ledger.jsonl").write_text(json.dumps(ledger) + "\n")
+    manifest, event = json.loads((run / "manifest.json").read_text()), SelectionEvent.from_dict(ledger)
+    steps = next(one for one in event.runs[0] if one.purpose == "gradient")
+    accountant = accountants.choose_accountant("auto", event.releases)
+    epsilon = selection_epsilon(event, manifest["delta"], accountant)
+    follows = {
+        "selection": ledger,
+        "epsilon": epsilon,
+        "epsilon_target": max(epsilon, manifest["epsilon_target"]),
+        "accountant": selection_accountant_text(accountant),
+        "noise_multiplier": steps.noise_multiplier,
+        "sampling_rate": steps.sampling_rate,
+        "steps": steps.count,
+        "guarantee": selected_guarantee(epsilon, manifest["delta"], manifest["unit"]),
+    }
+    sealed(run, **{**follows, **changes})
+
+
+def as_one_run(run: Path) -> None:
+    """Make a selection a run of its own, which costs less, as a forger would."""
+    (releases,) = json.loads((run / "ledger.jsonl").read_text())["runs"]
+    manifest = json.loads((run / "manifest.json").read_text())
+    sensitivity = {
+        "mean": 1.0,
+        "gradient": manifest["options"]["clip_norm"],
+        "selection": correct_counts_sensitivity(1),
+    }
+    lines = [
+        {"event": "gaussian", "purpose": one["purpose"], "step": 0, "sensitivity": sensitivity[one["purpose"]]}
+        | {key: one[key] for key in ("noise_multiplier", "sampling_rate")}
+        for one in releases
+        for _ in range(one["count"])
+    ]
+    (run / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tuning = {key: value for key, value in manifest["tuning"].items() if key not in ("settings", "chosen")}
+    charged(run, lambda line: None, tuning=tuning, selection=ABSENT)
 
 
 def _instead(name: str, make: Callable[[Path], Any]) -> Callable[[Path], None]:

@@ -240,9 +240,16 @@ const SELECTED_BY = "privacy profile of private selection, single runs by ";
 const TOLERANCES = new Map([[GDP, 0], [PLD, 1e-6], [BOUNDED_PLD, 1e-6], [RDP, 1e-9]]);
 const FACTS = new Set(
   "clip_norm learning_rate captured_energy public_loss ridge scale_spread origin_norm alpha".split(" "));
-/** Releases that a method makes before its steps. */
-const sharesOf = (m) => (m.method === "dp-ls" || m.method === "dp-fc" ? { covariance: 1 }
-  : m.method === "dpsgd-f" && m.options.variant === "theory" ? { mean: 1, median: 10, radius: 10, quantile: 10 } : {});
+/** Allowed numbers of the releases that a method makes before its steps, by purpose. own: options of the run. */
+function numbersOf(m, method, own) {
+  const some = m.n_public > 0, condition = METHODS[method].conditioned ? own.condition ?? "auto" : "none";
+  const mean = condition === "mean" ? [1] : condition === "auto" && !some ? [0, 1] : [0];
+  if (method === "dp-ls" || method === "dp-fc") return { mean, covariance: [1] };
+  if (method !== "dpsgd-f") return { mean };
+  if (own.variant === "theory") return { mean: [1], median: [10], radius: [10], quantile: [10] };
+  const centre = own.centre ?? "auto", free = centre === "auto" && some && !known(own.feature_epsilon_share);
+  return { mean: [centre === "public" || free ? 0 : 1] };
+}
 /** The keys that this page has a rule for; the others that it knows are STATED_KEYS. */
 const CHECKED_KEYS = (
   "format guarantee private mechanism epsilon epsilon_if_seed_were_secret delta gdp_mu zcdp_rho noise_multiplier sampling_rate " +
@@ -430,13 +437,13 @@ function checkPurposes(m, releases) {
   must(!made.has("inherited") || started, "The ledger counts an earlier run, and init names none.");
   const counts = m.class_counts, counting = releases.filter((one) => one.purpose === "class counts");
   must(known(counts) === counting.length > 0, "class_counts and a release for class counts need each other.");
-  must(!known(counts) || counting.some((one) => one.noise_multiplier * sensitivityOfCounts(m) === counts.std), "class_counts has another noise than its release.");
+  must(!known(counts) || counting.every((one) => one.noise_multiplier * sensitivityOfCounts(m) === counts.std), "class_counts has another noise than its release.");
   const possible = (one, std) => -40 * std <= one && one <= m.n_private + 40 * std;
   must(!known(counts) || Object.values(counts.by_class).every((one) => possible(one, counts.std)), "class_counts has a number that noise cannot make.");
   must(known(counts) || m.class_prior !== "uniform", "class_prior is uniform, without class counts.");
   const similar = m.refined?.similar;
   must(known(similar) === made.has("similar rows"), "refined.similar and a release for similar rows need each other.");
-  must(!known(similar) || releases.some((one) => one.purpose === "similar rows" && one.noise_multiplier === similar.std), "refined.similar has another noise than its release.");
+  must(!known(similar) || releases.every((one) => one.purpose !== "similar rows" || one.noise_multiplier === similar.std), "refined.similar has another noise than its release.");
   must(!known(similar) || possible(similar.count, similar.std), "refined.similar has a number that noise cannot make.");
   must(m.centre !== "unlabelled" || (known(similar) && (similar.count - similar.std) / m.n_private >= SAME_KIND), "centre is unlabelled, and too few rows are similar to them.");
   must(known(tuning) === made.has("selection"), "tuning and a release for a selection need each other.");
@@ -444,31 +451,76 @@ function checkPurposes(m, releases) {
   must(!known(m.test_scores) || known(m.test_counts), "test_scores has no test_counts.");
   must(!made.has("test accuracy") || m.test_rows === "private", "Noisy counts on private test rows were released, and test_rows is not private.");
   checkMethod(m, releases);
-  if (m.selection) {
-    const chosen = tuning.settings?.[tuning.chosen], own = { ...m.options, method: m.method, steps: m.steps };
-    must(Number.isInteger(tuning.chosen) && chosen, "tuning chose a setting that it did not offer.");
-    for (const [name, value] of Object.entries(chosen)) must(!(name in own) || sameJson(own[name], value), `tuning chose another ${name} than the run has.`);
-  }
-  if (!tuning?.factors?.length) return;
-  const std = above(Math.sqrt(tuning.factors.length) / 2);
-  const agrees = releases.some((one) => one.purpose === "selection" && close(one.noise_multiplier * std, tuning.std));
-  must(agrees && tuning.counts?.length === tuning.factors.length && tuning.shrink === tuning.factors[tuning.counts.indexOf(Math.max(...tuning.counts))], "tuning does not follow from the release for the selection.");
+  if (!known(tuning)) return;
+  const factors = tuning.factors ?? [];
+  must(m.selection || (factors.length > 1 && !("settings" in tuning)), "tuning is of a grid, and the ledger has no selection.");
+  const std = above(Math.sqrt(factors.length) / 2);
+  const agrees = factors.length && releases.every((one) => one.purpose !== "selection" || close(one.noise_multiplier * std, tuning.std));
+  must(agrees && tuning.counts?.length === factors.length && tuning.shrink === factors[tuning.counts.indexOf(Math.max(...tuning.counts))], "tuning does not follow from the release for the selection.");
 }
 
 /** Releases that the method makes, and public rows. */
 function checkMethod(m, releases) {
-  for (const one of releases) {
-    const sampled = one.purpose === "gradient" && (m.selection || METHODS[m.method].sampled);
-    must(one.sampling_rate === 1 || one.purpose === "inherited" || sampled, `The release for ${one.purpose} has a sampling rate below 1, and the method makes it of all rows.`);
-  }
-  for (const [purpose, count] of Object.entries(m.selection || !known(m.accountant) ? {} : sharesOf(m))) {
-    const made = releases.filter((one) => one.purpose === purpose).reduce((sum, one) => sum + one.count, 0);
-    must(made === count, `The ledger has ${made} releases for ${purpose}, and the method makes ${count}.`);
+  if (m.selection) checkRuns(m);
+  else if (known(m.accountant)) {
+    const words = notMade(releases, m.method, numbersOf(m, m.method, m.options));
+    must(!words, `The ledger has ${words}.`);
   }
   const some = m.n_public > 0;
   must(METHODS[m.method].joins || some === (m.public_from !== "nowhere"), "public_from contradicts n_public.");
   must(METHODS[m.method].joins || some === known(m.public_digest), "public_digest contradicts n_public.");
   must(some || !METHODS[m.method].publicRows, "The method needs public rows, and n_public is 0.");
+}
+
+/** What the method makes in another number or of all rows, in words; null if nothing. */
+function notMade(releases, method, numbers) {
+  for (const [purpose, allowed] of Object.entries(numbers)) {
+    const made = releases.filter((one) => one.purpose === purpose).reduce((sum, one) => sum + one.count, 0);
+    if (!allowed.includes(made)) return `${made} releases for ${shown(purpose)}, and the method ${method} makes ${allowed.join(" or ")}`;
+  }
+  const one = releases.find(({ purpose, sampling_rate }) => sampling_rate !== 1 && purpose !== "inherited" &&
+    !(purpose === "gradient" && METHODS[method].sampled));
+  return one ? `a release for ${shown(one.purpose)} with a sampling rate below 1, and the method ${method} makes it of all rows` : null;
+}
+
+/** Each run of a selection has a setting of the grid. Each setting, and what the manifest states, has a run. */
+function checkRuns(m) {
+  const { settings, chosen } = m.tuning, { runs } = m.selection;
+  must(Number.isInteger(chosen) && settings[chosen], "tuning chose a setting that it did not offer.");
+  const offers = settings.map((setting) => offerOf(m, setting)), own = { ...m.options, method: m.method };
+  for (const [name, value] of Object.entries(offers[chosen].given)) {
+    const same = sameJson(own[name], value) || (!known(value) && DEFAULTED.includes(name));
+    must(same, `tuning chose another ${shown(name)} than the run has.`);
+  }
+  const unlike = runs.map((run) => offers.map((offer) => unlikeOf(m, run, offer)));
+  for (const words of unlike) must(words.includes(null), `A run of the selection has ${words[chosen]}.`);
+  for (const place of settings.keys()) must(unlike.some((words) => words[place] === null), `The selection has no run with setting ${place} of tuning.`);
+  const step = { purpose: "gradient", noise_multiplier: m.noise_multiplier, sampling_rate: m.sampling_rate, count: m.steps };
+  const found = runs.filter((run, n) => unlike[n][chosen] === null && run.some((one) => sameRelease([one], [step])));
+  must(found.length, "The manifest states steps that no run with the chosen setting has.");
+  must(m.centre !== "private" || found.some((run) => run.some((one) => one.purpose === "mean")), "centre is private, and no run with the chosen setting has a mean.");
+}
+
+/** A setting of a grid: its method, what it gives, by names of options, and all options of its run. */
+const RENAMED = new Map([["sigma", "noise_multiplier"], ["steps", "n_steps"]]), DEFAULTED = ["sampling_rate", "centre", "condition"]; // where null
+function offerOf(m, setting) {
+  const method = setting.method ?? m.method, given = { method };
+  must(typeof method === "string" && Object.hasOwn(METHODS, method) && METHODS[method].noise, `The method ${shown(method)} is not known to make releases, and the ledger has some.`);
+  for (const [name, value] of Object.entries(setting)) given[RENAMED.get(name) ?? name] = value;
+  return { method, given, own: { ...m.options, ...given } };
+}
+
+/** What a run of a selection has and a run with a setting has not, in words; null if nothing. */
+function unlikeOf(m, run, { method, own }) {
+  const before = { ...numbersOf(m, method, own), selection: [1], "class counts": [known(m.class_counts) ? 1 : 0] };
+  const others = run.filter(({ purpose }) => purpose !== "gradient" && !Object.hasOwn(before, purpose));
+  const words = notMade(run, method, { ...before, ...Object.fromEntries(others.map(({ purpose }) => [purpose, [0]])) });
+  if (words) return words;
+  const steps = run.filter(({ purpose }) => purpose === "gradient");
+  if (steps.length !== 1) return `${steps.length} kinds of training steps, and the method ${method} makes 1`;
+  const stated = [["count", own.n_steps], ["noise_multiplier", own.noise_multiplier], ["sampling_rate", METHODS[method].sampled ? own.sampling_rate : 1]];
+  const [fact, value] = stated.find(([fact, value]) => known(value) && steps[0][fact] !== value) ?? [];
+  return fact ? `training steps with ${fact} ${steps[0][fact]}, and its setting has ${shown(value)}` : null;
 }
 
 /** The claim of a run that released something with noise, against its ledger. What it costs, and how that is known. */

@@ -281,7 +281,7 @@ class RunCharge(Observer):
         if self._charged is None or self._account is None:
             return
         if kind is None:
-            finish(self._account, self.run)
+            state_finished(self._account, self.run)
         elif self._charged.private:
             with suppress(LinprobeError, OSError):
                 made = grouped(self._ledger.events)
@@ -316,7 +316,7 @@ class RunCharge(Observer):
             _note(self._progress, self._account.path, others, entry, shared)
 
 
-def finish(account: Account | None, run: str) -> None:
+def state_finished(account: Account | None, run: str) -> None:
     """State that all files of a run are written, so that no copy of it is resumed. If that fails, its plan counts."""
     if account is not None:
         with suppress(LinprobeError, OSError):

@@ -46,9 +46,9 @@ from linprobe.runs.run_folder import PrivateRecords, claimed, run_folder_of_grou
 from linprobe.training.charge import (
     BookFinder,
     RunCharge,
-    finish,
     refuse_private_in_books,
     refuse_protected_test_rows,
+    state_finished,
 )
 from linprobe.training.checkpoint import Checkpoints, run_identity
 from linprobe.training.execute import Runtime, Trained, choose_backend, execute
@@ -332,7 +332,7 @@ def train_on(
             manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured, config)
     except BaseException as error:
         if isinstance(error, run_folder.CompleteError):
-            finish(book, error.run)
+            state_finished(book, error.run)
         if keep is not None and group.rank == 0:
             _say_how_to_go_on(error, keep, plan, out, progress)
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):

@@ -40,7 +40,7 @@ from linprobe.accounting.figures import (
     upper_float,
 )
 from linprobe.accounting.loss_distribution import deltas_of_kinds, epsilon_of_kinds
-from linprobe.accounting.loss_grid import Kind, renyi_epsilon
+from linprobe.accounting.loss_grid import Kind, grid_excess, renyi_epsilon
 from linprobe.errors import ParameterError, PrivacyError
 
 AGREEMENT_RELATIVE = 2e-3
@@ -64,6 +64,7 @@ ROOT_TOLERANCE = 3e-5
 SLOPE_STEP = 1e-3
 SECANTS = 6
 LONGEST_STEP, SHORT_STEP = 1.0, 0.02  # of log(multiplier)
+MOST_TRIES, SMALL_TRIES = 20, 2  # of larger multipliers; steps after the small ones double, to 4 at last
 SAFE_SIDE = 2e-6  # more than the secant misses
 LEAST_SHARE = 0.5  # of a target that a calibrated run must spend
 LARGEST_EXPONENT = 700.0  # exp overflows above 709
@@ -196,7 +197,7 @@ class Accountant(ABC):
             raise PrivacyError(
                 f"epsilon is {rounded_up(epsilon)}, which accountant {self.name} cannot approach: its figure falls "
                 f"from more to {rounded_up(spent)} at noise multiplier {sigma:.4g}; allowed: a larger epsilon or "
-                "delta, or another accountant"
+                f"delta, or --accountant {self.cross_check.name}"
             )
         return sigma
 
@@ -330,6 +331,18 @@ class _GooglePLD:
         """
         return math.isnan(cross_check) or abs(record - cross_check) <= GOOGLE_AGREEMENT * record + AGREEMENT_ABSOLUTE
 
+    def contradicts(self, record: float, releases: Sequence[Releases], delta: float, opinion: float) -> bool:
+        """Whether `opinion`, dp-accounting's epsilon, shows that the epsilon of record is too low.
+
+        A larger epsilon of record is an upper bound too, on a grid that is looser there. What dp-accounting's own grid
+        may add is allowed for.
+        """
+        if self.agrees(record, opinion) or opinion <= record:
+            return False
+        kinds = _kinds(releases)
+        added = grid_excess(_on_grid(kinds), delta, GOOGLE_GRID * _renyi_epsilon(kinds, delta))
+        return not self.agrees(record, max(record, opinion - added))
+
 
 class _RenyiDP(Accountant):
     name, words, tolerance = "rdp", "Renyi DP (dp-accounting)", 1e-9
@@ -376,10 +389,14 @@ class _AnalyticGaussian(_GaussianDP):
         """Whether `cross_check`, autodp's epsilon, confirms the epsilon of record, or is NaN: no opinion."""
         return math.isnan(cross_check) or abs(record - cross_check) <= 1e-9 * record + 1e-10
 
+    def contradicts(self, record: float, releases: Sequence[Releases], delta: float, opinion: float) -> bool:
+        """Whether `opinion`, autodp's epsilon, does not confirm the epsilon of record: both are of a closed form."""
+        return not self.agrees(record, opinion)
+
 
 GAUSSIAN, PLD, RENYI, AUTODP = _GaussianDP(), _PrivacyLossDistribution(), _RenyiDP(), _AnalyticGaussian()
 GOOGLE = _GooglePLD()
-Judge = Accountant | _GooglePLD
+Judge = _AnalyticGaussian | _GooglePLD
 ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in (GAUSSIAN, PLD, RENYI)}
 
 
@@ -419,6 +436,17 @@ def third_opinion(accountant: Accountant, releases: Sequence[Releases], delta: f
         return None
     epsilon = judge.epsilon(releases, delta)
     return None if math.isnan(epsilon) else (judge, epsilon)
+
+
+def confirmed(accountant: Accountant, record: float, releases: Sequence[Releases], delta: float) -> bool:
+    """Whether the cross-check confirms an epsilon of record: asked before a run spends anything, and by `verify`.
+
+    dp-accounting overstates Renyi divergences at orders below 2, which are the best at large epsilon. So an epsilon of
+    `PLD` stands if `renyi_estimate`, which integrates, confirms it, and dp-accounting is asked only if it does not.
+    """
+    if accountant is PLD and PLD.agrees(record, renyi_estimate(releases, delta)):
+        return True
+    return accountant.agrees(record, accountant.cross_check.epsilon(releases, delta))
 
 
 def gdp_mu(releases: Sequence[Releases]) -> float:
@@ -618,18 +646,30 @@ def smallest_multiplier(
     """Smallest noise multiplier, to about three parts in 10^5 above, with `epsilon_at(multiplier) <= epsilon`.
 
     `epsilon_at` falls with the multiplier. `guess`, and `roughly`, a faster approximation of `epsilon_at`, only save
-    evaluations.
+    evaluations. Where the two differ by more than they do in ordinary settings, the multiplier is larger than it need
+    be, and still enough.
 
     Raises:
-        PrivacyError: no multiplier up to `MAX_SIGMA` is enough, since the accountant is too coarse for a small target.
+        PrivacyError: no multiplier up to `MAX_SIGMA`, or none of those tried, is enough, since the accountant is too
+            coarse for the target.
     """
     rough, slope = _secant(roughly, epsilon, guess) or _root(roughly, epsilon, guess)
     found = epsilon_at(math.exp(rough))
     log_sigma = rough + math.log(found / epsilon) / slope if slope > 0 and 0 < found < math.inf else rough
-    sigma = round_up(math.exp(log_sigma + SAFE_SIDE))
-    while epsilon_at(sigma) > epsilon:
-        sigma = round_up(sigma * math.exp(ROOT_TOLERANCE))
-    return sigma
+    sigma, enough = round_up(math.exp(log_sigma + SAFE_SIDE)), round_up(math.exp(rough)) if found <= epsilon else 0.0
+    for tries in range(MOST_TRIES):
+        found = epsilon_at(sigma)
+        if found <= epsilon:
+            return sigma
+        step = ROOT_TOLERANCE * 2 ** max(0, tries - SMALL_TRIES)
+        if tries >= SMALL_TRIES and found < math.inf:
+            step = max(step, min(math.log(found / epsilon) / max(slope, 1.0), LONGEST_STEP))
+        larger = round_up(sigma * math.exp(step))
+        sigma = min(larger, enough) if sigma < enough else larger
+    raise PrivacyError(
+        f"epsilon is {rounded_up(epsilon)}, and the accountant gives a larger one at every noise multiplier tried up "
+        f"to {sigma:.4g}; allowed: a larger epsilon; raise --eps or --delta, or choose --accountant rdp"
+    )
 
 
 def _secant(epsilon_at: Callable[[float], float], epsilon: float, guess: float) -> tuple[float, float] | None:
@@ -668,7 +708,7 @@ def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) ->
         if high > math.log(MAX_SIGMA):
             raise PrivacyError(
                 f"epsilon is {rounded_up(epsilon)}, and the accountant gives a larger one at every noise multiplier "
-                f"up to {MAX_SIGMA:g}; allowed: a larger epsilon; raise --eps or --delta, or choose another accountant"
+                f"up to {MAX_SIGMA:g}; allowed: a larger epsilon; raise --eps or --delta, or choose --accountant rdp"
             )
         low, high, reach = high, high + reach, 2 * reach
     while low == high or excess(low) <= 0:
@@ -679,7 +719,8 @@ def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) ->
             f"no noise multiplier found for epsilon {rounded_up(epsilon)}; give --sigma; please report this"
         )
     here, beyond = (epsilon_at(math.exp(place)) for place in (root, root + SLOPE_STEP))
-    return float(root), math.log(here / beyond) / SLOPE_STEP if min(here, beyond) > 0 else 0.0
+    known = 0 < here < math.inf and 0 < beyond < math.inf
+    return float(root), math.log(here / beyond) / SLOPE_STEP if known else 0.0
 
 
 def renyi_estimate(releases: Sequence[Releases], delta: float) -> float:

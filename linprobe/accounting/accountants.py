@@ -40,7 +40,7 @@ from linprobe.accounting.figures import (
     upper_float,
 )
 from linprobe.accounting.loss_distribution import deltas_of_kinds, epsilon_of_kinds
-from linprobe.accounting.loss_grid import Kind, grid_excess, renyi_epsilon
+from linprobe.accounting.loss_grid import Kind, renyi_epsilon
 from linprobe.errors import ParameterError, PrivacyError
 
 AGREEMENT_RELATIVE = 2e-3
@@ -51,6 +51,7 @@ FINENESS, ROUGH_FINENESS = 0.008, 0.03  # of the grid of `PLD`
 PARTS = 16  # equal releases that stand for all sums over all rows on the grid
 LEAST_RATE = 1e-9  # smaller sampling rates, and multipliers above `MAX_SIGMA`, cost what these do
 GOOGLE_GRID = 3e-5  # grid step of `GOOGLE`, relative to epsilon
+GOOGLE_POINTS = 4_000_000  # of a release, at most, on a finer grid
 GOOGLE_AGREEMENT = 5e-3
 LEAST_SHARE_OF_DELTA = 1e-14  # of a release, that `GOOGLE` resolves
 SMALLEST_DIVERGENCE = 1e-13
@@ -64,7 +65,7 @@ ROOT_TOLERANCE = 3e-5
 SLOPE_STEP = 1e-3
 SECANTS = 6
 LONGEST_STEP, SHORT_STEP = 1.0, 0.02  # of log(multiplier)
-MOST_TRIES, SMALL_TRIES = 20, 2  # of larger multipliers; steps after the small ones double, to 4 at last
+MOST_TRIES, SMALL_TRIES = 20, 2  # of larger multipliers; steps after the small ones are four times the last
 SAFE_SIDE = 2e-6  # more than the secant misses
 LEAST_SHARE = 0.5  # of a target that a calibrated run must spend
 LARGEST_EXPONENT = 700.0  # exp overflows above 709
@@ -320,9 +321,11 @@ class _GooglePLD:
         return not _all_full(releases)
 
     def epsilon(self, releases: Sequence[Releases], delta: float) -> float:
-        """Epsilon; NaN if delta is so small that the rounding of the composition may hide it."""
+        """Epsilon; NaN if rounding may hide delta, or the gain from sampling."""
+        kinds = _kinds(releases)
         resolved = delta >= LEAST_SHARE_OF_DELTA * sum(release.count for release in releases)
-        return _google_epsilon(_kinds(releases), delta) if resolved else math.nan
+        gains = all(rate == 1 or _gains_by_sampling(multiplier, rate) for multiplier, rate, _ in kinds)
+        return _google_epsilon(kinds, delta) if resolved and gains else math.nan
 
     def agrees(self, record: float, cross_check: float) -> bool:
         """Whether `cross_check`, dp-accounting's epsilon, confirms the epsilon of record, or is NaN: no opinion.
@@ -334,14 +337,15 @@ class _GooglePLD:
     def contradicts(self, record: float, releases: Sequence[Releases], delta: float, opinion: float) -> bool:
         """Whether `opinion`, dp-accounting's epsilon, shows that the epsilon of record is too low.
 
-        A larger epsilon of record is an upper bound too, on a grid that is looser there. What dp-accounting's own grid
-        may add is allowed for.
+        A larger epsilon of record is an upper bound too, on a grid that is looser there. A larger opinion counts if
+        dp-accounting repeats it on a grid that is fine for the epsilon of record.
         """
         if self.agrees(record, opinion) or opinion <= record:
             return False
         kinds = _kinds(releases)
-        added = grid_excess(_on_grid(kinds), delta, GOOGLE_GRID * _renyi_epsilon(kinds, delta))
-        return not self.agrees(record, max(record, opinion - added))
+        widest = max(math.log1p(rate * math.expm1(_reach(sigma))) for sigma, rate, _ in kinds if rate < 1)
+        step = max(GOOGLE_GRID * record / 4, widest / GOOGLE_POINTS)
+        return not self.agrees(record, max(record, _google_on_grid(kinds, delta, step)))
 
 
 class _RenyiDP(Accountant):
@@ -506,14 +510,21 @@ def _distribution_epsilon(kinds: Kinds, delta: float, fineness: float) -> float:
 @lru_cache(maxsize=1024)
 def _google_epsilon(kinds: Kinds, delta: float) -> float:
     epsilon = _renyi_epsilon(kinds, delta)
-    if not 0 < epsilon < math.inf:
-        return epsilon
+    # a coarser grid overstates a small epsilon, a finer grid is slow for a large one
+    return _google_on_grid(kinds, delta, GOOGLE_GRID * epsilon) if 0 < epsilon < math.inf else epsilon
+
+
+def _google_on_grid(kinds: Kinds, delta: float, step: float) -> float:
     from dp_accounting.pld import PLDAccountant
 
     with _quiet():
-        # a coarser grid overstates a small epsilon, a finer grid is slow for a large one
-        composed = _composed_by(PLDAccountant(value_discretization_interval=GOOGLE_GRID * epsilon), kinds)
+        composed = _composed_by(PLDAccountant(value_discretization_interval=step), kinds)
         return math.inf if composed is None else float(composed.get_epsilon(delta))
+
+
+def _reach(multiplier: float) -> float:
+    """Nearly the largest loss of a release over all rows."""
+    return min(12 / multiplier + 1 / (2 * multiplier**2), LARGEST_EXPONENT)
 
 
 @lru_cache(maxsize=1024)
@@ -601,12 +612,16 @@ def _renyi_accountant(orders: Sequence[float] | None = None) -> Any:
     return RdpAccountant(orders)
 
 
+def _gains_by_sampling(multiplier: float, rate: float) -> bool:
+    return rate**2 > SMALLEST_DIVERGENCE * multiplier**2
+
+
 def _event(multiplier: float, given_rate: float, count: int) -> Any:
     from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
     event: DpEvent = GaussianDpEvent(multiplier)
     # where float64 cannot resolve the divergence of the sampled release, the rate is its upper bound 1
-    if given_rate < 1 and given_rate**2 > SMALLEST_DIVERGENCE * multiplier**2:
+    if given_rate < 1 and _gains_by_sampling(multiplier, given_rate):
         event = PoissonSampledDpEvent(given_rate, event)
     return SelfComposedDpEvent(event, count)
 
@@ -661,10 +676,10 @@ def smallest_multiplier(
         found = epsilon_at(sigma)
         if found <= epsilon:
             return sigma
-        step = ROOT_TOLERANCE * 2 ** max(0, tries - SMALL_TRIES)
+        step = ROOT_TOLERANCE * 4 ** max(0, tries - SMALL_TRIES)
         if tries >= SMALL_TRIES and found < math.inf:
-            step = max(step, min(math.log(found / epsilon) / max(slope, 1.0), LONGEST_STEP))
-        larger = round_up(sigma * math.exp(step))
+            step = max(step, math.log(found / epsilon) / max(slope, 1.0))
+        larger = round_up(sigma * math.exp(min(step, LONGEST_STEP)))
         sigma = min(larger, enough) if sigma < enough else larger
     raise PrivacyError(
         f"epsilon is {rounded_up(epsilon)}, and the accountant gives a larger one at every noise multiplier tried up "

@@ -41,6 +41,7 @@ LARGEST = 2100.0  # product of fineness and the length of a transform
 MOST_POINTS = 20000
 SIZE_OF_POINT = 16  # in ball arithmetic, a point takes as long as several values of a transform
 MOST_TRIES = 20
+CLOSER = (0.7, 1.4), (0.95, 1.06), (1.0, 1.0)  # where the search for a tilt goes on, relative to the best so far
 TILTED = 0.7  # of the tilt of Chernoff's bound, which is too large where losses are skewed
 COARSE = 0.1  # deviations that a grid adds to those of a sum of losses, from which on a window allows for them
 COARSENING = 1.5  # spacing of points at losses far from 0, relative to the spacing near it
@@ -180,15 +181,14 @@ class _Sum:
 
     def tilt(self, delta: float, *, tight: bool = False) -> tuple[float, float]:
         """Chernoff's bound on epsilon at `delta`, or one that is a little tighter, and the tilt where it is least."""
-        tilts = np.geomspace(
-            1e-4, LARGEST_TILT * max(max(shape.sigma, 1.0) / shape.rate for shape, _ in self.parts), 80
-        )
-        for _ in range(2):
+        widest = LARGEST_TILT * max(max(shape.sigma, 1.0) / shape.rate for shape, _ in self.parts)
+        tilts = np.geomspace(1e-4, widest, 80)
+        for nearest, furthest in CLOSER if tight else CLOSER[:2]:
             less = (1 + tilts) * np.log1p(tilts) - tilts * np.log(tilts) if tight else 0.0
             bounds = (self.cumulants(tilts) - math.log(delta) - less) / tilts
             best = int(np.nanargmin(bounds))
             found = float(bounds[best]), float(tilts[best])
-            tilts = tilts[best] * np.geomspace(0.7, 1.4, 9)
+            tilts = tilts[best] * np.geomspace(nearest, furthest, 9)
         return found
 
     def upper(self, tilt: float, mass: float, most: float = math.inf) -> tuple[float, float, float]:
@@ -297,13 +297,6 @@ def renyi_epsilon(kinds: Sequence[Kind], delta: float) -> float:
     """
     wholes = [_Sum([(kind, kind.count) for kind in kinds], reverse) for reverse in (False, True)]
     return max(0.0, *(whole.tilt(delta, tight=True)[0] for whole in wholes))
-
-
-def grid_excess(kinds: Sequence[Kind], delta: float, step: float) -> float:
-    """By how much a grid of losses raises epsilon at `delta`, about: `_grid` says why. `step` is its step."""
-    wholes = [_Sum([(kind, kind.count) for kind in kinds], reverse) for reverse in (False, True)]
-    _, tilt = max(whole.tilt(delta) for whole in wholes)
-    return (tilt + 1) * step**2 * sum(kind.count for kind in kinds) / 8
 
 
 def _points(limits: tuple[float, float], reverse: bool, tilt: float, step: float, fineness: float) -> NDArray[np.int64]:

@@ -51,7 +51,7 @@ FINENESS, ROUGH_FINENESS = 0.008, 0.03  # of the grid of `PLD`
 PARTS = 16  # equal releases that stand for all sums over all rows on the grid
 LEAST_RATE = 1e-9  # smaller sampling rates, and multipliers above `MAX_SIGMA`, cost what these do
 GOOGLE_GRID = 3e-5  # grid step of `GOOGLE`, relative to epsilon
-GOOGLE_POINTS = 4_000_000  # of a release, at most, on a finer grid
+GOOGLE_POINTS = 1_000_000  # of a release, at most, on a finer grid
 GOOGLE_AGREEMENT = 5e-3
 LEAST_SHARE_OF_DELTA = 1e-14  # of a release, that `GOOGLE` resolves
 SMALLEST_DIVERGENCE = 1e-13
@@ -344,7 +344,7 @@ class _GooglePLD:
             return False
         kinds = _kinds(releases)
         widest = max(math.log1p(rate * math.expm1(_reach(sigma))) for sigma, rate, _ in kinds if rate < 1)
-        step = max(GOOGLE_GRID * record / 4, widest / GOOGLE_POINTS)
+        step = max(GOOGLE_GRID * record, widest / GOOGLE_POINTS)
         return not self.agrees(record, max(record, _google_on_grid(kinds, delta, step)))
 
 

@@ -267,14 +267,15 @@ def largest_added(kinds: Sequence[Kind]) -> float:
 def _refined(kinds: Sequence[Kind], grid: Grid, delta: float, fineness: float) -> float:
     """Epsilon on `grid`, or on a better one: all are upper bounds.
 
-    On a grid that is coarser than asked for, the rounding of the composition counts; a larger tilt hides it. A finer
-    grid is better if epsilon is far below the guess, from which the step of the grid follows.
+    The rounding of the composition counts on a grid that is coarser than asked for, and where epsilon is far below the
+    guess, from which step and tilt of the grid follow. A larger tilt hides it. In the second case a finer grid helps.
     """
     bound = _epsilon(kinds, grid, delta)
-    if grid.fineness > fineness:
+    skewed = 0 < SKEWED * bound < grid.guess
+    if skewed or grid.fineness > fineness:
         steeper = grid_for(kinds, delta, fineness, grid.reverse, tilted=1.0)
         bound = bound if steeper is None else min(bound, _epsilon(kinds, steeper, delta))
-    if not 0 < SKEWED * bound < grid.guess:
+    if not skewed:
         return bound
     finer = grid_for(kinds, delta, fineness * max(math.sqrt(bound / grid.guess), FINEST), grid.reverse)
     return bound if finer is None else min(bound, _epsilon(kinds, finer, delta))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -218,9 +219,12 @@ def test_adding_a_record_costs_at_most_what_the_rates_allow() -> None:
 
 
 def test_numbers_beyond_float64_are_an_infinite_epsilon_without_a_warning() -> None:
-    assert epsilon_of_kinds([Kind(0.43, 2.2e-7, 300_000)], 9e-5, 0.5) > 0
-    coarse = grid_for([Kind(0.43, 2.2e-7, 300_000)], 9e-5, 8.0, reverse=True)
-    assert coarse is None or total_loss([Kind(0.43, 2.2e-7, 300_000)], coarse).epsilon(9e-5) > 0
+    kinds = [Kind(0.05, 1e-6, 100_000)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert epsilon_of_kinds(kinds, 1e-9, 8.0) == math.inf
+    with pytest.warns(RuntimeWarning, match="overflow"):
+        epsilon_of_kinds.__wrapped__(kinds, 1e-9, 8.0)
 
 
 @pytest.mark.parametrize(

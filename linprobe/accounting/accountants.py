@@ -51,6 +51,7 @@ FINENESS, ROUGH_FINENESS = 0.008, 0.03  # of the grid of `PLD`
 PARTS = 16  # equal releases that stand for all sums over all rows on the grid
 LEAST_RATE = 1e-9  # smaller sampling rates, and multipliers above `MAX_SIGMA`, cost what these do
 GOOGLE_GRID = 3e-5  # grid step of `GOOGLE`, relative to epsilon
+GOOGLE_POINTS = 1_000_000  # of a release, at most, on a finer grid
 GOOGLE_AGREEMENT = 5e-3
 LEAST_SHARE_OF_DELTA = 1e-14  # of a release, that `GOOGLE` resolves
 SMALLEST_DIVERGENCE = 1e-13
@@ -64,6 +65,7 @@ ROOT_TOLERANCE = 3e-5
 SLOPE_STEP = 1e-3
 SECANTS = 6
 LONGEST_STEP, SHORT_STEP = 1.0, 0.02  # of log(multiplier)
+MOST_TRIES, SMALL_TRIES = 20, 2  # of larger multipliers; steps after the small ones are four times the last
 SAFE_SIDE = 2e-6  # more than the secant misses
 LEAST_SHARE = 0.5  # of a target that a calibrated run must spend
 LARGEST_EXPONENT = 700.0  # exp overflows above 709
@@ -196,7 +198,7 @@ class Accountant(ABC):
             raise PrivacyError(
                 f"epsilon is {rounded_up(epsilon)}, which accountant {self.name} cannot approach: its figure falls "
                 f"from more to {rounded_up(spent)} at noise multiplier {sigma:.4g}; allowed: a larger epsilon or "
-                "delta, or another accountant"
+                f"delta, or --accountant {self.cross_check.name}"
             )
         return sigma
 
@@ -319,9 +321,11 @@ class _GooglePLD:
         return not _all_full(releases)
 
     def epsilon(self, releases: Sequence[Releases], delta: float) -> float:
-        """Epsilon; NaN if delta is so small that the rounding of the composition may hide it."""
+        """Epsilon; NaN if rounding may hide delta, or the gain from sampling."""
+        kinds = _kinds(releases)
         resolved = delta >= LEAST_SHARE_OF_DELTA * sum(release.count for release in releases)
-        return _google_epsilon(_kinds(releases), delta) if resolved else math.nan
+        gains = all(rate == 1 or _gains_by_sampling(multiplier, rate) for multiplier, rate, _ in kinds)
+        return _google_epsilon(kinds, delta) if resolved and gains else math.nan
 
     def agrees(self, record: float, cross_check: float) -> bool:
         """Whether `cross_check`, dp-accounting's epsilon, confirms the epsilon of record, or is NaN: no opinion.
@@ -329,6 +333,19 @@ class _GooglePLD:
         Measured at 300 random settings (q 10^-4 to 1, 1 to 10^5 steps): the two differ by at most 0.2 % or 0.0005.
         """
         return math.isnan(cross_check) or abs(record - cross_check) <= GOOGLE_AGREEMENT * record + AGREEMENT_ABSOLUTE
+
+    def contradicts(self, record: float, releases: Sequence[Releases], delta: float, opinion: float) -> bool:
+        """Whether `opinion`, dp-accounting's epsilon, shows that the epsilon of record is too low.
+
+        A larger epsilon of record is an upper bound too, on a grid that is looser there. A larger opinion counts if
+        dp-accounting repeats it on a grid that is fine for the epsilon of record.
+        """
+        if self.agrees(record, opinion) or opinion <= record:
+            return False
+        kinds = _kinds(releases)
+        widest = max(math.log1p(rate * math.expm1(_reach(sigma))) for sigma, rate, _ in kinds if rate < 1)
+        step = max(GOOGLE_GRID * record, widest / GOOGLE_POINTS)
+        return not self.agrees(record, max(record, _google_on_grid(kinds, delta, step)))
 
 
 class _RenyiDP(Accountant):
@@ -376,10 +393,14 @@ class _AnalyticGaussian(_GaussianDP):
         """Whether `cross_check`, autodp's epsilon, confirms the epsilon of record, or is NaN: no opinion."""
         return math.isnan(cross_check) or abs(record - cross_check) <= 1e-9 * record + 1e-10
 
+    def contradicts(self, record: float, releases: Sequence[Releases], delta: float, opinion: float) -> bool:
+        """Whether `opinion`, autodp's epsilon, does not confirm the epsilon of record: both are of a closed form."""
+        return not self.agrees(record, opinion)
+
 
 GAUSSIAN, PLD, RENYI, AUTODP = _GaussianDP(), _PrivacyLossDistribution(), _RenyiDP(), _AnalyticGaussian()
 GOOGLE = _GooglePLD()
-Judge = Accountant | _GooglePLD
+Judge = _AnalyticGaussian | _GooglePLD
 ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in (GAUSSIAN, PLD, RENYI)}
 
 
@@ -419,6 +440,17 @@ def third_opinion(accountant: Accountant, releases: Sequence[Releases], delta: f
         return None
     epsilon = judge.epsilon(releases, delta)
     return None if math.isnan(epsilon) else (judge, epsilon)
+
+
+def confirmed(accountant: Accountant, record: float, releases: Sequence[Releases], delta: float) -> bool:
+    """Whether the cross-check confirms an epsilon of record: asked before a run spends anything, and by `verify`.
+
+    dp-accounting overstates Renyi divergences at orders below 2, which are the best at large epsilon. So an epsilon of
+    `PLD` stands if `renyi_estimate`, which integrates, confirms it, and dp-accounting is asked only if it does not.
+    """
+    if accountant is PLD and PLD.agrees(record, renyi_estimate(releases, delta)):
+        return True
+    return accountant.agrees(record, accountant.cross_check.epsilon(releases, delta))
 
 
 def gdp_mu(releases: Sequence[Releases]) -> float:
@@ -478,14 +510,21 @@ def _distribution_epsilon(kinds: Kinds, delta: float, fineness: float) -> float:
 @lru_cache(maxsize=1024)
 def _google_epsilon(kinds: Kinds, delta: float) -> float:
     epsilon = _renyi_epsilon(kinds, delta)
-    if not 0 < epsilon < math.inf:
-        return epsilon
+    # a coarser grid overstates a small epsilon, a finer grid is slow for a large one
+    return _google_on_grid(kinds, delta, GOOGLE_GRID * epsilon) if 0 < epsilon < math.inf else epsilon
+
+
+def _google_on_grid(kinds: Kinds, delta: float, step: float) -> float:
     from dp_accounting.pld import PLDAccountant
 
     with _quiet():
-        # a coarser grid overstates a small epsilon, a finer grid is slow for a large one
-        composed = _composed_by(PLDAccountant(value_discretization_interval=GOOGLE_GRID * epsilon), kinds)
+        composed = _composed_by(PLDAccountant(value_discretization_interval=step), kinds)
         return math.inf if composed is None else float(composed.get_epsilon(delta))
+
+
+def _reach(multiplier: float) -> float:
+    """Nearly the largest loss of a release over all rows."""
+    return min(12 / multiplier + 1 / (2 * multiplier**2), LARGEST_EXPONENT)
 
 
 @lru_cache(maxsize=1024)
@@ -573,12 +612,16 @@ def _renyi_accountant(orders: Sequence[float] | None = None) -> Any:
     return RdpAccountant(orders)
 
 
+def _gains_by_sampling(multiplier: float, rate: float) -> bool:
+    return rate**2 > SMALLEST_DIVERGENCE * multiplier**2
+
+
 def _event(multiplier: float, given_rate: float, count: int) -> Any:
     from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
     event: DpEvent = GaussianDpEvent(multiplier)
     # where float64 cannot resolve the divergence of the sampled release, the rate is its upper bound 1
-    if given_rate < 1 and given_rate**2 > SMALLEST_DIVERGENCE * multiplier**2:
+    if given_rate < 1 and _gains_by_sampling(multiplier, given_rate):
         event = PoissonSampledDpEvent(given_rate, event)
     return SelfComposedDpEvent(event, count)
 
@@ -618,18 +661,30 @@ def smallest_multiplier(
     """Smallest noise multiplier, to about three parts in 10^5 above, with `epsilon_at(multiplier) <= epsilon`.
 
     `epsilon_at` falls with the multiplier. `guess`, and `roughly`, a faster approximation of `epsilon_at`, only save
-    evaluations.
+    evaluations. Where the two differ by more than they do in ordinary settings, the multiplier is larger than it need
+    be, and still enough.
 
     Raises:
-        PrivacyError: no multiplier up to `MAX_SIGMA` is enough, since the accountant is too coarse for a small target.
+        PrivacyError: no multiplier up to `MAX_SIGMA`, or none of those tried, is enough, since the accountant is too
+            coarse for the target.
     """
     rough, slope = _secant(roughly, epsilon, guess) or _root(roughly, epsilon, guess)
     found = epsilon_at(math.exp(rough))
     log_sigma = rough + math.log(found / epsilon) / slope if slope > 0 and 0 < found < math.inf else rough
-    sigma = round_up(math.exp(log_sigma + SAFE_SIDE))
-    while epsilon_at(sigma) > epsilon:
-        sigma = round_up(sigma * math.exp(ROOT_TOLERANCE))
-    return sigma
+    sigma, enough = round_up(math.exp(log_sigma + SAFE_SIDE)), round_up(math.exp(rough)) if found <= epsilon else 0.0
+    for tries in range(MOST_TRIES):
+        found = epsilon_at(sigma)
+        if found <= epsilon:
+            return sigma
+        step = ROOT_TOLERANCE * 4 ** max(0, tries - SMALL_TRIES)
+        if tries >= SMALL_TRIES and found < math.inf:
+            step = max(step, math.log(found / epsilon) / max(slope, 1.0))
+        larger = round_up(sigma * math.exp(min(step, LONGEST_STEP)))
+        sigma = min(larger, enough) if sigma < enough else larger
+    raise PrivacyError(
+        f"epsilon is {rounded_up(epsilon)}, and the accountant gives a larger one at every noise multiplier tried up "
+        f"to {sigma:.4g}; allowed: a larger epsilon; raise --eps or --delta, or choose --accountant rdp"
+    )
 
 
 def _secant(epsilon_at: Callable[[float], float], epsilon: float, guess: float) -> tuple[float, float] | None:
@@ -668,7 +723,7 @@ def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) ->
         if high > math.log(MAX_SIGMA):
             raise PrivacyError(
                 f"epsilon is {rounded_up(epsilon)}, and the accountant gives a larger one at every noise multiplier "
-                f"up to {MAX_SIGMA:g}; allowed: a larger epsilon; raise --eps or --delta, or choose another accountant"
+                f"up to {MAX_SIGMA:g}; allowed: a larger epsilon; raise --eps or --delta, or choose --accountant rdp"
             )
         low, high, reach = high, high + reach, 2 * reach
     while low == high or excess(low) <= 0:
@@ -679,7 +734,8 @@ def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) ->
             f"no noise multiplier found for epsilon {rounded_up(epsilon)}; give --sigma; please report this"
         )
     here, beyond = (epsilon_at(math.exp(place)) for place in (root, root + SLOPE_STEP))
-    return float(root), math.log(here / beyond) / SLOPE_STEP if min(here, beyond) > 0 else 0.0
+    known = 0 < here < math.inf and 0 < beyond < math.inf
+    return float(root), math.log(here / beyond) / SLOPE_STEP if known else 0.0
 
 
 def renyi_estimate(releases: Sequence[Releases], delta: float) -> float:

@@ -22,12 +22,12 @@ from linprobe.accounting.accountants import (
     BRACKET,
     GAUSSIAN,
     MAX_SIGMA,
-    PLD,
-    RENYI,
+    MOST_TRIES,
+    SMALL_TRIES,
     Accountant,
     choose_accountant,
+    confirmed,
     gaussian_figures,
-    renyi_estimate,
     round_up,
 )
 from linprobe.accounting.events import Releases
@@ -226,24 +226,20 @@ def _squared_mu_left(judge: Accountant, others: Sequence[Releases], epsilon: flo
 
 
 def _cross_checked(budget: Budget) -> Budget:
-    """Return `budget`, or raise PrivacyError if its accountant and Renyi bounds disagree.
+    """Return `budget`, or raise PrivacyError if `verify` would not confirm its epsilon after the run.
 
-    Gaussian DP has a closed form, so only `verify` cross-checks it. It asks dp-accounting too, which takes longer
-    to import than a run is planned.
+    Gaussian DP has a closed form, so only `verify` cross-checks it.
     """
-    judge = budget.accountant
+    judge, releases, delta = budget.accountant, budget.releases, budget.delta
     if judge is GAUSSIAN:
         return budget
-    other, check = (
-        (RENYI.name, renyi_estimate(budget.releases, budget.delta))
-        if judge is PLD
-        else (PLD.name, PLD.epsilon(budget.releases, budget.delta))
-    )
-    record = judge.epsilon(budget.releases, budget.delta)
-    if not judge.agrees(record, check):
+    record = judge.epsilon(releases, delta)
+    if not confirmed(judge, record, releases, delta):
+        other = judge.cross_check
         raise PrivacyError(
-            f"accountant {judge.name} finds epsilon {rounded_up(record)} and {other} {rounded_up(check)}, "
-            "too far apart to trust either; choose accountant rdp, a larger sampling rate or more steps"
+            f"accountant {judge.name} finds epsilon {rounded_up(record)} and {other.name} "
+            f"{rounded_up(other.epsilon(releases, delta))}, too far apart to trust either; choose accountant "
+            f"{other.name}, a larger sampling rate or more steps"
         )
     return budget
 
@@ -269,9 +265,12 @@ def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: fl
             return 0
         high, low, reach = low, max(low / (1 + reach) - 1, 1.0), 2 * reach
     count = int(scipy.optimize.brentq(excess, low, high, xtol=0.5))
-    while epsilon_at(count) > epsilon:
-        count -= 1
-    while epsilon_at(count + 1) <= epsilon:
+    tries = 0
+    while count > low and epsilon_at(count) > epsilon:  # `low` is affordable
+        count, tries = max(int(low), count - 2 ** max(0, tries - SMALL_TRIES)), tries + 1
+    for _ in range(MOST_TRIES):
+        if epsilon_at(count + 1) > epsilon:
+            break
         count += 1
     return count
 

@@ -147,6 +147,7 @@ SUMS = 1 + 2.0**-32  # covers the rounding of a sum of at most 2^20 positive num
 TILTS = (1.0, 0.5, 0.1, 2.0)  # powers of delta at which a whole curve is resolved
 ROUGHEST = 0.1  # fineness for a direction that is not the larger one
 SIMILAR = 0.9
+QUIETLY = np.errstate(over="ignore", invalid="ignore")  # what is not finite is infinite epsilon, and no warning
 SKEWED, FINEST = 4.0, 0.125  # epsilon is estimated too high where losses are skewed: a finer grid, by 8 at most
 
 
@@ -231,6 +232,7 @@ class Composed:
         return upper_float(arb(self.step) * low + (share * arb(self.step).expm1()).log1p())
 
 
+@QUIETLY
 @blas_held_to_one_thread()  # its threads make sums of so few numbers slower, and their order depend on the machine
 def epsilon_of_kinds(kinds: Sequence[Kind], delta: float, fineness: float) -> float:
     """Epsilon of all releases together at `delta`, an upper bound; infinite if it cannot be resolved.
@@ -241,22 +243,39 @@ def epsilon_of_kinds(kinds: Sequence[Kind], delta: float, fineness: float) -> fl
     """
     grids = _grids(kinds, delta, fineness)
     largest = max((grid.guess for grid in grids if grid is not None), default=math.inf)
-    found = 0.0
-    for grid in sorted(grids, key=lambda one: -math.inf if one is None else -one.guess):
-        if grid is None:
-            return math.inf
-        bound = math.inf
-        if grid.guess < SIMILAR * largest:  # a rougher bound is likely to be below the other direction's
-            rough = grid_for(kinds, delta, max(ROUGHEST, fineness), grid.reverse)
-            bound = math.inf if rough is None else _epsilon(kinds, rough, delta)
-        found = max(found, bound if bound <= found else _refined(kinds, grid, delta, fineness))
+    found, added = 0.0, largest_added(kinds)
+    for reverse, grid in sorted(enumerate(grids), key=lambda one: -math.inf if one[1] is None else -one[1].guess):
+        bound = added if reverse else math.inf
+        if bound > found and grid is not None:
+            if grid.guess < SIMILAR * largest:  # a rougher bound is likely to be below the other direction's
+                rough = grid_for(kinds, delta, max(ROUGHEST, fineness), grid.reverse)
+                bound = min(bound, math.inf if rough is None else _epsilon(kinds, rough, delta))
+            bound = bound if bound <= found else min(bound, _refined(kinds, grid, delta, fineness))
+        found = max(found, bound)
     return found
 
 
+def largest_added(kinds: Sequence[Kind]) -> float:
+    """The largest loss of a record that is added, log dQ/dP: -log(1 - q) for each release, rounded up."""
+    from flint import arb
+
+    if any(kind.rate == 1 for kind in kinds):
+        return math.inf
+    return upper_float(-sum((kind.count * (-arb(kind.rate)).log1p() for kind in kinds), arb(0)))
+
+
 def _refined(kinds: Sequence[Kind], grid: Grid, delta: float, fineness: float) -> float:
-    """Epsilon on `grid`, or on a finer one if it is far below the guess, from which the step of the grid follows."""
+    """Epsilon on `grid`, or on a better one: all are upper bounds.
+
+    The rounding of the composition counts on a grid that is coarser than asked for, and where epsilon is far below the
+    guess, from which step and tilt of the grid follow. A larger tilt hides it. In the second case a finer grid helps.
+    """
     bound = _epsilon(kinds, grid, delta)
-    if not 0 < SKEWED * bound < grid.guess:
+    skewed = 0 < SKEWED * bound < grid.guess
+    if skewed or grid.fineness > fineness:
+        steeper = grid_for(kinds, delta, fineness, grid.reverse, tilted=1.0)
+        bound = bound if steeper is None else min(bound, _epsilon(kinds, steeper, delta))
+    if not skewed:
         return bound
     finer = grid_for(kinds, delta, fineness * max(math.sqrt(bound / grid.guess), FINEST), grid.reverse)
     return bound if finer is None else min(bound, _epsilon(kinds, finer, delta))
@@ -275,6 +294,7 @@ def _grids(kinds: Sequence[Kind], delta: float, fineness: float) -> list[Grid | 
     return [grid_for(kinds, delta, fineness, reverse) for reverse in ways]
 
 
+@QUIETLY
 @blas_held_to_one_thread()
 def deltas_of_kinds(kinds: Sequence[Kind], epsilons: Sequence[float], delta: float, fineness: float) -> Reals:
     """delta(epsilon) of all releases together, upper bounds, shape (len(epsilons),); resolved best near `delta`."""
@@ -462,6 +482,8 @@ def _convolved(parts: Sequence[tuple[Measure, int]], window: Window) -> Reals:
     Indices that differ by a multiple of the size are one, so a mass outside the window is added to one inside.
     """
     sums, error = convolved([(_folded(one, window.size), count) for one, count in parts])
+    if not (math.isfinite(error) and np.isfinite(sums).all()):
+        raise UnresolvedError
     return np.maximum(np.roll(sums, -window.start % window.size)[: window.kept] + error, 0.0)
 
 

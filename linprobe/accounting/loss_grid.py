@@ -41,7 +41,9 @@ LARGEST = 2100.0  # product of fineness and the length of a transform
 MOST_POINTS = 20000
 SIZE_OF_POINT = 16  # in ball arithmetic, a point takes as long as several values of a transform
 MOST_TRIES = 20
+CLOSER = (0.7, 1.4), (0.95, 1.06), (1.0, 1.0)  # where the search for a tilt goes on, relative to the best so far
 TILTED = 0.7  # of the tilt of Chernoff's bound, which is too large where losses are skewed
+COARSE = 0.1  # deviations that a grid adds to those of a sum of losses, from which on a window allows for them
 COARSENING = 1.5  # spacing of points at losses far from 0, relative to the spacing near it
 LARGEST_EXPONENT = 600.0
 ERROR_EXPONENT = 15.0  # by which the error of a group's masses may grow in a bound on the mass above a window
@@ -84,6 +86,7 @@ class Grid:
             of such groups and its window; empty if there is one grid only.
         final: window of all releases on the coarse grid.
         guess: of epsilon.
+        fineness: as in `epsilon_of_kinds`; more than was asked for if the grid would have been too large.
     """
 
     reverse: bool
@@ -94,6 +97,7 @@ class Grid:
     groups: tuple[tuple[tuple[int, int, Window], ...], ...]
     final: Window
     guess: float
+    fineness: float
 
 
 class _Shape:
@@ -177,15 +181,14 @@ class _Sum:
 
     def tilt(self, delta: float, *, tight: bool = False) -> tuple[float, float]:
         """Chernoff's bound on epsilon at `delta`, or one that is a little tighter, and the tilt where it is least."""
-        tilts = np.geomspace(
-            1e-4, LARGEST_TILT * max(max(shape.sigma, 1.0) / shape.rate for shape, _ in self.parts), 80
-        )
-        for _ in range(2):
+        widest = LARGEST_TILT * max(max(shape.sigma, 1.0) / shape.rate for shape, _ in self.parts)
+        tilts = np.geomspace(1e-4, widest, 80)
+        for nearest, furthest in CLOSER if tight else CLOSER[:2]:
             less = (1 + tilts) * np.log1p(tilts) - tilts * np.log(tilts) if tight else 0.0
             bounds = (self.cumulants(tilts) - math.log(delta) - less) / tilts
             best = int(np.nanargmin(bounds))
             found = float(bounds[best]), float(tilts[best])
-            tilts = tilts[best] * np.geomspace(0.7, 1.4, 9)
+            tilts = tilts[best] * np.geomspace(nearest, furthest, 9)
         return found
 
     def upper(self, tilt: float, mass: float, most: float = math.inf) -> tuple[float, float, float]:
@@ -200,23 +203,34 @@ class _Sum:
         best = int(np.nanargmin(bounds))
         return float(bounds[best]), max(float(bounds[best]), further), float(rises[best])
 
-    def lower(self, tilt: float, nats: float, width: float, least: float = 0.0) -> tuple[float, float]:
+    def lower(
+        self, tilt: float, nats: float, width: float, least: float = 0.0, moved: float = 0.0
+    ) -> tuple[float, float]:
         """A loss below which there is exp(-nats) of the tilted mass, and the exponent above `least` that shows it.
 
-        No loss is resolved to less than `width`.
+        No loss is resolved to less than `width`. `moved`: by how much the grid moves the loss of each release, at most;
+        a mean loss is kept, so the logarithm of a mean of exp(exponent move) is at most (exponent moved)^2 / 8.
         """
-        exponents = least + np.array(STANDARD) / max(self.deviation(tilt), width)
+        exponents = least + np.array(STANDARD if least == 0 else (*STANDARD, 0.0)) / max(self.deviation(tilt), width)
         here = self.cumulants(np.array([tilt]))[0]
-        bounds = (here - nats - self.cumulants(tilt - exponents)) / exponents
-        best = int(np.nanargmax(bounds))
+        spread = sum(count for _, count in self.parts) * (exponents * moved) ** 2 / 8
+        bounds = (here - nats - self.cumulants(tilt - exponents) - spread) / exponents
+        best = int(np.nanargmax(bounds[: len(STANDARD)]))
+        if least > 0 and bounds[best] / 2 < bounds[-1] < 0:  # where large negative losses are rare, far nearer to 0
+            best = len(STANDARD)
         return float(bounds[best]), float(exponents[best])
 
 
-def grid_for(kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool) -> Grid | None:
-    """Grids for the epsilon of all releases at `delta`; None if they would be too large. Arguments as in the caller."""
+def grid_for(
+    kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool, tilted: float = TILTED
+) -> Grid | None:
+    """Grids for the epsilon of all releases at `delta`; None if they would be too large. Arguments as in the caller.
+
+    tilted: tilt of the grid, as a share of the tilt of Chernoff's bound.
+    """
     most = LARGEST / fineness
     for _ in range(MOST_TRIES):
-        grid = _grid(kinds, delta, fineness, reverse)
+        grid = _grid(kinds, delta, fineness, reverse, tilted)
         sizes = [window.size for groups in grid.groups for _, _, window in groups]
         points = [max(SIZE_OF_POINT * len(one), int(np.ptp(one)) // 4) for one in grid.points]
         if max(grid.final.size, *sizes, *points) <= most:
@@ -225,11 +239,11 @@ def grid_for(kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool
     return None
 
 
-def _grid(kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool) -> Grid:
+def _grid(kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool, tilted: float) -> Grid:
     whole = _Sum([(kind, kind.count) for kind in kinds], reverse)
     total, least = sum(kind.count for kind in kinds), TRUNCATED * delta
     guess, best = whole.tilt(delta)
-    tilt = TILTED * best
+    tilt = tilted * best
     ratio = 1 if total <= MANY else 2 ** round(math.log2(total) / 4)
     # a grid adds at most step^2 / 4 to the variance of a loss, so (tilt + 1) step^2 total / 8 to epsilon
     target = fineness * math.sqrt(guess / (best + 1) / total / (1 if ratio == 1 else 2))
@@ -243,7 +257,9 @@ def _grid(kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool) -
         for count, times in (one for one in members if min(one)):
             part = _Sum([(kind, count)], reverse)
             above = part.upper(tilt, least / times, LARGEST_EXPONENT / (last - first))
-            below = part.lower(tilt, WRAPPED + math.log(times), target, least=tilt)
+            spread = math.sqrt(count) * target / 2
+            moved = target if spread > COARSE * part.deviation(tilt) else 0.0
+            below = part.lower(tilt, WRAPPED + math.log(times), target, least=tilt, moved=moved)
             most = min(most, ERROR_EXPONENT / max(above[0], target))
             found.append((count, times, above, below))
         bounds.append(found)
@@ -263,7 +279,7 @@ def _grid(kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool) -
         groups.append(tuple(windows))
     start = math.floor(low / coarse)
     final = Window(start, size, min(size, math.ceil(end / coarse) + 1 - start), rise * coarse)
-    return Grid(reverse, step, ratio, tilt * step, points, tuple(groups), final, guess)
+    return Grid(reverse, step, ratio, tilt * step, points, tuple(groups), final, guess, fineness)
 
 
 def _range(kind: Kind, reverse: bool, tilt: float, mass: float, width: float) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -165,18 +165,20 @@ class _Cost:
 
     Attributes:
         checker, cross_check: the words and the epsilon of the second accountant. judge: whose epsilon is of record.
-        agrees: whether the stated and the second epsilon agree. opinions: epsilon by further accountants.
+        confirmed: whether the second accountant confirms the stated epsilon. opinions: epsilon by further accountants.
+        contradicted: whether one of these shows that the ledger costs more.
     """
 
     epsilon: float
     cross_check: float
     checker: str
     judge: accountants.Accountant
-    agrees: Callable[[float, float], bool]
+    confirmed: bool
     guarantee: str
     figures: dict[str, float | None]
     releases: int
     opinions: dict[accountants.Judge, float]
+    contradicted: bool = False
 
 
 def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> _Cost:
@@ -186,29 +188,31 @@ def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> _Cost:
         raise PrivacyError(
             "the ledger holds sampled releases, which the manifest's accountant does not cover; do not trust it"
         )
-    opinion = accountants.third_opinion(accountant, releases, delta)
+    found, opinion = accountant.epsilon(releases, delta), accountants.third_opinion(accountant, releases, delta)
     return _Cost(
-        accountant.epsilon(releases, delta),
+        found,
         accountant.cross_check.epsilon(releases, delta),
         accountant.cross_check.words,
         accountant,
-        accountant.agrees,
+        accountants.confirmed(accountant, stated, releases, delta),
         guarantee_text(stated, delta, releases, insecure=not manifest.private, unit=manifest.unit),
         accountants.gaussian_figures(releases),
         len(events),
         {} if opinion is None else dict([opinion]),
+        opinion is not None and opinion[0].contradicts(found, releases, delta, opinion[1]),
     )
 
 
 def _cost_of_selection(manifest: Manifest, selection: SelectionEvent) -> _Cost:
     _check_selection(manifest, selection)
     stated, delta = manifest.bound
+    checked = selection_cross_check(selection, delta)
     return _Cost(
         selection_epsilon(selection, delta, accountant_of(manifest)),
-        selection_cross_check(selection, delta),
+        checked,
         SELECTION_CROSS_CHECK,
         accountants.PLD,
-        accountants.RENYI.agrees,  # both figures are upper bounds, as for sampled sums
+        accountants.RENYI.agrees(stated, checked),  # both figures are upper bounds, as for sampled sums
         selected_guarantee(stated, delta, manifest.unit),
         {"gdp_mu": None, "zcdp_rho": None},
         1,
@@ -234,13 +238,13 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: Sele
         raise PrivacyError(
             f"the manifest's guarantee ({manifest.guarantee!r}) does not follow from the ledger; do not trust it"
         )
-    if not cost.agrees(stated, cost.cross_check):
+    if not cost.confirmed:
         raise PrivacyError(
             f"{cost.checker} finds epsilon {rounded_up(cost.cross_check)}, the manifest says {rounded_up(stated)}; "
             "do not trust it"
         )
     for accountant, epsilon in cost.opinions.items():
-        if not accountant.agrees(cost.epsilon, epsilon):
+        if cost.contradicted:
             raise PrivacyError(
                 f"{accountant.words} finds epsilon {rounded_up(epsilon, 9)}, the ledger costs "
                 f"{rounded_up(cost.epsilon, 9)}; do not trust it"

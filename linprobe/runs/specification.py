@@ -54,7 +54,7 @@ KEYS: Mapping[str, Proof] = {
     "guarantee": Proof(RECOMPUTED, "the sentence that follows from epsilon, delta, releases and `unit`"),
     "private": Proof(MATCHED, "`seed_kind`, `noise_source` and the option `insecure_seed`"),
     "mechanism": Proof(MATCHED, "`sampling_rate`, `selection` and `unit`"),
-    "epsilon": Proof(RECOMPUTED, "at least what the ledger costs; the cross-check and the third opinion agree with it"),
+    "epsilon": Proof(RECOMPUTED, "at least what the ledger costs; cross-check and third opinion do not contradict it"),
     "epsilon_if_seed_were_secret": Proof(RECOMPUTED, "as `epsilon`; null in a private run"),
     "delta": Proof(RECOMPUTED, "below 1 / `n_private`; epsilon is recomputed at it; the option `delta`"),
     "epsilon_target": Proof(STATED, "at least `epsilon`"),

@@ -10,10 +10,20 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from linprobe.accounting.accountants import ACCOUNTANTS, GAUSSIAN, PLD, RENYI, gdp_mu, round_up, smallest_multiplier
+from linprobe.accounting.accountants import (
+    ACCOUNTANTS,
+    GAUSSIAN,
+    PLD,
+    RENYI,
+    confirmed,
+    gdp_mu,
+    round_up,
+    smallest_multiplier,
+)
 from linprobe.accounting.calibrate import (
     MAX_STEPS,
     Budget,
+    _largest_count,
     calibrate,
     large_delta,
 )
@@ -226,6 +236,63 @@ def test_a_target_no_noise_reaches_is_refused_and_not_searched_for_ever() -> Non
     with pytest.raises(PrivacyError, match="at every noise multiplier up to 1e\\+09"):
         smallest_multiplier(lambda sigma: 0.1, 0.05, 1.0, lambda sigma: 0.1)
     assert time.perf_counter() - started < 1
+
+
+def counted(epsilon_at: Callable[[float], float]) -> tuple[Callable[[float], float], list[float]]:
+    """The function, and the list of what it was asked."""
+    asked: list[float] = []
+
+    def noted(sigma: float) -> float:
+        asked.append(sigma)
+        return epsilon_at(sigma)
+
+    return noted, asked
+
+
+@pytest.mark.parametrize(
+    "exact",
+    [
+        lambda sigma: math.inf if sigma < 30 else 2 / sigma,  # the grid resolves nothing where the rough figure falls
+        lambda sigma: 2 / sigma if sigma > 9 else 4.0,  # a plateau
+        lambda sigma: 2 / sigma if sigma > 1.02 or sigma < 1.0 else 2.5,
+    ],
+)
+def test_a_search_that_the_rough_figure_misleads_ends_with_noise_that_is_enough(
+    exact: Callable[[float], float],
+) -> None:
+    noted, asked = counted(exact)
+    sigma = smallest_multiplier(noted, 2.0, 1.0, lambda sigma: 2 / sigma)
+    assert exact(sigma) <= 2
+    assert len(asked) < 25
+
+
+def test_a_search_without_an_end_is_refused_with_what_to_do_next() -> None:
+    noted, asked = counted(lambda sigma: math.inf)
+    with pytest.raises(PrivacyError, match=r"at every noise multiplier tried.*--accountant rdp"):
+        smallest_multiplier(noted, 2.0, 1.0, lambda sigma: 2 / sigma)
+    assert len(asked) < 30
+
+
+def test_steps_that_seem_affordable_only_here_and_there_are_found_in_few_tries() -> None:
+    def epsilon_at(count: int) -> float:
+        return 0.5 if count <= 1000 or (count > 500_000 and count % 2) else 2.0
+
+    noted, asked = counted(epsilon_at)
+    assert 1 <= _largest_count(noted, 1.0, 900.0) <= 1001
+    assert len(asked) < 60
+
+
+def test_a_target_beyond_the_grid_is_calibrated_without_an_arithmetic_error() -> None:
+    sigma = PLD.calibrate(lambda sigma: [Releases("gradient", sigma, 0.001, 200)], 50, 1e-5, 0.3)
+    assert 25 < PLD.epsilon([Releases("gradient", sigma, 0.001, 200)], 1e-5) <= 50
+
+
+def test_what_a_calibration_accepts_at_large_epsilon_verify_confirms() -> None:
+    budget = calibrate(epsilon=100, delta=1e-5, n_private=1000, steps=200, sampling_rate=0.1)
+    spent = PLD.epsilon(budget.releases, 1e-5)
+    assert not PLD.agrees(spent, RENYI.epsilon(budget.releases, 1e-5))  # its orders below 2 are too coarse
+    assert confirmed(PLD, spent, budget.releases, 1e-5)
+    assert not confirmed(PLD, 0.3 * spent, budget.releases, 1e-5)
 
 
 @pytest.mark.parametrize("value", [1.390589, 0.00123456789, 123456789.5, 2.0])

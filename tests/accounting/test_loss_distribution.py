@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linprobe.accounting import loss_distribution
-from linprobe.accounting.accountants import GAUSSIAN, GOOGLE, PLD, RENYI, third_opinion
+from linprobe.accounting.accountants import GAUSSIAN, GOOGLE, PLD, RENYI, renyi_estimate, third_opinion
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import delta_of
 from linprobe.accounting.loss_distribution import (
@@ -22,6 +23,7 @@ from linprobe.accounting.loss_distribution import (
     epsilon_of_kinds,
     exponentials,
     gains,
+    largest_added,
     loss_of,
     total_loss,
 )
@@ -194,6 +196,35 @@ def test_no_test_of_the_sum_of_very_many_releases_finds_more_than_the_bound(sett
 def test_the_test_of_the_sum_finds_nearly_all_of_what_a_large_noise_costs(setting: Setting) -> None:
     epsilon = PLD.epsilon(setting.releases(), setting.delta)
     assert delta_of_the_sum(setting, epsilon) <= setting.delta < delta_of_the_sum(setting, 0.99 * epsilon)
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "count", "delta", "most"),
+    [(6e-6, 1.1, 107_543, 3e-12, 0.35), (6e-6, 1.2, 107_543, 3e-12, 0.25), (2.2e-7, 0.43, 300_000, 9e-5, 0.02)],
+)
+def test_very_many_releases_at_a_tiny_rate_have_an_epsilon_far_below_a_renyi_bound(
+    rate: float, sigma: float, count: int, delta: float, most: float
+) -> None:
+    epsilon = PLD.epsilon(sampled(rate, sigma, count), delta, rough=True)
+    assert delta_of_the_sum(Setting(rate, sigma, count, delta), epsilon) <= delta
+    assert epsilon < most < renyi_estimate(sampled(rate, sigma, count), delta) / 2
+
+
+def test_adding_a_record_costs_at_most_what_the_rates_allow() -> None:
+    kinds = [Kind(1.0, 0.25, 3), Kind(2.0, 0.5, 2)]
+    assert largest_added(kinds) == pytest.approx(-3 * math.log(0.75) - 2 * math.log(0.5), rel=1e-15)
+    assert largest_added([*kinds, Kind(1.0, 1.0, 1)]) == math.inf
+    grid = grid_for(kinds, 1e-9, 0.03, reverse=True)
+    assert total_loss(kinds, grid).epsilon(1e-9) <= largest_added(kinds) * (1 + 1e-6)
+
+
+def test_numbers_beyond_float64_are_an_infinite_epsilon_without_a_warning() -> None:
+    kinds = [Kind(0.05, 1e-6, 100_000)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert epsilon_of_kinds(kinds, 1e-9, 8.0) == math.inf
+    with np.errstate(invalid="ignore"), pytest.warns(RuntimeWarning, match="overflow"):
+        epsilon_of_kinds.__wrapped__(kinds, 1e-9, 8.0)
 
 
 @pytest.mark.parametrize(
@@ -407,3 +438,22 @@ def test_the_third_opinion_does_not_confirm_noise_or_a_rate_that_is_off_by_one_i
     found = PLD.epsilon(sampled(0.15, 3.1198, 200), 1e-5)
     assert not GOOGLE.agrees(found, GOOGLE.epsilon(sampled(0.15, 3.1198 * factor, 200), 1e-5))
     assert not GOOGLE.agrees(found, GOOGLE.epsilon(sampled(0.15 * factor, 3.1198, 200), 1e-5))
+
+
+def test_a_third_opinion_below_the_figure_of_record_contradicts_nothing_and_one_above_does() -> None:
+    releases = sampled(9.2e-5, 0.772, 1439)
+    assert not GOOGLE.contradicts(0.203295278, releases, 1e-9, 0.200990878)
+    assert GOOGLE.contradicts(0.19, releases, 1e-9, 0.200990878)
+    assert not GOOGLE.contradicts(0.2, releases, 1e-9, math.nan)
+
+
+def test_a_larger_third_opinion_counts_if_a_finer_grid_repeats_it() -> None:
+    releases = sampled(5.5e-6, 1.62, 116_059)  # the first grid is in units of a Renyi bound of 0.18
+    opinion = GOOGLE.epsilon(releases, 1e-7)
+    assert not GOOGLE.agrees(0.00451, opinion)
+    assert not GOOGLE.contradicts(0.00451, releases, 1e-7, opinion)
+    assert GOOGLE.contradicts(0.003, releases, 1e-7, opinion)
+
+
+def test_dp_accounting_has_no_opinion_where_it_would_count_a_sample_as_all_rows() -> None:
+    assert third_opinion(PLD, sampled(1.2e-7, 1.25, 1595), 1e-9) is None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from linprobe.accounting.accountants import GAUSSIAN, PLD, RENYI, gaussian_figures
+from linprobe.accounting.accountants import GAUSSIAN, PLD, RENYI, gaussian_figures, renyi_estimate
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import delta_of, epsilon_of, holds
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
@@ -77,6 +77,28 @@ def test_the_renyi_bound_is_never_below_linprobes_figures(page: Officer, delta: 
         assert renyi <= found <= 1.1 * renyi + 0.15
     mixed = [Releases("gradient", 3.0, 0.1, 50), Releases("mean", 9.0, 1.0, 1)]
     assert page.ask("epsilon", releases=_as_json(mixed), delta=delta) >= RENYI.epsilon(mixed, delta)
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "count", "delta"),
+    [
+        (0.1, 0.36359633, 200, 1e-5),  # epsilon 100; whole orders give 255
+        (0.01, 0.2866, 20, 1e-5),
+        (0.001, 0.19685949, 5, 1e-5),
+        (0.5, 0.3, 10, 1e-9),
+        (1e-9, 0.1, 10**6, 1e-3),
+        (0.999999, 2.0, 3, 1e-2),
+        (0.3, 0.012, 2, 1e-5),  # exponents beyond float64
+    ],
+)
+def test_orders_between_1_and_2_hold_and_are_near_the_integral_at_large_epsilon(
+    page: Officer, rate: float, sigma: float, count: int, delta: float
+) -> None:
+    releases = [Releases("gradient", sigma, rate, count)]
+    found = page.ask("epsilon", releases=_as_json(releases), delta=delta)
+    exact, renyi = PLD.epsilon(releases, delta, rough=True), renyi_estimate(releases, delta)
+    assert found >= (renyi if math.isinf(exact) else exact) * (1 - 1e-6)
+    assert found <= 1.6 * renyi + 0.1
 
 
 def test_a_selection_costs_what_linprobe_says_but_for_its_grid(page: Officer) -> None:

@@ -17,7 +17,7 @@ import pytest
 from linprobe.runs.officer_page import officer_page
 from linprobe.runs.specification import KEYS, STATED
 from tests.cli.outcomes import Cli
-from tests.conftest import SCHEMA
+from tests.conftest import SCHEMA, copied, trained_once
 from tests.hostile.officer import Officer, officer
 from tests.hostile.runs import sealed
 from tests.reporting.test_page import contrast
@@ -136,6 +136,31 @@ def _line(run: Path, **changes: Any) -> None:
     lines = [json.dumps({**json.loads(first), **changes}), *rest]
     (run / "ledger.jsonl").write_text("\n".join(lines) + "\n")
     sealed(run)
+
+
+@pytest.fixture(scope="session")
+def costly_run(features_file: Path) -> Path:
+    """A run on few samples at a large epsilon. Do not change it."""
+    costs = ["--eps", "20", "--steps", "20", "--q", "0.01"]
+    return trained_once("costly", features_file, "--method", "dp-sgd", "--public-shots", "0", *costs)
+
+
+def test_an_honest_run_at_large_epsilon_is_accepted(page: Officer, cli: Cli, costly_run: Path) -> None:
+    assert cli("verify", costly_run).status == 0
+    answer = page.run(costly_run)
+    assert answer["status"] == "private"
+    assert "epsilon at most 2" in answer["sentence"]
+
+
+@pytest.mark.parametrize(("epsilon", "kind"), [(5.0, "unconfirmed"), (1.0, "edited")])
+def test_an_epsilon_between_the_bounds_of_the_page_is_not_called_edited(
+    page: Officer, costly_run: Path, tmp_path: Path, own_books: Path, epsilon: float, kind: str
+) -> None:
+    copy = copied(costly_run, tmp_path / "copied", own_books)
+    sealed(copy, epsilon=epsilon)
+    answer = page.run(copy)
+    assert answer["kind"] == kind
+    assert f"The manifest says epsilon {epsilon:g}" in answer["refused"] or kind == "edited"
 
 
 NEWER: dict[str, Callable[[Path], None]] = {

@@ -1,6 +1,6 @@
 /* The check of a run folder, from docs/run-folder.md and the manifest's JSON Schema. It uses no document and no network. */
 
-/** Why a run is not accepted. kind: "edited", "newer" than this page, or "unreadable". */
+/** Why a run is not accepted. kind: "edited", "newer" than this page, "unconfirmed" by its bounds, or "unreadable". */
 class Refusal extends Error {
   constructor(kind, words) {
     super(words);
@@ -566,7 +566,7 @@ function ofReleases(m, events) {
     const epsilon = cost.epsilon(m.delta);
     const least = leastEpsilon(releases, m.delta);
     must(stated >= least, `The ledger costs epsilon of at least ${roundedUp(least)}; the manifest says ${roundedUp(stated)}.`);
-    must(epsilon <= 2 * stated + 3, `The ledger costs epsilon ${roundedUp(epsilon)} by this page's bound; the manifest says ${roundedUp(stated)}, far less.`);
+    must(epsilon <= 2 * stated + 3, tooCoarse(epsilon, stated), "unconfirmed");
     must(stated <= 1.002 * epsilon + 5e-4 || m.accountant !== BOUNDED_PLD, `The manifest says epsilon ${roundedUp(stated)}, more than this page's bound, ${roundedUp(epsilon)}.`);
     return { ...cost, releases, epsilon, least, sampled: true, kind: "no GDP mu or zCDP rho: Poisson samples or private selection" };
   }
@@ -579,6 +579,8 @@ function ofReleases(m, events) {
   must(stated <= 1.002 * epsilon + 5e-4 || m.accountant !== GDP, `The ledger costs epsilon ${roundedUp(epsilon)}; the manifest says ${roundedUp(stated)}, more than rounding explains.`);
   return { ...cost, mu: m.gdp_mu, releases, epsilon, kind: `GDP mu ${roundedUp(m.gdp_mu)}, zCDP rho ${roundedUp(m.zcdp_rho)}` };
 }
+const tooCoarse = (epsilon, stated) =>
+  `The manifest says epsilon ${roundedUp(stated)}. This page's bound, at most ${roundedUp(epsilon)}, is too far above to confirm it.`;
 const sameRelease = (a, b) => a.length === b.length && a.every((one, n) => one.purpose === b[n].purpose && one.count === b[n].count &&
   one.noise_multiplier === b[n].noise_multiplier && one.sampling_rate === b[n].sampling_rate);
 
@@ -594,10 +596,10 @@ function ofSelection(m, selection) {
   must(m.mechanism === `private selection: the best of a geometric number of runs by ${SCORES[m.unit]}; each run is Gaussian noise on clipped sums, composed`, "mechanism does not follow from the selection.");
   const found = selectionEpsilon(selection.runs, selection.mean_repetitions, m.delta);
   must(found.proven || single !== GDP, "The accountant does not cover sums over samples.");
-  const limit = found.proven ? m.epsilon * (1 + 2e-6) : 2 * m.epsilon + 3;
-  must(found.epsilon <= limit, `The ledger costs epsilon ${roundedUp(found.epsilon)}; the manifest says ${roundedUp(m.epsilon)}.`);
   const least = Math.max(...selection.runs.map((run) => leastEpsilon(run, m.delta / selection.mean_repetitions)));
   must(m.epsilon >= least, `A single run costs epsilon of at least ${roundedUp(least)}; the manifest says ${roundedUp(m.epsilon)}.`);
+  if (found.proven) must(found.epsilon <= m.epsilon * (1 + 2e-6), `The ledger costs epsilon ${roundedUp(found.epsilon)}; the manifest says ${roundedUp(m.epsilon)}.`);
+  else must(found.epsilon <= 2 * m.epsilon + 3, tooCoarse(found.epsilon, m.epsilon), "unconfirmed");
   return { ...found, least, mu: null, releases: selection.runs[0], sampled: !found.proven, selected: true, kind: "private selection" };
 }
 

@@ -241,8 +241,18 @@ function rightGuesses(mu) {
 
    and epsilon = D + log(1 - 1/alpha) - (log delta + log alpha) / (alpha - 1), the least over all orders (Canonne, Kamath,
    Steinke 2020, Proposition 12). The sum is an interval. Its logarithm and the rest are float64: ROUNDING is added, far
-   more than the few units in the last place that any browser's log is off. */
+   more than the few units in the last place that any browser's log is off.
 
+   At large epsilon, orders between 1 and 2 are the best. For u, v >= 0 and such alpha
+
+     (u + v)^alpha <= u^alpha + alpha u^(alpha - 1) v + v^alpha,
+
+   as both sides are equal at v = 0, and the derivatives by v, over alpha, are (u + v)^(alpha - 1) <= u^(alpha - 1) +
+   v^(alpha - 1). With u = 1 - q, v = q times the likelihood ratio, whose mean is 1, this is
+
+     exp((alpha - 1) D) <= (1 - q)^alpha + alpha (1 - q)^(alpha - 1) q + q^alpha exp((alpha^2 - alpha) / (2 sigma^2)). */
+
+const LOW_ORDERS = [1.01, 1.02, 1.03, ...[...Array(38).keys()].map((n) => 1.04 + n / 40)];
 const ORDERS = [...Array(63).keys()].map((n) => n + 2).concat([128, 256, 512, 1024]);
 const ROUNDING = 1e-12, LARGEST_EXPONENT = 3000;
 const LEAST_RATE = 2 ** -30; // smaller rates count as this one, which costs more
@@ -251,6 +261,7 @@ const LEAST_RATE = 2 ** -30; // smaller rates count as this one, which costs mor
 function divergence(sigma, rate, alpha) {
   const q = Math.max(rate, LEAST_RATE);
   if (q === 1) return (alpha / (2 * sigma * sigma)) * (1 + ROUNDING);
+  if (alpha < 2) return lowDivergence(sigma, q, alpha);
   if ((alpha * alpha) / (2 * sigma * sigma) > LARGEST_EXPONENT) return Infinity; // a smaller order is enough
   const digits = Math.ceil(alpha * Math.max(-Math.log2(q), -Math.log2(1 - q), 0));
   const exact = new Exact(256 + digits), order = BigInt(alpha);
@@ -268,6 +279,14 @@ function divergence(sigma, rate, alpha) {
     factor = exact.multiply(factor, grow);
   }
   return (logAbove(sum[1], exact) * (1 + ROUNDING)) / (alpha - 1);
+}
+
+/** `divergence` for 1 < alpha < 2. */
+function lowDivergence(sigma, q, alpha) {
+  const stay = Math.log1p(-q), rare = alpha * Math.log(q) + (alpha * (alpha - 1)) / (2 * sigma * sigma);
+  const rest = Math.expm1(alpha * stay) + alpha * q * Math.exp((alpha - 1) * stay); // at most 1
+  const log = rare > 500 ? rare + ROUNDING : Math.log1p(Math.exp(rare) + rest); // with rest / e^500 below the rounding
+  return (log + ROUNDING * (1 + Math.abs(log) + Math.abs(rare))) / (alpha - 1);
 }
 
 /** log of whole / 2^bits, for a number of 1 or more: log(1 + x) of the excess x, in float64. */
@@ -295,11 +314,14 @@ function costOf(releases) {
     }
     return known.get(alpha);
   };
+  const at = (alpha, delta) => {
+    const rest = Math.log1p(-1 / alpha) - (Math.log(delta) + Math.log(alpha)) / (alpha - 1);
+    return Math.max(0, spent(alpha) + rest) + ROUNDING * (1 + spent(alpha) + Math.abs(rest));
+  };
   const epsilon = (delta) => {
-    let found = Infinity, worse = 0;
+    let found = Math.min(...LOW_ORDERS.map((alpha) => at(alpha, delta))), worse = 0;
     for (const alpha of ORDERS) {
-      const rest = Math.log1p(-1 / alpha) - (Math.log(delta) + Math.log(alpha)) / (alpha - 1);
-      const one = Math.max(0, spent(alpha) + rest) + ROUNDING * (1 + spent(alpha) + Math.abs(rest));
+      const one = at(alpha, delta);
       worse = one < found ? 0 : worse + 1;
       found = Math.min(found, one);
       if (worse === 4) break; // larger orders cost more

@@ -59,7 +59,8 @@ async function second() {
     for (const name of ["proved", "opinion", "stated"]) fill($(`second-${name}`), found.verdict[name]);
     $("second-lists").hidden = false;
   } catch (error) {
-    if (error instanceof Refusal) say("bad", `The two programs do not agree. The second one refuses the copy of the run in this page: ${error.message} Do not rely on this page.`);
+    if (error instanceof Refusal && error.kind === "unconfirmed") say("unsure", `The second program cannot confirm the epsilon. ${error.message} linprobe verify has a finer method.`);
+    else if (error instanceof Refusal) say("bad", `The two programs do not agree. The second one refuses the copy of the run in this page: ${error.message} Do not rely on this page.`);
     else say("unsure", `The second program could not finish in this browser: ${error.message}. Open the page in a current one.`);
   }
 }

@@ -128,11 +128,13 @@ function show(found, outside) {
 }
 const HEADINGS = {
   edited: "Do not trust this run.", newer: "This page is older than the run, or the run was edited.",
+  unconfirmed: "This page cannot confirm the epsilon of this run.",
   unreadable: "Nothing was judged.", key: "The key could not be used.",
 };
 function showRefusal(error) {
   const advice = { edited: "Ask the maker for an unchanged copy. Do not rely on anything that the folder says.",
     newer: "Get the page that came out with the version of linprobe that made the run. Until then nothing is proved.",
+    unconfirmed: "The run may be honest, and its epsilon may be too small. Do not rely on it before linprobe verify has accepted the run: its method is finer.",
     unreadable: "Give the whole folder that linprobe made, or a zip file of it.", key: "Nothing was judged with this key. Correct it, or empty the field." };
   finish(card(error.kind === "edited" ? "bad" : "unsure", HEADINGS[error.kind], error.message, advice[error.kind]));
 }

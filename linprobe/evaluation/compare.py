@@ -403,7 +403,7 @@ def _ready(run: Planned, features: Features, other: Features, unlabelled: Path |
     other = None if run.request.public is None else _rows(stack, other)
     given = run.request.unlabelled  # None for runs that are not refined
     further = None if given is None else _unlabelled(stack, unlabelled, given)
-    return Ready(run.request, _rows(stack, features), other, further, dated=run.dated)
+    return Ready(run.request, _rows(stack, features), other, further, dated=run.dated, keep_ledger=True)
 
 
 def _preview(found: _Comparison, run: Planned, stack: ExitStack) -> Preview:

@@ -430,13 +430,14 @@ def unfinished_folder(out: Path) -> Path | None:
 
 # long: the order of these steps decides what an error leaves on disk
 @contextmanager
-def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
+def new_run_folder(out: Path, *, resume: bool = False, keep_ledger: bool = False) -> Iterator[Path]:
     """A temporary folder beside `out`, renamed to `out` when the block succeeds; with `resume` the folder of an
     unfinished run if there is one.
 
     On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it holds a
-    checkpoint from which a second attempt may succeed. The ledger of a run that diverged is kept. A killed process
-    leaves the folder behind, under a name ending in `.partial`, with the ledger of what it spent.
+    checkpoint from which a second attempt may succeed. With `keep_ledger` the folder stays, with the ledger alone, if
+    anything was released. The ledger of a run that diverged is kept. A killed process leaves the folder behind, under
+    a name ending in `.partial`, with the ledger of what it spent.
     """
     refuse_existing(out)
     new_parents = [parent for parent in out.parents if not parent.exists()]
@@ -470,7 +471,10 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             raise DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
         except BaseException as error:
             if not _worth_keeping(partial, error, resumed=unfinished is not None):
-                _remove(partial, new_parents)
+                if keep_ledger and _has_lines(partial / LEDGER):
+                    _remove_all_but_ledger(partial)
+                else:
+                    _remove(partial, new_parents)
             raise
 
 
@@ -532,6 +536,16 @@ def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
             parent.rmdir()
 
 
+def _has_lines(ledger: Path) -> bool:
+    return ledger.is_file() and ledger.stat().st_size > 0
+
+
+def _remove_all_but_ledger(partial: Path) -> None:
+    for path in partial.iterdir():
+        if path.name != LEDGER:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
     """Turn the folder of an unfinished run of `out` into `OUT.diverged` with the ledger and a note only.
 
@@ -544,9 +558,7 @@ def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
         released = sum(event.purpose != INHERITED for event in read_ledger(partial / LEDGER))
     if not released:
         return None
-    for path in partial.iterdir():
-        if path.name != LEDGER:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    _remove_all_but_ledger(partial)
     note = {
         "what": "the ledger of a training run that diverged; its releases count",
         "run": str(out),
@@ -669,11 +681,11 @@ def inputs_of(run: Path) -> tuple[Path, ...]:
 
 
 @contextmanager
-def run_folder_of_group(out: Path, group: Group, *, resume: bool = False) -> Iterator[Path]:
+def run_folder_of_group(out: Path, group: Group, *, resume: bool = False, keep_ledger: bool = False) -> Iterator[Path]:
     """`new_run_folder` in rank 0; the other processes of the group receive its path."""
     if group.rank > 0:
         yield Path(group.broadcast_text(""))
         return
-    with new_run_folder(out, resume=resume) as folder:
+    with new_run_folder(out, resume=resume, keep_ledger=keep_ledger) as folder:
         group.broadcast_text(str(folder))
         yield folder

@@ -82,6 +82,7 @@ class Ready:
         signing_key: of --sign, in rank 0. choice: why the method was chosen, if the request named none.
         dated: whether the manifest states the time of day. Beside private selections it does not, as it would tell
             how long they took.
+        keep_ledger: whether the ledger of a run that fails or is stopped stays, as `new_run_folder` says.
     """
 
     request: TrainRequest
@@ -91,6 +92,7 @@ class Ready:
     signing_key: Ed25519PrivateKey | None = None
     choice: ChosenMethod | None = None
     dated: bool = True
+    keep_ledger: bool = False
 
     @cached_property
     def method(self) -> Method:
@@ -304,7 +306,7 @@ def train_on(
     keep: Checkpoints | None = None
     try:
         with (
-            run_folder_of_group(out, group, resume=request.resume) as folder,
+            run_folder_of_group(out, group, resume=request.resume, keep_ledger=ready.keep_ledger) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Checkpoints(
                 folder, ledger, identity, dataset, every, group, test_rows=settings.test_epsilon is not None

@@ -42,7 +42,7 @@ from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass,
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
-from linprobe.runs.run_folder import PrivateRecords, claimed, run_folder_of_group
+from linprobe.runs.run_folder import PrivateRecords, claimed, refuse_book_inside, run_folder_of_group
 from linprobe.training.charge import BookFinder, RunCharge, refuse_private_in_books, refuse_protected_test_rows
 from linprobe.training.checkpoint import Checkpoints, run_identity
 from linprobe.training.execute import Runtime, Trained, choose_backend, execute
@@ -227,6 +227,7 @@ def _refuse_unlabelled(request: TrainRequest, method: Method, features: FeatureR
 def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
     """Reserve the run folder, and note unfinished runs of the same name."""
     out = Path(request.out or "")
+    refuse_book_inside(request.book, out)
     if not stack.enter_context(claimed(out)):
         progress.note(f"{out.absolute().parent} has no file locks: let no other process train into {out}")
     unfinished = run_folder.unfinished_folders(out)

@@ -98,6 +98,23 @@ def test_no_output_is_a_link_that_leads_nowhere(
     assert not (tmp_path / "new.jsonl").exists()
 
 
+def test_no_budget_book_lies_in_a_run_folder(
+    cli: Cli, refused: Refused, trained_run: Path, features_file: Path, tmp_path: Path
+) -> None:
+    trained = ("train", features_file, "--eps", 1, "--method", "noisy-gd", "--out", "new", "--book")
+    for words in (
+        (*trained, "new/book.jsonl"),
+        (*trained, "new"),
+        (*trained, trained_run / "book.jsonl"),
+        ("compare", features_file, *QUICK, "--out", "new", "--book", "new/runs/book.jsonl"),
+        ("pdp-report", trained_run, "--publish-epsilon", 1, "--book", f"{trained_run}.published-1/book.jsonl"),
+        ("budget", features_file, "--set-cap", 1, "--book", trained_run / "book.jsonl"),
+    ):
+        refused(cli(*words), 2, ["budget book", "would lie in", "give"])
+    assert not (tmp_path / "new").exists()
+    assert cli("verify", trained_run).status == 0
+
+
 def test_no_output_is_called_like_standard_output(
     cli: Cli, refused: Refused, trained_run: Path, features_file: Path
 ) -> None:

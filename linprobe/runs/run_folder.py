@@ -131,11 +131,17 @@ def write_per_record(folder: Path, private: PerRecordFile) -> None:
 def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
     """The private sidecar of a run whose manifest states the commitment `committed`.
 
-    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to.
+    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to. LinprobeError: this
+    user may not read it.
     """
     path = folder / PER_RECORD
     try:
         stream = open_regular(path)
+    except PermissionError as error:
+        raise LinprobeError(
+            f"{path} cannot be read ({error.strerror}), and is private; leave it so, and ask the person who trained "
+            "the run to give this command"
+        ) from None
     except OSError as error:
         raise read_fault(str(path), error) or DataError(
             f"{folder} has no readable {PER_RECORD} ({error.strerror}); it is private and written only by "
@@ -397,6 +403,18 @@ class RunFolder:
         with reading(str(path), "restore it from a copy"):
             content = self[TEST_FIGURES]
         return read_test_metrics(content, path, self.manifest)
+
+    @cached_property
+    def may_read_per_record(self) -> bool:
+        """Whether the folder holds the private sidecar, and this user may read it."""
+        try:
+            if PER_RECORD in self.names:
+                open_regular(self.folder / PER_RECORD).close()
+        except PermissionError:
+            return False
+        except OSError:
+            pass  # `per_record` says what is wrong with it
+        return PER_RECORD in self.names
 
     @cached_property
     def per_record(self) -> PerRecordFile:

@@ -145,9 +145,9 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
 
     Args:
         what: the kind of output, and flag: the one that names it, for messages.
-    Raises UsageError: the unfinished output, `.NAME.0123abcd.partial`, would have too long a name. LinprobeError: a
-    file is where a folder of the path would be, or folders of the path would have to be made in the root folder: the
-    path is then most likely mistyped, or a disk is not mounted.
+    Raises UsageError: the unfinished output, `.NAME.0123abcd.partial`, would have too long a name, or the output is a
+    link that leads nowhere. LinprobeError: a file is where a folder of the path would be, or folders of the path would
+    have to be made in the root folder: the path is then most likely mistyped, or a disk is not mounted.
     """
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
@@ -155,8 +155,10 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
             f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, since its name is longer while "
             "it is being written; give a shorter name"
         )
+    if os.path.lexists(out) and not out.exists():
+        raise UsageError(f"{what} {out} is a link to {out.readlink()}, which does not exist; give {flag} another name")
     for parent in out.parents:
-        if parent.exists() and not parent.is_dir():
+        if os.path.lexists(parent) and not parent.is_dir():
             raise LinprobeError(f"{what} {out} cannot be made: {parent} is no folder; give {flag} another place")
     absent = [parent for parent in out.absolute().parents if not parent.exists()]
     if absent and absent[-1].parent == absent[-1].parent.parent:

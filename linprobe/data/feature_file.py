@@ -239,8 +239,9 @@ def check_class_names(names: Sequence[str], where: str) -> None:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a file has the HDF5 signature."""
-    return path.is_file() and h5py.is_hdf5(path)
+    """Whether a file has the HDF5 signature. Raises LinprobeError: it cannot be read."""
+    with reading(str(path), "give another file"):
+        return path.is_file() and h5py.is_hdf5(path)
 
 
 def as_labels(y: NDArray[np.integer]) -> NDArray[np.integer]:

@@ -31,7 +31,7 @@ from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
 from linprobe.data.row_checks import check_rows
 from linprobe.errors import LinprobeError, Progress, Silent, UsageError
 from linprobe.evaluation.attack import PRIVATE_OUTPUT, threshold_auc
-from linprobe.evaluation.comparison_folder import LOCK, ComparisonFolder, is_new_comparison, open_comparison
+from linprobe.evaluation.comparison_folder import LOCK, RUNS, ComparisonFolder, is_new_comparison, open_comparison
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, Planned, check_request, left_out, plan_runs
 from linprobe.methods import METHODS
 from linprobe.options import RECORD
@@ -135,6 +135,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
 def _opened(request: CompareRequest) -> Iterator[_Comparison]:
     """Check a request, open its files and plan its runs. Nothing is trained or written."""
     check_request(request)
+    run_folder.refuse_book_inside(request.book, request.folder / RUNS)
     refuse_other_encodings([request.folder, *request.public])
     if request.features is None and not request.shots and not request.public:
         request = replace(request, shots=(DIGITS_SHOTS,))
@@ -403,7 +404,7 @@ def _ready(run: Planned, features: Features, other: Features, unlabelled: Path |
     other = None if run.request.public is None else _rows(stack, other)
     given = run.request.unlabelled  # None for runs that are not refined
     further = None if given is None else _unlabelled(stack, unlabelled, given)
-    return Ready(run.request, _rows(stack, features), other, further, dated=run.dated)
+    return Ready(run.request, _rows(stack, features), other, further, dated=run.dated, keep_ledger=True)
 
 
 def _preview(found: _Comparison, run: Planned, stack: ExitStack) -> Preview:

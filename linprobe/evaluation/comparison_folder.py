@@ -7,7 +7,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from linprobe.accounting.book import Entry, spending
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import AppendOnlyFile, read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
+from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, sync_folder, write_json
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.errors import PrivacyError, UsageError, reading, writing
+from linprobe.errors import LinprobeError, PrivacyError, UsageError, reading, writing
 from linprobe.options import RECORD
 from linprobe.runs import run_folder
 from linprobe.runs.check import check_run
@@ -33,8 +33,9 @@ RESULTS = ("*.csv", "*.md", "*.png")
 class ComparisonFolder:
     """An open comparison; made by `open_comparison`.
 
-    `spent.jsonl` has one line for every run that ever finished here. A line is written as soon as its run finishes and
-    is never removed, since a run whose folder is deleted was still released.
+    `spent.jsonl` has one line for every run that ever finished here, and for every unfinished one whose folder was
+    removed after a release. A line is written as soon as its run finishes, or before its folder is removed, and it is
+    never removed, since a run whose folder is deleted was still released.
     """
 
     def __init__(self, out: Path, of: dict[str, Any]) -> None:
@@ -63,17 +64,24 @@ class ComparisonFolder:
         """Add a finished run to `spent.jsonl`, unless it has a line already."""
         manifest = self.manifest(run)
         key = manifest.manifest_digest
+        self._append(key, run.name, manifest.releases or (), manifest.selection, private=manifest.private)
+
+    def _append(
+        self, key: str, name: str, releases: Iterable[Releases], selection: SelectionEvent | None, *, private: bool
+    ) -> None:
+        """Add a line, which is on the disk when this returns, unless there is one with the same key."""
         if key in self._known:
             return
         line = {
             "run_key": key,
-            "run": run.name,
-            "private": manifest.private,
-            "releases": [asdict(release) for release in manifest.releases or ()],
-            "selection": None if manifest.selection is None else manifest.selection.as_dict(),
+            "run": name,
+            "private": private,
+            "releases": [asdict(release) for release in releases],
+            "selection": None if selection is None else selection.as_dict(),
         }
         with closing(AppendOnlyFile(self.out / SPENT)) as lines:
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        sync_folder(self.out)
         self._lines.append(line)
         self._known.add(key)
 
@@ -96,11 +104,7 @@ class ComparisonFolder:
         """
         # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
         kept = [path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{LEDGER}")]
-        chosen = [read_selection(ledger) for ledger in kept]
-        unfinished = [
-            self._entry(ledger.parent.name, grouped(read_ledger(ledger)) if event is None else (), event)
-            for ledger, event in zip(kept, chosen, strict=True)
-        ]
+        unfinished = [self._unfinished(ledger) for ledger in kept if ledger.parent.name not in self._known]
         for run in self.finished():
             self.record(run)
         return unfinished + [
@@ -115,6 +119,11 @@ class ComparisonFolder:
             )
             for line in self._lines
         ]
+
+    def _unfinished(self, ledger: Path) -> Entry:
+        """An unfinished or diverged run, by its ledger. Raises PrivacyError: it cannot be read."""
+        event = read_selection(ledger)
+        return self._entry(ledger.parent.name, grouped(read_ledger(ledger)) if event is None else (), event)
 
     def _entry(
         self, run: str, releases: Iterable[Releases], selection: SelectionEvent | None, *, private: bool = True
@@ -143,10 +152,23 @@ class ComparisonFolder:
         write_json(self.out / STATED, {"of": self.of, **content})
 
     def discard_unfinished(self, names: Iterable[str]) -> None:
-        """After Ctrl-C or an error, remove the partial folders of killed runs called `names`."""
+        """After Ctrl-C or an error, record what unfinished runs called `names` released, and remove their folders.
+
+        A folder whose ledger cannot be recorded, or is being written, stays. `entries` counts it.
+        """
         for name in names:
             for partial in self.runs.glob(f".{name}.*.partial"):
-                shutil.rmtree(partial, ignore_errors=True)
+                with suppress(LinprobeError, OSError):
+                    self._record_unfinished(partial / LEDGER)
+                    shutil.rmtree(partial, ignore_errors=True)
+
+    def _record_unfinished(self, ledger: Path) -> None:
+        if not ledger.exists():  # a run that had released nothing
+            return
+        with held(ledger, "the ledger is being written"):
+            run = self._unfinished(ledger)
+            if run.counts:
+                self._append(run.run, run.name, run.releases, run.selection, private=True)
 
 
 def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
@@ -195,8 +217,8 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
             folder.begin()
             yield folder
         finally:
-            if is_new and not any((out / RUNS).iterdir()):
-                shutil.rmtree(out, ignore_errors=True)  # no run was finished
+            if is_new and not any((out / RUNS).iterdir()) and not (out / SPENT).exists():
+                shutil.rmtree(out, ignore_errors=True)  # nothing was released
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

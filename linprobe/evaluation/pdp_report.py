@@ -47,6 +47,7 @@ from linprobe.runs.run_folder import (
     new_files,
     new_run_folder,
     read_run,
+    refuse_book_inside,
     refuse_existing,
     write_manifest,
     write_per_record,
@@ -73,7 +74,7 @@ def publish(
     """
     manifest, key = run.manifest, signing_key(run, sign)
     events, planned = _planned(run, epsilon)
-    out, name = _place(run)
+    out, name = _place(run, book)
     with claimed(out), new_run_folder(out) as folder:
         training = grouped(event for event in events if event.purpose != HISTOGRAM)
         delta = manifest.bound[1]
@@ -136,8 +137,11 @@ def refuse_moving(manifest: Manifest) -> None:
         )
 
 
-def _place(run: RunFolder) -> tuple[Path, str]:
-    """The folder of the run with one more histogram, and the name of the histogram in it. UsageError if it exists."""
+def _place(run: RunFolder, book: Path | None) -> tuple[Path, str]:
+    """The folder of the run with one more histogram, and the name of the histogram in it.
+
+    Raises UsageError: it exists, or the budget book would lie in it or in another run folder.
+    """
     number = len(run.manifest.published) + 1
     folder = run.folder if run.folder.name else run.folder.resolve()
     out = folder.with_name(re.sub(r"[.]published-\d+$", "", folder.name) + SUFFIX.format(number))
@@ -147,6 +151,7 @@ def _place(run: RunFolder) -> tuple[Path, str]:
             f"{out} --publish-epsilon E"
         )
     refuse_existing(out)
+    refuse_book_inside(book, out)
     return out, FILE.format(number)
 
 
@@ -283,7 +288,7 @@ def dry_run_of_report(request: PdpReportRequest) -> DryRun:
         if request.publish_epsilon is not None:
             key = signing_key(run, request.sign)
             events, planned = _planned(run, request.publish_epsilon)
-            out, name = _place(run)
+            out, name = _place(run, request.book)
             book, spent = preview_histogram(run, grouped(events), planned, request.book)
     private_files = [str(path) for path in (request.csv, request.plot) if path is not None]
     facts: dict[str, Any] = {

@@ -31,7 +31,7 @@ from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.options.requests import EvaluateRequest
 from linprobe.runs.figures import noisy_accuracy, sums_of_test_rows, test_units
 from linprobe.runs.matching import check_fits, features_of, refuse_private_rows
-from linprobe.runs.run_folder import RunFolder, read_run
+from linprobe.runs.run_folder import RunFolder, read_run, refuse_book_inside
 from linprobe.training.charge import book_of, charge_evaluation, existing_book, preview
 from linprobe.training.plan import fewer_protected, test_releases
 from linprobe.training.words import DryRun, Lines, together_facts, together_line, written
@@ -127,6 +127,7 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
         )
     epsilon, run = check_epsilon(request.epsilon), read_run(request.run)
     bias_for(run, request.prior)
+    refuse_book_inside(request.book)
     with open_features(features_of(run, request.features), progress=progress) as features:
         _check(run, features, request, progress)
         unit = _unit_of(features, request.unit)

@@ -113,7 +113,7 @@ def verified(run: RunFolder) -> Recomputed:
     _check_derived(manifest)
     try:
         _ = run.weights, run.unrefined, run.test_metrics, run.histograms
-        named = len(run.per_record.ids) if PER_RECORD in run.names else manifest.n_private
+        named = len(run.per_record.ids) if run.may_read_per_record else manifest.n_private
     except DataError as error:
         raise PrivacyError(str(error)) from None
     if named != manifest.n_private:
@@ -546,7 +546,8 @@ def not_covered(run: RunFolder) -> list[str]:
 def not_checked(run: RunFolder) -> list[str]:
     """The keys and files that a run states and nothing in the folder proves."""
     unknown = [f"{LEDGER} (sensitivities of dpsgd-f's theory variant)"] if clips_by_release(run.manifest) else []
-    return [*stated_in(run.manifest, run.names), *unknown]
+    names = run.names if run.may_read_per_record else run.names - {PER_RECORD}
+    return [*stated_in(run.manifest, names), *unknown]
 
 
 def _described(releases: Iterable[Releases]) -> str:

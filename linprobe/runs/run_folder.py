@@ -131,11 +131,17 @@ def write_per_record(folder: Path, private: PerRecordFile) -> None:
 def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
     """The private sidecar of a run whose manifest states the commitment `committed`.
 
-    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to.
+    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to. LinprobeError: this
+    user may not read it.
     """
     path = folder / PER_RECORD
     try:
         stream = open_regular(path)
+    except PermissionError as error:
+        raise LinprobeError(
+            f"{path} cannot be read ({error.strerror}), and is private; leave it so, and ask the person who trained "
+            "the run to give this command"
+        ) from None
     except OSError as error:
         raise read_fault(str(path), error) or DataError(
             f"{folder} has no readable {PER_RECORD} ({error.strerror}); it is private and written only by "
@@ -216,6 +222,16 @@ def _refuse_inside_run(out: Path, what: str) -> None:
             raise UsageError(
                 f"{what} {out} would lie in the run folder {parent}, which takes no other file; give another place"
             )
+
+
+def refuse_book_inside(book: Path | None, out: Path | None = None) -> None:
+    """Raise UsageError if a budget book would lie in a run folder, or in the new run folder `out`."""
+    if book is None:
+        return
+    place = book.resolve()
+    if out is not None and out.resolve() in (place, *place.parents):
+        raise UsageError(f"budget book {book} would lie in {out}, which is only for a run; give --book another place")
+    _refuse_inside_run(place, "budget book")
 
 
 def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | None:
@@ -389,6 +405,18 @@ class RunFolder:
         return read_test_metrics(content, path, self.manifest)
 
     @cached_property
+    def may_read_per_record(self) -> bool:
+        """Whether the folder holds the private sidecar, and this user may read it."""
+        try:
+            if PER_RECORD in self.names:
+                open_regular(self.folder / PER_RECORD).close()
+        except PermissionError:
+            return False
+        except OSError:
+            pass  # `per_record` says what is wrong with it
+        return PER_RECORD in self.names
+
+    @cached_property
     def per_record(self) -> PerRecordFile:
         """The private sidecar: ids, losses and the key of the commitment. Raises as `read_per_record`."""
         return read_per_record(self.folder, self.manifest.per_record_commitment)
@@ -430,13 +458,14 @@ def unfinished_folder(out: Path) -> Path | None:
 
 # long: the order of these steps decides what an error leaves on disk
 @contextmanager
-def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
+def new_run_folder(out: Path, *, resume: bool = False, keep_ledger: bool = False) -> Iterator[Path]:
     """A temporary folder beside `out`, renamed to `out` when the block succeeds; with `resume` the folder of an
     unfinished run if there is one.
 
     On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it holds a
-    checkpoint from which a second attempt may succeed. The ledger of a run that diverged is kept. A killed process
-    leaves the folder behind, under a name ending in `.partial`, with the ledger of what it spent.
+    checkpoint from which a second attempt may succeed. With `keep_ledger` the folder stays, with the ledger alone, if
+    anything was released. The ledger of a run that diverged is kept. A killed process leaves the folder behind, under
+    a name ending in `.partial`, with the ledger of what it spent.
     """
     refuse_existing(out)
     new_parents = [parent for parent in out.parents if not parent.exists()]
@@ -471,7 +500,10 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             raise DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
         except BaseException as error:
             if not _worth_keeping(partial, error, resumed=unfinished is not None):
-                _remove(partial, new_parents)
+                if keep_ledger and _has_lines(partial / LEDGER):
+                    _remove_all_but_ledger(partial)
+                else:
+                    _remove(partial, new_parents)
             raise
 
 
@@ -541,6 +573,16 @@ def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
             parent.rmdir()
 
 
+def _has_lines(ledger: Path) -> bool:
+    return ledger.is_file() and ledger.stat().st_size > 0
+
+
+def _remove_all_but_ledger(partial: Path) -> None:
+    for path in partial.iterdir():
+        if path.name != LEDGER:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
     """Turn the folder of an unfinished run of `out` into `OUT.diverged` with the ledger and a note only.
 
@@ -553,9 +595,7 @@ def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
         released = sum(event.purpose != INHERITED for event in read_ledger(partial / LEDGER))
     if not released:
         return None
-    for path in partial.iterdir():
-        if path.name != LEDGER:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    _remove_all_but_ledger(partial)
     note = {
         "what": "the ledger of a training run that diverged; its releases count",
         "run": str(out),
@@ -678,11 +718,11 @@ def inputs_of(run: Path) -> tuple[Path, ...]:
 
 
 @contextmanager
-def run_folder_of_group(out: Path, group: Group, *, resume: bool = False) -> Iterator[Path]:
+def run_folder_of_group(out: Path, group: Group, *, resume: bool = False, keep_ledger: bool = False) -> Iterator[Path]:
     """`new_run_folder` in rank 0; the other processes of the group receive its path."""
     if group.rank > 0:
         yield Path(group.broadcast_text(""))
         return
-    with new_run_folder(out, resume=resume) as folder:
+    with new_run_folder(out, resume=resume, keep_ledger=keep_ledger) as folder:
         group.broadcast_text(str(folder))
         yield folder

@@ -95,7 +95,12 @@ def _check_private(run: RunFolder, features: Path | None, result: dict[str, Any]
     result |= {**asdict(recomputed), "delta": manifest.delta, "data": "not checked: give --features FILE"}
     committed = manifest.per_record_commitment is not None
     absent = "absent, not checked" if committed else "none: nothing was released about private rows"
-    result["per_record"] = "as the run committed to, not computed again" if PER_RECORD in run.names else absent
+    if run.may_read_per_record:
+        result["per_record"] = "as the run committed to, not computed again"
+    else:
+        result["per_record"] = (
+            "private, and this user may not read it; not checked" if PER_RECORD in run.names else absent
+        )
     result["not_covered"] = not_covered(run)
     result["stated_not_checked"] = not_checked(run)
     if features is not None:

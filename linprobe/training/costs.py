@@ -26,7 +26,7 @@ from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import BudgetRequest, PlanRequest
 from linprobe.reporting import plots
 from linprobe.runs.manifest import MANIFEST
-from linprobe.runs.run_folder import new_files
+from linprobe.runs.run_folder import new_files, refuse_book_inside
 from linprobe.training.charge import book_of, existing_book
 
 BANDS = (  # g below; percent of the gap from only-public, or without public rows from guessing, to no privacy
@@ -113,6 +113,7 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
         raise UsageError("--raise-cap was given without --set-cap; give the new cap, for example --set-cap 8")
     account = _account(request)
     if request.cap is not None and account is not None:
+        refuse_book_inside(request.book)
         contents = with_shared(read_book(account.path), account.shared())
         deltas = [entry.delta for entry in contents.counted if entry.delta is not None]
         delta = request.delta or max(deltas, default=DEFAULT_DELTA)

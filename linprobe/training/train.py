@@ -42,7 +42,7 @@ from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass,
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
-from linprobe.runs.run_folder import PrivateRecords, claimed, run_folder_of_group
+from linprobe.runs.run_folder import PrivateRecords, claimed, refuse_book_inside, run_folder_of_group
 from linprobe.training.charge import (
     BookFinder,
     RunCharge,
@@ -88,6 +88,7 @@ class Ready:
         signing_key: of --sign, in rank 0. choice: why the method was chosen, if the request named none.
         dated: whether the manifest states the time of day. Beside private selections it does not, as it would tell
             how long they took.
+        keep_ledger: whether the ledger of a run that fails or is stopped stays, as `new_run_folder` says.
     """
 
     request: TrainRequest
@@ -97,6 +98,7 @@ class Ready:
     signing_key: Ed25519PrivateKey | None = None
     choice: ChosenMethod | None = None
     dated: bool = True
+    keep_ledger: bool = False
 
     @cached_property
     def method(self) -> Method:
@@ -231,6 +233,7 @@ def _refuse_unlabelled(request: TrainRequest, method: Method, features: FeatureR
 def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
     """Reserve the run folder, and note unfinished runs of the same name."""
     out = Path(request.out or "")
+    refuse_book_inside(request.book, out)
     if not stack.enter_context(claimed(out)):
         progress.note(f"{out.absolute().parent} has no file locks: let no other process train into {out}")
     unfinished = run_folder.unfinished_folders(out)
@@ -315,7 +318,7 @@ def train_on(
     keep: Checkpoints | None = None
     try:
         with (
-            run_folder_of_group(out, group, resume=request.resume) as folder,
+            run_folder_of_group(out, group, resume=request.resume, keep_ledger=ready.keep_ledger) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Checkpoints(
                 folder, ledger, identity, dataset, every, group, test_rows=settings.test_epsilon is not None

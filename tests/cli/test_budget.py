@@ -487,6 +487,16 @@ def test_damaged_books_and_keys_are_bad_data(
     assert not (tmp_path / "b").exists()
 
 
+def test_a_file_that_the_user_may_not_read_is_no_fault_of_an_output(
+    cli: Cli, refused: Callable[..., None], features_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, f"Unable to determine if {path} is hdf5 (errno = 13, o_flags = 0)")
+
+    monkeypatch.setattr("h5py.is_hdf5", denied)
+    refused(cli("budget", features_file), 1, [f"{features_file} cannot be read (Permission denied); make it readable"])
+
+
 def test_private_test_rows_are_charged_with_the_run(cli: Cli, tmp_path: Path) -> None:
     g = np.random.default_rng(0)
     rows, labels = g.normal(size=(300, 6)).astype(np.float32), np.arange(300) % 3

@@ -22,7 +22,9 @@ from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.evaluation import compare, comparison_folder
 from linprobe.evaluation.compare import compare_methods
+from linprobe.runs import run_folder
 from linprobe.runs.run_folder import RunFolder
+from linprobe.training.charge import RunCharge
 from linprobe.training.train import train_on
 from tests.cli.outcomes import Cli, result_of
 
@@ -143,6 +145,41 @@ def test_a_killed_run_still_counts(cli: Cli, features_file: Path, tmp_path: Path
     again = result_of(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp", "--json"))
     assert (first["composed"]["private_runs"], again["composed"]["private_runs"]) == (1, 2)
     assert again["composed"]["epsilon"] > first["composed"]["epsilon"]
+
+
+def test_killed_and_stopped_runs_count_as_in_their_book(
+    cli: Cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*QUICK, "--seeds", "1", "--no-baselines", "--book", "book.jsonl"]
+    steps = []
+
+    def ended(last: int) -> Callable[..., None]:
+        def step(_: RunCharge) -> None:
+            steps.append(1)
+            if len(steps) == last:
+                raise KeyboardInterrupt
+
+        return step
+
+    def compared() -> int:
+        steps.clear()
+        return cli("compare", features_file, *words, "--out", "cmp").status
+
+    with monkeypatch.context() as killed:  # nothing is tidied up
+        killed.setattr(RunCharge, "step", ended(3))
+        killed.setattr(RunCharge, "__exit__", lambda *_: None)
+        killed.setattr(run_folder, "_remove_all_but_ledger", lambda _: None)
+        killed.setattr(comparison_folder.ComparisonFolder, "discard_unfinished", lambda *_: None)
+        assert compared() == 130
+    for last in (2, 1):
+        with monkeypatch.context() as stopped:
+            stopped.setattr(RunCharge, "step", ended(last))
+            assert compared() == 130
+    assert not folders(tmp_path / "cmp")
+    assert compared() == 0
+    found = json.loads((tmp_path / "cmp/comparison.json").read_text())["composed"]
+    expected = spending(read_book(tmp_path / "book.jsonl").counted, 1e-5)
+    assert (found["private_runs"], found["epsilon"]) == (4, expected.epsilon)
 
 
 def test_finished_runs_are_not_made_again(cli: Cli, features_file: Path, tmp_path: Path) -> None:

@@ -83,6 +83,38 @@ def test_no_output_lies_in_a_run_folder(cli: Cli, refused: Refused, trained_run:
     refused(cli(*words, "--out", trained_run / "again"), 2, ["would lie in the run folder"])
 
 
+def test_no_output_is_a_link_that_leads_nowhere(
+    cli: Cli, refused: Refused, trained_run: Path, features_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    for words in (
+        ("train", features_file, "--eps", 1, "--method", "noisy-gd", "--book", "new.jsonl"),
+        ("compare", features_file, *QUICK, "--book", "new.jsonl"),
+        ("release", trained_run),
+        ("export", trained_run, "--to", "safetensors", "--overwrite"),
+    ):
+        refused(cli(*words, "--out", "link"), 2, ["link", "nowhere, which does not exist", "another name"])
+    refused(cli("train", features_file, "--eps", 1, "--out", "link/run"), 1, ["link is no folder"])
+    assert not (tmp_path / "new.jsonl").exists()
+
+
+def test_no_budget_book_lies_in_a_run_folder(
+    cli: Cli, refused: Refused, trained_run: Path, features_file: Path, tmp_path: Path
+) -> None:
+    trained = ("train", features_file, "--eps", 1, "--method", "noisy-gd", "--out", "new", "--book")
+    for words in (
+        (*trained, "new/book.jsonl"),
+        (*trained, "new"),
+        (*trained, trained_run / "book.jsonl"),
+        ("compare", features_file, *QUICK, "--out", "new", "--book", "new/runs/book.jsonl"),
+        ("pdp-report", trained_run, "--publish-epsilon", 1, "--book", f"{trained_run}.published-1/book.jsonl"),
+        ("budget", features_file, "--set-cap", 1, "--book", trained_run / "book.jsonl"),
+    ):
+        refused(cli(*words), 2, ["budget book", "would lie in", "give"])
+    assert not (tmp_path / "new").exists()
+    assert cli("verify", trained_run).status == 0
+
+
 def test_no_output_is_called_like_standard_output(
     cli: Cli, refused: Refused, trained_run: Path, features_file: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import json
 import math
@@ -21,10 +22,12 @@ import pytest
 
 from linprobe.accounting.accountants import AUTODP
 from linprobe.accounting.figures import rounded_up
+from linprobe.atomic_files import open_regular
 from linprobe.cli import run
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 from tests.processes import ended, start_copy
 
@@ -41,6 +44,22 @@ def test_seeded_noise_is_reproducible_and_not_private(cli: Cli, features_file: P
     assert np.array_equal(weights_of(tmp_path / "a"), weights_of(tmp_path / "b"))
     assert not np.array_equal(weights_of(tmp_path / "a"), weights_of(tmp_path / "c"))
     assert cli("pdp-report", "a", "--publish-epsilon", "1").status == 4
+
+
+def test_a_reviewer_is_not_told_to_open_the_private_file(
+    cli: Cli, refused: Callable[..., None], run_copy: Path, features_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path) -> Any:
+        if path.name == "per_record.npz":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_regular(path)
+
+    monkeypatch.setattr(run_folder, "open_regular", denied)
+    outcome = cli("verify", run_copy)
+    assert (outcome.status, outcome.stdout) == (0, "verified\n")
+    assert "per-record file: private, and this user may not read it; not checked" in outcome.stderr
+    assert "per_record_commitment" in result_of(cli("verify", run_copy, "--json"))["stated_not_checked"]
+    refused(cli("verify", run_copy, "--features", features_file), 1, ["is private", "ask the person who trained"])
 
 
 def test_noise_differs_between_runs_without_a_seed(cli: Cli, trained_run: Path, features_file: Path) -> None:

@@ -128,17 +128,21 @@ def write_per_record(folder: Path, private: PerRecordFile) -> None:
         )
 
 
+class NotForThisUserError(LinprobeError):
+    """A private file of a run, which this user may not read."""
+
+
 def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
     """The private sidecar of a run whose manifest states the commitment `committed`.
 
-    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to. LinprobeError: this
-    user may not read it.
+    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to. NotForThisUserError:
+    this user may not read it.
     """
     path = folder / PER_RECORD
     try:
         stream = open_regular(path)
     except PermissionError as error:
-        raise LinprobeError(
+        raise NotForThisUserError(
             f"{path} cannot be read ({error.strerror}), and is private; leave it so, and ask the person who trained "
             "the run to give this command"
         ) from None
@@ -406,15 +410,11 @@ class RunFolder:
 
     @cached_property
     def may_read_per_record(self) -> bool:
-        """Whether the folder holds the private sidecar, and this user may read it."""
+        """Whether the folder holds the private sidecar, and this user may read it. Raises as `read_per_record`."""
         try:
-            if PER_RECORD in self.names:
-                open_regular(self.folder / PER_RECORD).close()
-        except PermissionError:
+            return PER_RECORD in self.names and self.per_record is not None
+        except NotForThisUserError:
             return False
-        except OSError:
-            pass  # `per_record` says what is wrong with it
-        return PER_RECORD in self.names
 
     @cached_property
     def per_record(self) -> PerRecordFile:

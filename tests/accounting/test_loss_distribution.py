@@ -441,10 +441,11 @@ def test_the_third_opinion_does_not_confirm_noise_or_a_rate_that_is_off_by_one_i
 
 
 def test_a_third_opinion_below_the_figure_of_record_contradicts_nothing_and_one_above_does() -> None:
-    releases = sampled(9.2e-5, 0.772, 1439)
-    assert not GOOGLE.contradicts(0.203295278, releases, 1e-9, 0.200990878)
-    assert GOOGLE.contradicts(0.19, releases, 1e-9, 0.200990878)
-    assert not GOOGLE.contradicts(0.2, releases, 1e-9, math.nan)
+    releases = sampled(0.1, 1.0, 20)
+    opinion = GOOGLE.epsilon(releases, 1e-5)
+    assert not GOOGLE.contradicts(1.02 * opinion, releases, 1e-5, opinion)
+    assert GOOGLE.contradicts(0.98 * opinion, releases, 1e-5, opinion)
+    assert not GOOGLE.contradicts(opinion, releases, 1e-5, math.nan)
 
 
 def test_a_larger_third_opinion_counts_if_a_finer_grid_repeats_it() -> None:

@@ -78,6 +78,7 @@ class BookFinder:
         unit: str | None = None,
         *,
         group: str = "train",
+        planned: Entry | None = None,
     ) -> Account | None:
         """The book with the keys of its rows, after the training rows of `features` were added, or another `group`.
 
@@ -85,9 +86,10 @@ class BookFinder:
             protected: rows that a run protects besides the training rows: public ones, and private test rows.
             public: rows from outside the training rows that the run uses as public, protected or not.
             unit: of the guarantee of the run; None if it has none.
+            planned: a run that would exceed a cap is refused before keys of its rows are written.
         Returns: None if there is no book of any rows yet and none is to be made.
         Raises DataError: damaged keys. LinprobeError: keys that cannot be written. PrivacyError: a public row that is
-        private in a book, or a private one that is public in a book.
+        private in a book, or a private one that is public in a book; or a run above a cap.
         """
         path = self._given
         if path is None:
@@ -102,6 +104,8 @@ class BookFinder:
         def check() -> None:
             refuse_public(keys, self._folder, _names(public), unit)
 
+        if planned is not None:
+            preview(Account.at(path, keys), [planned], planned.cap)
         if self._make or (path.exists() and not keys_file(path).exists()):
             with Account(path, keys, check).charging() as account:
                 return account

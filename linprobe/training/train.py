@@ -15,6 +15,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from linprobe.accounting.book import Entry
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
 from linprobe.data.dataset import (
@@ -252,12 +253,14 @@ def checked_rows(
     *,
     make: bool = True,
     rank: int = 0,
+    planned: Entry | None = None,
 ) -> Account | None:
     """Read and check all rows, find their budget book on the way, and print the warnings of a run that may start.
 
     Args:
         warnings: stated before any row is read.
         make: make the key of budget books, if there is none. rank: of the process; rank 0 needs book and digest.
+        planned: what the book will be charged, if it has nothing of it yet, so that a cap can refuse it at once.
     Returns: the book; None for a run that uses no private row, in other ranks, or, without `make`, where there is none.
     Raises LinprobeError: as `check_rows`, or test rows that are training rows.
     """
@@ -277,7 +280,8 @@ def checked_rows(
         return None
     held_out = [GroupRows(ready.features, "test")] if plan.settings.test_epsilon is not None else []
     protected = [*(_labelled(dataset) if dataset.joined else ()), *held_out]
-    return finder.account(ready.features, protected, public, dataset.unit if plan.method.private else None)
+    unit = dataset.unit if plan.method.private else None
+    return finder.account(ready.features, protected, public, unit, planned=planned)
 
 
 def _labelled(dataset: Dataset) -> tuple[GroupRows, ...]:
@@ -304,7 +308,8 @@ def train_on(
     plan = plan_run(settings, dataset)
     runtime = Runtime(request.precision, request.device, group)
     runtime.check(plan.settings.options, samples_people=plan.samples_people)
-    book = checked_rows(ready, plan, dataset, ready.warnings(plan, dataset), progress, rank=group.rank)
+    said, planned = ready.warnings(plan, dataset), _planned(plan, request)
+    book = checked_rows(ready, plan, dataset, said, progress, rank=group.rank, planned=planned)
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
     arithmetic = choose_backend(request.device).arithmetic
     identity = run_identity(
@@ -349,6 +354,11 @@ def train_on(
         "seconds": time.perf_counter() - started,
         "unpublished": ["seconds"],  # no theorem covers how long private rows took
     }
+
+
+def _planned(plan: Plan, request: TrainRequest) -> Entry | None:
+    """What the book will be charged; None for a run of which it has a part: a resumed run, or one from another run."""
+    return None if request.resume or plan.first is not None else replace(plan.entry(), cap=request.cap)
 
 
 def _say_how_to_go_on(error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress) -> None:

@@ -265,6 +265,18 @@ def test_rows_without_a_private_run_may_be_public(cli: Cli, own_books: Path, tmp
     assert cli("train", "a.h5", "--method", "non-private", "--out", "c").status == 0
 
 
+def test_a_run_that_a_cap_refuses_makes_no_row_public(
+    cli: Cli, refused: Callable[..., None], own_books: Path, trained: Any, tmp_path: Path
+) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "b.h5", train=B, test=HELD)
+    file_of(tmp_path / "public.h5", train=B[:40])
+    words = ["train", "a.h5", *PUBLIC, "--public", "public.h5", "--cap", "0.1", "--out", "no"]
+    refused(cli(*words), 4, ["cap", "0.1"], notes=2)
+    assert not list(own_books.glob("*.rows"))
+    assert trained("b.h5", "b")["epsilon"] <= 3
+
+
 def test_a_default_book_given_by_hand_gets_the_keys_of_the_rows(
     cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path
 ) -> None:

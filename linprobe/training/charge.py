@@ -313,7 +313,7 @@ class RunCharge(Observer):
         entry = replace(plan.entry(self.run, str(self._out.absolute())), cap=self._cap)
         with _charging(self._account) as shared:
             check = None if again else _check_caps(self._account, shared, self._cap, plan.settings.delta)
-            made = () if again else grouped(self._ledger.events)
+            made = grouped(self._ledger.events)
             others = book.charge(self._account.path, entry, check, started_from=_first(plan), made=made)
         self._charged = plan
         if not again:

@@ -25,6 +25,7 @@ from linprobe.accounting.book import read_book
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import run
 from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, LinprobeError, PrivacyError, Silent, UsageError
 from linprobe.gradients import backend
@@ -494,6 +495,19 @@ def test_a_run_that_was_killed_before_it_got_its_name_is_finished_for_its_book(
     shutil.copytree(tmp_path / "copy", partial)
     with pytest.raises(PrivacyError, match="is finished in budget book"):
         train_run(stopped_run, Silent())
+
+
+def test_a_run_whose_plan_changes_goes_on_after_it_was_stopped_twice(tmp_path: Path) -> None:
+    rows, features = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32), tmp_path / "centred.h5"
+    with FeatureWriter(features, Description(("a", "b", "c", "d"))) as writer:
+        writer.write_group("train", 2000, 8, [rows], np.arange(2000) % 4, list(map(str, range(2000))))
+    request = asked(features, tmp_path / "run", resume=True)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            train_run(request, Stops(2))
+    last = Stops(-1)
+    train_run(request, last)
+    assert any("the private mean is shorter than 0.2" in note for note in last.notes)
 
 
 def test_resume_that_begins_a_run_counts_what_it_had_released(features_file: Path, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ class BookFinder:
             refuse_public(keys, self._folder, _names(public), unit)
 
         if planned is not None:
-            preview(Account.at(path, keys), [planned], planned.cap)
+            _under_caps(Account.at(path, keys), [planned], planned.cap)
         if self._make or (path.exists() and not keys_file(path).exists()):
             with Account(path, keys, check).charging() as account:
                 return account
@@ -387,12 +387,17 @@ def preview(account: Account | None, entries: Sequence[Entry], cap: float | None
         account: None if there is no book yet.
     Raises PrivacyError: the runs would exceed a cap. DataError: a damaged book.
     """
+    return spending(_under_caps(account, entries, cap).counted)
+
+
+def _under_caps(account: Account | None, entries: Sequence[Entry], cap: float | None) -> Contents:
+    """What books that count together would hold after `entries`. Arguments and errors as of `preview`."""
     contents = Contents() if account is None else book.read_book(account.path)
     shared = [] if account is None else account.shared()
     for entry in entries:
         _check_caps(account, shared, cap, entry.delta or 0.0)(contents, entry)
         contents = replace(contents, entries={**contents.entries, f"{len(contents.entries)} planned": entry})
-    return spending(with_shared(contents, shared).counted)
+    return with_shared(contents, shared)
 
 
 def _check_caps(

@@ -8,6 +8,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from linprobe import atomic_files
 from linprobe.atomic_files import alone, held, write_csv, write_json
 from linprobe.errors import LinprobeError, PrivacyError
+from tests.conftest import mostly_nightly
 from tests.planted import locks_of_nfs, no_locks
 from tests.processes import ended, start_copy
 
@@ -53,8 +55,13 @@ def test_private_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
-@pytest.mark.parametrize("fault", [None, no_locks, locks_of_nfs])
-@pytest.mark.parametrize("what", ["file", "folder"])
+@pytest.mark.parametrize(
+    ("what", "fault"),
+    mostly_nightly(
+        product(("file", "folder"), (None, no_locks, locks_of_nfs)),
+        lambda case: (case[0] == "file") == (case[1] is None),
+    ),
+)
 def test_one_process_at_a_time_is_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, fault: Callable[[pytest.MonkeyPatch], None] | None
 ) -> None:

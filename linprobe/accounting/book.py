@@ -37,10 +37,11 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ class Contents:
             still hold earlier keys.
     """
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, Entry] = field(default_factory=dict)
     cap: Cap | None = None
     first_cap: Cap | None = None
     keys: tuple[str, ...] = ()
@@ -335,7 +336,7 @@ def state_keys(path: Path, digest: str) -> None:
 def _covered(contents: Contents, started_from: str | None) -> Iterator[Releases]:
     """What the book counts of the run `started_from`, of the run that this one started from, and so on."""
     seen: set[str] = set()
-    while started_from in contents.entries and started_from not in seen:
+    while started_from is not None and started_from in contents.entries and started_from not in seen:
         seen.add(started_from)
         entry = contents.entries[started_from]
         yield from entry.total
@@ -437,8 +438,9 @@ def _after(fields: dict[str, Any], entries: dict[str, Entry]) -> Entry:
     return replace(before, releases=releases, ended_early=True, made=max(before.made, _number_of(releases)))
 
 
+@lru_cache(maxsize=32)
 def _parsed(path: Path, written: bytes) -> Contents:
-    """The contents of the complete lines of a book."""
+    """The contents of the complete lines of a book; a run reads the same ones many times."""
     entries: dict[str, Entry] = {}
     cap: Cap | None = None
     first_cap: Cap | None = None

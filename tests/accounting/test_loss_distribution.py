@@ -96,7 +96,10 @@ def test_one_release_costs_its_closed_form(rate: float, sigma: float, delta: flo
 
 @pytest.mark.parametrize(
     ("rate", "sigma", "delta"),
-    [(0.0011, 0.4838, 1e-6), (0.0124, 0.4696, 4.5e-4), (0.15, 3.1, 1e-5), (0.5, 0.7, 1e-9), (0.3, 20.0, 1e-12)],
+    mostly_nightly(
+        [(0.0011, 0.4838, 1e-6), (0.0124, 0.4696, 4.5e-4), (0.15, 3.1, 1e-5), (0.5, 0.7, 1e-9), (0.3, 20.0, 1e-12)],
+        lambda case: case[0] in (0.0011, 0.15, 0.3),
+    ),
 )
 def test_two_releases_cost_their_integral(rate: float, sigma: float, delta: float) -> None:
     epsilon = PLD.epsilon(sampled(rate, sigma, 2), delta)
@@ -200,7 +203,10 @@ def test_the_test_of_the_sum_finds_nearly_all_of_what_a_large_noise_costs(settin
 
 @pytest.mark.parametrize(
     ("rate", "sigma", "count", "delta", "most"),
-    [(6e-6, 1.1, 107_543, 3e-12, 0.35), (6e-6, 1.2, 107_543, 3e-12, 0.25), (2.2e-7, 0.43, 300_000, 9e-5, 0.02)],
+    mostly_nightly(
+        [(6e-6, 1.1, 107_543, 3e-12, 0.35), (6e-6, 1.2, 107_543, 3e-12, 0.25), (2.2e-7, 0.43, 300_000, 9e-5, 0.02)],
+        lambda case: case[1] != 1.2,
+    ),
 )
 def test_very_many_releases_at_a_tiny_rate_have_an_epsilon_far_below_a_renyi_bound(
     rate: float, sigma: float, count: int, delta: float, most: float
@@ -417,7 +423,7 @@ def test_a_grid_on_which_the_bounds_do_not_hold_is_refused(change: Callable[[Win
         total_loss(TWO_STAGES, replace(grid, tilt=-grid.tilt))
 
 
-@pytest.mark.parametrize("count", [10**9, 10**12])
+@pytest.mark.parametrize("count", mostly_nightly([10**9, 10**12], (10**12).__eq__))
 def test_more_releases_than_can_be_resolved_never_look_cheap(count: int) -> None:
     found = epsilon_of_kinds([Kind(1.0, 0.01, count)], 1e-5, 0.03)
     assert found == math.inf or found > 1e4

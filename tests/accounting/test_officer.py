@@ -15,7 +15,7 @@ from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from tests.conftest import mostly_nightly
 from tests.hostile.officer import Officer, officer
 
-SETTINGS = 10_000
+SETTINGS = 5_000
 SAMPLED = ((0.15, 3.1198, 200), (0.01, 1.0, 5), (0.001, 0.6, 1000), (0.3, 20.0, 50), (0.5, 0.8, 3), (0.0001, 1.0, 100))
 DELTAS = (1e-5, 1e-9)
 

@@ -79,7 +79,7 @@ def test_stdout_is_the_bound_and_the_table_goes_to_stderr(cli: Cli) -> None:
         assert word in outcome.stderr
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]])
+@pytest.mark.parametrize("form", [pytest.param([], marks=pytest.mark.nightly), ["--json"]])
 def test_too_little_noise_exits_4_after_the_result(cli: Cli, monkeypatch: pytest.MonkeyPatch, form: list[str]) -> None:
     real = NoiseSource.add_noise
     monkeypatch.setattr(NoiseSource, "add_noise", lambda self, value, std: real(self, value, std / 4))

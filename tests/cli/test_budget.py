@@ -26,6 +26,7 @@ from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
+from tests.conftest import mostly_nightly
 from tests.planted import no_locks
 from tests.processes import ended, start_copy
 
@@ -390,7 +391,7 @@ def test_a_killed_run_that_is_resumed_counts_once(cli: Cli, features_file: Path)
     assert not Path("a/run_id").exists()
 
 
-@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize("locks", mostly_nightly([True, False], bool))
 def test_runs_of_two_processes_share_the_first_book_and_its_key(
     cli: Cli, features_file: Path, own_books: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
 ) -> None:

@@ -1,12 +1,14 @@
-"""A `linprobe` for pages with many commands: each runs in a copy of a copy of this process."""
+"""A `linprobe` and a `python` for pages with many commands: each runs in a copy of a copy of this process."""
 
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from importlib import import_module
@@ -27,7 +29,7 @@ CLIENT = """#!{python} -SE
 import os, socket, sys
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
-socket.send_fds(server, ["\\0".join([os.getcwd(), *sys.argv[1:]]).encode()], [0, 1, 2])
+socket.send_fds(server, ["\\0".join([os.getcwd(), *sys.argv]).encode()], [0, 1, 2])
 sys.exit(server.recv(1)[0])
 """
 
@@ -51,16 +53,32 @@ def serve(listening: socket.socket) -> int:
             os.dup2(descriptor, number)
             os.close(descriptor)
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-        folder, *arguments = words.decode().split("\0")
+        folder, program, *arguments = words.decode().split("\0")
         os.chdir(folder)
         try:
-            status = run(arguments)
+            status = (run if Path(program).name == "linprobe" else run_program)(arguments)
         except SystemExit as ended:
             status = int(ended.code or 0)
         sys.stdout.flush()
         sys.stderr.flush()
         client.sendall(bytes([status]))
         os._exit(0)
+
+
+def run_program(arguments: list[str]) -> int:
+    """What `python` does with these arguments: a program in a file, or in the argument after -c."""
+    sys.path.insert(0, "")
+    try:
+        if arguments[0] == "-c":
+            sys.argv = ["-c", *arguments[2:]]
+            exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            sys.argv = arguments
+            runpy.run_path(arguments[0], run_name="__main__")
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 @pytest.fixture(scope="session")
@@ -72,9 +90,9 @@ def path_with_linprobe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         return
     folder = tmp_path_factory.mktemp("bin")
     address = str(folder / "socket")
-    client = folder / "linprobe"
-    client.write_text(CLIENT.format(python=sys.executable, address=address))
-    client.chmod(0o755)
+    for name in ("linprobe", "python"):
+        (folder / name).write_text(CLIENT.format(python=sys.executable, address=address))
+        (folder / name).chmod(0o755)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen()

@@ -22,6 +22,7 @@ from linprobe.errors import DataError, LinprobeError, UsageError
 from linprobe.extraction.backbones import DRAWING, build_network, load_backbone, read_weights
 from linprobe.extraction.backbones.wrn import StandardisedConv, WideResNet
 from linprobe.extraction.request import FAMILIES
+from tests.conftest import mostly_nightly
 from tests.extraction.samples import TINY_CLIP, Notes, ids_of, rows_of, run_extract, write_images
 
 NARROW = {"width_per_group": 4}
@@ -132,6 +133,7 @@ def test_clip_gives_open_clips_image_embedding(few: Path, tmp_path: Path, tag: s
     check_features(few, tmp_path / "f.h5", model, transform, backbone=f"clip:ViT-B-32{tag}", **options)
 
 
+@pytest.mark.nightly  # by day, small networks of each kind
 def test_a_whole_clip_network_is_built() -> None:
     backbone = load_backbone("clip", None, True, {})
     assert backbone.name == "clip:RN50"
@@ -318,7 +320,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", mostly_nightly(SMALL, ("resnet50", "timm:test_vit").__contains__))
 def test_random_weights_are_marked_and_the_same_in_every_run(name: str) -> None:
     digests = set()
     for seed in (1, 2):
@@ -346,7 +348,7 @@ def test_weights_that_are_loaded_afterwards_are_not_drawn() -> None:
     assert drawn == {(True, True), (False, False)}
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", mostly_nightly(SMALL, ("clip:ViT-B-32", "wrn-16-4").__contains__))
 def test_networks_are_in_evaluation_mode_and_rows_do_not_depend_on_their_batch(name: str) -> None:
     backbone = load_backbone(name, None, True, SMALL[name])
     assert not any(module.training for module in backbone.model.modules())

@@ -209,7 +209,7 @@ def test_another_number_of_views_or_layer_does_not_resume(images: Path, tmp_path
     assert "exists, made with the same settings" in notes.text
 
 
-@pytest.mark.parametrize("sized", [None, 7])
+@pytest.mark.parametrize("sized", mostly_nightly([None, 7], (7).__eq__))
 def test_how_views_are_batched_does_not_matter(images: Path, tmp_path: Path, sized: int | None) -> None:
     run_extract(images, tmp_path / "a.h5", views=3, dtype="float32", batch_size=1, **SMALL)
     run_extract(images, tmp_path / "b.h5", views=3, dtype="float32", batch_size=sized, workers=1, **SMALL)
@@ -260,7 +260,9 @@ def test_last4_avg_is_the_input_of_dinov2s_linear_probe(images: Path, tmp_path: 
     assert first["@extraction_digest"] != second["@extraction_digest"]
 
 
-@pytest.mark.parametrize("config", [TINY_CLIP, CONVNEXT], ids=["vit", "timm"])
+@pytest.mark.parametrize(
+    "config", [pytest.param(TINY_CLIP, id="vit"), pytest.param(CONVNEXT, id="timm", marks=pytest.mark.nightly)]
+)
 def test_the_projection_of_pre_projection_rows_is_clips_embedding(
     images: Path, tmp_path: Path, config: dict[str, Any]
 ) -> None:

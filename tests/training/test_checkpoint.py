@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -527,9 +528,16 @@ def test_a_seeded_run_does_not_depend_on_when_checkpoints_are_written(features_f
 FAILING = {"write": (np, "savez"), "rename": (Path, "replace"), "folder": (checkpoint, "sync_folder")}
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=type)
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("place", FAILING)
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("place", "after", "error"),
+    mostly_nightly(
+        product(FAILING, (False, True), (FULL, KeyboardInterrupt())), lambda case: case[1] == (case[2] is FULL)
+    ),
+    ids=str,
+)
 def test_a_write_that_fails_leaves_one_noise_for_every_release(
     place: str,
     after: bool,
@@ -958,7 +966,7 @@ to_be_killed = pytest.mark.parametrize("kills", mostly_nightly((KILLS, KILLS_BY_
 
 
 @to_be_killed
-@pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])
+@pytest.mark.parametrize("method", mostly_nightly(["noisy-gd", "dp-sgd"], "dp-sgd".__eq__))
 def test_killed_at_any_point_a_run_goes_on_and_its_ledger_never_undercounts(
     features_file: Path, tmp_path: Path, method: str, kills: int
 ) -> None:
@@ -966,7 +974,7 @@ def test_killed_at_any_point_a_run_goes_on_and_its_ledger_never_undercounts(
 
 
 @to_be_killed
-@pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])
+@pytest.mark.parametrize("method", mostly_nightly(["noisy-gd", "dp-sgd"], "noisy-gd".__eq__))
 def test_killed_at_any_point_a_seeded_run_goes_on_to_the_same_result(
     features_file: Path, tmp_path: Path, method: str, kills: int
 ) -> None:

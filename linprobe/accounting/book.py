@@ -74,6 +74,7 @@ from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
+from linprobe.parallel.array_api import distinct
 
 BOOK_FORMAT = 2
 FIRST_LINE = json.dumps({"book": BOOK_FORMAT}).encode() + b"\n"
@@ -786,10 +787,10 @@ class Fits:
         for release in releases:
             new[unit, release.noise_multiplier, release.sampling_rate] += release.count
         with self._lock:
-            return self._added(np.unique(hashes), new)
+            return self._added(distinct(hashes), new)
 
     def _added(self, hashes: NDArray[np.uint64], new: FitKinds) -> tuple[int, dict[str, list[Releases]]]:
-        everyone = np.union1d(self._hashes, hashes)
+        everyone = distinct(np.concatenate([self._hashes, hashes]))
         history = np.zeros(len(everyone), dtype=np.int64)
         history[np.searchsorted(everyone, self._hashes)] = self._history
         here = np.searchsorted(everyone, hashes)

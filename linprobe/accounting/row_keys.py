@@ -33,6 +33,7 @@ from linprobe.accounting.events import OWNER
 from linprobe.accounting.figures import cost_in_words, rounded_up
 from linprobe.atomic_files import alone, open_regular, sync_folder, write_whole
 from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
+from linprobe.parallel.array_api import among, distinct
 
 Keys = NDArray[np.uint64]
 KINDS = ("rows", "images", "owners")
@@ -66,20 +67,25 @@ class RowKeys:
     @classmethod
     def of(cls, keys: Mapping[str, Keys]) -> RowKeys:
         """Keys by kind, in any order and with repetitions."""
-        return cls(**{kind: np.unique(keys[kind]) for kind in ALL_KINDS if kind in keys})
+        return cls(**{kind: distinct(keys[kind]) for kind in ALL_KINDS if kind in keys})
 
     def joined(self, other: RowKeys) -> RowKeys:
         """The keys of both."""
-        return RowKeys(**{kind: np.union1d(getattr(self, kind), getattr(other, kind)) for kind in ALL_KINDS})
+        found = {}
+        for kind in ALL_KINDS:
+            own, theirs = getattr(self, kind), getattr(other, kind)
+            found[kind] = own if np.array_equal(own, theirs) else distinct(np.concatenate([own, theirs]))
+        return RowKeys(**found)
 
     def as_public(self) -> RowKeys:
         """The same keys, of rows that are used as public."""
-        return RowKeys(public=np.unique(np.concatenate([getattr(self, kind) for kind in KINDS])))
+        return RowKeys(public=distinct(np.concatenate([getattr(self, kind) for kind in KINDS])))
 
     def private(self, unit: str) -> Keys:
         """Keys of what a run with this unit protects and no run used as public."""
         kinds = [self.rows, self.images, *([self.owners] if unit == OWNER else [])]
-        return np.setdiff1d(np.concatenate(kinds), self.public)
+        every = distinct(np.concatenate(kinds))
+        return every[~among(every, self.public)]
 
     @property
     def kinds(self) -> list[str]:
@@ -189,9 +195,9 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
     """
     for path, contents, theirs in keyed_books(folder) if unit is not None or len(new.public) else ():
         units = {entry.unit for entry in contents.counted if entry.private} if len(new.public) else set()
-        hidden = [np.intersect1d(new.public, theirs.private(one)) for one in units]
+        hidden = [new.public[among(new.public, theirs.private(one))] for one in units]
         both = unit is not None and len(theirs.public)
-        shown = np.intersect1d(theirs.public, new.private(unit or "")) if both else ()
+        shown = theirs.public[among(theirs.public, new.private(unit or ""))] if both else ()
         moved = f"if they are public, move {path.name} and its row keys to another folder"
         if max(map(len, hidden), default=0) > spare:
             raise PrivacyError(

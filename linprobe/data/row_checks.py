@@ -33,7 +33,7 @@ from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, GroupRows, common_keys
 from linprobe.data.labels import people_in_both, refuse_both_sides
 from linprobe.errors import DataError, PrivacyError
-from linprobe.parallel.array_api import Floats, Indices, Mask, Reals, Singles
+from linprobe.parallel.array_api import Floats, Indices, Mask, Reals, Singles, among, distinct
 from linprobe.parallel.threads import behind
 
 RawRows = Floats
@@ -75,23 +75,23 @@ class RowSet:
             samples.append(sampled(x, norms))
             digests.append(self._digests(x, norms))
         self._digests_of_rows = np.concatenate(digests)
-        self._samples, self._known = np.unique(np.concatenate(samples)), np.unique(self._digests_of_rows)
+        self._samples, self._known = distinct(np.concatenate(samples)), distinct(self._digests_of_rows)
         self._found: list[Numbers] = []
 
     def find(self, x: RawRows, samples: Numbers | None = None) -> bool:
         """Whether one of the rows `x` (b, n_features) is in the set; `samples` (b, 4) are `sampled(x)`, if at hand."""
         samples = sampled(x, norms_of(x)) if samples is None else samples
-        likely = x[_among(samples, self._samples).any(axis=1)]
+        likely = x[among(samples, self._samples).any(axis=1)]
         if not len(likely):
             return False
         digests = self._digests(likely, norms_of(likely))
-        self._found.append(digests[_among(digests, self._known) & (digests != NONE)])
+        self._found.append(digests[among(digests, self._known) & (digests != NONE)])
         return bool(self._found[-1].size)
 
     def found(self) -> NDArray[np.intp]:
         """Indices in the set of the rows that `find` met, in order."""
-        met = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *self._found]))
-        return np.flatnonzero(_among(self._digests_of_rows, met).any(axis=1))
+        met = distinct(np.concatenate([np.empty(0, dtype=np.uint64), *self._found]))
+        return np.flatnonzero(among(self._digests_of_rows, met).any(axis=1))
 
     def _digests(self, x: RawRows, norms: Reals) -> Numbers:
         """Digests of each row and of the unit row at each scale, shape (b, 1 + n_scales). NONE equals nothing."""
@@ -224,14 +224,6 @@ def _half(x: RawRows) -> NDArray[np.uint16]:
     bits = halved(x).view(np.uint16)
     bits[bits == NEGATIVE_ZERO] = 0
     return bits
-
-
-def _among(values: Numbers, known: Numbers) -> Mask:
-    """Mask of the `values` that are in `known`, which is sorted."""
-    if not known.size:
-        return np.zeros(values.shape, dtype=bool)
-    found: Mask = known[np.minimum(np.searchsorted(known, values), known.size - 1)] == values
-    return found
 
 
 def _sizes(rows: RawRows) -> RawRows:
@@ -464,7 +456,7 @@ def _check_ids(features: FeatureReader) -> None:
             )
     if "public" not in hashes:
         return
-    common = np.intersect1d(hashes["public"], hashes["train"])
+    common = distinct(hashes["public"][among(hashes["public"], hashes["train"])])
     if not common.size:
         return
     private, public = (set(_ids_with_hash(features, group, common)) for group in ("train", "public"))

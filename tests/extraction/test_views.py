@@ -209,7 +209,7 @@ def test_another_number_of_views_or_layer_does_not_resume(images: Path, tmp_path
     assert "exists, made with the same settings" in notes.text
 
 
-@pytest.mark.parametrize("sized", mostly_nightly([None, 7], (7).__eq__))
+@pytest.mark.parametrize("sized", mostly_nightly([None, 7], bool))
 def test_how_views_are_batched_does_not_matter(images: Path, tmp_path: Path, sized: int | None) -> None:
     run_extract(images, tmp_path / "a.h5", views=3, dtype="float32", batch_size=1, **SMALL)
     run_extract(images, tmp_path / "b.h5", views=3, dtype="float32", batch_size=sized, workers=1, **SMALL)

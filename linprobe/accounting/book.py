@@ -41,7 +41,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -439,9 +438,18 @@ def _after(fields: dict[str, Any], entries: dict[str, Entry]) -> Entry:
     return replace(before, releases=releases, ended_early=True, made=max(before.made, _number_of(releases)))
 
 
-@lru_cache(maxsize=32)
+_last: dict[Path, tuple[bytes, Contents]] = {}  # what each book of this process held
+
+
 def _parsed(path: Path, written: bytes) -> Contents:
-    """The contents of the complete lines of a book; a run reads the same ones many times."""
+    """The contents of the complete lines of a book. A run reads the same ones many times."""
+    known = _last.get(path)
+    if known is None or known[0] != written:
+        known = _last[path] = written, _contents(path, written)
+    return known[1]
+
+
+def _contents(path: Path, written: bytes) -> Contents:
     entries: dict[str, Entry] = {}
     cap: Cap | None = None
     first_cap: Cap | None = None

@@ -18,7 +18,7 @@ The gradient of a person with several rows is a sum of such matrices; `linprobe.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -328,8 +328,12 @@ def loss_gradient_and_norms(
 
 def _of_block(block: Block, narrow: Array, loss: Loss) -> tuple[Any, Array, Array]:
     """Summed loss, its gradient (n_classes, n_features), and residuals (b, n_classes)."""
-    r, value = residuals_of(block.x @ narrow, block.y, loss, with_loss=True, weights=block.weights)
-    return value, r.T @ block.x, r
+    return _of_rows(block.x, block.y, block.weights, narrow, loss)
+
+
+def _of_rows(x: Array, y: Array, weights: Array | None, narrow: Array, loss: Loss) -> tuple[Any, Array, Array]:
+    r, value = residuals_of(x @ narrow, y, loss, with_loss=True, weights=weights)
+    return value, r.T @ x, r
 
 
 def mean_squared_gradient(rows: Rows, weights: Weights, loss: Loss = "softmax") -> Weights:
@@ -360,22 +364,33 @@ def minimise(
     on_iteration: Callable[[], None] | None = None,
     backend: Backend = HOST,
 ) -> Weights:
-    """argmin of summed loss + weight_decay/2 ||W - reference||^2 by L-BFGS. Not private.
+    """argmin of summed loss + weight_decay/2 ||W - reference||^2 by L-BFGS; of few rows, on the host. Not private.
 
     Returns: weights (n_features, n_classes), float64, on the host.
     """
     shape, threads = start.shape, backend.n_threads(rows, start)
     few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
-    blocks = list(rows.blocks()) if few else None
+    parts = ((block.x, block.y, block.weights) for block in (rows.blocks() if few else ()))
+    held = [(on_host(x), on_host(y), None if own is None else on_host(own)) for x, y, own in parts]
+
+    def blocks(narrow: Singles) -> Iterator[tuple[float, Reals]]:
+        """Loss and gradient of each block."""
+        if few:
+            for part in held:
+                value, gradient, _ = _of_rows(*part, narrow, loss)
+                yield value, gradient
+        else:
+            work = partial(_of_block, narrow=backend.put(narrow), loss=loss)
+            for value, gradient, _ in in_order(rows.lazy_blocks(), work, threads):
+                yield float(value), on_host(gradient)
 
     def objective(flat: Reals) -> tuple[float, Reals]:
         weights = flat.reshape(shape)
         check_weights(weights)
-        work = partial(_of_block, narrow=backend.put(weights.astype(np.float32)), loss=loss)
         value, total = 0.0, np.zeros(shape[::-1])
-        for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if blocks is None else map(work, blocks):
-            value += float(part)
-            total += on_host(gradient)
+        for part, gradient in blocks(weights.astype(np.float32)):
+            value += part
+            total += gradient
         offset = weights - reference
         return value + weight_decay / 2 * float((offset**2).sum()), (total.T + weight_decay * offset).ravel()
 

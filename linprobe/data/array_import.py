@@ -36,6 +36,7 @@ from linprobe.data.labels import (
     check_owners,
     class_list,
     divided,
+    first_of_equal,
     holds_label_matrix,
     label_indices,
     owner_names,
@@ -375,7 +376,7 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
     if names is None:
         made = ContentIds("train")
         made.add(x, arrays["y_train"])
-        names = np.array([name.partition("-")[0] for name in made.names])  # equal rows are on one side
+        names = np.array([first_of_equal(name) for name in made.names])  # equal rows are on one side
     sides = divided(list(map(str, names.tolist())), None, arrays.get("split_train"), fraction, where)
     of_rows = {key.removesuffix("_train"): array for key, array in arrays.items() if key.endswith("_train")}
     of_rows.pop("split", None)

@@ -16,7 +16,16 @@ from linprobe.data.blocks import ChainedSource, Preprocessing, Source
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, test_people
-from linprobe.data.labels import Bounds, capped, id_hashes, owner_bounds, people_in_both, refuse_both_sides
+from linprobe.data.labels import (
+    CONTENT,
+    Bounds,
+    capped,
+    first_of_equal,
+    id_hashes,
+    owner_bounds,
+    people_in_both,
+    refuse_both_sides,
+)
 from linprobe.data.row_checks import Commitment, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
@@ -488,6 +497,8 @@ def private_units(
     bounds, people = owner_bounds(features.owner_batches("train", keep), f"group train of {features.path}")
     if most is not None:
         ids = [name for batch in features.id_batches("train", keep) for name in batch]
+        if features.description.ids_from == CONTENT:  # the numbers of equal rows depend on other people
+            ids = [first_of_equal(name) for name in ids]
         used = capped(bounds, ids, most, split.seed)
         whole = np.ones(features.sizes["train"], dtype=bool) if keep is None else keep.copy()
         whole[whole] = used

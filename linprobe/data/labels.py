@@ -238,8 +238,9 @@ class ContentIds:
     """Ids `PREFIX/DIGEST` of the rows of one group, in row order.
 
     The digest is BLAKE2b of a row's shape, type, bytes and label. Rows that are equal in all of them are numbered from
-    the second on: `PREFIX/DIGEST-2`, `PREFIX/DIGEST-3`. Deleting one of them removes the last number. The digest has no
-    key, so whoever knows a row can find its id: the ids of private rows are private.
+    the second on: `PREFIX/DIGEST-2`, `PREFIX/DIGEST-3`. Deleting one of them removes the last number, which may be of
+    another person (`first_of_equal`). The digest has no key, so whoever knows a row can find its id: the ids of private
+    rows are private.
 
     Attributes:
         names: the ids of all rows added so far.
@@ -262,6 +263,11 @@ class ContentIds:
             self._seen[name] += 1
             count = self._seen[name]
             self.names.append(name if count == 1 else f"{name}-{count}")
+
+
+def first_of_equal(name: str) -> str:
+    """The id of the first of the rows that are equal to the one with this id of `ContentIds`."""
+    return name.partition("-")[0]
 
 
 def refuse_long(longest: int, where: str) -> None:

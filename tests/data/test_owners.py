@@ -10,7 +10,7 @@ import pytest
 
 from linprobe.data.array_import import import_arrays
 from linprobe.data.blocks import pairs_of
-from linprobe.data.dataset import public_shots
+from linprobe.data.dataset import Split, private_units, public_shots
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import GroupRows, LoadedFeatures
 from linprobe.data.labels import capped, one_spelling, owner_bounds, refuse_both_sides, refuse_spellings
@@ -208,6 +208,28 @@ def test_a_cap_chooses_rows_by_the_ids_of_the_person_alone() -> None:
     assert not np.array_equal(keep, capped(np.array([0, 7, 8, 12]), ids, 3, seed=1))
     with pytest.raises(UsageError, match="per-owner-rows is 0"):
         capped(np.array([0, 1]), ids[:1], 0, seed=0)
+
+
+def test_a_cap_keeps_the_same_rows_of_a_person_whoever_else_has_an_equal_row(tmp_path: Path) -> None:
+    """An id made from content has a number that depends on other people."""
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    owners, labels = np.repeat([f"p{number:02}" for number in range(20)], 2), np.tile([0, 1], 20)
+    copies, names = x[::2], np.array([f"a{number:02}" for number in range(20)])  # of one row of each, before it
+    kept = []
+    for path, more in ((tmp_path / "alone", 0), (tmp_path / "with", 20)):
+        path.mkdir()
+        arrays = {
+            "X_train": np.concatenate([copies[:more], x]),
+            "y_train": np.concatenate([labels[::2][:more], labels]),
+            "owner_train": np.concatenate([names[:more], owners]),
+        }
+        np.savez(path / "x.npz", **arrays, X_test=x[:2] + 9, y_test=[0, 1], owner_test=np.array(["t", "u"]))
+        import_arrays(ImportRequest([path / "x.npz"], path / "f.h5"))
+        with FeatureFile(path / "f.h5") as features:
+            private, _, people = private_units(features, None, Split(unit="owner", per_owner_rows=1))
+            assert len(people) == 20 + more
+            kept.append(np.flatnonzero(private.keep) - more)
+    assert np.array_equal(kept[0], kept[1][kept[1] >= 0])
 
 
 def test_public_shots_take_whole_people() -> None:

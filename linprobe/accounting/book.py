@@ -82,6 +82,7 @@ SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow ou
 MOST_BOOK_BYTES = 1 << 28
 MOST_EQUAL_RELEASES = 10**9
 DIGEST_BYTES = 16  # of row keys
+EVALUATION = "evaluation"  # of a finished run on private test rows, in place of a method
 RUN_FIELDS = ("run", "name", "method", "created", "unit", "private", "delta")  # of a line, in this order
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, read_book, spending, state_keys
+from linprobe.accounting.book import DIGEST_BYTES, EVALUATION, Contents, Entry, read_book, spending, state_keys
 from linprobe.accounting.events import OWNER
 from linprobe.accounting.figures import cost_in_words, rounded_up
 from linprobe.atomic_files import alone, open_regular, sync_folder, write_whole
@@ -43,6 +43,7 @@ FILE_FORMAT = 1
 LONGEST_HEADER = 200  # bytes
 FIRST_BITS = 24
 STORED = np.dtype("<u8")
+PRIVATE_IN_ALL = ", for rows that were private in all of them"  # public shots of a run may be private in another
 ATTEMPTS, PAUSE = 12, 0.01  # to read a book and its keys between two writes; seconds
 
 
@@ -149,7 +150,7 @@ def read_keys(path: Path) -> RowKeys:
 def _unusable(path: Path, why: str) -> DataError:
     return DataError(
         f"row keys {path} {why}; without them runs on the same rows cannot be found; restore the file from a copy, or "
-        "remove it and open its feature file again with linprobe budget, which makes keys of training rows anew"
+        "remove it and open its feature file again with linprobe budget, which makes keys of private rows anew"
     )
 
 
@@ -244,12 +245,13 @@ class SharedBook:
     """Another book whose runs count, too.
 
     Attributes:
-        common: number of keys of each kind that both books have.
+        common: number of keys of each kind that both books have. within: whether all of its rows are in the first book.
     """
 
     path: Path
     contents: Contents
     common: dict[str, int]
+    within: bool = False
 
 
 @dataclass(frozen=True)
@@ -313,7 +315,8 @@ class Account:
         for path, contents, theirs in keyed_books(own.parent, but=own):
             common = {kind: known[kind].count(getattr(theirs, kind)) for kind in KINDS}
             if any(common.values()):
-                found.append(SharedBook(path, contents, common))
+                within = common["rows"] == len(theirs.rows) > 0
+                found.append(SharedBook(path, contents, common, within))
         return found
 
     def not_compared(self) -> int:
@@ -357,7 +360,8 @@ def recorded_totals(run: str, epsilon: float | None) -> tuple[str, str]:
     Args:
         run, epsilon: of the run.
     Returns: a line for a page, and one that is private: it counts runs on other files with some of the rows too, and
-    that two files have one row in common can tell who is in both.
+    that two files have one row in common can tell who is in both. Both count evaluations on test rows that the runs
+    protect.
     """
     own = "no epsilon holds" if epsilon is None else rounded_up(epsilon)
     unknown = "the total of all runs on these rows is not known"
@@ -376,14 +380,15 @@ def recorded_totals(run: str, epsilon: float | None) -> tuple[str, str]:
             return f"no epsilon covers the recorded runs on these rows ({spent.not_private_runs}); this run: {own}"
         runs = "1 recorded run on these rows" if spent.runs == 1 else f"{spent.runs} recorded runs on these rows"
         if spent.runs > 1:  # a row may have been a public shot in one of them
-            runs += ", for rows that were private in all of them"
+            runs += PRIVATE_IN_ALL
         more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
         return f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs}{more}; this run: {own}"
 
-    public = cost_of(contents.counted)
     try:
         shared = Account.at(path).shared()
     except LinprobeError as error:
-        return public, f"{unknown}: {error}"
+        return cost_of(contents.counted), f"{unknown}: {error}"
+    within = [entry for book in shared if book.within for entry in book.contents.counted if entry.method == EVALUATION]
+    public = cost_of([*contents.counted, *within])
     private = cost_of(with_shared(contents, shared).counted) if shared else public
     return public, f"{private} (budget book {path}; do not publish this line)"

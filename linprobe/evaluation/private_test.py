@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from linprobe.accounting.accountants import GAUSSIAN
-from linprobe.accounting.book import Entry
+from linprobe.accounting.book import EVALUATION, Entry
 from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.events import OWNER, RECORD
 from linprobe.accounting.figures import rounded_up
@@ -35,8 +35,6 @@ from linprobe.runs.run_folder import RunFolder, read_run, refuse_book_inside
 from linprobe.training.charge import book_of, charge_evaluation, existing_book, preview
 from linprobe.training.plan import fewer_protected, test_releases
 from linprobe.training.words import DryRun, Lines, together_facts, together_line, written
-
-EVALUATION = "evaluation"  # in place of a method, in budget books
 
 
 def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
@@ -58,8 +56,9 @@ def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str
 def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
     """Release noisy counts of correct predictions, and of scores, on private test rows. Each call spends budget.
 
-    Returns: run, unit, epsilon, delta, noise_multiplier (of the correct predictions), auroc_noise_multiplier, book, the
-        keys of the manifest about noisy test rows, and test_macro_auroc with test_macro_auroc_std where it is known.
+    Returns: run, run_private (whether the run has a guarantee), unit, epsilon, delta, noise_multiplier (of the correct
+        predictions), auroc_noise_multiplier, book, the keys of the manifest about noisy test rows, and test_macro_auroc
+        with test_macro_auroc_std where it is known.
     Raises UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has
     no owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
     """
@@ -79,6 +78,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     accuracy = vars(noisy_accuracy(tested, scores, n_test, run.class_names)) | {"test_scores": None}
     return {
         "run": str(request.run),
+        "run_private": run.manifest.private,
         "unit": entry.unit,
         "epsilon": request.epsilon,
         "delta": entry.delta,
@@ -167,6 +167,11 @@ def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, pr
         )
     if request.features is not None:
         refuse_private_rows(run, features, progress)
+    if not run.manifest.private:
+        progress.note(
+            f"NOT PRIVATE: run {run.folder} is {run.manifest.guarantee}; epsilon is of this accuracy alone, and covers "
+            "no training row of the run"
+        )
 
 
 def _unit_of(features: FeatureReader, unit: str | None) -> str:

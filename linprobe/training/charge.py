@@ -17,6 +17,7 @@ from linprobe.accounting.figures import cost_in_words
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import (
     BOOK_SUFFIX,
+    PRIVATE_IN_ALL,
     Account,
     RowKeys,
     SharedBook,
@@ -184,11 +185,12 @@ def existing_book(
     make: bool = False,
     group: str = "train",
     unit: str | None = None,
+    protected: Sequence[GroupRows] = (),
 ) -> Account | None:
     """The budget book of a feature file: `given`, or by default the book of its training rows, which are read.
 
     Args:
-        group: of the rows, in place of the training rows. unit: as for `BookFinder.account`.
+        group: of the rows, in place of the training rows. unit, protected: as for `BookFinder.account`.
     Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
     Raises DataError, LinprobeError, PrivacyError: as `BookFinder`.
     """
@@ -196,7 +198,7 @@ def existing_book(
     if finder.commitment is not None:
         for x, _ in features.blocks(group):
             finder.commitment.add(x)
-    return finder.account(features, unit=unit, group=group)
+    return finder.account(features, protected, unit=unit, group=group)
 
 
 def book_of(
@@ -443,6 +445,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
     where = "these rows" if len(together) == len(others.counted) else "these rows, or on files that share some of them,"
     runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on {where} together cost"
     text = f"{runs} {cost_in_words(spent.epsilon_by_unit, spent.delta)}"
+    text += "" if spent.runs == 1 else PRIVATE_IN_ALL
     if spent.not_private_runs:
         noun = "run" if spent.not_private_runs == 1 else "runs"
         text += f", and no epsilon covers {spent.not_private_runs} {noun} without privacy on these rows"

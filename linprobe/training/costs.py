@@ -21,13 +21,14 @@ from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5, is_pattern
+from linprobe.data.feature_reader import GroupRows
 from linprobe.errors import DataError, LinprobeError, Progress, UsageError, writing
 from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import BudgetRequest, PlanRequest
 from linprobe.reporting import plots
 from linprobe.runs.manifest import MANIFEST
 from linprobe.runs.run_folder import new_files, refuse_book_inside
-from linprobe.training.charge import book_of, existing_book
+from linprobe.training.charge import existing_book
 
 BANDS = (  # g below; percent of the gap from only-public, or without public rows from guessing, to no privacy
     (5, (0, 12), (2, 25)),
@@ -128,7 +129,9 @@ def _account(request: BudgetRequest) -> Account | None:
         if request.book is not None:
             return Account.at(request.book)
         with open_features(source, whole=False) as features:
-            return existing_book(features) if request.cap is None else book_of(features)
+            # evaluations on private test rows have a book of their own, and count too
+            held_out = [GroupRows(features, "test")] if features.description.private_test else []
+            return existing_book(features, make=request.cap is not None, protected=held_out)
     if not source.exists():
         raise DataError(f"{source} does not exist; give a feature file, or a budget book")
     if request.book is not None:

@@ -200,3 +200,38 @@ def test_what_has_no_meaning_is_refused(cli, refused, later) -> None:
     refused(cli("evaluate", "run", "unnamed.h5", "--epsilon", "1", "--unit", "owner"), 2, ["unnamed.h5", "record"])
     refused(cli("evaluate", "run", "public.h5", "--epsilon", "1"), 2, ["public", "--private-test"])
     assert json.loads(cli("evaluate", "run", "unnamed.h5", "--epsilon", "1", "--json").stdout)["unit"] == "record"
+
+
+@pytest.fixture
+def whole(cli: Callable[..., Any], own_books: Path) -> str:
+    """A file with private training rows and private test rows."""
+    (x, y), (held, labels) = gaussian_rows("train", 200), gaussian_rows("test", 120)
+    np.savez("whole.npz", X_train=x, y_train=y, X_test=held, y_test=labels, class_names=CLASSES)
+    assert cli("import", "whole.npz", "--out", "whole.h5", "--private-test").status == 0
+    return "whole.h5"
+
+
+@pytest.mark.parametrize("price", [(), ("--test-epsilon", "1")], ids=["training rows", "and test rows"])
+def test_the_budget_of_a_file_counts_evaluations_on_its_test_rows(
+    cli, refused, whole: str, price: tuple[str, ...]
+) -> None:
+    assert cli("train", whole, *NOISY, *price, "--out", "run").status == 0
+    alone = result_of(cli("budget", whole, "--json"))
+    assert cli("evaluate", "run", "--epsilon", "3").status == 0
+    both = result_of(cli("budget", whole, "--json"))
+    assert (alone["runs"], both["runs"]) == (1, 2)
+    assert both["epsilon"] > alone["epsilon"] + 0.5
+    # the guarantee of the run is for test rows only where it has released their accuracy
+    assert cli("release", "run", "--out", "pub").status == 0
+    found = re.search(r"rows \| epsilon ([\d.]+) at .* over (\d) recorded", Path("pub/README.md").read_text())
+    stated = both if price else alone
+    assert (float(found[1]), int(found[2])) == (pytest.approx(stated["epsilon"], rel=1e-5), stated["runs"])
+    assert cli("budget", whole, "--set-cap", both["epsilon"] + 0.1, "--delta", "1e-4").status == 0
+    refused(cli("evaluate", "run", "--epsilon", "3"), 4, ["cap"])
+
+
+def test_an_evaluation_of_a_run_without_a_guarantee_says_so(cli, whole: str) -> None:
+    assert cli("train", whole, "--method", "non-private", "--out", "run").status == 0
+    outcome = cli("evaluate", "run", "--epsilon", "1", "--delta", "1e-4", "--json")
+    assert "NOT PRIVATE: run run is not private" in outcome.stderr
+    assert result_of(outcome)["run_private"] is False

@@ -532,9 +532,10 @@ def check_test_rows(features: FeatureReader, use: str, *, private: bool = False)
     if "test" not in features.sizes:
         raise DataError(f"{features.path} has no test rows, which {use}; give a feature file with the group test")
     if features.description.private_test and not private:
+        noisy = ", or train with --test-epsilon, or give evaluate --epsilon E, to release a noisy accuracy"
         raise PrivacyError(
-            f"test rows of {features.path} are private, and {use} public ones; give another file, or train with "
-            "--test-epsilon, or give evaluate --epsilon E, to release a noisy accuracy"
+            f"test rows of {features.path} are private, and {use} public ones; give another file"
+            f"{'' if features.description.several_labels else noisy}"
         )
 
 

@@ -197,6 +197,10 @@ def test_labels_that_fit_nothing_are_refused(
     assert cli("import", "unnamed.npz", "--out", "unnamed.h5", "--private-test").status == 0
     train = ["train", "unnamed.h5", *TRAIN, "--test-epsilon", "1", "--out", "x"]
     refused(cli(*train), 2, ["--test-epsilon", "several labels"])
+    assert cli(*train[:-4], "--out", "x").status == 0
+    outcome = cli("evaluate", "x")
+    refused(outcome, 4, ["private", "give another file"])
+    assert "--test-epsilon" not in outcome.stderr  # which is refused for such rows
     for value, word in ((2, "not 0 or 1"), (None, "task")):
         edited = Path(shutil.copy(folder / "rows.h5", tmp_path / "edited.h5"))
         with h5py.File(edited, "a") as file:

@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from unittest import mock
@@ -21,6 +22,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, c
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+from sklearn.utils.multiclass import check_classification_targets
 
 import linprobe
 from linprobe.accounting.accountants import GAUSSIAN
@@ -628,6 +630,37 @@ def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.Mo
     with pytest.warns(PrivacyWarning, match="in 5 fits"):
         probe.fit(x[119:], y[119:])
     assert linprobe.PrivacyWarning is PrivacyWarning
+
+
+def test_fits_in_threads_are_warned_of_and_leave_no_filter_that_silences_all(rows) -> None:
+    x, y, *_ = rows
+    probe = make("noisy-gd", n_steps=1, condition="none")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: clone(probe).fit(x, y), range(24)))
+        assert ("ignore", None, Warning, None, 0) not in warnings.filters
+    assert sum("fits of this process" in text for text in refit_warnings(caught)) == 23
+
+
+@pytest.mark.parametrize("labels", [np.arange(240), np.full(240, 1e300)])
+def test_no_warning_depends_on_private_labels_and_no_filter_hides_one(labels, rows) -> None:
+    seen = []
+
+    def check(y) -> None:
+        seen.append(list(warnings.filters))
+        check_classification_targets(y)
+
+    with (
+        mock.patch("linprobe.api.estimators.check_classification_targets", check),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        with pytest.raises(ValueError, match=r"labels outside|Unknown label type"):
+            make("noisy-gd").fit(rows[0], labels)
+    assert not caught
+    assert seen == [before]
 
 
 def test_a_fit_by_record_after_one_by_owner_is_warned_of_with_the_figure_of_a_record(rows) -> None:

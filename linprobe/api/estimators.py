@@ -230,9 +230,9 @@ class LinearProbe(LinearClassifier):
         with arrays.naming_cell(X, "X"):
             X, y = validate_data(self, X, y, dtype=[np.float32, np.float64], multi_output=self.multilabel_)
         if not self.multilabel_:
-            with warnings.catch_warnings():  # one that depends on private labels
-                warnings.simplefilter("ignore")
-                check_classification_targets(y)
+            with np.errstate(invalid="ignore"):
+                # twice: a warning that over half of the labels differ would depend on private ones
+                check_classification_targets(np.concatenate([y, y]))
         rows = np.asarray(X)
         check_float32(rows, "X")
         secret = self.method.private and vars(self).get("insecure_seed") is None

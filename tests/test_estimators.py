@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 from sklearn import config_context
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
@@ -384,6 +384,21 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
     as_bytes[0] = b"\xff"
     with pytest.raises(DataError, match="groups holds bytes that are no UTF-8 text"):
         one.fit(x, y, groups=as_bytes)
+
+
+@pytest.mark.parametrize("refit", [True, False])
+def test_a_notebook_displays_no_private_attribute(refit, rows) -> None:
+    x, y, *_ = rows
+    people = np.array([f"patient {row // 2}" for row in range(240)])
+    probe = make("noisy-gd", n_steps=1, condition="none", class_counts="yes")
+    search = GridSearchCV(probe, {"learning_rate": [0.1]}, cv=2, refit=refit).fit(x, y, owners=people)
+    pipeline = make_pipeline(FunctionTransformer(), clone(probe)).fit(x, y, noisygd__owners=people)
+    for shown in (search, pipeline, pipeline[-1], clone(probe).set_params(insecure_seed=1).fit(x, y, owners=people)):
+        html = shown._repr_mimebundle_()["text/html"]
+        assert not [word for word in ("patient", "owners_", "private_record_losses_") if word in html]
+    assert "class_counts_" not in html  # of the seeded probe
+    if hasattr(BaseEstimator, "_get_fitted_attr_html"):
+        assert "class_counts_" in pipeline._repr_html_()
 
 
 def test_a_fit_forgets_the_fit_before(rows) -> None:

@@ -45,6 +45,7 @@ from linprobe.training.execute import Observer, Runtime, execute
 from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
 HASHES = RowHashes()
+PRIVATE = ("owners_", "private_record_losses_")  # what fits set
 
 
 class _Spent(Observer):
@@ -400,6 +401,14 @@ class LinearProbe(LinearClassifier):
         text = None if budget is None else refit_warning(hashes, budget.releases, budget.delta, unit)
         if text is not None:
             warnings.warn(text, PrivacyWarning, stacklevel=4)
+
+    def _get_fitted_attr_html(self, doc_link: str = "") -> Any:
+        """The attributes that a notebook displays, without private ones. Scikit-learn calls it from version 1.9."""
+        shown = super()._get_fitted_attr_html(doc_link)
+        guaranteed = vars(self).get("privacy_", {}).get("private")  # a search may show a probe that is not fitted
+        for name in PRIVATE if guaranteed else (*PRIVATE, "class_counts_"):
+            shown.pop(name, None)
+        return shown
 
     def settings(self) -> Settings:
         """Settings for the engine, from the parameters of this estimator."""

@@ -26,6 +26,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 import linprobe
 from linprobe.accounting.accountants import GAUSSIAN
+from linprobe.accounting.book import MIXED
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.api.estimators import ESTIMATORS, LinearProbe, NoisyGD, NonPrivate
@@ -607,7 +608,7 @@ def test_a_large_delta_is_warned_of(rows) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)
         make("noisy-gd", delta=4e-4, n_steps=1).fit(x + 1, y)  # other rows: the first were fitted before
-        make("non-private").fit(x, y)
+        make("non-private").fit(x + 2, y)
 
 
 def refit_warnings(caught) -> list[str]:
@@ -627,9 +628,10 @@ def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.Mo
         probe = make("noisy-gd", n_steps=2, condition="none").fit(x[:120], y[:120])
         make("noisy-gd", n_steps=2).fit(x[120:], y[120:])  # other rows
         for _ in range(2):
-            make("non-private").fit(x, y)
-            make("noisy-gd", n_steps=2, insecure_seed=1).fit(x, y)
+            make("non-private").fit(x + 50, y)
+            make("noisy-gd", n_steps=2, insecure_seed=1).fit(x + 50, y)
             make("only-public").fit(x, y, *public)
+            make("zero-shot").fit(x, y, text_weights=np.eye(8, 3))
     with pytest.warns(
         PrivacyWarning, match=f"in 2 fits .* together cost epsilon {together(2, probe)} at delta 1e-05 for a record;"
     ):
@@ -645,6 +647,23 @@ def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.Mo
     with pytest.warns(PrivacyWarning, match="in 5 fits"):
         probe.fit(x[119:], y[119:])
     assert linprobe.PrivacyWarning is PrivacyWarning
+
+
+@pytest.mark.parametrize("bare", [make("non-private"), make("noisy-gd", n_steps=1, insecure_seed=1)], ids=str)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_fit_without_privacy_before_or_after_a_private_one_is_warned_of(bare, first, rows) -> None:
+    x, y, *_ = rows
+    probe = make("noisy-gd", n_steps=2, condition="none")
+    both = [clone(bare), clone(probe)] if first else [clone(probe), clone(bare)]
+    assert not texts_of(lambda: both[0].fit(x[:90], y[:90]))
+    assert not texts_of(lambda: both[0].fit(x[90:], y[90:]))  # other rows
+    assert texts_of(lambda: both[1].fit(x[80:100], y[80:100])) == [MIXED]
+    (text,) = texts_of(lambda: clone(probe).fit(x[80:], y[80:]))
+    assert text.startswith(
+        f"{MIXED}; some were in 2 private fits of this process, which together cost epsilon "
+        f"{together(2, probe.fit(x + 9, y))} at delta 1e-05 for a record; no epsilon covers their scores"
+    )
+    assert "\n" not in text
 
 
 def test_fits_in_threads_are_warned_of_and_leave_no_filter_that_silences_all(rows) -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from unittest import mock
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 from sklearn import config_context
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
@@ -21,9 +22,11 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, c
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+from sklearn.utils.multiclass import check_classification_targets
 
 import linprobe
 from linprobe.accounting.accountants import GAUSSIAN
+from linprobe.accounting.book import MIXED
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.api.estimators import ESTIMATORS, LinearProbe, NoisyGD, NonPrivate
@@ -384,6 +387,21 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
         one.fit(x, y, groups=as_bytes)
 
 
+@pytest.mark.parametrize("refit", [True, False])
+def test_a_notebook_displays_no_private_attribute(refit, rows) -> None:
+    x, y, *_ = rows
+    people = np.array([f"patient {row // 2}" for row in range(240)])
+    probe = make("noisy-gd", n_steps=1, condition="none", class_counts="yes")
+    search = GridSearchCV(probe, {"learning_rate": [0.1]}, cv=2, refit=refit).fit(x, y, owners=people)
+    pipeline = make_pipeline(FunctionTransformer(), clone(probe)).fit(x, y, noisygd__owners=people)
+    for shown in (search, pipeline, pipeline[-1], clone(probe).set_params(insecure_seed=1).fit(x, y, owners=people)):
+        html = shown._repr_mimebundle_()["text/html"]
+        assert not [word for word in ("patient", "owners_", "private_record_losses_") if word in html]
+    assert "class_counts_" not in html  # of the seeded probe
+    if hasattr(BaseEstimator, "_get_fitted_attr_html"):
+        assert "class_counts_" in pipeline._repr_html_()
+
+
 def test_a_fit_forgets_the_fit_before(rows) -> None:
     x, y, *_ = rows
     probe = make("noisy-gd", class_counts="yes").fit(x, y, owners=np.arange(len(y)))
@@ -590,7 +608,7 @@ def test_a_large_delta_is_warned_of(rows) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)
         make("noisy-gd", delta=4e-4, n_steps=1).fit(x + 1, y)  # other rows: the first were fitted before
-        make("non-private").fit(x, y)
+        make("non-private").fit(x + 2, y)
 
 
 def refit_warnings(caught) -> list[str]:
@@ -610,9 +628,10 @@ def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.Mo
         probe = make("noisy-gd", n_steps=2, condition="none").fit(x[:120], y[:120])
         make("noisy-gd", n_steps=2).fit(x[120:], y[120:])  # other rows
         for _ in range(2):
-            make("non-private").fit(x, y)
-            make("noisy-gd", n_steps=2, insecure_seed=1).fit(x, y)
+            make("non-private").fit(x + 50, y)
+            make("noisy-gd", n_steps=2, insecure_seed=1).fit(x + 50, y)
             make("only-public").fit(x, y, *public)
+            make("zero-shot").fit(x, y, text_weights=np.eye(8, 3))
     with pytest.warns(
         PrivacyWarning, match=f"in 2 fits .* together cost epsilon {together(2, probe)} at delta 1e-05 for a record;"
     ):
@@ -628,6 +647,54 @@ def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.Mo
     with pytest.warns(PrivacyWarning, match="in 5 fits"):
         probe.fit(x[119:], y[119:])
     assert linprobe.PrivacyWarning is PrivacyWarning
+
+
+@pytest.mark.parametrize("bare", [make("non-private"), make("noisy-gd", n_steps=1, insecure_seed=1)], ids=str)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_fit_without_privacy_before_or_after_a_private_one_is_warned_of(bare, first, rows) -> None:
+    x, y, *_ = rows
+    probe = make("noisy-gd", n_steps=2, condition="none")
+    both = [clone(bare), clone(probe)] if first else [clone(probe), clone(bare)]
+    assert not texts_of(lambda: both[0].fit(x[:90], y[:90]))
+    assert not texts_of(lambda: both[0].fit(x[90:], y[90:]))  # other rows
+    assert texts_of(lambda: both[1].fit(x[80:100], y[80:100])) == [MIXED]
+    (text,) = texts_of(lambda: clone(probe).fit(x[80:], y[80:]))
+    assert text.startswith(
+        f"{MIXED}; some were in 2 private fits of this process, which together cost epsilon "
+        f"{together(2, probe.fit(x + 9, y))} at delta 1e-05 for a record; no epsilon covers their scores"
+    )
+    assert "\n" not in text
+
+
+def test_fits_in_threads_are_warned_of_and_leave_no_filter_that_silences_all(rows) -> None:
+    x, y, *_ = rows
+    probe = make("noisy-gd", n_steps=1, condition="none")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: clone(probe).fit(x, y), range(24)))
+        assert ("ignore", None, Warning, None, 0) not in warnings.filters
+    assert sum("fits of this process" in text for text in refit_warnings(caught)) == 23
+
+
+@pytest.mark.parametrize("labels", [np.arange(240), np.full(240, 1e300)])
+def test_no_warning_depends_on_private_labels_and_no_filter_hides_one(labels, rows) -> None:
+    seen = []
+
+    def check(y) -> None:
+        seen.append(list(warnings.filters))
+        check_classification_targets(y)
+
+    with (
+        mock.patch("linprobe.api.estimators.check_classification_targets", check),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        with pytest.raises(ValueError, match=r"labels outside|Unknown label type"):
+            make("noisy-gd").fit(rows[0], labels)
+    assert not caught
+    assert seen == [before]
 
 
 def test_a_fit_by_record_after_one_by_owner_is_warned_of_with_the_figure_of_a_record(rows) -> None:

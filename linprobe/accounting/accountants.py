@@ -378,10 +378,14 @@ class _AnalyticGaussian(_GaussianDP):
 
     def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
         """Epsilon; NaN if autodp finds none."""
-        with warnings.catch_warnings(), _light_imports():
-            warnings.simplefilter("ignore")  # of its docstrings when it is compiled, and of its logarithms
-            from autodp.dp_bank import get_eps_ana_gaussian
+        if "autodp.dp_bank" not in sys.modules:
+            with warnings.catch_warnings(), _light_imports():
+                for kind in (SyntaxWarning, DeprecationWarning):  # of its source when it is compiled
+                    warnings.simplefilter("ignore", kind)
+                importlib.import_module("autodp.dp_bank")
+        from autodp.dp_bank import get_eps_ana_gaussian
 
+        with np.errstate(all="ignore"):  # of its logarithms
             try:
                 return (
                     float(get_eps_ana_gaussian(1 / gdp_mu(releases), delta)) if delta >= self.LEAST_DELTA else math.nan

@@ -773,13 +773,20 @@ def refuse_above(
     )
 
 
+NO_NOISE = (Releases("", 0.0, 1.0, 1),)  # of a fit without privacy
+MIXED = (
+    "some of these rows were in a private fit of this process and in one without privacy (a baseline or a seed); no "
+    "epsilon covers these fits together; publish nothing of those without privacy"
+)
+
+
 class Fits:
     """Remembers fits, and bounds what the records of the last one have been in."""
 
     def __init__(self) -> None:
         self._hashes = np.empty(0, dtype=np.uint64)  # sorted
         self._history = np.empty(0, dtype=np.int64)  # index into `_table`, for each hash
-        self._table: list[tuple[int, FitKinds]] = [(0, Counter())]  # number of fits, and their releases; first: none
+        self._table: list[tuple[int, FitKinds]] = [(0, Counter())]  # private fits, and releases of all; first: none
         self._lock = threading.Lock()
 
     def add(
@@ -789,7 +796,7 @@ class Fits:
 
         Two records with the same hash count as one that was in the fits of both.
 
-        Returns: the largest number of fits that any of the records was in, this one included, and by protected
+        Returns: the largest number of private fits that any of the records was in, this one included, and by protected
             unit releases that bound the releases of each record.
         """
         new: FitKinds = Counter()
@@ -804,7 +811,8 @@ class Fits:
         history[np.searchsorted(everyone, self._hashes)] = self._history
         here = np.searchsorted(everyone, hashes)
         before, inverse = np.unique(history[here], return_inverse=True)
-        histories = [(self._table[place][0] + 1, self._table[place][1] + new) for place in before.tolist()]
+        private = int(all(sigma > 0 for _, sigma, _ in new))
+        histories = [(self._table[place][0] + private, self._table[place][1] + new) for place in before.tolist()]
         fits = max((count for count, _ in histories), default=0)
         bound: FitKinds = Counter()
         for _, kinds in histories:
@@ -825,10 +833,16 @@ FITS = Fits()
 
 
 def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delta: float, unit: str) -> str | None:
-    """Remember a fit of this process; one line on the cost of all, if any record was in an earlier fit."""
-    fits, bound = FITS.add(hashes, releases, unit)
-    if fits < 2:
-        return None
+    """Remember a fit of this process; one line on the cost of all, if any record was in an earlier fit.
+
+    `releases` are `NO_NOISE` for a fit without privacy. If no fit had privacy, there is nothing to say.
+    """
+    fits, released = FITS.add(hashes, releases, unit)
+    noisy = {one: [release for release in kept if release.noise_multiplier > 0] for one, kept in released.items()}
+    bound = {one: kept for one, kept in noisy.items() if kept}
+    mixed = bool(bound) and bound != released
+    if fits < 2 or releases == NO_NOISE:
+        return MIXED if mixed else None
     costs = {}
     for one in (unit for unit in UNITS if unit in bound):
         pairs = [(bound[protected], REMOVED[protected], REMOVED[one]) for protected in bound]
@@ -836,7 +850,8 @@ def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delt
         costing = [release for pair in pairs for release in converted(*pair)] if covered else []
         # every further fit would wait for the last digits
         costs[one] = composed(costing, delta, rough=True)[0] if covered else math.inf
+    rows = f"{MIXED}; some were in {fits} private fits" if mixed else f"some of these rows were in {fits} fits"
     return (
-        f"some of these rows were in {fits} fits of this process, which together cost {cost_in_words(costs, delta)}; "
-        "no epsilon covers their scores on private rows, or a choice by such scores"
+        f"{rows} of this process, which together cost {cost_in_words(costs, delta)}; no epsilon covers their scores on "
+        "private rows, or a choice by such scores"
     )

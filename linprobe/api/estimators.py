@@ -23,8 +23,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from linprobe.accounting.book import refit_warning
-from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.book import NO_NOISE, refit_warning
 from linprobe.accounting.events import RECORD
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.array_files import check_float32
@@ -45,15 +44,16 @@ from linprobe.training.execute import Observer, Runtime, execute
 from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
 HASHES = RowHashes()
+PRIVATE = ("owners_", "private_record_losses_")  # what fits set
 
 
 class _Spent(Observer):
-    """The budget of a fit, once the fit may use a private row."""
+    """The plan of a fit, once the fit may use a private row."""
 
-    last: Budget | None = None
+    last: Plan | None = None
 
     def budget(self, plan: Plan) -> None:
-        self.last = plan.budget
+        self.last = plan
 
 
 class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -196,7 +196,8 @@ class LinearProbe(LinearClassifier):
 
         Warns:
             PrivacyWarning: delta above a tenth of 1/n_private; rows that were in an earlier fit of this process, with
-                what all of these fits cost together; or columns that a scaler fitted on these rows gives.
+                what all of these fits cost together, or that no epsilon covers private fits and those without
+                privacy; or columns that a scaler fitted on these rows gives.
         """
         self._forget()
         if groups is not None and owners is not None:
@@ -221,7 +222,7 @@ class LinearProbe(LinearClassifier):
         if X_unlabelled is not None:
             further = self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), dataset.protected)
             dataset = replace(dataset, unlabelled=further)
-        return self._fit(dataset, hashes=self._hashes(dataset) if self.method.spends else None)
+        return self._fit(dataset, hashes=self._hashes(dataset) if "private" in self.method.needs else None)
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.floating], NDArray[Any]]:
         """Private rows and their labels as arrays. Raises and warns as `fit`."""
@@ -230,9 +231,9 @@ class LinearProbe(LinearClassifier):
         with arrays.naming_cell(X, "X"):
             X, y = validate_data(self, X, y, dtype=[np.float32, np.float64], multi_output=self.multilabel_)
         if not self.multilabel_:
-            with warnings.catch_warnings():  # one that depends on private labels
-                warnings.simplefilter("ignore")
-                check_classification_targets(y)
+            with np.errstate(invalid="ignore"):
+                # twice: a warning that over half of the labels differ would depend on private ones
+                check_classification_targets(np.concatenate([y, y]))
         rows = np.asarray(X)
         check_float32(rows, "X")
         secret = self.method.private and vars(self).get("insecure_seed") is None
@@ -383,7 +384,7 @@ class LinearProbe(LinearClassifier):
         try:
             trained = execute(plan, dataset, runtime, ledger, spent)
         finally:  # a fit that failed has released something too
-            if hashes is not None and plan.private:
+            if hashes is not None and spent.last is not None:
                 self._warn_of_refit(hashes, spent.last, dataset.unit)
         self.n_features_in_ = dataset.private.n_features
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(trained.weights, -1, -2)), trained.bias
@@ -396,10 +397,20 @@ class LinearProbe(LinearClassifier):
         return self
 
     @staticmethod
-    def _warn_of_refit(hashes: NDArray[np.uint64], budget: Budget | None, unit: str) -> None:
-        text = None if budget is None else refit_warning(hashes, budget.releases, budget.delta, unit)
+    def _warn_of_refit(hashes: NDArray[np.uint64], plan: Plan, unit: str) -> None:
+        budget = plan.budget if plan.private else None
+        releases, delta = (NO_NOISE, 1.0) if budget is None else (budget.releases, budget.delta)
+        text = refit_warning(hashes, releases, delta, unit)
         if text is not None:
             warnings.warn(text, PrivacyWarning, stacklevel=4)
+
+    def _get_fitted_attr_html(self, doc_link: str = "") -> Any:
+        """The attributes that a notebook displays, without private ones. Scikit-learn calls it from version 1.9."""
+        shown = super()._get_fitted_attr_html(doc_link)
+        guaranteed = vars(self).get("privacy_", {}).get("private")  # a search may show a probe that is not fitted
+        for name in PRIVATE if guaranteed else (*PRIVATE, "class_counts_"):
+            shown.pop(name, None)
+        return shown
 
     def settings(self) -> Settings:
         """Settings for the engine, from the parameters of this estimator."""

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -125,6 +126,22 @@ def test_autodp_has_no_opinion_on_other_accountants_or_where_it_fails(monkeypatc
     assert third_opinion(GAUSSIAN, one_release(1.0), 1e-5) is None
     monkeypatch.setitem(sys.modules, "autodp", None)
     assert not AUTODP.covers(one_release(1.0))
+
+
+def test_autodp_changes_no_filter_of_warnings_once_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    epsilon = AUTODP.epsilon(one_release(1.0), 1e-5)
+    seen: list[object] = []
+
+    def look(sigma: float, delta: float) -> float:
+        seen.append(warnings.filters)
+        return epsilon + float(np.log(0.0))
+
+    monkeypatch.setattr("autodp.dp_bank.get_eps_ana_gaussian", look)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert AUTODP.epsilon(one_release(1.0), 1e-5) == -math.inf
+        assert seen[0] is warnings.filters
+    assert not caught
 
 
 # sampled sums: facts from the papers, an integral, and three accountants side by side

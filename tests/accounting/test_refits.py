@@ -55,6 +55,19 @@ def test_no_record_is_charged_less_than_its_fits(monkeypatch: pytest.MonkeyPatch
         assert count >= max(spent[place][10.0] // 50 + spent[place][5.0] // 20 for place in chosen)
 
 
+def test_a_fit_without_noise_is_no_private_fit_and_stays_in_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book, "FITS", book.Fits())
+    assert [book.refit_warning(records(0, 1), book.NO_NOISE, 1.0, unit) for unit in ("record", "owner")] == [None] * 2
+    assert book.refit_warning(records(2), [STEPS], 1e-5, "record") is None
+    assert book.refit_warning(records(0, 2), book.NO_NOISE, 1.0, "record") == book.MIXED
+    assert book.refit_warning(records(1, 3), [STEPS], 1e-5, "record") == book.MIXED
+    text = book.refit_warning(records(2, 3), [STEPS], 1e-5, "record")
+    assert text is not None
+    assert text.startswith(f"{book.MIXED}; some were in 2 private fits of this process, which together cost epsilon ")
+    assert text.count(" for a record") == 1
+    assert "person" not in text
+
+
 def test_memory_grows_with_records_and_not_with_fits() -> None:
     fits, g = book.Fits(), np.random.default_rng(1)
     for _ in range(200):

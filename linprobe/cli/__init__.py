@@ -81,10 +81,10 @@ def _hint(error: Any) -> str:
     """Suggest the flag for an unknown option that has the name of an estimator's argument, or quotes for shards."""
     if "unexpected extra argument" in error.format_message() and ".h5" in error.format_message():
         return " To read several feature files as one, quote the pattern: 'shards/*.h5'."
-    name = getattr(error, "option_name", None)
-    if name is None:
+    name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if name is None or context is None:  # typer gives no context where a known option has no value, or one too many
         return ""
-    meant = flag_of_argument(error.ctx.command.name, name.lstrip("-").replace("-", "_"))
+    meant = flag_of_argument(context.command.name, name.lstrip("-").replace("-", "_"))
     return f" Did you mean {meant}?" if meant else ""
 
 
@@ -141,7 +141,8 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
     if available_memory.is_lack(error):
         return available_memory.RAN_OUT, 1
     if hasattr(error, "format_message"):  # typer's own usage errors
-        command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
+        asked = f"linprobe {_command_of(words) or ''}".rstrip()
+        command = getattr(getattr(error, "ctx", None), "command_path", asked)
         text = f"{error.format_message().removesuffix('.')}{_got(error, words, defaults)}"
         stop = "" if text.endswith("?") else "."
         return f"{text}{stop}{_hint(error)} See {command} --help.", 2

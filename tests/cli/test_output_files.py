@@ -193,20 +193,32 @@ def test_everything_of_an_unfinished_extraction_is_private(tmp_path: Path) -> No
         (["budget", "{features}", "--json"], 0o600),
         (["compare", "{features}", *QUICK, "--attack", "--out", "one", "--json"], 0o600),
         (["compare", "{features}", *QUICK, "--out", "two", "--json"], 0o666),
+        (["budget", "{features}"], 0o600),
+        (["attack", "{run}", "--resamples", "0"], 0o600),
+        (["pdp-report", "{run}"], 0o600),
+        (["predict", "{run}", "{features}", "--group", "train"], 0o600),
+        (["predict", "{run}", "{features}", "--group", "train", "--json"], 0o600),
+        (["info", "{features}"], 0o666),
     ],
-    ids=["budget", "attacked", "public"],
+    ids=lambda value: value[0] if isinstance(value, list) else oct(value),
 )
-def test_private_json_in_a_file_is_for_the_user_alone(
-    features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: int
+def test_private_output_in_a_file_is_for_the_user_alone(
+    features_file: Path,
+    trained_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    expected: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
     def command() -> int:
         os.umask(0)
-        os.dup2(os.open("out.json", os.O_WRONLY | os.O_CREAT, 0o666), 1)
+        os.dup2(os.open("out", os.O_WRONLY | os.O_CREAT, 0o666), 1)
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-        return run([word.format(features=features_file) for word in words])
+        return run([word.format(features=features_file, run=trained_run) for word in words])
 
     assert ended(start_copy(command)) == 0
-    assert json.loads(Path("out.json").read_text())
-    assert mode(Path("out.json")) == expected
+    content = Path("out").read_text()
+    assert json.loads(content) if "--json" in words else content
+    assert mode(Path("out")) == expected

@@ -63,12 +63,18 @@ def held(
 
     Yields: The open descriptor; None on a system or file system without locks.
     Raises `error`: another process holds the lock; `busy` is the message. With `wait` the block begins when it is free.
+    Or a lock file to create is a link, which could lead to any file.
     """
     if fcntl is None:
         yield None
         return
-    flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY if path.is_dir() else os.O_RDWR
-    descriptor = os.open(path, flags, PUBLIC_MODE)
+    made = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        descriptor = os.open(path, made if create else os.O_RDONLY if path.is_dir() else os.O_RDWR, PUBLIC_MODE)
+    except OSError:
+        if create and path.is_symlink():
+            raise error(f"lock file {path} is a link to {path.readlink()}; allowed: a file; remove it") from None
+        raise
     _held.add(descriptor)
     try:
         yield descriptor if lock(descriptor, busy, error, wait=wait) else None

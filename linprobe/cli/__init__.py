@@ -6,6 +6,7 @@ stdout carries results only; everything for people goes to stderr. Exit status: 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import ExitStack
@@ -151,6 +152,8 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
         return f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1
     if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
         return f"{error.name} is not installed, and this command needs it; pip install linprobe, with all it needs", 1
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # of an input: names of outputs were checked
+        return f"{error.filename}: {error.strerror}; {advice(error)}", 3
     if isinstance(error, OSError) and error.errno in {**ADVICE, **READ_FAULTS}:
         return f"{error}; {advice(error)}", 1
     return f"{type(error).__name__}: {error}; run again with --debug to see where", 1

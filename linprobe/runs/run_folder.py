@@ -8,6 +8,7 @@ Only the process that holds the name of an output, by `claimed`, reads private r
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import hmac
@@ -261,6 +262,7 @@ MOST_BYTES = {
     MODEL: MOST_WEIGHTS,
     UNREFINED: MOST_WEIGHTS,
 }
+NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 MakePages = Callable[[Manifest], Mapping[str, str]]
 """From a manifest with the digests of all other files: the names of pages and their texts."""
 
@@ -287,9 +289,9 @@ class RunFolder:
         """
         try:
             return frozenset(path.name for path in self.folder.iterdir())
-        except (FileNotFoundError, NotADirectoryError):
-            return frozenset()
         except OSError as error:
+            if error.errno in NO_FOLDER:
+                return frozenset()
             raise PrivacyError(f"{self.folder} cannot be listed ({error.strerror}); make it readable") from None
 
     def __getitem__(self, name: str) -> bytes:
@@ -317,11 +319,11 @@ class RunFolder:
         path = self.folder / MANIFEST
         try:
             return Manifest.read(self[MANIFEST], path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise DataError(
-                f"{self.folder} is not a run folder: it has no {MANIFEST}; give what `linprobe train` printed"
-            ) from None
         except OSError as error:
+            if error.errno in NO_FOLDER:
+                raise DataError(
+                    f"{self.folder} is not a run folder: it has no {MANIFEST}; give what `linprobe train` printed"
+                ) from None
             raise DamagedManifestError(f"{path} cannot be read ({error}); restore it from a copy") from None
 
     def _arrays(self, name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

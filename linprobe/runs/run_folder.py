@@ -230,13 +230,17 @@ def _refuse_inside_run(out: Path, what: str) -> None:
 
 
 def refuse_book_inside(book: Path | None, out: Path | None = None) -> None:
-    """Raise UsageError if a budget book would lie in a run folder, or in the new run folder `out`."""
+    """Raise UsageError if a budget book would lie in a run folder, or in the new run folder `out`.
+
+    LinprobeError: its folder cannot be searched.
+    """
     if book is None:
         return
     place = book.resolve()
     if out is not None and out.resolve() in (place, *place.parents):
         raise UsageError(f"budget book {book} would lie in {out}, which is only for a run; give --book another place")
-    _refuse_inside_run(place, "budget book")
+    with writing(f"budget book {book}", "--book", "cannot be used"):  # a folder may be closed to this user
+        _refuse_inside_run(place, "budget book")
 
 
 def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | None:

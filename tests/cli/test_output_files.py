@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -113,6 +114,22 @@ def test_no_budget_book_lies_in_a_run_folder(
         refused(cli(*words), 2, ["budget book", "would lie in", "give"])
     assert not (tmp_path / "new").exists()
     assert cli("verify", trained_run).status == 0
+
+
+@pytest.mark.parametrize("words", [["train", "--eps", 1], ["budget", "--set-cap", 1]], ids=["train", "budget"])
+def test_a_budget_book_in_a_closed_folder_is_named_with_its_option(
+    cli: Cli, refused: Refused, features_file: Path, monkeypatch: pytest.MonkeyPatch, words: list[object]
+) -> None:
+    is_file = Path.is_file
+
+    def closed(path: Path, **options: bool) -> bool:  # root may search every folder
+        if path.parent.name == "theirs":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return is_file(path, **options)
+
+    monkeypatch.setattr(Path, "is_file", closed)
+    told = ["budget book theirs/book cannot be used (Permission denied)", "give --book a writable place"]
+    refused(cli(words[0], features_file, *words[1:], "--book", "theirs/book"), 1, told)
 
 
 def test_no_output_is_called_like_standard_output(

@@ -99,6 +99,15 @@ def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
     return f"; got {given[0]!r}" if given and str(given[0]) not in error.format_message() else ""
 
 
+def _misuse(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
+    """The line that explains a usage error of typer."""
+    asked = f"linprobe {_command_of(words) or ''}".rstrip()
+    command = getattr(getattr(error, "ctx", None), "command_path", asked)
+    text = f"{error.format_message().removesuffix('.')}{_got(error, words, defaults)}"
+    stop = "" if text.endswith("?") else "."
+    return f"{text}{stop}{_hint(error)} See {command} --help."
+
+
 def _reader_left() -> int:
     """The exit status after the reader closed stdout, as `| head` does."""
     _terminal.drop_unwritten(getattr(sys.stdout, "wrapped", sys.stdout))  # typer hides this error of stdout
@@ -142,11 +151,7 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
     if available_memory.is_lack(error):
         return available_memory.RAN_OUT, 1
     if hasattr(error, "format_message"):  # typer's own usage errors
-        asked = f"linprobe {_command_of(words) or ''}".rstrip()
-        command = getattr(getattr(error, "ctx", None), "command_path", asked)
-        text = f"{error.format_message().removesuffix('.')}{_got(error, words, defaults)}"
-        stop = "" if text.endswith("?") else "."
-        return f"{text}{stop}{_hint(error)} See {command} --help.", 2
+        return _misuse(error, words, defaults), 2
     _terminal.drop_unwritten(sys.stdout)
     if isinstance(error, OSError) and of_stdout:
         return f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1

@@ -28,7 +28,8 @@ except ImportError:  # Windows
 PRIVATE_MODE, PUBLIC_MODE, PRIVATE_FOLDER = 0o600, 0o644, 0o700
 MOST_TEXT = 1 << 26  # bytes of a JSON file: a manifest of many classes has megabytes
 LONGEST_PATH = 4096
-LONGEST_NAME = 255 - len("..01234567.partial")  # bytes of the name of an output
+LONGEST_FOLDER = 255  # bytes of a name
+LONGEST_NAME = LONGEST_FOLDER - len("..01234567.partial")  # bytes of the name of an output
 FORMULAS = ("=", "+", "-", "@")
 HELD = ".{}.held"  # name of the file that is a lock where the file system has none
 PATIENCE, POLL = 60.0, 0.02  # seconds
@@ -63,12 +64,18 @@ def held(
 
     Yields: The open descriptor; None on a system or file system without locks.
     Raises `error`: another process holds the lock; `busy` is the message. With `wait` the block begins when it is free.
+    Or a lock file to create is a link, which could lead to any file.
     """
     if fcntl is None:
         yield None
         return
-    flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY if path.is_dir() else os.O_RDWR
-    descriptor = os.open(path, flags, PUBLIC_MODE)
+    made = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        descriptor = os.open(path, made if create else os.O_RDONLY if path.is_dir() else os.O_RDWR, PUBLIC_MODE)
+    except OSError:
+        if create and path.is_symlink():
+            raise error(f"lock file {path} is a link to {path.readlink()}; allowed: a file; remove it") from None
+        raise
     _held.add(descriptor)
     try:
         yield descriptor if lock(descriptor, busy, error, wait=wait) else None
@@ -145,15 +152,21 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
 
     Args:
         what: the kind of output, and flag: the one that names it, for messages.
-    Raises UsageError: the unfinished output, `.NAME.0123abcd.partial`, would have too long a name, or the output is a
-    link that leads nowhere. LinprobeError: a file is where a folder of the path would be, or folders of the path would
-    have to be made in the root folder: the path is then most likely mistyped, or a disk is not mounted.
+    Raises UsageError: the unfinished output, `.NAME.0123abcd.partial`, or a folder of the path would have too long a
+    name, or the output is a link that leads nowhere. LinprobeError: a file is where a folder of the path would be, or
+    folders of the path would have to be made in the root folder: the path is then most likely mistyped, or a disk is
+    not mounted.
     """
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
         raise UsageError(
             f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, since its name is longer while "
             "it is being written; give a shorter name"
+        )
+    length = max((len(os.fsencode(part)) for part in out.parent.parts), default=0)
+    if length > LONGEST_FOLDER:
+        raise UsageError(
+            f"{what} {out} is in a folder with a name of {length} bytes; allowed: {LONGEST_FOLDER}; shorten it"
         )
     if os.path.lexists(out) and not out.exists():
         raise UsageError(f"{what} {out} is a link to {out.readlink()}, which does not exist; give {flag} another name")

@@ -15,7 +15,7 @@ import pytest
 
 from linprobe import atomic_files
 from linprobe.atomic_files import alone, held, write_csv, write_json
-from linprobe.errors import LinprobeError, PrivacyError
+from linprobe.errors import LinprobeError, PrivacyError, UsageError
 from tests.conftest import mostly_nightly
 from tests.planted import locks_of_nfs, no_locks
 from tests.processes import ended, start_copy
@@ -124,3 +124,12 @@ def test_a_lock_has_one_holder_and_creates_no_file_unless_asked(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
     with held(tmp_path / "lock", "busy", create=True):
         assert (tmp_path / "lock").is_file()
+
+
+def test_a_lock_file_that_is_a_link_is_refused_and_not_followed(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"lock is a link to .*elsewhere; .* remove it"):
+        held(tmp_path / "lock", "busy", create=True, error=UsageError).__enter__()
+    assert (tmp_path / "lock").is_symlink()
+    assert not (tmp_path / "elsewhere").exists()

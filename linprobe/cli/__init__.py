@@ -6,6 +6,7 @@ stdout carries results only; everything for people goes to stderr. Exit status: 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import ExitStack
@@ -81,10 +82,10 @@ def _hint(error: Any) -> str:
     """Suggest the flag for an unknown option that has the name of an estimator's argument, or quotes for shards."""
     if "unexpected extra argument" in error.format_message() and ".h5" in error.format_message():
         return " To read several feature files as one, quote the pattern: 'shards/*.h5'."
-    name = getattr(error, "option_name", None)
-    if name is None:
+    name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if name is None or context is None:  # typer gives no context where a known option has no value, or one too many
         return ""
-    meant = flag_of_argument(error.ctx.command.name, name.lstrip("-").replace("-", "_"))
+    meant = flag_of_argument(context.command.name, name.lstrip("-").replace("-", "_"))
     return f" Did you mean {meant}?" if meant else ""
 
 
@@ -96,6 +97,15 @@ def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
         values[parameter.name] for values in defaults.values() if parameter is not None and parameter.name in values
     ]
     return f"; got {given[0]!r}" if given and str(given[0]) not in error.format_message() else ""
+
+
+def _misuse(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
+    """The line that explains a usage error of typer."""
+    asked = f"linprobe {_command_of(words) or ''}".rstrip()
+    command = getattr(getattr(error, "ctx", None), "command_path", asked)
+    text = f"{error.format_message().removesuffix('.')}{_got(error, words, defaults)}"
+    stop = "" if text.endswith("?") else "."
+    return f"{text}{stop}{_hint(error)} See {command} --help."
 
 
 def _reader_left() -> int:
@@ -141,15 +151,14 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
     if available_memory.is_lack(error):
         return available_memory.RAN_OUT, 1
     if hasattr(error, "format_message"):  # typer's own usage errors
-        command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
-        text = f"{error.format_message().removesuffix('.')}{_got(error, words, defaults)}"
-        stop = "" if text.endswith("?") else "."
-        return f"{text}{stop}{_hint(error)} See {command} --help.", 2
+        return _misuse(error, words, defaults), 2
     _terminal.drop_unwritten(sys.stdout)
     if isinstance(error, OSError) and of_stdout:
         return f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1
     if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
         return f"{error.name} is not installed, and this command needs it; pip install linprobe, with all it needs", 1
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # of an input: names of outputs were checked
+        return f"{error.filename}: {error.strerror}; {advice(error)}", 3
     if isinstance(error, OSError) and error.errno in {**ADVICE, **READ_FAULTS}:
         return f"{error}; {advice(error)}", 1
     return f"{type(error).__name__}: {error}; run again with --debug to see where", 1

@@ -158,11 +158,16 @@ def print_dry_run(found: DryRun, *, as_json: bool) -> None:
         typer.echo(printable(f"{about:<10} {text}"))
 
 
-def print_private_json(value: Any) -> None:
-    """`print_json` of private figures: a file that stdout was redirected to gets mode 0600."""
+def keep_stdout_private() -> None:
+    """Give a file that stdout was redirected to mode 0600, as private figures follow."""
     with suppress(OSError, ValueError):
         if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
             os.fchmod(sys.stdout.fileno(), PRIVATE_MODE)
+
+
+def print_private_json(value: Any) -> None:
+    """`print_json` of private figures, after `keep_stdout_private`."""
+    keep_stdout_private()
     print_json(value)
 
 

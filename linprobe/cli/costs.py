@@ -10,7 +10,7 @@ import typer
 from linprobe.accounting.figures import NO_PERSON, OF_SAMPLES, gaussian_words, rounded_up
 from linprobe.cli import _terminal
 from linprobe.cli._command import command
-from linprobe.cli._terminal import guarantee_rows, print_json, print_private_json, printing
+from linprobe.cli._terminal import guarantee_rows, keep_stdout_private, print_json, print_private_json, printing
 from linprobe.options import OWNER
 from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 
@@ -99,6 +99,7 @@ def _budget(request: BudgetRequest) -> None:
         ],
     )
     with printing(made, "epsilon"):
+        keep_stdout_private()
         typer.echo(rounded_up(found["epsilon"]))
 
 

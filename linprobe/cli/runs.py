@@ -11,7 +11,14 @@ from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_d
 from linprobe.atomic_files import replace_when_complete
 from linprobe.cli import _terminal
 from linprobe.cli._command import command
-from linprobe.cli._terminal import print_dry_run, print_json, print_made, print_private_json, printing
+from linprobe.cli._terminal import (
+    keep_stdout_private,
+    print_dry_run,
+    print_json,
+    print_made,
+    print_private_json,
+    printing,
+)
 from linprobe.errors import PrivacyError
 from linprobe.options.requests import (
     AttackRequest,
@@ -132,6 +139,7 @@ def _pdp_report(request: PdpReportRequest) -> None:
         if request.as_json:
             print_private_json(report)
             return
+        keep_stdout_private()
         typer.echo(f"{'people' if report['unit'] == 'owner' else 'records':<18}{report['records']}")
         typer.echo(f"worst case bound  {bound.format(rounded_up(epsilon), rounded_up(report['delta']))}")
         typer.echo(f"largest           {rounded_up(report['max'])}")
@@ -206,8 +214,9 @@ def _predict(request: PredictRequest) -> None:
     rows = predict_rows(request, _terminal.TerminalProgress())
     if request.out is None:
         if request.as_json:
-            print_json({"columns": next(rows), "rows": list(rows)})
+            print_private_json({"columns": next(rows), "rows": list(rows)})
         else:
+            keep_stdout_private()
             write_predictions(rows, sys.stdout)
         return
     inputs = (request.features, request.calibrate, *inputs_of(request.run))
@@ -235,6 +244,7 @@ def _attack(request: AttackRequest) -> None:
         if request.as_json:
             print_private_json(result)
             return
+        keep_stdout_private()
         typer.echo(f"attack            {result['attack']}{of}")
         typer.echo(f"{result['compared']:<18}{result['members']} members, {result['non_members']} non-members")
         typer.echo(f"AUC               {result['auc']:.4f}{interval}")

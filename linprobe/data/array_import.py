@@ -85,10 +85,12 @@ def read_arrays(
     stems = [source.stem for source in sources if source.suffix in (".npy", ".pt")]
     pair = _pair(stems, "train", columns.owner or OWNER)
     for source in sources:
-        if source.is_dir():
+        with reading(f"array file {source}", "give another name"):
+            is_there, is_folder = source.exists(), source.is_dir()
+        if is_folder:
             arrays |= read_arrays(_inside(source, progress), columns, progress)
             continue
-        if not source.exists():
+        if not is_there:
             raise DataError(
                 f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder"
             )

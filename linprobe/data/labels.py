@@ -67,7 +67,7 @@ def _whole(texts: NDArray[np.str_]) -> Indices:
 
 
 def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
-    """Labels of dtype int64, or as text."""
+    """Labels of dtype int64, of uint64 if one needs it, or as text."""
     if labels.dtype.kind == "U":
         return labels
     if labels.dtype.kind == "S":
@@ -75,8 +75,8 @@ def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
             return np.char.decode(labels, "utf-8")
         except UnicodeDecodeError:
             raise DataError(f"{key} holds bytes that are no UTF-8 text; write names as text") from None
-    if labels.dtype.kind in "iub":
-        return labels.astype(np.int64)
+    if labels.dtype.kind in "iub":  # a label above int64 stays as it is
+        return labels if labels.max(initial=0) > np.iinfo(np.int64).max else labels.astype(np.int64)
     if labels.dtype.kind != "f":
         raise DataError(f"{key} has type {labels.dtype}; allowed: whole numbers, or class names as text")
     wrong = np.flatnonzero(~(labels == np.floor(labels)) | (np.abs(labels) > 2**53))

@@ -145,8 +145,8 @@ def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progr
 
     The run's own feature file was checked when it was opened. If it is not here, a note says that nothing is compared.
     """
-    recorded = Path(run.manifest.features)
-    if recorded == features.path or (recorded.is_file() and recorded.samefile(features.path)):
+    recorded, given = Path(run.manifest.features), features.path
+    if recorded == given or (recorded.is_file() and given.is_file() and recorded.samefile(given)):  # or a pattern
         return
     with training_file(run, features.path, progress) as training:
         if training is None:

@@ -8,6 +8,7 @@ Only the process that holds the name of an output, by `claimed`, reads private r
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import hmac
@@ -229,13 +230,17 @@ def _refuse_inside_run(out: Path, what: str) -> None:
 
 
 def refuse_book_inside(book: Path | None, out: Path | None = None) -> None:
-    """Raise UsageError if a budget book would lie in a run folder, or in the new run folder `out`."""
+    """Raise UsageError if a budget book would lie in a run folder, or in the new run folder `out`.
+
+    LinprobeError: its folder cannot be searched.
+    """
     if book is None:
         return
     place = book.resolve()
     if out is not None and out.resolve() in (place, *place.parents):
         raise UsageError(f"budget book {book} would lie in {out}, which is only for a run; give --book another place")
-    _refuse_inside_run(place, "budget book")
+    with writing(f"budget book {book}", "--book", "cannot be used"):  # a folder may be closed to this user
+        _refuse_inside_run(place, "budget book")
 
 
 def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | None:
@@ -261,6 +266,7 @@ MOST_BYTES = {
     MODEL: MOST_WEIGHTS,
     UNREFINED: MOST_WEIGHTS,
 }
+NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 MakePages = Callable[[Manifest], Mapping[str, str]]
 """From a manifest with the digests of all other files: the names of pages and their texts."""
 
@@ -287,9 +293,9 @@ class RunFolder:
         """
         try:
             return frozenset(path.name for path in self.folder.iterdir())
-        except (FileNotFoundError, NotADirectoryError):
-            return frozenset()
         except OSError as error:
+            if error.errno in NO_FOLDER:
+                return frozenset()
             raise PrivacyError(f"{self.folder} cannot be listed ({error.strerror}); make it readable") from None
 
     def __getitem__(self, name: str) -> bytes:
@@ -317,11 +323,11 @@ class RunFolder:
         path = self.folder / MANIFEST
         try:
             return Manifest.read(self[MANIFEST], path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise DataError(
-                f"{self.folder} is not a run folder: it has no {MANIFEST}; give what `linprobe train` printed"
-            ) from None
         except OSError as error:
+            if error.errno in NO_FOLDER:
+                raise DataError(
+                    f"{self.folder} is not a run folder: it has no {MANIFEST}; give what `linprobe train` printed"
+                ) from None
             raise DamagedManifestError(f"{path} cannot be read ({error}); restore it from a copy") from None
 
     def _arrays(self, name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

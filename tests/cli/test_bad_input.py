@@ -18,6 +18,7 @@ from linprobe.errors import DivergedError
 from tests.conftest import mostly_nightly, write_features
 
 NOISY = ["--method", "noisy-gd", "--eps", "3"]
+LONG = "n" * 300
 SAMPLED = ["--method", "dp-sgd", "--eps", "3"]
 
 
@@ -315,6 +316,10 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "import nothing there": (["import", "none.npz", "--out", "run"], 3, ["none.npz", "does not exist"]),
     "import no archive": (["import", "{folder}/text.npz", "--out", "run"], 3, ["text.npz", "cannot be read"]),
     "import without out": (["import", "{folder}/text.npz"], 2, ["--out"]),
+    "verify a name that is too long": (["verify", LONG], 3, [LONG, "is not a run folder"]),
+    "evaluate a name that is too long": (["evaluate", "{run}", f"{LONG}.h5"], 3, [f"{LONG}.h5"]),
+    "train on a name that is too long": (["train", f"{LONG}.h5", *NOISY], 3, [f"{LONG}.h5"]),
+    "import a name that is too long": (["import", f"{LONG}.npz", "--out", "run"], 3, [f"array file {LONG}.npz"]),
     "info of nothing": (["info", "none.h5"], 3, ["none.h5", "does not exist"]),
 }
 
@@ -442,6 +447,7 @@ def test_a_name_that_is_too_long_is_refused_before_anything_is_spent(
 ) -> None:
     refused(cli("train", features_file, *NOISY, "--out", "r" * length), 2, [f"{length} bytes", "237", "shorter"])
     refused(cli("train", features_file, *NOISY, "--out", f"{'r' * length}/run/{'r' * 256}"), 2, ["256 bytes", "237"])
+    refused(cli("train", features_file, *NOISY, "--out", f"{LONG}/run"), 2, ["name of 300 bytes", "255", "shorten"])
     assert list(tmp_path.iterdir()) == []
     assert not own_books.exists()
 

@@ -262,6 +262,8 @@ def test_evaluation_gives_the_accuracy_training_gave(cli: Cli, trained_run: Path
     assert result["test_rows"] == 120
     assert set(result["per_class"]) == {"ant", "bee", "cat", "dog"}
     assert cli("evaluate", "-", features_file, stdin=f"{trained_run}\n").stdout == f"{stated:.4f}\n"
+    pattern = features_file.with_name(f"{features_file.name[:-4]}?.h5")  # of the one file that the run was trained on
+    assert cli("evaluate", trained_run, pattern).stdout == f"{stated:.4f}\n"
 
 
 def test_a_model_no_better_than_the_commonest_class_is_named(

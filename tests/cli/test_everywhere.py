@@ -173,3 +173,19 @@ def test_a_long_command_says_once_on_a_pipe_how_far_it_is(
 def test_a_misspelt_command_is_one_sentence(cli, refused) -> None:
     outcome = cli("trian")
     refused(outcome, 2, ["No such command 'trian'", "Did you mean 'train'? See linprobe --help."])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("evaluate run --epsilon", "train --eps", "verify run --max-eps", "budget book --set-cap", "account --sigma"),
+        *("import rows.npz --out", "release run --out"),
+    ],
+)
+def test_a_last_option_without_its_value_is_one_line(cli, refused, words: str) -> None:
+    name, *_, option = words.split()
+    refused(cli(*words.split()), 2, [f"'{option}' requires an argument", f"See linprobe {name} --help."])
+
+
+def test_a_switch_with_a_value_is_one_line(cli, refused) -> None:
+    refused(cli("verify", "run", "--json=3"), 2, ["'--json' does not take a value", "See linprobe verify --help."])

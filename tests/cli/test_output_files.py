@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -115,6 +116,22 @@ def test_no_budget_book_lies_in_a_run_folder(
     assert cli("verify", trained_run).status == 0
 
 
+@pytest.mark.parametrize("words", [["train", "--eps", 1], ["budget", "--set-cap", 1]], ids=["train", "budget"])
+def test_a_budget_book_in_a_closed_folder_is_named_with_its_option(
+    cli: Cli, refused: Refused, features_file: Path, monkeypatch: pytest.MonkeyPatch, words: list[object]
+) -> None:
+    is_file = Path.is_file
+
+    def closed(path: Path, **options: bool) -> bool:  # root may search every folder
+        if path.parent.name == "theirs":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return is_file(path, **options)
+
+    monkeypatch.setattr(Path, "is_file", closed)
+    told = ["budget book theirs/book cannot be used (Permission denied)", "give --book a writable place"]
+    refused(cli(words[0], features_file, *words[1:], "--book", "theirs/book"), 1, told)
+
+
 def test_no_output_is_called_like_standard_output(
     cli: Cli, refused: Refused, trained_run: Path, features_file: Path
 ) -> None:
@@ -193,20 +210,32 @@ def test_everything_of_an_unfinished_extraction_is_private(tmp_path: Path) -> No
         (["budget", "{features}", "--json"], 0o600),
         (["compare", "{features}", *QUICK, "--attack", "--out", "one", "--json"], 0o600),
         (["compare", "{features}", *QUICK, "--out", "two", "--json"], 0o666),
+        (["budget", "{features}"], 0o600),
+        (["attack", "{run}", "--resamples", "0"], 0o600),
+        (["pdp-report", "{run}"], 0o600),
+        (["predict", "{run}", "{features}", "--group", "train"], 0o600),
+        (["predict", "{run}", "{features}", "--group", "train", "--json"], 0o600),
+        (["info", "{features}"], 0o666),
     ],
-    ids=["budget", "attacked", "public"],
+    ids=lambda value: value[0] if isinstance(value, list) else oct(value),
 )
-def test_private_json_in_a_file_is_for_the_user_alone(
-    features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: int
+def test_private_output_in_a_file_is_for_the_user_alone(
+    features_file: Path,
+    trained_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    expected: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
     def command() -> int:
         os.umask(0)
-        os.dup2(os.open("out.json", os.O_WRONLY | os.O_CREAT, 0o666), 1)
+        os.dup2(os.open("out", os.O_WRONLY | os.O_CREAT, 0o666), 1)
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-        return run([word.format(features=features_file) for word in words])
+        return run([word.format(features=features_file, run=trained_run) for word in words])
 
     assert ended(start_copy(command)) == 0
-    assert json.loads(Path("out.json").read_text())
-    assert mode(Path("out.json")) == expected
+    content = Path("out").read_text()
+    assert json.loads(content) if "--json" in words else content
+    assert mode(Path("out")) == expected

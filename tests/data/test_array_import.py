@@ -293,6 +293,14 @@ def test_class_list_comes_from_test_labels_and_never_from_train_labels(tmp_path:
     assert not (tmp_path / "other.h5").exists()
 
 
+@pytest.mark.parametrize("classes", [("a", "b", "c"), ("0", "1", "2")])
+def test_a_label_above_int64_is_named_as_it_is(tmp_path: Path, classes: tuple[str, ...]) -> None:
+    labels = Y_TRAIN.astype(np.uint64)
+    labels[4] = 9223372036854775810
+    with pytest.raises(DataError, match="first label 9223372036854775810 at row 4"):
+        import_arrays(ImportRequest([npz(tmp_path, y_train=labels)], tmp_path / "out.h5"), classes)
+
+
 def test_whole_numbers_stored_as_floats_are_class_indices(tmp_path: Path) -> None:
     labels = np.arange(12)
     rows = RNG.standard_normal((12, 5)).astype(np.float32)

@@ -205,7 +205,8 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
     with writing(out):
         out.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         (out / RUNS).mkdir(PRIVATE_FOLDER, exist_ok=True)
-        (out / LOCK).touch()
+        if not (out / LOCK).is_symlink():  # which is refused below
+            (out / LOCK).touch()
     busy = f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"
     with held(out / LOCK, busy, create=True, error=UsageError):
         try:

@@ -182,7 +182,7 @@ def test_killed_and_stopped_runs_count_as_in_their_book(
     assert (found["private_runs"], found["epsilon"]) == (4, expected.epsilon)
 
 
-def test_finished_runs_are_not_made_again(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+def test_finished_runs_are_not_made_again(cli: Cli, refused: Cli, features_file: Path, tmp_path: Path) -> None:
     cli("compare", features_file, *QUICK, "--seeds", "2", "--out", "cmp")
     before = {name: (tmp_path / "cmp/runs" / name).stat().st_mtime_ns for name in folders(tmp_path / "cmp")}
     removed = run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps3-seed1")
@@ -193,6 +193,10 @@ def test_finished_runs_are_not_made_again(cli: Cli, features_file: Path, tmp_pat
     made = sorted(name[:-9] for name in set(after) - set(before))
     assert made[:2] == ["ngd_steps=2-eps3-seed0", "ngd_steps=2-eps3-seed1"]
     assert {name for name in before if after[name] == before[name]} == set(before) - {removed.name}
+    (tmp_path / "cmp/.lock").unlink()
+    (tmp_path / "cmp/.lock").symlink_to(tmp_path / "elsewhere")
+    refused(cli("compare", features_file, *more, "--seeds", "2", "--out", "cmp"), 2, ["lock file", "link", "elsewhere"])
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_several_processes_make_the_same_runs(cli: Cli, features_file: Path, tmp_path: Path) -> None:

@@ -89,13 +89,11 @@ SIZES = {"train": 400, "test": 120, "public": 12}
 LONG = (
     "test_edited_manifest.py",  # makes runs that others wait for
     "test_real_photographs.py",
-    "test_bounds_sanitized.py",
     "test_processes.py",
     "test_tutorial.py",
     "test_hospital_page.py",
     "test_feature_readme.py",
     "test_accuracy.py",
-    "test_killed.py",
 )
 # after it, each opening of a file in the process takes longer
 LAST = "test_exchanged_files.py"

@@ -61,6 +61,7 @@ def test_a_kernel_that_is_asked_for_and_cannot_be_built_fails_the_installation(
 
 
 @needs_compiler
+@pytest.mark.nightly  # by day, .ci/run builds twice
 def test_two_builds_in_different_folders_have_the_same_bytes(
     hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,7 +91,8 @@ def die_at(owner: Any, name: str, number: int, when: str) -> None:
     setattr(owner, name, dying)
 
 
-@pytest.mark.parametrize("kills", mostly_nightly((1, 3), (1).__eq__))
+@pytest.mark.nightly  # by day, at chosen points
+@pytest.mark.parametrize("kills", [1, 3])
 def test_a_run_that_is_killed_at_random_points_or_interrupted_ends_in_the_same_file(
     killable: Killable, capfd: pytest.CaptureFixture[str], kills: int
 ) -> None:

@@ -41,7 +41,6 @@ ALL_KINDS = (*KINDS, "public")
 BOOK_SUFFIX, SUFFIX = ".jsonl", ".rows"
 FILE_FORMAT = 1
 LONGEST_HEADER = 200  # bytes
-FIRST_BITS = 24
 STORED = np.dtype("<u8")
 PRIVATE_IN_ALL = ", for rows that were private in all of them"  # public shots of a run may be private in another
 ATTEMPTS, PAUSE = 12, 0.01  # to read a book and its keys between two writes; seconds
@@ -97,26 +96,6 @@ class RowKeys:
     def content(self) -> bytes:
         """All keys, as they are stored."""
         return b"".join(getattr(self, kind).astype(STORED).tobytes() for kind in ALL_KINDS)
-
-
-class _Known:
-    """Counts which of other keys are among known ones; a table of the first bits spares most of the search."""
-
-    def __init__(self, keys: Keys) -> None:
-        bits = min(FIRST_BITS, len(keys).bit_length() + 4)  # few keys need no table of megabytes
-        self._keys, self._begun, self._shift = keys, np.zeros(1 << bits, dtype=np.bool_), np.uint64(64 - bits)
-        self._begun[self._first_bits(keys)] = True
-
-    def count(self, others: Keys) -> int:
-        """How many of `others` are known."""
-        likely = others[self._begun[self._first_bits(others)]]
-        if not len(likely):
-            return 0
-        places = np.minimum(np.searchsorted(self._keys, likely), len(self._keys) - 1)
-        return int(np.count_nonzero(self._keys[places] == likely))
-
-    def _first_bits(self, keys: Keys) -> NDArray[np.intp]:
-        return (keys >> self._shift).astype(np.intp)
 
 
 def keys_file(book: Path) -> Path:
@@ -311,9 +290,10 @@ class Account:
         found: list[SharedBook] = []
         if self.keys is None:
             return found
-        own, known = keys_file(self.path), {kind: _Known(getattr(self.keys, kind)) for kind in KINDS}
+        own = keys_file(self.path)
         for path, contents, theirs in keyed_books(own.parent, but=own):
-            common = {kind: known[kind].count(getattr(theirs, kind)) for kind in KINDS}
+            pairs = {kind: (getattr(theirs, kind), getattr(self.keys, kind)) for kind in KINDS}
+            common = {kind: int(np.count_nonzero(among(*pair))) for kind, pair in pairs.items()}
             if any(common.values()):
                 within = common["rows"] == len(theirs.rows) > 0
                 found.append(SharedBook(path, contents, common, within))

@@ -18,7 +18,7 @@ The gradient of a person with several rows is a sum of such matrices; `linprobe.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -328,12 +328,14 @@ def loss_gradient_and_norms(
 
 def _of_block(block: Block, narrow: Array, loss: Loss) -> tuple[Any, Array, Array]:
     """Summed loss, its gradient (n_classes, n_features), and residuals (b, n_classes)."""
-    return _of_rows(block.x, block.y, block.weights, narrow, loss)
+    r, value = residuals_of(block.x @ narrow, block.y, loss, with_loss=True, weights=block.weights)
+    return value, r.T @ block.x, r
 
 
-def _of_rows(x: Array, y: Array, weights: Array | None, narrow: Array, loss: Loss) -> tuple[Any, Array, Array]:
-    r, value = residuals_of(x @ narrow, y, loss, with_loss=True, weights=weights)
-    return value, r.T @ x, r
+def _on_host(block: Block) -> Block:
+    """The block as float32 rows on the host, where no iteration copies to and from a device."""
+    weights = None if block.weights is None else on_host(block.weights)
+    return Block(block.start, on_host(block.x), on_host(block.y), on_host(block.norms), weights=weights)
 
 
 def mean_squared_gradient(rows: Rows, weights: Weights, loss: Loss = "softmax") -> Weights:
@@ -370,27 +372,17 @@ def minimise(
     """
     shape, threads = start.shape, backend.n_threads(rows, start)
     few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
-    parts = ((block.x, block.y, block.weights) for block in (rows.blocks() if few else ()))
-    held = [(on_host(x), on_host(y), None if own is None else on_host(own)) for x, y, own in parts]
-
-    def blocks(narrow: Singles) -> Iterator[tuple[float, Reals]]:
-        """Loss and gradient of each block."""
-        if few:
-            for part in held:
-                value, gradient, _ = _of_rows(*part, narrow, loss)
-                yield value, gradient
-        else:
-            work = partial(_of_block, narrow=backend.put(narrow), loss=loss)
-            for value, gradient, _ in in_order(rows.lazy_blocks(), work, threads):
-                yield float(value), on_host(gradient)
+    blocks = [_on_host(block) for block in rows.blocks()] if few else None
 
     def objective(flat: Reals) -> tuple[float, Reals]:
         weights = flat.reshape(shape)
         check_weights(weights)
+        narrow = weights.astype(np.float32)
+        work = partial(_of_block, narrow=narrow if few else backend.put(narrow), loss=loss)
         value, total = 0.0, np.zeros(shape[::-1])
-        for part, gradient in blocks(weights.astype(np.float32)):
-            value += part
-            total += gradient
+        for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if blocks is None else map(work, blocks):
+            value += float(part)
+            total += on_host(gradient)
         offset = weights - reference
         return value + weight_decay / 2 * float((offset**2).sum()), (total.T + weight_decay * offset).ravel()
 

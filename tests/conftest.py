@@ -26,7 +26,7 @@ import pytest
 from hypothesis import settings
 from jsonschema import Draft202012Validator
 
-from linprobe.accounting import accountants, book
+from linprobe.accounting import accountants, fits
 from linprobe.atomic_files import json_text
 from linprobe.cli import _terminal, run
 from linprobe.data.feature_reader import Description
@@ -231,7 +231,7 @@ def own_books(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """The folder of the budget books of this test."""
     state = new_folder(tmp_path_factory, "state")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    monkeypatch.setattr(book, "FITS", book.Fits())
+    monkeypatch.setattr(fits, "FITS", fits.Fits())
     return state / "linprobe"
 
 

@@ -26,9 +26,9 @@ from sklearn.utils.multiclass import check_classification_targets
 
 import linprobe
 from linprobe.accounting.accountants import GAUSSIAN
-from linprobe.accounting.book import MIXED
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.fits import MIXED
 from linprobe.api.estimators import ESTIMATORS, LinearProbe, NoisyGD, NonPrivate
 from linprobe.data.blocks import ArraySource, normalise_rows
 from linprobe.data.feature_file import FeatureFile

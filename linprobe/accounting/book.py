@@ -24,18 +24,12 @@ equal share of delta, and the epsilons add up,
 
 (Dwork and Roth 2014, Theorem 3.16). It holds in any order and for later runs that depend on earlier results: a pair of
 distributions dominates each part, and the product of the pairs dominates the whole (Zhu, Dong, Wang 2022).
-
-`Fits` keeps the same account for the fits of one process, which may share records: grid searches, cross-validation,
-refits and clones fit the same rows, or overlapping parts of them. About 16 bytes per record hold a hash and the fits
-that used the record. The reported cost bounds the cost of every record of the new fit: it counts, for each kind of
-release, the largest number of releases that used any one of these records.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -45,7 +39,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import (
     FILTER_ORDERS,
@@ -68,12 +61,11 @@ from linprobe.accounting.events import (
     converted,
     neighbours_between,
 )
-from linprobe.accounting.figures import NO_PERSON, ONE, cost_in_words, rounded_up
+from linprobe.accounting.figures import NO_PERSON, ONE, rounded_up
 from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
-from linprobe.parallel.array_api import distinct
 
 BOOK_FORMAT = 2
 FIRST_LINE = json.dumps({"book": BOOK_FORMAT}).encode() + b"\n"
@@ -554,8 +546,6 @@ def _no_such_number(text: str) -> float:
 MOST_KINDS = 32  # of sampled releases; 16 take a second by privacy-loss distributions
 EXAMPLES = (2, 5, 10)  # rows of a person, chosen without a look at the data
 SMALLEST_DELTA = 1e-300  # of a selection; float64 cannot divide smaller ones
-MOST_HISTORIES = 64  # of the records of one fit; above, all get the bound on all
-FitKinds = Counter[tuple[str, float, float]]  # unit, noise multiplier and sampling rate of releases
 
 
 @dataclass(frozen=True)
@@ -770,88 +760,4 @@ def refuse_above(
         f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; under this cap, what {whose} have spent "
         f"counts as {rounded_up(before)} in {runs}, with {added} it would be {after}; nothing was spent; give a "
         f"smaller {flag}, or raise the cap"
-    )
-
-
-NO_NOISE = (Releases("", 0.0, 1.0, 1),)  # of a fit without privacy
-MIXED = (
-    "some of these rows were in a private fit of this process and in one without privacy (a baseline or a seed); no "
-    "epsilon covers these fits together; publish nothing of those without privacy"
-)
-
-
-class Fits:
-    """Remembers fits, and bounds what the records of the last one have been in."""
-
-    def __init__(self) -> None:
-        self._hashes = np.empty(0, dtype=np.uint64)  # sorted
-        self._history = np.empty(0, dtype=np.int64)  # index into `_table`, for each hash
-        self._table: list[tuple[int, FitKinds]] = [(0, Counter())]  # private fits, and releases of all; first: none
-        self._lock = threading.Lock()
-
-    def add(
-        self, hashes: NDArray[np.uint64], releases: Iterable[Releases], unit: str
-    ) -> tuple[int, dict[str, list[Releases]]]:
-        """Remember one fit on the records with these hashes, any shape (n,). Its guarantee is for `unit`.
-
-        Two records with the same hash count as one that was in the fits of both.
-
-        Returns: the largest number of private fits that any of the records was in, this one included, and by protected
-            unit releases that bound the releases of each record.
-        """
-        new: FitKinds = Counter()
-        for release in releases:
-            new[unit, release.noise_multiplier, release.sampling_rate] += release.count
-        with self._lock:
-            return self._added(distinct(hashes), new)
-
-    def _added(self, hashes: NDArray[np.uint64], new: FitKinds) -> tuple[int, dict[str, list[Releases]]]:
-        everyone = distinct(np.concatenate([self._hashes, hashes]))
-        history = np.zeros(len(everyone), dtype=np.int64)
-        history[np.searchsorted(everyone, self._hashes)] = self._history
-        here = np.searchsorted(everyone, hashes)
-        before, inverse = np.unique(history[here], return_inverse=True)
-        private = int(all(sigma > 0 for _, sigma, _ in new))
-        histories = [(self._table[place][0] + private, self._table[place][1] + new) for place in before.tolist()]
-        fits = max((count for count, _ in histories), default=0)
-        bound: FitKinds = Counter()
-        for _, kinds in histories:
-            bound |= kinds
-        if len(histories) > MOST_HISTORIES:
-            histories, inverse = [(fits, bound)], np.zeros_like(inverse)
-        history[here] = inverse + len(self._table)
-        table = [*self._table, *histories]
-        used, places = np.unique(np.append(0, history), return_inverse=True)
-        self._hashes, self._history, self._table = everyone, places[1:], [table[place] for place in used.tolist()]
-        by_unit: dict[str, list[Releases]] = {}
-        for (unit, sigma, rate), count in bound.items():
-            by_unit.setdefault(unit, []).append(Releases("", sigma, rate, count))
-        return fits, by_unit
-
-
-FITS = Fits()
-
-
-def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delta: float, unit: str) -> str | None:
-    """Remember a fit of this process; one line on the cost of all, if any record was in an earlier fit.
-
-    `releases` are `NO_NOISE` for a fit without privacy. If no fit had privacy, there is nothing to say.
-    """
-    fits, released = FITS.add(hashes, releases, unit)
-    noisy = {one: [release for release in kept if release.noise_multiplier > 0] for one, kept in released.items()}
-    bound = {one: kept for one, kept in noisy.items() if kept}
-    mixed = bool(bound) and bound != released
-    if fits < 2 or releases == NO_NOISE:
-        return MIXED if mixed else None
-    costs = {}
-    for one in (unit for unit in UNITS if unit in bound):
-        pairs = [(bound[protected], REMOVED[protected], REMOVED[one]) for protected in bound]
-        covered = all(neighbours_between(stated, wanted) is not None for _, stated, wanted in pairs)
-        costing = [release for pair in pairs for release in converted(*pair)] if covered else []
-        # every further fit would wait for the last digits
-        costs[one] = composed(costing, delta, rough=True)[0] if covered else math.inf
-    rows = f"{MIXED}; some were in {fits} private fits" if mixed else f"some of these rows were in {fits} fits"
-    return (
-        f"{rows} of this process, which together cost {cost_in_words(costs, delta)}; no epsilon covers their scores on "
-        "private rows, or a choice by such scores"
     )

@@ -23,8 +23,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from linprobe.accounting.book import NO_NOISE, refit_warning
 from linprobe.accounting.events import RECORD
+from linprobe.accounting.fits import WITHOUT_NOISE, refit_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.array_files import check_float32
 from linprobe.data.blocks import ArraySource, Source
@@ -399,7 +399,7 @@ class LinearProbe(LinearClassifier):
     @staticmethod
     def _warn_of_refit(hashes: NDArray[np.uint64], plan: Plan, unit: str) -> None:
         budget = plan.budget if plan.private else None
-        releases, delta = (NO_NOISE, 1.0) if budget is None else (budget.releases, budget.delta)
+        releases, delta = (WITHOUT_NOISE, 1.0) if budget is None else (budget.releases, budget.delta)
         text = refit_warning(hashes, releases, delta, unit)
         if text is not None:
             warnings.warn(text, PrivacyWarning, stacklevel=4)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linprobe.accounting import book as module
+from linprobe.accounting import fits
 from linprobe.accounting.accountants import GAUSSIAN, PLD
 from linprobe.accounting.book import EXAMPLES, Cap, Contents, Entry, refuse_above, rows_of_a_person, spending, together
 from linprobe.accounting.events import OWNER, RECORD, REMOVED, Relation, Releases, converted
@@ -123,16 +123,16 @@ def test_the_cap_of_a_book_is_for_every_unit_in_it() -> None:
 def test_fits_by_record_and_by_owner_of_the_same_rows_state_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.arange(10, dtype=np.uint64)
     for first, second in ((RECORD, OWNER), (OWNER, RECORD)):
-        monkeypatch.setattr(module, "FITS", module.Fits())
-        assert module.refit_warning(rows, [STEPS], DELTA, first) is None
-        text = module.refit_warning(rows[5:], [STEPS], DELTA, second)
+        monkeypatch.setattr(fits, "FITS", fits.Fits())
+        assert fits.refit_warning(rows, [STEPS], DELTA, first) is None
+        text = fits.refit_warning(rows[5:], [STEPS], DELTA, second)
         assert text is not None
         assert "together cost epsilon 7.66" in text
         assert (
             "at delta 1e-05 for a record; no epsilon covers a person with any number of rows (a run by record" in text
         )
-        assert module.refit_warning(rows + 100, [SAMPLED], DELTA, OWNER) is None
-        sampled = module.refit_warning(rows + 100, [STEPS], DELTA, RECORD)
+        assert fits.refit_warning(rows + 100, [SAMPLED], DELTA, OWNER) is None
+        sampled = fits.refit_warning(rows + 100, [STEPS], DELTA, RECORD)
         assert sampled is not None
         assert "for a record; no epsilon covers a person" in sampled
 

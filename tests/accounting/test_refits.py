@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from linprobe.accounting import book
+from linprobe.accounting import fits as module
 from linprobe.accounting.events import Releases
 
 STEPS, OTHER = Releases("gradient", 10.0, 1.0, 50), Releases("gradient", 5.0, 1.0, 20)
@@ -22,7 +22,7 @@ def totals(bound: dict[str, list[Releases]]) -> dict[float, int]:
 
 
 def test_folds_cost_the_records_that_are_in_most_of_them() -> None:
-    fits = book.Fits()
+    fits = module.Fits()
     folds = [records(2, 3, 4, 5), records(0, 1, 4, 5), records(0, 1, 2, 3)]
     assert [fits.add(fold, [STEPS], "record")[0] for fold in folds] == [1, 2, 2]
     count, bound = fits.add(records(*range(6)), [OTHER], "record")  # the refit on all rows
@@ -31,15 +31,15 @@ def test_folds_cost_the_records_that_are_in_most_of_them() -> None:
 
 
 def test_other_rows_are_not_charged() -> None:
-    fits = book.Fits()
+    fits = module.Fits()
     fits.add(records(0, 1), [STEPS], "record")
     assert fits.add(records(2, 3), [STEPS], "record") == (1, {"record": [Releases("", 10.0, 1.0, 50)]})
 
 
 @pytest.mark.parametrize("most", [1, 64])
 def test_no_record_is_charged_less_than_its_fits(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(book, "MOST_HISTORIES", most)
-    fits, g = book.Fits(), np.random.default_rng(0)
+    monkeypatch.setattr(module, "MOST_HISTORIES", most)
+    fits, g = module.Fits(), np.random.default_rng(0)
     spent = [Counter() for _ in range(30)]
     for _ in range(40):
         chosen, kind = g.choice(30, 12, replace=False), (STEPS, OTHER)[g.integers(2)]
@@ -56,20 +56,22 @@ def test_no_record_is_charged_less_than_its_fits(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_fit_without_noise_is_no_private_fit_and_stays_in_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "FITS", book.Fits())
-    assert [book.refit_warning(records(0, 1), book.NO_NOISE, 1.0, unit) for unit in ("record", "owner")] == [None] * 2
-    assert book.refit_warning(records(2), [STEPS], 1e-5, "record") is None
-    assert book.refit_warning(records(0, 2), book.NO_NOISE, 1.0, "record") == book.MIXED
-    assert book.refit_warning(records(1, 3), [STEPS], 1e-5, "record") == book.MIXED
-    text = book.refit_warning(records(2, 3), [STEPS], 1e-5, "record")
+    monkeypatch.setattr(module, "FITS", module.Fits())
+    assert [module.refit_warning(records(0, 1), module.WITHOUT_NOISE, 1.0, unit) for unit in ("record", "owner")] == [
+        None
+    ] * 2
+    assert module.refit_warning(records(2), [STEPS], 1e-5, "record") is None
+    assert module.refit_warning(records(0, 2), module.WITHOUT_NOISE, 1.0, "record") == module.MIXED
+    assert module.refit_warning(records(1, 3), [STEPS], 1e-5, "record") == module.MIXED
+    text = module.refit_warning(records(2, 3), [STEPS], 1e-5, "record")
     assert text is not None
-    assert text.startswith(f"{book.MIXED}; some were in 2 private fits of this process, which together cost epsilon ")
+    assert text.startswith(f"{module.MIXED}; some were in 2 private fits of this process, which together cost epsilon ")
     assert text.count(" for a record") == 1
     assert "person" not in text
 
 
 def test_memory_grows_with_records_and_not_with_fits() -> None:
-    fits, g = book.Fits(), np.random.default_rng(1)
+    fits, g = module.Fits(), np.random.default_rng(1)
     for _ in range(200):
         fits.add(records(*g.choice(50, 25, replace=False).tolist()), [STEPS], "record")
     assert len(fits._table) <= 51

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import linprobe
-from linprobe.accounting import book
+from linprobe.accounting import fits
 from linprobe.api.estimators import ESTIMATORS
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 def test_examples_run_and_print_what_the_page_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(book, "FITS", book.Fits())  # other tests fit the same rows
+    monkeypatch.setattr(fits, "FITS", fits.Fits())  # other tests fit the same rows
     page = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     outputs = re.findall(r"^```text\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)

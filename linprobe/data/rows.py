@@ -472,6 +472,17 @@ def rows_in_memory(rows: Rows, device: str) -> ArrayRows:
     return rows
 
 
+def check_column(intercept: float, precision: Precision) -> None:
+    """UsageError for an unknown precision, or one that cannot hold the bias column exactly."""
+    column = np.full((1, 1), intercept, dtype=np.float32)
+    rounded = widened(narrowed(column, precision))
+    if not np.array_equal(rounded, column):
+        raise UsageError(
+            f"intercept is {intercept:g}, which {precision} cannot hold; nearest allowed: {float(rounded[0, 0])!r}; "
+            "give that, or precision float32"
+        )
+
+
 def prepare(
     source: Source,
     preprocessing: Preprocessing,
@@ -494,13 +505,7 @@ def prepare(
         spent: unit rows, of an earlier call with `Preprocessing()`, that nobody reads any more.
     Raises UsageError: an unknown precision, one that cannot hold the bias column exactly, or numbers out of its range.
     """
-    column = np.full((1, 1), preprocessing.intercept, dtype=np.float32)
-    rounded = widened(narrowed(column, precision))
-    if not np.array_equal(rounded, column):
-        raise UsageError(
-            f"intercept is {preprocessing.intercept:g}, which {precision} cannot hold; nearest allowed: "
-            f"{float(rounded[0, 0])!r}; give that, or precision float32"
-        )
+    check_column(preprocessing.intercept, precision)
     shape, storage = (source.n_rows, source.n_features + bool(preprocessing.intercept)), np.dtype(STORAGE[precision])
     memory = spent.memory if isinstance(spent, ArrayRows) and not streamed else None
     if memory is not None and memory[0].shape == shape:

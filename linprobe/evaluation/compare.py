@@ -17,6 +17,7 @@ from linprobe.accounting.figures import NOUNS
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.data.dataset import (
     DIGITS,
+    Dataset,
     Split,
     check_one_class,
     check_test_rows,
@@ -52,9 +53,9 @@ from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import Manifest
 from linprobe.training.charge import BookFinder, book_of, preview
 from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines
-from linprobe.training.plan import make_settings, plan_facts, plan_run, refuse_other_encodings
+from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run, refuse_other_encodings
 from linprobe.training.train import Ready, train_on
-from linprobe.training.tune import selection_of, settings_of, tune_on
+from linprobe.training.tune import Selection, selection_of, settings_of, tune_on
 from linprobe.training.words import (
     DryRun,
     bytes_in_words,
@@ -103,6 +104,8 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     """
     with _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
+        for runs in _missing(planned):
+            _plan(_ready_of(found, runs[0], stack), runs[0])  # refused before the first run spends
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened))
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
@@ -351,20 +354,16 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         request = found.request
         is_new_comparison(request.folder, found.of)
         progress.start(len(found.planned), "planning")
-        groups: dict[Any, list[Planned]] = {}
-        for run in found.planned:
-            progress.step()
-            if not run.folder.exists():
-                groups.setdefault((run.row, run.setting, run.request.epsilon), []).append(run)
+        groups = _missing(found.planned)
+        progress.step(len(found.planned))
         with ExitStack() as stack:
-            previews = [_preview(found, runs[0], stack) for runs in groups.values()]
-            start = found.planned[0]
-            first = _ready(start, found.reader, found.others.get(start.setting.public), found.unlabelled, stack)
+            previews = [_preview(found, runs[0], stack) for runs in groups]
+            first = _ready_of(found, found.planned[0], stack)
             about = rows_facts(first, first.dataset())
-        warnings = _warnings([run for runs in groups.values() for run in runs], found)
+        warnings = _warnings([run for runs in groups for run in runs], found)
         for warning in warnings:
             progress.note(warning)
-        numbers = [len(runs) for runs in groups.values()]
+        numbers = [len(runs) for runs in groups]
         entries = [one.entry for one, number in zip(previews, numbers, strict=True) for _ in range(number)]
         spending = [entry for entry in entries if entry.private and entry.counts]
         finder = BookFinder(request.book, make=False)
@@ -374,7 +373,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]
         facts = {
             **{name: value for name, value in about.items() if name not in ("method", "why")},
-            "rows": [_row(runs, one) for runs, one in zip(groups.values(), previews, strict=True)],
+            "rows": [_row(runs, one) for runs, one in zip(groups, previews, strict=True)],
             "finished": len(found.planned) - sum(numbers),
             "missing": sum(numbers),
             "not_private": sum(not entry.private for entry in entries),
@@ -407,18 +406,36 @@ def _ready(run: Planned, features: Features, other: Features, unlabelled: Path |
     return Ready(run.request, _rows(stack, features), other, further, dated=run.dated, keep_ledger=True)
 
 
-def _preview(found: _Comparison, run: Planned, stack: ExitStack) -> Preview:
-    ready = _ready(run, found.reader, found.others.get(run.setting.public), found.unlabelled, stack)
+def _ready_of(found: _Comparison, run: Planned, stack: ExitStack) -> Ready:
+    return _ready(run, found.reader, found.others.get(run.setting.public), found.unlabelled, stack)
+
+
+def _missing(planned: Sequence[Planned]) -> list[list[Planned]]:
+    """The runs without a folder; those that differ in their seed alone together."""
+    groups: dict[Any, list[Planned]] = {}
+    for run in (run for run in planned if not run.folder.exists()):
+        groups.setdefault((run.row, run.setting, run.request.epsilon), []).append(run)
+    return list(groups.values())
+
+
+def _plan(ready: Ready, run: Planned) -> tuple[Dataset, Plan | Selection]:
+    """The rows of a run, and its plan. Raises LinprobeError: as `train` or `tune`, before anything is charged."""
     dataset = ready.dataset()
-    dataset.check()
     if run.tuning is None:
-        return preview_of_run(run.request, plan_run(make_settings(run.request, ready.method), dataset), dataset)
+        return dataset, plan_run(make_settings(run.request, ready.method), dataset)
     candidates = settings_of(run.request, run.tuning)
     if run.tuning.grid:
-        return preview_of_selection(
-            run.request, run.tuning, selection_of(dataset, run.request, run.tuning, candidates), dataset
-        )
-    return preview_of_run(run.request, plan_run(replace(candidates[0], shrink=run.tuning.shrink), dataset), dataset)
+        return dataset, selection_of(dataset, run.request, run.tuning, candidates)
+    return dataset, plan_run(replace(candidates[0], shrink=run.tuning.shrink), dataset)
+
+
+def _preview(found: _Comparison, run: Planned, stack: ExitStack) -> Preview:
+    dataset, plan = _plan(_ready_of(found, run, stack), run)
+    dataset.check()
+    if isinstance(plan, Plan):
+        return preview_of_run(run.request, plan, dataset)
+    assert run.tuning is not None  # noqa: S101 - a selection is of a grid
+    return preview_of_selection(run.request, run.tuning, plan, dataset)
 
 
 def _row(runs: list[Planned], previewed: Preview) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import Source
 from linprobe.data.rows import Rows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.backend import HOST, Backend
@@ -32,6 +33,8 @@ from linprobe.parallel.array_api import by_rows, inner, namespace, norm, on_host
 from linprobe.parallel.process_group import ALONE, Group
 
 ENSEMBLES = ("average", "ema", "vote")
+NO_PUBLIC_ROWS = "no public rows were given; give --public FILE or --public-shots K"
+NO_TEXT = "init is 'text', but the feature file has no text/weights; allowed here: zero, public"
 ENSEMBLE_SHARE = 0.1
 DEVIATIONS, REVERSAL, GROWTH = 3.0, 0.1, 1.2  # of the damping
 
@@ -45,22 +48,17 @@ class Iterates:
         output: `last`: the last iterate. `average`: the mean of the last n. `weighted`: sum_t 2t / (T(T+1)) W_t. `ema`:
             an exponential moving average with decay 1 - 2/(n+1), which spans n iterates. `vote`: the last n iterates,
             each with one vote.
-        ensemble: n; None for a tenth of the steps.
+        ensemble: n, at most T; None for a tenth of the steps.
         momentum: beta of `coasted`.
 
     Attributes:
         weights: W_t. history: one dictionary per step.
-    Raises UsageError: `ensemble` with `last` or `weighted`. ParameterError: `ensemble` is not from 1 to `n_steps`.
     """
 
     def __init__(
         self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None, momentum: float = 0.0
     ) -> None:
-        if ensemble is not None and output not in ENSEMBLES:
-            raise UsageError(f"option ensemble {ensemble} does nothing with output {output}; leave it out")
         size = max(1, round(ENSEMBLE_SHARE * n_steps)) if ensemble is None else int(ensemble)
-        if not 1 <= size <= n_steps:
-            raise ParameterError(f"ensemble is {ensemble}; allowed: 1 to the number of steps, {n_steps}")
         self.weights = self._start = self._before = start
         self._momentum = momentum
         self.history: list[dict[str, float]] = []
@@ -231,7 +229,7 @@ class Problem:
     def public_rows(self) -> Rows:
         """The public rows. Raises UsageError if there are none."""
         if self.public is None:
-            raise UsageError("no public rows were given; give --public FILE or --public-shots K")
+            raise UsageError(NO_PUBLIC_ROWS)
         return self.public
 
 
@@ -426,6 +424,26 @@ def unchanged(options: Any, has_public: bool) -> Any:
     return options
 
 
+@dataclass(frozen=True)
+class PublicFacts:
+    """What a plan knows about a run before the first release.
+
+    Attributes:
+        n_steps: number of gradient releases. n_features, n_classes: shape of the weights.
+        public: labelled raw rows that are not protected, or None. text: whether there are text weights.
+    """
+
+    n_steps: int
+    n_features: int
+    n_classes: int
+    public: Source | None = None
+    text: bool = False
+
+
+def unchecked(options: Any, facts: PublicFacts) -> None:
+    """Any options that the method takes fit any run."""
+
+
 def no_shares(options: Any) -> tuple[Share, ...]:
     """No releases besides the steps."""
     return ()
@@ -448,6 +466,7 @@ class Method:
         n_steps: default number of steps of a method whose steps cost more than a gradient; None for the usual number.
         resolve: (options, whether there are public rows) -> options without what public rows decide.
         shares: (options) -> parts of the budget for releases other than the steps.
+        check: (options, public facts) -> None; refuses its own options that do not fit the run, before it is charged.
         weighs: whether weights of rows multiply all of its losses, private and public.
         several_labels: whether it trains on rows with several labels.
         has_momentum: options -> whether few steps on centred rows have momentum (`linprobe.methods._descent.Pace`).
@@ -466,6 +485,7 @@ class Method:
     n_steps: int | None = None
     resolve: Callable[[Any, bool], Any] = unchanged
     shares: Callable[[Any], tuple[Share, ...]] = no_shares
+    check: Callable[[Any, PublicFacts], None] = unchecked
     weighs: bool = False
     several_labels: bool = False
     has_momentum: Callable[[Any], bool] = never
@@ -506,6 +526,21 @@ class Method:
         """
         return make_options(self.options, given)
 
+    def refuse(self, options: Any, n_steps: int, shape: tuple[int, int], public: Source | None, text: bool) -> None:
+        """Refuse options that do not fit a run with these `PublicFacts`: options of many methods, then by `check`.
+
+        Raises UsageError, ParameterError: such an option.
+        """
+        facts = PublicFacts(n_steps, *shape, public, text)
+        init, ensemble = getattr(options, "init", "auto"), getattr(options, "ensemble", None)
+        if init == "public" and facts.public is None:
+            raise UsageError(f"init is 'public', but {NO_PUBLIC_ROWS}")
+        if init == "text" and not facts.text:
+            raise UsageError(NO_TEXT)
+        if ensemble is not None and ensemble > facts.n_steps:
+            raise ParameterError(f"ensemble is {ensemble}; allowed: 1 to the number of steps, {facts.n_steps}")
+        self.check(options, facts)
+
 
 def public_generator(step: int = 0) -> np.random.Generator:
     """A reproducible generator for public choices, such as the order of public rows. Never use it for noise."""
@@ -534,7 +569,7 @@ def initial_weights(
         weights = minimise(public, weights, weight_decay=weight_decay, reference=weights, loss=loss, backend=backend)
     elif init == "text":
         if problem.text_weights is None:
-            raise UsageError("init is 'text', but the feature file has no text/weights; allowed here: zero, public")
+            raise UsageError(NO_TEXT)
         weights = problem.text_weights
     elif init == "run":
         if problem.run_weights is None:

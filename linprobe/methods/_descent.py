@@ -52,7 +52,6 @@ from linprobe.data.rows import Rows
 from linprobe.gradients.loss import Weights
 from linprobe.methods._base import Iterates, Problem, Schedule, reference_weights, starting_point
 from linprobe.options import CENTRED_STEPS, ENOUGH_ROWS, DescentOptions, Steps
-from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import Reals, by_rows, on_host
 
 ADAM_BETAS = (0.9, 0.999)
@@ -220,8 +219,6 @@ class Descent(Iterates):
         clip: float | None = None,
         row_norm: float = 1.0,
     ) -> None:
-        if options.optimizer != "momentum":
-            refuse_idle(options, ("momentum",), f"optimizer {options.optimizer}")
         if start is None:
             start, _ = starting_point(problem, options, loss=problem.loss(options.loss))
         super().__init__(start, schedule.n_steps, options.output, options.ensemble)

@@ -36,7 +36,7 @@ from linprobe.errors import LinprobeError, UsageError
 from linprobe.gradients.backend import Part, products
 from linprobe.gradients.loss import Weights
 from linprobe.gradients.second_order import lower_triangle, second_moment
-from linprobe.methods._base import Problem, Run, Share
+from linprobe.methods._base import Problem, PublicFacts, Run, Share
 from linprobe.parallel import available_memory
 from linprobe.parallel.array_api import Array, Reals, beside, namespace, norm, on_host, row_products
 from linprobe.parallel.threads import blas_module, in_slices
@@ -234,19 +234,24 @@ class Covariance:
         return np.asarray(self.vectors @ (factors[:, None] * (self.vectors.T @ matrix)))
 
 
-def released_covariance(problem: Problem, run: Run) -> Covariance:
-    """Lines 1 and 2: one release of sensitivity 1 from all private rows.
-
-    Raises UsageError: more features than the memory holds a covariance of.
-    """
-    private, sigma = problem.private_rows, run.schedule.others[COVARIANCE]
-    n_features = private.n_features
+def check_covariance(options: Any, facts: PublicFacts) -> None:
+    """UsageError for more features than the memory holds a covariance of."""
+    n_features = facts.n_features
     largest = math.isqrt(available_memory.available() // (2 * MATRICES * 8))
     if n_features > largest:
         raise UsageError(
             f"rows have {n_features} features; allowed for a covariance in half of the free memory: at most {largest}; "
             "use a method without one, such as noisy-gd or prototypes"
         )
+
+
+def released_covariance(problem: Problem, run: Run) -> Covariance:
+    """Lines 1 and 2: one release of sensitivity 1 from all private rows.
+
+    Raises UsageError: as `check_covariance`, as the rows have taken memory since the plan.
+    """
+    private, sigma, n_features = problem.private_rows, run.schedule.others[COVARIANCE], problem.n_features
+    check_covariance(None, PublicFacts(1, n_features, problem.n_classes))
     moment = second_moment(private, all_reduce=run.group.all_reduce)
     released = run.mechanism.release(moment, sigma, purpose=COVARIANCE).value
     values, vectors = np.linalg.eigh(lower_triangle(released, n_features))  # reads the lower triangle only

@@ -38,7 +38,6 @@ gives the form used here. The guarantee is the same.
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 
 import numpy as np
 
@@ -58,7 +57,6 @@ from linprobe.methods._base import (
 from linprobe.methods._descent import Pace, has_momentum, step_size
 from linprobe.methods._directions import Squares, top_left_subspace
 from linprobe.options import AdaMixOptions
-from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import norm, on_host
 
 LIPSCHITZ = math.sqrt(2)
@@ -66,12 +64,8 @@ LIPSCHITZ = math.sqrt(2)
 
 def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
-    theory_only = ("radius", "strong_convexity")
     if options.variant == "theory":
-        idle = [option.name for option in fields(options) if option.name not in ("variant", *theory_only)]
-        refuse_idle(options, idle, "variant theory")
         return fit_theory(problem, run, radius=options.radius, strong_convexity=options.strong_convexity)
-    refuse_idle(options, theory_only, "variant practical")
     schedule, public, loss = run.schedule, problem.public_rows, problem.loss()
     weights, reference = starting_point(problem, options, loss=loss, backend=run.backend)
     dim = problem.gradient_rank if options.subspace_dim is None else int(options.subspace_dim)

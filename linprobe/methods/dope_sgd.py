@@ -33,10 +33,9 @@ from linprobe.data.blocks import BLOCK_ROWS, normalise_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, join
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.loss import Origin, Weights, loss_and_gradient
-from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, public_generator
+from linprobe.methods._base import Fitted, Method, Problem, PublicFacts, Run, Sampling, public_generator
 from linprobe.methods._descent import Descent
 from linprobe.options import DopeSGDOptions
-from linprobe.options.declaration import refuse_idle
 
 
 def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:
@@ -44,9 +43,7 @@ def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:
 
     Samples `n_rows` rows of class mean + N(0, pooled within-class covariance), scaled to unit norm, class by class. A
     sum of the public rows' residuals with normal weights has this covariance, so no covariance matrix is formed.
-    Classes without public rows get no samples.
-
-    Raises UsageError: no class has two public rows, so there is no covariance to estimate.
+    Classes without public rows get no samples. A class with two public rows is needed.
     """
     means = np.zeros((n_classes, public.n_features))
     labels = public.y.astype(np.intp)
@@ -54,8 +51,6 @@ def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:
     np.add.at(means, labels, public.x)
     means /= np.maximum(counts, 1)[:, None]
     freedom = public.n_rows - int((counts > 0).sum())
-    if freedom < 1:
-        raise UsageError("augment-public needs a class with two public rows and got none; give more public rows")
     residuals = (public.x - means[labels]).astype(np.float32)
     present = np.flatnonzero(counts)
     y = present[np.arange(n_rows) % len(present)]
@@ -74,29 +69,27 @@ def clip_origin(origin: Weights, longest: float | None) -> Weights:
     return origin if longest is None or length <= longest else origin * (longest / length)
 
 
+def check_public(options: DopeSGDOptions, facts: PublicFacts) -> None:
+    """Refuse larger batches than there are public rows, and draws from classes without a covariance."""
+    public, size = facts.public, options.public_batch
+    n_rows = options.augment_public + (0 if public is None else public.n_rows)
+    if size is not None and size > n_rows:
+        raise ParameterError(f"public-batch is {size}; allowed: 1 to the number of public rows, {n_rows}")
+    if options.augment_public and public is not None and public.n_rows <= facts.n_classes:
+        labels = np.concatenate([y for _, y in public.blocks()])
+        if len(np.unique(labels)) == len(labels):
+            raise UsageError("augment-public needs a class with two public rows and got none; give more public rows")
+
+
 def fit(problem: Problem, options: DopeSGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
-    if options.origin == "history":
-        refuse_idle(options, ("public_batch",), "origin history")
-        if options.optimizer == "sgd":
-            raise UsageError(
-                "origin history is the optimiser's mean of released gradients, and optimizer sgd keeps none; give "
-                "--optimizer momentum or adam"
-            )
     schedule, private = run.schedule, problem.private_rows
     public = join(problem.public_rows)
     if options.augment_public:
         public = join(public, gaussian_rows(public, problem.n_classes, options.augment_public))
         problem = problem.with_public(public)
     size = public.n_rows if options.public_batch is None else options.public_batch
-    if not 1 <= size <= public.n_rows:
-        raise ParameterError(f"public-batch is {size}; allowed: 1 to the number of public rows, {public.n_rows}")
     if options.extended:
-        if run.group.size > 1:
-            raise UsageError(
-                f"extended is {options.extended} in {run.group.size} processes, each of which would add the same rows; "
-                "allowed: 0, or one process"
-            )
         joining = public_generator().permutation(public.n_rows)[: round(options.extended * public.n_rows)]
         private = ChainedRows(private, ArrayRows(public.x[joining], public.y[joining]))
     descent, loss = Descent(problem, options, schedule), problem.loss(options.loss)
@@ -128,4 +121,5 @@ METHOD = Method(
     fit=fit,
     needs=("private", "public"),
     sampling=Sampling(),
+    check=check_public,
 )

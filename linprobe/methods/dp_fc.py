@@ -32,7 +32,7 @@ import numpy as np
 
 from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run, starting_point
 from linprobe.methods._descent import step_size
-from linprobe.methods._directions import covariance_share, released_covariance
+from linprobe.methods._directions import check_covariance, covariance_share, released_covariance
 from linprobe.options import DPFCOptions
 
 
@@ -62,4 +62,5 @@ METHOD = Method(
     fit=fit,
     needs=("private",),
     shares=covariance_share,
+    check=check_covariance,
 )

@@ -27,7 +27,7 @@ from __future__ import annotations
 import numpy as np
 
 from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run
-from linprobe.methods._directions import covariance_share, released_covariance
+from linprobe.methods._directions import check_covariance, covariance_share, released_covariance
 from linprobe.options import DPLSOptions
 
 
@@ -51,4 +51,5 @@ METHOD = Method(
     fit=fit,
     needs=("private",),
     shares=covariance_share,
+    check=check_covariance,
 )

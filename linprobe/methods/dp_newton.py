@@ -41,7 +41,7 @@ import numpy as np
 
 from linprobe.errors import UsageError
 from linprobe.gradients.second_order import lower_triangle, newton_sum, parts_of
-from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run, starting_point
+from linprobe.methods._base import Fitted, Iterates, Method, Problem, PublicFacts, Run, starting_point
 from linprobe.methods._descent import private_weight
 from linprobe.options import NEWTON_STEPS, DPNewtonOptions
 from linprobe.parallel import available_memory
@@ -54,10 +54,10 @@ BYTES = 24  # per class and squared number of features: the sums, packed, noised
 def fit(problem: Problem, options: DPNewtonOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says.
 
-    Raises UsageError: more Hessians than the memory holds.
+    Raises UsageError: as `check_hessians`, as the rows have taken memory since the plan.
     """
     private, tau, n_features, n_classes = problem.private_rows, options.clip_norm, problem.n_features, problem.n_classes
-    _refuse_large(n_features, n_classes)
+    check_hessians(options, PublicFacts(run.schedule.n_steps, n_features, n_classes))
     scale = hessian_scale(options)
     noise = run.schedule.noise_multiplier * tau * math.sqrt(2 * n_features) / scale
     ridge = options.weight_decay + options.noise_ridge * noise
@@ -88,8 +88,9 @@ def _solved(packed: Reals, ridge: float, column: Reals) -> Reals:
     return np.asarray(vectors @ ((vectors.T @ column) / (np.maximum(values, 0.0) + ridge)))
 
 
-def _refuse_large(n_features: int, n_classes: int) -> None:
+def check_hessians(options: DPNewtonOptions, facts: PublicFacts) -> None:
     """UsageError if the Hessians need more than half of the free memory."""
+    n_features, n_classes = facts.n_features, facts.n_classes
     needed, free = BYTES * n_classes * n_features**2, available_memory.available()
     if needed > free // 2:
         raise UsageError(
@@ -105,4 +106,5 @@ METHOD = Method(
     fit=fit,
     needs=("private",),
     n_steps=NEWTON_STEPS,
+    check=check_hessians,
 )

@@ -47,13 +47,16 @@ from numpy.typing import NDArray
 
 from linprobe.data.blocks import SHORTEST_ROW, Block, row_norms
 from linprobe.data.rows import Rows
+from linprobe.errors import UsageError
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import Weights
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.methods._base import (
+    NO_PUBLIC_ROWS,
     Fitted,
     Method,
     Problem,
+    PublicFacts,
     Run,
     Sampling,
     Share,
@@ -64,7 +67,6 @@ from linprobe.methods._base import (
 from linprobe.methods._descent import Descent
 from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.options import DescentOptions, DPSGDFOptions
-from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import Mask
 
 MEAN_SHARE = 0.05  # of epsilon
@@ -95,6 +97,12 @@ def shares(options: DPSGDFOptions) -> tuple[Share, ...]:
         return ()
     share = options.feature_epsilon_share
     return (Share(MEAN, MEAN_SHARE if share is None else share),)
+
+
+def check_centre(options: DPSGDFOptions, facts: PublicFacts) -> None:
+    """UsageError for the mean of public rows that are not there."""
+    if options.centre == "public" and facts.public is None:
+        raise UsageError(f"centre is 'public', but {NO_PUBLIC_ROWS}")
 
 
 def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
@@ -218,12 +226,9 @@ def _spread(values: NDArray[Any], mask: Mask) -> NDArray[Any]:
 def fit(problem: Problem, options: DPSGDFOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     if options.variant == "theory":
-        refuse_idle(options, ("centre", "feature_epsilon_share", "bias_scale", "clip_norm"), "variant theory")
         shift, column = ball(problem.private_rows, run)
         private: Rows = feature_clipped(problem.private_rows.translated(shift, column), column)
         return descend(private, problem, options, run, shift=shift, column=column, clip=2 * column)
-    if options.centre == "public":
-        refuse_idle(options, ("feature_epsilon_share",), "centre public")
     shift = centre_of(problem, options, run)
     private = problem.private_rows.translated(shift, options.bias_scale)
     return descend(private, problem, options, run, shift=shift, column=options.bias_scale, clip=options.clip_norm)
@@ -239,5 +244,6 @@ METHOD = Method(
     sampling=Sampling(),
     resolve=resolve,
     shares=shares,
+    check=check_centre,
     weighs=True,
 )

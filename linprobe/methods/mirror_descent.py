@@ -34,10 +34,9 @@ import numpy as np
 from linprobe.data.rows import Rows, join
 from linprobe.errors import ParameterError
 from linprobe.gradients.loss import Weights, loss_and_gradient
-from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
+from linprobe.methods._base import Fitted, Method, Problem, PublicFacts, Run, Sampling
 from linprobe.methods._descent import Descent
 from linprobe.options import MirrorDescentOptions
-from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import Reals
 from linprobe.parallel.threads import blas_module
 
@@ -48,13 +47,15 @@ LANCZOS_FROM = 500
 def alphas(options: MirrorDescentOptions, n_steps: int) -> Reals:
     """alpha_1..alpha_T of the first-order update, shape (n_steps,)."""
     if options.alpha is not None:
-        if options.horizon is not None:
-            raise ParameterError(f"alpha is {options.alpha} and horizon {options.horizon}; allowed: one of the two")
         return np.full(n_steps, options.alpha)
     horizon = 4 * n_steps if options.horizon is None else options.horizon
-    if horizon < n_steps:
-        raise ParameterError(f"horizon is {horizon}; allowed: at least the number of steps, {n_steps}")
     return np.cos(np.pi * np.arange(1, n_steps + 1) / (2 * horizon))
+
+
+def check_horizon(options: MirrorDescentOptions, facts: PublicFacts) -> None:
+    """ParameterError if the cosine of line 5a would turn negative within the steps."""
+    if options.horizon is not None and options.horizon < facts.n_steps:
+        raise ParameterError(f"horizon is {options.horizon}; allowed: at least the number of steps, {facts.n_steps}")
 
 
 def _least_eigenvalue(matrix: Weights, factor: tuple[Weights, bool]) -> float:
@@ -103,9 +104,6 @@ def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights
 def fit(problem: Problem, options: MirrorDescentOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     exact = options.update == "exact"
-    refuse_idle(options, ("alpha", "horizon") if exact else ("ridge",), f"update {options.update}")
-    if exact and options.optimizer == "adam":
-        raise ParameterError("optimizer is 'adam' with update exact; allowed: sgd, momentum")
     schedule, public = run.schedule, problem.public_rows
     n_private = problem.private_rows.n_rows
     descent = Descent(problem, options, schedule, move=mirror_map(public, options) if exact else None)
@@ -131,4 +129,5 @@ METHOD = Method(
     fit=fit,
     needs=("private", "public"),
     sampling=Sampling(),
+    check=check_horizon,
 )

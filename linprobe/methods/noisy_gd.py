@@ -33,15 +33,12 @@ from linprobe.methods._base import (
 )
 from linprobe.methods._descent import Pace, has_momentum, step_size
 from linprobe.options import NoisyGDOptions
-from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import norm
 
 
 def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     schedule = run.schedule
-    if options.schedule == "theory":
-        refuse_idle(options, ("learning_rate", "score_noise"), "schedule theory")
     weights, reference = starting_point(problem, options, loss=problem.loss(), backend=run.backend)
     pace = Pace.of(options, problem, schedule.n_steps)
     iterates = DampedIterates(weights, schedule.n_steps, options.output, options.ensemble, pace.momentum)

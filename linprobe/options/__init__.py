@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from linprobe.errors import ParameterError, UsageError
 from linprobe.options.declaration import METHOD_OPTIONS as METHOD_OPTIONS
-from linprobe.options.declaration import Options, option, refuse_idle
+from linprobe.options.declaration import Options, declared, option, refuse_idle
 
 MAX_EPSILON = 100.0
 MAX_CAP = 1e6
@@ -367,9 +368,11 @@ class Steps(WeightDecay):
     )
 
     def check_together(self) -> None:
-        """UsageError for both a score noise and a learning rate: the learning rate sets the step size."""
+        """UsageError for both a score noise and a learning rate, which sets the step size, or an unused ensemble."""
         if self.learning_rate is not None:
             refuse_idle(self, ("score_noise",), f"learning-rate {self.learning_rate:g}")
+        if self.output in ("last", "weighted"):
+            refuse_idle(self, ("ensemble",), f"output {self.output}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,6 +422,11 @@ class NoisyGDOptions(
 
     schedule: Literal["constant", "theory"] = option("constant", "Schedule of step sizes")
 
+    def check_together(self) -> None:
+        super().check_together()
+        if self.schedule == "theory":
+            refuse_idle(self, ("learning_rate", "score_noise"), "schedule theory")
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdaMixOptions(
@@ -447,6 +455,9 @@ class AdaMixOptions(
         super().check_together()
         if self.subspace == "none":
             refuse_idle(self, ("subspace_dim",), "subspace none")
+        theory = ("radius", "strong_convexity")
+        practical = [name for name in declared(type(self)) if name not in ("variant", *theory)]
+        refuse_idle(self, practical if self.variant == "theory" else theory, f"variant {self.variant}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -473,6 +484,11 @@ class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
         None, "Loss of rows with one class each", unset="softmax; sigmoid for multilabel rows"
     )
 
+    def check_together(self) -> None:
+        super().check_together()
+        if self.optimizer != "momentum":
+            refuse_idle(self, ("momentum",), f"optimizer {self.optimizer}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGDOptions(DescentOptions, method="dp-sgd", takes=(*PRIVATE, Samples, *COLD_ROWS), on_gpu="sums"):
@@ -490,6 +506,13 @@ class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, 
     )
     bias_scale: float = option(0.1, "Value of the bias column.", above=0, most=1e3)
 
+    def check_together(self) -> None:
+        super().check_together()
+        if self.variant == "theory":
+            refuse_idle(self, ("centre", "feature_epsilon_share", "bias_scale", "clip_norm"), "variant theory")
+        if self.centre == "public":
+            refuse_idle(self, ("feature_epsilon_share",), "centre public")
+
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIVATE, Samples, *ROWS), on_gpu="sums"):
@@ -500,6 +523,15 @@ class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIV
     horizon: int | None = option(None, "K of the cosine schedule.", unset="4 times the steps", above=0, most=1e9)
     ridge: float = option(1.0, "Ridge of the mirror map, update exact only.", above=0, most=1e9)
     extra_clip: float | None = option(None, "Norm bound of the noised mean gradient.", unset="none", above=0, most=1e9)
+
+    def check_together(self) -> None:
+        super().check_together()
+        exact = self.update == "exact"
+        refuse_idle(self, ("alpha", "horizon") if exact else ("ridge",), f"update {self.update}")
+        if exact and self.optimizer == "adam":
+            raise ParameterError("optimizer is 'adam' with update exact; allowed: sgd, momentum")
+        if self.alpha is not None and self.horizon is not None:
+            raise ParameterError(f"alpha is {self.alpha} and horizon {self.horizon}; allowed: one of the two")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -519,6 +551,16 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
         most=1,
         on_gpu=(0.0,),
     )
+
+    def check_together(self) -> None:
+        super().check_together()
+        if self.origin == "history":
+            refuse_idle(self, ("public_batch",), "origin history")
+            if self.optimizer == "sgd":
+                raise UsageError(
+                    "origin history is the optimiser's mean of released gradients, and optimizer sgd keeps none; give "
+                    "--optimizer momentum or adam"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

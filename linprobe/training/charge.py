@@ -30,7 +30,7 @@ from linprobe.accounting.row_keys import (
 from linprobe.atomic_files import alone, write_whole
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, GroupRows
 from linprobe.data.row_checks import Commitment
-from linprobe.errors import DataError, LinprobeError, Progress
+from linprobe.errors import DataError, DivergedError, LinprobeError, Progress
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
 from linprobe.training.execute import Observer
@@ -294,7 +294,7 @@ class RunCharge(Observer):
                 book.settle(
                     self._account.path, self.run, made, started_from=_first(self._charged), resumed=self._resumed
                 )
-                if issubclass(kind, KeyboardInterrupt):
+                if issubclass(kind, KeyboardInterrupt | DivergedError):
                     _note_end(self._progress, self._account.path, self.run)
 
     def start(self, n_steps: int) -> None:
@@ -458,7 +458,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
 
 
 def _note_end(progress: Progress, path: Path, run: str) -> None:
-    """Say what a run that the user ended early costs, as its book states it."""
+    """Say what a run that the user or a divergence ended early costs, as its book states it."""
     entry = book.read_book(path).entries[run]
     if not entry.counts:
         progress.note("the run ended before it released anything, so nothing was spent")

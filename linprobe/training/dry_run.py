@@ -112,7 +112,7 @@ def _one_selection(
 
 def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> words.DryRun:
     request, settings, budgets = ready.request, plan.settings, plan.budgets
-    Runtime(request.precision, request.device).check(settings.options, samples_people=plan.samples_people)
+    Runtime(request.precision, request.device).check_plan(plan)
     warnings = ready.warnings(plan, dataset)
     previewed = preview_of_run(request, plan, dataset)
     account, spent = checked_rows(ready, plan, dataset, warnings, progress, make=False), None

@@ -25,7 +25,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
 from linprobe.data.blocks import Precision, Preprocessing
 from linprobe.data.dataset import Dataset
-from linprobe.data.rows import Rows, prepare, prepare_shard, rows_in_memory
+from linprobe.data.rows import Rows, check_column, prepare, prepare_shard, rows_in_memory
 from linprobe.errors import DivergedError, UsageError, require
 from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.loss import check_weights
@@ -102,10 +102,17 @@ class Runtime:
     keep: Checkpoints | None = None
 
     def check(self, options: Options, *, samples_people: bool = False) -> None:
-        """Refuse a device that cannot train a method with these options, or on samples of people.
+        """Refuse a device or a group that cannot train a method with these options, or on samples of people.
 
-        Raises UsageError: a method, an option, samples or a group that need device cpu. Errors of `choose_backend`.
+        Raises UsageError: a method, an option, samples or a group that need device cpu, or an option that needs one
+        process. Errors of `choose_backend`.
         """
+        extended, size = getattr(options, "extended", 0), self.group.size
+        if extended and size > 1:
+            raise UsageError(
+                f"extended is {extended} in {size} processes, each of which would add the same rows; allowed: 0, or "
+                "one process"
+            )
         if self.device == "cpu":
             return
         refuse_on_gpu(options, self.device)
@@ -114,11 +121,14 @@ class Runtime:
                 f"device is {self.device!r}, and each step takes a sample of people; allowed: device cpu, or "
                 "--sampling-rate 1"
             )
-        if self.group.size > 1:
-            raise UsageError(
-                f"device is {self.device!r} with {self.group.size} processes; allowed: one process, or device cpu"
-            )
+        if size > 1:
+            raise UsageError(f"device is {self.device!r} with {size} processes; allowed: one process, or device cpu")
         choose_backend(self.device)  # here, before a budget is charged
+
+    def check_plan(self, plan: Plan) -> None:
+        """`check` for a plan. Raises UsageError: as `check` and `check_column`."""
+        self.check(plan.settings.options, samples_people=plan.samples_people)
+        check_column(plan.preprocessing.intercept, self.precision)
 
 
 class Observer:
@@ -215,18 +225,29 @@ def execute(
     Guarantee: (epsilon, delta) of the plan, as its method defines it, under zero-out of one private row, or of one
     person with all private rows if `dataset` has `bounds`.
 
+    What is refused after a release may depend on it: it counts as divergence, without figures.
+
     Args:
         ledger: records each event before its result exists; None for a ledger in memory.
     Raises UsageError: a device or a number of processes that the plan cannot have. DivergedError: weights without
-    bound.
+    bound, no bound on one record at weights that depend on releases, or another refusal after the first release.
     """
     runtime, ledger = runtime or Runtime(), Ledger() if ledger is None else ledger
     observer = observer or Observer()
-    runtime.check(plan.settings.options, samples_people=plan.samples_people)
+    runtime.check_plan(plan)
     observer.budget(plan)
-    prepared = _prepare(plan, dataset, runtime, ledger, observer)
-    observer.start(prepared.plan.schedule.n_steps)
-    return _finish(prepared, _fit(prepared))
+    before = ledger.position + sum(release.count for release in plan.inherited)
+    try:
+        prepared = _prepare(plan, dataset, runtime, ledger, observer)
+        observer.start(prepared.plan.schedule.n_steps)
+        return _finish(prepared, _fit(prepared))
+    except UsageError:
+        if ledger.position <= before:
+            raise
+        raise DivergedError(
+            f"training diverged: after a release, {plan.method.name} refused an option, or has no bound on one record "
+            "at the weights reached; give a smaller --score-noise, or a larger --clip-norm (for adadps, --scale-floor)"
+        ) from None
 
 
 def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, observer: Observer) -> _Prepared:
@@ -370,20 +391,8 @@ def private_rows(
 
 
 def _fit(prepared: _Prepared) -> Fitted:
-    """`method.fit`. What it refuses after a release depends on the release: it counts as divergence, without figures.
-
-    Raises DivergedError: a bound on one record does not hold at weights that depend on releases.
-    """
-    method, start = prepared.plan.method, prepared.ledger.position
-    try:
-        fitted = method.fit(prepared.problem, prepared.plan.settings.options, prepared.run)
-    except UsageError:
-        if prepared.ledger.position == start:
-            raise
-        raise DivergedError(
-            f"training diverged: at the weights reached, {method.name} has no bound on one record; give a smaller "
-            "--score-noise, or a larger --clip-norm (for adadps, --scale-floor)"
-        ) from None
+    """`method.fit`. Raises DivergedError: weights without bound."""
+    fitted = prepared.plan.method.fit(prepared.problem, prepared.plan.settings.options, prepared.run)
     check_weights(fitted.weights)
     return fitted
 

@@ -436,7 +436,7 @@ class Plan:
         settings = replace(self.settings, condition="none")
         return replace(self, settings=settings, budget=settings.budget(self.n_units, self.inherited))
 
-    @property
+    @cached_property
     def budgets(self) -> tuple[Budget, ...]:
         """Every budget that the run may spend: two if the length of a private mean decides between them."""
         plans = [self, self.uncentred()] if self.settings.condition == MEAN else [self]
@@ -456,8 +456,10 @@ class Plan:
         )
 
 
-def plan_run(settings: Settings, dataset: Dataset) -> Plan:
+def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> Plan:
     """The plan of a run. No private row is read.
+
+    `checked`: refuse options that do not fit every number of steps that the run may take; not while a budget is sought.
 
     Raises ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
     PrivacyError: delta of at least 1 / n_units, noise too small for one step, or a first model without a guarantee.
@@ -478,7 +480,7 @@ def plan_run(settings: Settings, dataset: Dataset) -> Plan:
         () if first is None else first.releases,
         many_rows=_many_rows(settings, dataset, centred=preprocessing.centre is not None),
     )
-    return Plan(
+    plan = Plan(
         settings,
         preprocessing,
         budget,
@@ -490,6 +492,10 @@ def plan_run(settings: Settings, dataset: Dataset) -> Plan:
         0 if dataset.free_public is None else dataset.free_public.n_rows,
         free,
     )
+    shape = dataset.private.n_features + bool(preprocessing.intercept), dataset.n_classes
+    for n_steps in sorted({budget.n_steps for budget in plan.budgets} or {0}) if checked else ():
+        settings.method.refuse(settings.options, n_steps, shape, dataset.free_public, dataset.encodings is not None)
+    return plan
 
 
 def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:

@@ -307,7 +307,7 @@ def train_on(
     dataset = ready.dataset()
     plan = plan_run(settings, dataset)
     runtime = Runtime(request.precision, request.device, group)
-    runtime.check(plan.settings.options, samples_people=plan.samples_people)
+    runtime.check_plan(plan)
     said, planned = ready.warnings(plan, dataset), _planned(plan, request)
     book = checked_rows(ready, plan, dataset, said, progress, rank=group.rank, planned=planned)
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every

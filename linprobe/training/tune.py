@@ -224,7 +224,7 @@ def selection_of(dataset: Dataset, request: TrainRequest, tuning: Tuning, candid
         ]
 
     one, accountant, event = calibrate_selection(
-        lambda one: [budget.releases for each in at(one) for budget in plan_run(each, dataset).budgets],
+        lambda one: [budget.releases for each in at(one) for budget in plan_run(each, dataset, checked=False).budgets],
         mean_repetitions=mean,
         epsilon=float(request.epsilon or 0),
         delta=delta,
@@ -352,7 +352,7 @@ def chosen_run(
         observer = observed()
         try:
             trained = execute(plans[index], dataset, runtime, observer=observer)
-        except (DivergedError, ArithmeticError, np.linalg.LinAlgError):
+        except (DivergedError, UsageError, ArithmeticError, np.linalg.LinAlgError):
             return -math.inf, (index, None, observer)  # an output like any other, and the worst
         return (-math.inf if trained.selected is None else trained.selected.score), (index, trained, observer)
 
@@ -368,7 +368,7 @@ def _select(
     selection = selection_of(dataset, request, tuning, candidates)
     runtime = Runtime(request.precision, request.device)
     for plan in selection.plans:
-        runtime.check(plan.settings.options, samples_people=plan.samples_people)
+        runtime.check_plan(plan)
     said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
     book = train.checked_rows(ready, selection.plans[0], dataset, said, progress)
 

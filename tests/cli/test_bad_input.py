@@ -379,7 +379,8 @@ def test_diverged_training_is_refused_and_its_releases_count(
     for name in ("run.diverged", "run.diverged-2"):
         outcome = cli("train", features_file, *NOISY, "--learning-rate", "1e9", "--out", "run")
         words = ["diverged", "--learning-rate", f"the ledger is kept in {name}"]
-        refused(outcome, 1, words, notes=name != "run.diverged")  # the second costs more with the first
+        refused(outcome, 1, words, notes=1 + (name != "run.diverged"))  # the second costs more with the first
+        assert "the run ended early; what it had released costs epsilon" in outcome.stderr
         assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["diverged.json", "ledger.jsonl"]
         note = json.loads((tmp_path / name / "diverged.json").read_text())
         lines = (tmp_path / name / "ledger.jsonl").read_text().splitlines()

@@ -329,12 +329,16 @@ def test_a_deleted_run_still_counts(cli: Cli, features_file: Path, tmp_path: Pat
 def test_a_failed_request_leaves_no_stale_result(cli: Cli, features_file: Path, tmp_path: Path) -> None:
     words = ["--seeds", "1", "--jobs", "1", "--no-baselines", "--out", "cmp", "--methods"]
     assert cli("compare", features_file, "--eps", "1", *words, "noisy-gd:steps=3").status == 0
-    failed = cli("compare", features_file, "--eps", "2", *words, "noisy-gd:steps=3,noisy-gd:centre=3")
-    assert failed.status == 2
+    refused = cli("compare", features_file, "--eps", "2", *words, "noisy-gd:steps=3,noisy-gd:centre=3")
+    assert refused.status == 2
+    assert "unfinished" not in json.loads((tmp_path / "cmp/comparison.json").read_text())  # no run of it began
+    diverging = "noisy-gd:steps=30:learning-rate=1e9"
+    failed = cli("compare", features_file, "--eps", "2", *words, f"noisy-gd:steps=3,{diverging}")
+    assert failed.status == 1
     assert json.loads((tmp_path / "cmp/comparison.json").read_text())["unfinished"]
     assert not list((tmp_path / "cmp").glob("*.csv"))
     assert not list((tmp_path / "cmp").glob("*.png"))
-    assert len(folders(tmp_path / "cmp")) == 2
+    assert [name.endswith(".diverged") for name in sorted(folders(tmp_path / "cmp"))] == [False, False, True]
 
 
 def test_public_files_of_one_name_are_told_apart(

@@ -5,7 +5,7 @@ import pytest
 
 from linprobe.accounting.accountants import gdp_mu
 from linprobe.accounting.events import grouped
-from linprobe.data.blocks import normalise_rows
+from linprobe.data.blocks import ArraySource, normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism, Release
@@ -128,6 +128,8 @@ def fit(
     options = method.make_options(options)
     others = {share.purpose: sigma for share in method.shares(options)} if method.spends else {}
     steps = steps_of(method)
+    public = None if data.public is None else ArraySource(data.public.x, data.public.y)
+    method.refuse(options, steps, (data.n_features, data.n_classes), public, data.text_weights is not None)
     schedule = Schedule(steps, sigma, rate * steps**0.5 / sigma if sigma else rate, rate, others)
     return method.fit(data, options, Run(schedule, mechanism, lambda: None, sampler or RepeatedSampler()))
 

@@ -236,16 +236,19 @@ def test_outputs_computed_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", ["average", "ema", "vote"])
-@pytest.mark.parametrize("ensemble", [0, 7])
-def test_ensembles_of_no_or_too_many_iterates_are_refused(kind, ensemble) -> None:
+def test_ensembles_of_no_or_too_many_iterates_are_refused(kind) -> None:
+    method = METHODS["noisy-gd"]
+    method.refuse(method.make_options({"output": kind, "ensemble": 6}), 6, (2, 1), None, False)
     with pytest.raises(ParameterError, match="1 to the number of steps, 6"):
-        Iterates(ITERATES[0], 6, kind, ensemble)
+        method.refuse(method.make_options({"output": kind, "ensemble": 7}), 6, (2, 1), None, False)
+    with pytest.raises(ParameterError, match="ensemble is 0; allowed: above 0"):
+        method.make_options({"output": kind, "ensemble": 0})
 
 
 @pytest.mark.parametrize("kind", ["last", "weighted"])
 def test_an_ensemble_that_would_do_nothing_is_refused(kind) -> None:
-    with pytest.raises(UsageError, match="does nothing"):
-        Iterates(ITERATES[0], 6, kind, 2)
+    with pytest.raises(UsageError, match="option ensemble 2 does nothing"):
+        METHODS["noisy-gd"].make_options({"output": kind, "ensemble": 2})
 
 
 @pytest.mark.parametrize("name", [*SAMPLED, "noisy-gd"])

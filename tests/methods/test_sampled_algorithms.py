@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from linprobe.accounting.events import grouped
 from linprobe.api.estimators import DPSGDF
-from linprobe.data.blocks import normalise_rows
+from linprobe.data.blocks import ArraySource, normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import UsageError
 from linprobe.gradients.clipped_sum import row_sum
@@ -315,8 +315,11 @@ def test_augmented_rows_have_the_class_means_and_the_pooled_covariance() -> None
 
 
 def test_augmentation_needs_a_class_with_two_rows() -> None:
+    method, x = METHODS["dope-sgd"], np.eye(3, 4, dtype=np.float32)
+    options = method.make_options({"augment_public": 10})
+    method.refuse(options, 2, (4, 5), ArraySource(x, np.array([0, 1, 1])), False)
     with pytest.raises(UsageError, match="two public rows"):
-        gaussian_rows(ArrayRows(np.eye(3, 4, dtype=np.float32), np.arange(3)), 5, 10)
+        method.refuse(options, 2, (4, 5), ArraySource(x, np.arange(3)), False)
 
 
 def test_augmented_rows_reach_the_warm_start() -> None:

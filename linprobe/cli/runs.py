@@ -83,11 +83,10 @@ def _report(request: ReportRequest) -> None:
 @command(ReleaseRequest)
 def _release(request: ReleaseRequest) -> None:
     """Write the folder, and print it."""
-    from linprobe.accounting.row_keys import recorded_totals
     from linprobe.evaluation import release as commands
 
-    released = commands.release(request)
-    _terminal.note(recorded_totals(released["run_id"], released["epsilon"])[1])
+    released, total = commands.release(request)
+    _terminal.note(total)
     if request.as_json:
         print_made("release", released["release"], released)
         return

@@ -151,6 +151,7 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
                 private=True,
                 delta=delta,
                 releases=releases,
+                first=run.manifest.book_id,
             ),
         )
 

@@ -453,6 +453,7 @@ class Plan:
             private=self.private,
             delta=None if spent is None else spent.delta,
             releases=() if spent is None else spent.releases,
+            first=None if self.first is None else self.first.run_id,
         )
 
 

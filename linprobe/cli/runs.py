@@ -61,7 +61,8 @@ def _verify(request: VerifyRequest) -> None:
     checks = f"cross-check {rounded_up(result['epsilon_cross_check'])}{opinions}"
     _terminal.note(
         f"epsilon {rounded_up(result['epsilon'])} ({checks}) at delta {rounded_up(result['delta'])}, "
-        f"{gaussian_words(result['gdp_mu'], result['zcdp_rho'])}; {result['releases']} releases; data "
+        f"{gaussian_words(result['gdp_mu'], result['zcdp_rho'])}; {result['releases']} "
+        f"{'release' if result['releases'] == 1 else 'releases'}; data "
         f"{result['data']}{signed}"
     )
     _terminal.note(f"per-record file: {result['per_record']}")

@@ -278,7 +278,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "evaluate with other classes": (["evaluate", "{run}", "{others}"], 3, ["others.h5", "classes"]),
     "evaluate with another width": (["evaluate", "{run}", "{wide}"], 3, ["11 features", "10"]),
     "evaluate with NaN rows": (["evaluate", "{run}", "{nan_test}"], 3, ["NaN"]),
-    "evaluate no run": (["evaluate", "nowhere"], 3, ["nowhere", "manifest.json"]),
+    "evaluate no run": (["evaluate", "nowhere"], 3, ["nowhere does not exist"]),
     "evaluate another version": (["evaluate", "{other_version}"], 3, ["format 99"]),
     "predict another version": (["predict", "{other_version}", "{whole}"], 3, ["format 99"]),
     "verify another version": (["verify", "{other_version}"], 3, ["format 99"]),

@@ -585,7 +585,7 @@ def noisy_accuracy(tested: NoisyTest, scores: NoisyScores | None, n_test: int, n
     )
 
 
-def left_out(accuracy: Accuracy) -> str | None:
+def hidden_classes(accuracy: Accuracy) -> str | None:
     """A note on classes that a balanced accuracy on private test rows leaves out; None if it has every class."""
     recalls = accuracy.test_accuracy_per_class or {}
     missing = [name for name, recall in recalls.items() if recall is None]

@@ -390,7 +390,7 @@ def _tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progr
             near = f"at least {max(share, 0):.0%} by a noisy count"
             progress.note(f"few private rows are near rows without labels ({near}), so these had little or no effect")
     no_better = None if measured is None else figures.no_better_than_guessing(measured)
-    for note in (no_better, figures.left_out(manifest)):
+    for note in (no_better, figures.hidden_classes(manifest)):
         if note is not None:
             progress.note(note)
 

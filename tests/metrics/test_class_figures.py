@@ -162,7 +162,8 @@ def test_a_note_names_the_classes_that_noise_hides() -> None:
         test_accuracy_per_class=recalls,
         n_test=20,
     )
-    assert module.hidden_classes(found) == ("balanced accuracy is the mean of 2 of 3 classes: noise hides the test rows of b")
+    said = "balanced accuracy is the mean of 2 of 3 classes: noise hides the test rows of b"
+    assert module.hidden_classes(found) == said
     assert module.hidden_classes(replace(found, test_accuracy_std=None)) is None  # a class without public test rows
     assert module.hidden_classes(replace(found, test_accuracy_per_class={"a": 0.5})) is None
     assert module.hidden_classes(replace(found, test_accuracy_per_class=None)) is None

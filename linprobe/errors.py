@@ -157,13 +157,18 @@ def advice(error: OSError, flag: str = "--out") -> str:
     return ADVICE.get(error.errno or 0, "check the disk, or give another {flag}").format(flag=flag)
 
 
+def unwritten(what: str | Path, error: OSError, flag: str = "--out", fault: str = "cannot be written") -> LinprobeError:
+    """An error of one line: `what` has the `fault`, why, and `advice`."""
+    return LinprobeError(f"{what} {fault} ({error.strerror or error}); {advice(error, flag)}")
+
+
 @contextmanager
 def writing(what: str | Path, flag: str = "--out", fault: str = "cannot be written") -> Iterator[None]:
-    """Turn an OSError into a LinprobeError of one line: `what` has the `fault`, why, and `advice`."""
+    """Turn an OSError into `unwritten`."""
     try:
         yield
     except OSError as error:
-        raise LinprobeError(f"{what} {fault} ({error.strerror or error}); {advice(error, flag)}") from None
+        raise unwritten(what, error, flag, fault) from None
 
 
 _AGAIN = "check the disk, and run the command again: the file itself may be good"

@@ -95,7 +95,7 @@ class Entry:
         made: the most releases it had made when a process that trained it ended early; 0 if none did.
         finished: whether all its files are written.
         cap: the epsilon that `--cap` of this run allowed all runs together; None without.
-        first: id of the run that it started from; None without one.
+        first: id of the run that it started from, or evaluates; None without one.
         created: when it began, UTC; None for a selection, whose duration is secret.
     """
 
@@ -170,6 +170,22 @@ class Contents:
         """The entries of runs that released something."""
         return [entry for entry in self.entries.values() if entry.counts]
 
+    def as_counted(self, entry: Entry) -> Entry:
+        """A new run without the inherited releases that this book counts for the run it started from."""
+        return replace(entry, releases=_without(entry.releases, _covered(self, entry.first)))
+
+    def lacking(self, entry: Entry) -> tuple[Releases, ...]:
+        """Releases of a run that its entry here lacks: they were made from a copy that another book counts."""
+        known = self.entries.get(entry.run)
+        if known is None or known.selection is not None:  # a selection counts more than its run
+            return ()
+        return _without(entry.releases, (*known.total, *_covered(self, known.first)), inherited=False)
+
+    def after(self, entry: Entry, further: Sequence[Releases]) -> Entry:
+        """A run, as this book knows it or else as `entry`, with what it lacks and with `further` releases."""
+        known = self.entries.get(entry.run, entry)
+        return replace(known, further=(*known.further, *self.lacking(entry), *further))
+
 
 Check = Callable[[Contents, Entry], None]
 
@@ -197,7 +213,6 @@ def charge(
     entry: Entry,
     check: Check | None = None,
     *,
-    started_from: str | None = None,
     made: Sequence[Releases] = (),
 ) -> Contents:
     """Write `entry` to the book, in place of an earlier entry of the same run; returns what the book held before.
@@ -205,15 +220,14 @@ def charge(
     Processes take turns, so that two of them cannot both spend what is left under a cap.
 
     Args:
+        entry: it is written as `Contents.as_counted` gives it.
         check: gets the other entries and the new one, and raises PrivacyError to refuse it. Nothing is written then.
-        started_from: id of the run with the initial weights. Inherited releases that its entry covers are left out.
         made: what a resumed run has released by its own ledger.
     Raises DataError: a damaged book. LinprobeError: one that cannot be written. PrivacyError: the run id of another
     run, of a finished run, or of one that had released more than `made` when it ended.
     """
     with _opened(path) as (lines, contents):
-        releases = _without(entry.releases, _covered(contents, started_from))
-        entry = replace(entry, releases=releases, first=started_from)
+        entry = contents.as_counted(entry)
         before = contents.entries.get(entry.run)
         others = replace(contents, entries={run: one for run, one in contents.entries.items() if run != entry.run})
         if before is not None:
@@ -224,7 +238,7 @@ def charge(
                         f"run {entry.run[:16]} has {name} {was!r} in budget book {path} and now {now!r}; allowed: the "
                         "same; give what the run was started with, or train anew under another name"
                     )
-            _refuse_copy(path, before, entry, _without(made, _covered(contents, started_from)))
+            _refuse_copy(path, before, entry, _without(made, _covered(contents, entry.first)))
             entry = replace(entry, further=before.further, created=before.created, made=before.made)
         if check is not None:
             check(others, entry)
@@ -259,16 +273,14 @@ def finish(path: Path, run: str) -> None:
             _append(lines, {"entry": "finished", "run": run})
 
 
-def settle(
-    path: Path, run: str, releases: Sequence[Releases], *, started_from: str | None = None, resumed: bool = False
-) -> None:
+def settle(path: Path, run: str, releases: Sequence[Releases], *, resumed: bool = False) -> None:
     """State that a run has ended early, and made only `releases`. Does nothing if the book has no such run.
 
     The plan of a `resumed` run goes on to count: the ledger of an earlier copy has too few releases.
     """
     with _opened(path) as (lines, contents):
         if run in contents.entries:
-            made = _without(releases, _covered(contents, started_from))
+            made = _without(releases, _covered(contents, contents.entries[run].first))
             if resumed:
                 _append(lines, {"entry": "stopped", "run": run, "made": _number_of(made)})
             else:
@@ -280,22 +292,23 @@ def _number_of(releases: Iterable[Releases]) -> int:
 
 
 def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | None = None) -> Entry:
-    """Add releases made from a finished run. A run that the book does not know is written first, as `entry`.
+    """Add releases made from a finished run, and those of `entry` that the book lacks.
+
+    A run that the book does not know is written first, as `entry`.
 
     Returns: the run with all its further releases.
 
     Raises: as `charge`.
     """
     with _opened(path) as (lines, contents):
-        known = contents.entries.get(entry.run)
-        entry = entry if known is None else known
         others = replace(contents, entries={run: one for run, one in contents.entries.items() if run != entry.run})
-        charged = replace(entry, further=(*entry.further, *further))
+        charged = contents.after(entry, further)
         if check is not None:
             check(others, charged)
-        if known is None:
+        if entry.run not in contents.entries:
             _append(lines, _run_line(entry))
-        _append(lines, {"entry": "more", "run": entry.run, "releases": _listed(further)})
+        more = (*contents.lacking(entry), *further)
+        _append(lines, {"entry": "more", "run": entry.run, "releases": _listed(more)})
         return charged
 
 
@@ -336,15 +349,17 @@ def _covered(contents: Contents, started_from: str | None) -> Iterator[Releases]
         started_from = entry.first
 
 
-def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple[Releases, ...]:
-    """The releases without the inherited releases that are also in `covered`."""
+def _without(
+    releases: Iterable[Releases], covered: Iterable[Releases], *, inherited: bool = True
+) -> tuple[Releases, ...]:
+    """The releases without those that are also in `covered`; without `inherited` ones alone, unless it is false."""
     left: Counter[tuple[float, float]] = Counter()
     for release in covered:
         left[release.noise_multiplier, release.sampling_rate] += release.count
     kept = []
     for release in releases:
         kind = (release.noise_multiplier, release.sampling_rate)
-        common = min(release.count, left[kind]) if release.purpose == INHERITED else 0
+        common = min(release.count, left[kind]) if release.purpose == INHERITED or not inherited else 0
         left[kind] -= common
         if release.count > common:
             kept.append(replace(release, count=release.count - common))

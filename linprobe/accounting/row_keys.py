@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,9 +28,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.book import DIGEST_BYTES, EVALUATION, Contents, Entry, read_book, spending, state_keys
+from linprobe.accounting.book import DIGEST_BYTES, Contents, read_book, state_keys
 from linprobe.accounting.events import OWNER
-from linprobe.accounting.figures import cost_in_words, rounded_up
 from linprobe.atomic_files import alone, open_regular, sync_folder, write_whole
 from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
 from linprobe.parallel.array_api import among, distinct
@@ -324,51 +323,9 @@ def books_folder() -> Path:
         ) from None
 
 
-def book_with(run: str, given: Path | None = None) -> Path | None:
-    """The budget book with an entry of the run: `given`, or the one among the default books; None if none has it."""
-    if given is not None:
-        return given
+def book_with(run: str) -> Path | None:
+    """The default budget book with an entry of the run; None if none has it."""
     for path in sorted(books_folder().glob(f"*{BOOK_SUFFIX}")):
         if run in read_book(path).entries:
             return path
     return None
-
-
-def recorded_totals(run: str, epsilon: float | None) -> tuple[str, str]:
-    """Two lines on what all runs of the default book of a finished run cost together, or why that is not known.
-
-    Args:
-        run, epsilon: of the run.
-    Returns: a line for a page, and one that is private: it counts runs on other files with some of the rows too, and
-    that two files have one row in common can tell who is in both. Both count evaluations on test rows that the runs
-    protect.
-    """
-    own = "no epsilon holds" if epsilon is None else rounded_up(epsilon)
-    unknown = "the total of all runs on these rows is not known"
-    try:
-        path = book_with(run)
-        if path is None:
-            text = "no budget book{} has this run, so other runs on its rows are not known; this run: {}"
-            return text.format(" where this page was made", own), text.format(f" in {books_folder()}", own)
-        contents = read_book(path)
-    except LinprobeError as error:
-        return f"{unknown}: the budget book is damaged", f"{unknown}: {error}"
-
-    def cost_of(entries: Sequence[Entry]) -> str:
-        spent = spending(entries)
-        if not spent.runs and spent.not_private_runs:
-            return f"no epsilon covers the recorded runs on these rows ({spent.not_private_runs}); this run: {own}"
-        runs = "1 recorded run on these rows" if spent.runs == 1 else f"{spent.runs} recorded runs on these rows"
-        if spent.runs > 1:  # a row may have been a public shot in one of them
-            runs += PRIVATE_IN_ALL
-        more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
-        return f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs}{more}; this run: {own}"
-
-    try:
-        shared = Account.at(path).shared()
-    except LinprobeError as error:
-        return cost_of(contents.counted), f"{unknown}: {error}"
-    within = [entry for book in shared if book.within for entry in book.contents.counted if entry.method == EVALUATION]
-    public = cost_of([*contents.counted, *within])
-    private = cost_of(with_shared(contents, shared).counted) if shared else public
-    return public, f"{private} (budget book {path}; do not publish this line)"

@@ -50,7 +50,7 @@ def train(features: AnyPath | None = None, *, progress: Progress | None = None, 
     Returns: the run folder under `run`, and the keys of `linprobe train --json`.
 
     Raises:
-        ArgumentError: an unknown option. LinprobeError: any failure; no run folder is left behind.
+        errors.ArgumentError: an unknown option. errors.LinprobeError: any failure; no run folder is left behind.
 
     >>> trained = linprobe.train(method="adamix", epsilon=3, out="one")
     >>> trained["epsilon"] <= 3
@@ -104,7 +104,7 @@ def tune(
     Returns: as `train`, and `tuning`, what was chosen.
 
     Raises:
-        ArgumentError: an unknown option. LinprobeError: any failure; no run folder is left behind.
+        errors.ArgumentError: an unknown option. errors.LinprobeError: any failure; no run folder is left behind.
 
     >>> tuned = linprobe.tune(method="adamix", epsilon=2, shrink=[0, 0.5, 1], out="tuned")
     >>> tuned["tuning"]["shrink"] in (0, 0.5, 1)

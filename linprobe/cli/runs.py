@@ -61,7 +61,8 @@ def _verify(request: VerifyRequest) -> None:
     checks = f"cross-check {rounded_up(result['epsilon_cross_check'])}{opinions}"
     _terminal.note(
         f"epsilon {rounded_up(result['epsilon'])} ({checks}) at delta {rounded_up(result['delta'])}, "
-        f"{gaussian_words(result['gdp_mu'], result['zcdp_rho'])}; {result['releases']} releases; data "
+        f"{gaussian_words(result['gdp_mu'], result['zcdp_rho'])}; {result['releases']} "
+        f"{'release' if result['releases'] == 1 else 'releases'}; data "
         f"{result['data']}{signed}"
     )
     _terminal.note(f"per-record file: {result['per_record']}")
@@ -83,11 +84,10 @@ def _report(request: ReportRequest) -> None:
 @command(ReleaseRequest)
 def _release(request: ReleaseRequest) -> None:
     """Write the folder, and print it."""
-    from linprobe.accounting.row_keys import recorded_totals
     from linprobe.evaluation import release as commands
 
-    released = commands.release(request)
-    _terminal.note(recorded_totals(released["run_id"], released["epsilon"])[1])
+    released, total = commands.release(request)
+    _terminal.note(total)
     if request.as_json:
         print_made("release", released["release"], released)
         return

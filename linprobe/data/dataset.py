@@ -260,8 +260,8 @@ def open_features(
     with ShardedFeatures(path) if is_pattern(path) else FeatureFile(path) as features:
         if labelled and "train" not in features.sizes:
             raise DataError(
-                f"{path} holds rows without labels, for predict, refine or --unlabelled; give a file with the group "
-                "train"
+                f"{path} holds rows without labels, for predict, refine or --unlabelled; give a file with labelled "
+                "training rows, and test rows to measure accuracy"
             )
         if whole:
             check_rows(features)

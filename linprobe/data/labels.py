@@ -420,8 +420,9 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
     if both:
         raise DataError(
             f"{where}: people with rows on both sides, in test and in train or public: {len(both)}; allowed: 0; remove "
-            "their rows from one side and make the file again; extract --test-fraction splits by person; for an "
-            "accuracy on people seen in training, import or extract with --owners-on-both-sides"
+            "their rows from one side and make the file again; or use extract --test-fraction on one folder with "
+            "a folder for each class, which splits by person; for an accuracy on people seen in training, import or "
+            "extract with --owners-on-both-sides"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -122,9 +122,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
                 (replace(run, dated=not secret), found.features, found.others.get(run.setting.public), found.unlabelled)
                 for run in missing
             ]
-            for run in unordered(_train, arguments, request.jobs):
-                folder.record(run)
-                progress.step()
+            _record(unordered(_train, arguments, request.jobs), missing, folder, progress)
         except (KeyboardInterrupt, LinprobeError) as error:
             folder.discard_unfinished(one.folder.name for one in missing)
             if isinstance(error, KeyboardInterrupt) and folder.finished():
@@ -132,6 +130,26 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             raise
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
         return _written(request, folder, planned, results, _guessing(opened))
+
+
+def _record(done: Iterable[Path], missing: Sequence[Planned], folder: ComparisonFolder, progress: Progress) -> None:
+    """Record runs as they are `done`, and private selections after the last of them, in the order of the plan.
+
+    The order in which selections end tells which of them made more runs, and that number is secret.
+    """
+    selections, ended = [run.folder for run in missing if _selects(run)], set[Path]()
+    try:
+        for run in done:
+            if run in selections:
+                ended.add(run)
+            else:
+                folder.record(run)
+                progress.step()
+    finally:
+        for run in selections:
+            if run in ended:
+                folder.record(run)
+                progress.step()
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import write_whole
 from linprobe.errors import PrivacyError, UsageError, writing
 from linprobe.options.requests import ReleaseRequest
@@ -22,6 +21,7 @@ from linprobe.runs import signature
 from linprobe.runs.check import check_signature, verified
 from linprobe.runs.manifest import CARD, MANIFEST, NAMED_FILES, PAGES, SIGNATURE, VERIFY_PAGE
 from linprobe.runs.officer_page import officer_page
+from linprobe.runs.recorded import recorded_totals
 from linprobe.runs.run_folder import RunFolder, claimed, write_manifest
 
 WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}
@@ -54,13 +54,14 @@ def _words_of(request: ReleaseRequest) -> dict[str, Any]:
     return {name: tuple(value) if name == "curators" else value for name, value in given.items() if value}
 
 
-def release(request: ReleaseRequest) -> dict[str, Any]:
+def release(request: ReleaseRequest) -> tuple[dict[str, Any], str]:
     """Write a folder with the public files of a verified, private run, a model card, a registry entry, `verify.html`.
 
     The manifest lists the card and the entry. If the run has both, they are copied with its signature. If it lacks
     them, or the request gives a key or words of the publisher, they are written anew, and the manifest is sealed again.
 
-    Returns: release, files (their names), run_id (of the run, in the budget book), epsilon, delta, signed.
+    Returns: release, files (their names), run_id (of the run, in the budget book), epsilon, delta, signed. And a
+        private line on what all runs on the same rows cost together.
     Raises PrivacyError: a run that is not private or does not verify, a signature that is not by the public key or by
     the key, or a file that must not leave. UsageError: `out` exists, or a signed run whose pages would change without
     its key. DataError: not a run folder, or an unreadable key.
@@ -75,14 +76,16 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
                 unfinished.rename(request.out)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    return {
+    manifest = parts.run.manifest
+    facts = {
         "release": str(request.out),
         "files": sorted((*parts.copied, *parts.made, VERIFY_PAGE)),
-        "run_id": parts.run.manifest.book_id,
-        "epsilon": parts.run.manifest.epsilon,
-        "delta": parts.run.manifest.delta,
+        "run_id": manifest.book_id,
+        "epsilon": manifest.epsilon,
+        "delta": manifest.delta,
         "signed": parts.signed,
     }
+    return facts, recorded_totals(manifest)[1]
 
 
 def _checked(request: ReleaseRequest) -> _Parts:
@@ -146,7 +149,7 @@ def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:
     if not parts.made:
         return
     words = {"name": request.out.resolve().name, **_words_of(request)}
-    total, _ = recorded_totals(parts.run.manifest.book_id, parts.run.manifest.epsilon)
+    total, _ = recorded_totals(parts.run.manifest)
     publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat(), total=total)
     make = partial(pages, publisher=publisher, signed=parts.key is not None)
     write_manifest(folder, parts.run.manifest, parts.copied, parts.key, make)

@@ -91,7 +91,7 @@ class RunOptions:
     )
     public_shots: int | None = option(
         None,
-        "Public rows per class, taken out of the training rows.",
+        "Public rows per class, taken out of the training rows; with --unit owner, whole people.",
         unset="0; 2 for the built-in digits without a file",
         group="Data",
     )

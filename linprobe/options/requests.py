@@ -502,7 +502,8 @@ class PredictRequest(
     command="predict",
     examples=("predict runs/first new.h5 --out labels.csv", "predict runs/first new.h5 --probabilities"),
 ):
-    """Print id, label and score of every row as CSV; the score is the label's probability.
+    """Print id, label and score of every row as CSV; the score is the model's probability of the label, not a
+    calibrated one.
 
     For multilabel rows, there is a column for each label: 1 where its probability is above one half, else 0.
     With --json, the object has `columns`, their names, and `rows`, a list of values for each row; with --out, `file`.
@@ -869,7 +870,7 @@ class CompareRequest(
     )
     shots: Sequence[int] = option(
         (),
-        "Public rows per class, taken out of the training rows.",
+        "Public rows per class, taken out of the training rows; with --unit owner, whole people.",
         commas=True,
         asked="public_shots",
         metavar="K,K,...",

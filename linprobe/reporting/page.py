@@ -23,7 +23,6 @@ from scipy.special import expit, ndtr
 from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
-from linprobe.accounting.row_keys import recorded_totals
 from linprobe.atomic_files import write_whole
 from linprobe.errors import UsageError, printable, writing
 from linprobe.options.requests import ReportRequest
@@ -34,6 +33,7 @@ from linprobe.runs.figures import no_better_than_guessing, of_labels
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, Manifest, Published
 from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
+from linprobe.runs.recorded import recorded_totals
 from linprobe.runs.release_rules import PURPOSES
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files
 
@@ -86,7 +86,7 @@ def report(request: ReportRequest) -> str:
     with new_files({"--html": html}, what="page", inputs=inputs_of(folder), overwrite=request.overwrite):
         run = RunFolder(folder)
         checked, manifest = verified(run), run.manifest
-        total, private_total = recorded_totals(manifest.book_id, manifest.epsilon)
+        total, private_total = recorded_totals(manifest)
         evidence = Evidence(
             name=folder.resolve().name,
             manifest=manifest,

@@ -550,6 +550,7 @@ STATED_OF_LABELS = {
 }
 MEANS = {"macro_auroc": "auroc", "macro_average_precision": "average_precision", "label_accuracy": "accuracy"}
 ROUNDING = 1e-9
+NAMED_CLASSES = 5  # in a note
 
 
 def measured_accuracy(metrics: Mapping[str, Any] | None, test_rows: str, n_test: int) -> Accuracy:
@@ -581,6 +582,18 @@ def noisy_accuracy(tested: NoisyTest, scores: NoisyScores | None, n_test: int, n
         n_test=n_test,
         test_counts=NoisyCounts(tested.right, tested.by_class.tolist()),
         test_scores=None if scores is None else scores.cells.tolist(),
+    )
+
+
+def hidden_classes(accuracy: Accuracy) -> str | None:
+    """A note on classes that a balanced accuracy on private test rows leaves out; None if it has every class."""
+    recalls = accuracy.test_accuracy_per_class or {}
+    missing = [name for name, recall in recalls.items() if recall is None]
+    if not missing or accuracy.test_accuracy_std is None:
+        return None
+    return (
+        f"balanced accuracy is the mean of {len(recalls) - len(missing)} of {len(recalls)} classes: noise hides the "
+        f"test rows of {', '.join(missing[:NAMED_CLASSES])}{', ...' if len(missing) > NAMED_CLASSES else ''}"
     )
 
 

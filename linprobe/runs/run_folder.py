@@ -325,9 +325,9 @@ class RunFolder:
             return Manifest.read(self[MANIFEST], path)
         except OSError as error:
             if error.errno in NO_FOLDER:
-                raise DataError(
-                    f"{self.folder} is not a run folder: it has no {MANIFEST}; give what `linprobe train` printed"
-                ) from None
+                absent = error.errno == errno.ENOENT and not self.folder.exists()
+                wrong = "does not exist" if absent else f"is not a run folder: it has no {MANIFEST}"
+                raise DataError(f"{self.folder} {wrong}; give what `linprobe train` printed") from None
             raise DamagedManifestError(f"{path} cannot be read ({error}); restore it from a copy") from None
 
     def _arrays(self, name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

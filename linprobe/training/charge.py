@@ -30,7 +30,7 @@ from linprobe.accounting.row_keys import (
 from linprobe.atomic_files import alone, write_whole
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, GroupRows
 from linprobe.data.row_checks import Commitment
-from linprobe.errors import DataError, DivergedError, LinprobeError, Progress
+from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, Progress
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
 from linprobe.training.execute import Observer
@@ -61,7 +61,9 @@ class BookFinder:
         self.commitment: Commitment | None = None
         self._folder = books_folder() if given is None else keys_file(given).parent
         if given is not None:
-            if _has_keys(given):
+            if not _has_keys(given):  # it counts by itself, unless a default book of these rows has a cap
+                self._folder = books_folder()
+            if self._folder != books_folder() or (self._folder / KEY).exists():
                 self.commitment = Commitment(_key(self._folder))
             return
         try:
@@ -99,6 +101,8 @@ class BookFinder:
             path = self._folder / f"{self.commitment.value()}{BOOK_SUFFIX}"
         elif not _has_keys(path):
             refuse_private_in_books(public)
+            if self.commitment is not None:
+                _refuse_round_cap(path, self._keys(GroupRows(features, group), protected, ()))
             return Account(path)
         keys = self._keys(GroupRows(features, group), protected, public)
 
@@ -124,6 +128,16 @@ class BookFinder:
         for more in public:
             keys = keys.joined(_keys_of(more, key).as_public())
         return keys
+
+
+def _refuse_round_cap(given: Path, keys: RowKeys) -> None:
+    """PrivacyError if a default book with one of the `keys` has a cap, under which a book by hand does not count."""
+    for other in Account(books_folder() / given.name, keys).shared():
+        if other.contents.cap is not None:
+            raise PrivacyError(
+                f"--book is {given}, and budget book {other.path} has a cap, epsilon {other.contents.cap.epsilon:.9g}, "
+                "for some of these rows; a run in another book would not count under it; leave --book out"
+            )
 
 
 def _keys_of(rows: GroupRows, key: bytes) -> RowKeys:
@@ -291,10 +305,8 @@ class RunCharge(Observer):
         elif self._charged.private:
             with suppress(LinprobeError, OSError):
                 made = grouped(self._ledger.events)
-                book.settle(
-                    self._account.path, self.run, made, started_from=_first(self._charged), resumed=self._resumed
-                )
-                if issubclass(kind, KeyboardInterrupt | DivergedError):
+                book.settle(self._account.path, self.run, made, resumed=self._resumed)
+                if issubclass(kind, KeyboardInterrupt | DivergedError | OSError):
                     _note_end(self._progress, self._account.path, self.run)
 
     def start(self, n_steps: int) -> None:
@@ -316,7 +328,7 @@ class RunCharge(Observer):
         with _charging(self._account) as shared:
             check = None if again else _check_caps(self._account, shared, self._cap, plan.settings.delta)
             made = grouped(self._ledger.events)
-            others = book.charge(self._account.path, entry, check, started_from=_first(plan), made=made)
+            others = book.charge(self._account.path, entry, check, made=made)
         self._charged = plan
         if not again:
             _note(self._progress, self._account.path, others, entry, shared)
@@ -327,11 +339,6 @@ def state_finished(account: Account | None, run: str) -> None:
     if account is not None:
         with suppress(LinprobeError, OSError):
             book.finish(account.path, run)
-
-
-def _first(plan: Plan) -> str | None:
-    """The id of the run with the initial weights, None without one."""
-    return None if plan.first is None else plan.first.run_id
 
 
 @contextmanager
@@ -371,7 +378,8 @@ def charged_selection(
 def charge_evaluation(account: Account, entry: Entry, progress: Progress) -> None:
     """Charge a release of a finished run on other rows to their book. Raises as `RunCharge.budget`."""
     with _charging(account) as shared:
-        others = book.charge(account.path, entry, _check_caps(account, shared, None, entry.delta or 0.0))
+        check = _check_caps(account, shared, None, entry.delta or 0.0)
+        others = book.charge(account.path, entry, check)
     _note(progress, account.path, others, entry, shared)
 
 
@@ -397,8 +405,9 @@ def _under_caps(account: Account | None, entries: Sequence[Entry], cap: float | 
     contents = Contents() if account is None else book.read_book(account.path)
     shared = [] if account is None else account.shared()
     for entry in entries:
-        _check_caps(account, shared, cap, entry.delta or 0.0)(contents, entry)
-        contents = replace(contents, entries={**contents.entries, f"{len(contents.entries)} planned": entry})
+        counted = contents.as_counted(entry)
+        _check_caps(account, shared, cap, entry.delta or 0.0)(contents, counted)
+        contents = replace(contents, entries={**contents.entries, f"{len(contents.entries)} planned": counted})
     return with_shared(contents, shared)
 
 
@@ -441,7 +450,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
     together = with_shared(others, shared).counted
     if not together or not entry.private:
         return
-    spent = spending([*together, entry])
+    spent = spending([*together, others.as_counted(entry)])
     where = "these rows" if len(together) == len(others.counted) else "these rows, or on files that share some of them,"
     runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on {where} together cost"
     text = f"{runs} {cost_in_words(spent.epsilon_by_unit, spent.delta)}"
@@ -505,9 +514,8 @@ def preview_histogram(
     """
     path, entry = _book_with_entry(run, before, given)
     contents = book.read_book(path)
-    known = contents.entries.get(entry.run, entry)
     others = {name: other for name, other in contents.entries.items() if name != entry.run}
-    after = replace(known, further=(*known.further, histogram))
+    after = contents.after(entry, [histogram])
     account = Account.at(path)
     shared = account.shared()
     _check_caps(account, shared, None, 0.0, histogram=True)(replace(contents, entries=others), after)
@@ -518,7 +526,13 @@ def preview_histogram(
 def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], given: Path | None) -> tuple[Path, Entry]:
     """The budget book of a finished run, and the entry of the run in a book that does not know it."""
     manifest = run.manifest
-    path = book_with(manifest.book_id, given)
+    known = book_with(manifest.book_id)
+    if given is not None and known is not None and given.resolve() != known.resolve():
+        raise PrivacyError(
+            f"run {run.folder} is in budget book {known}, and --book is {given}, which would not count with its rows; "
+            "leave --book out"
+        )
+    path = given or known
     if path is None:
         raise LinprobeError(
             f"run {run.folder} is in no budget book of {books_folder()}, so its histogram cannot be charged; give "

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from linprobe.accounting import calibrate
 from linprobe.accounting.book import Cap, Contents, Entry, read_book, rows_of_a_person, set_cap, spending, together
 from linprobe.accounting.calibrate import check_delta, check_epsilon
+from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
 from linprobe.data.dataset import DIGITS, open_features
@@ -106,7 +107,7 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
         book that counts together with this one: book, runs, cap, cap_delta, and the number of rows, fingerprints of
         images and owners in common), compared (by what other files are recognised; empty for a book given by hand),
         not_compared (number of books without row keys), not_recorded (run folders beside the recorded folders that no
-        book has: the book may be an old copy).
+        book has, or not with all releases: the book may be an old copy).
     Raises DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
     PrivacyError: a cap raised after a run without `raise_cap`. UsageError: `raise_cap` without a cap.
     """
@@ -198,21 +199,28 @@ def _stated_entry(entry: Entry, book: Path | None) -> dict[str, Any]:
 
 
 def _not_recorded(path: Path, own: Contents) -> list[str]:
-    """Run folders that spent something, lie beside folders of a book's runs, and are in no book, by path."""
-    spent, folders = {}, {Path(entry.name).parent for entry in own.entries.values()}
+    """Run folders that spent something, lie beside folders of a book's runs, and are in no book, by path.
+
+    Also folders of recorded runs with releases that the book lacks.
+    """
+    spent, lacking, folders = {}, [], {Path(entry.name).parent for entry in own.entries.values()}
     for folder in folders:
         for manifest in folder.glob(f"*/{MANIFEST}"):
-            with suppress(OSError, ValueError, AttributeError):
+            with suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
                 stated = json.loads(manifest.read_text(encoding="utf-8"))
                 run = stated.get("run_id") or stated.get("private_commitment")
                 if run is not None and stated.get("epsilon") != 0:
                     spent[str(manifest.parent)] = run
+                if run in own.entries and stated.get("releases"):
+                    made = tuple(Releases(**release) for release in stated["releases"])
+                    if own.lacking(replace(own.entries[run], releases=made)):
+                        lacking.append(str(manifest.parent))
     known = set(own.entries)
     for folder in {books_folder(), path.parent, *folders}:
         for other in folder.glob(f"*{BOOK_SUFFIX}") if not known.issuperset(spent.values()) else ():
             with suppress(LinprobeError):  # another JSON file
                 known |= read_book(other).entries.keys()
-    return sorted(folder for folder, run in spent.items() if run not in known)
+    return sorted([*lacking, *(folder for folder, run in spent.items() if run not in known)])
 
 
 def _finite(value: float | None) -> float | None:

@@ -337,7 +337,7 @@ SHORTEST_MEAN = 0.2
 def mean_release(settings: Settings, n_private: int) -> Releases:
     """The release of the mean, with the noise that `MEAN_SHARE` of epsilon buys."""
     budget = calibrate(
-        epsilon=MEAN_SHARE * float(settings.epsilon or 0.0), delta=settings.delta, n_private=n_private, steps=1
+        epsilon=MEAN_SHARE * check_epsilon(settings.epsilon), delta=settings.delta, n_private=n_private, steps=1
     )
     return Releases(MEAN, budget.noise_multiplier, 1.0, 1)
 
@@ -453,6 +453,7 @@ class Plan:
             private=self.private,
             delta=None if spent is None else spent.delta,
             releases=() if spent is None else spent.releases,
+            first=None if self.first is None else self.first.run_id,
         )
 
 
@@ -512,6 +513,9 @@ def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None) -> 
     elif plan.budget is not None and delta is None:
         budget = plan.budget
         said.append(fewer_protected(dataset.features, dataset.unit, budget.releases, budget.delta, budget.accountant))
+    if dataset.unit == OWNER and dataset.free_shots is not None:
+        people, n_rows = len(set(dataset.free_shots.owners())), dataset.free_shots.n_rows
+        said.append(f"public shots take whole people: {people} with {n_rows} rows are public, without protection")
     return [text for text in said if text is not None]
 
 

@@ -31,7 +31,7 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
-from linprobe.errors import LinprobeError, Progress, Silent, UsageError, advice
+from linprobe.errors import Progress, Silent, UsageError, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import TRAIN, VOTE, RunOptions
@@ -241,7 +241,10 @@ def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
     if request.resume and not unfinished:
         progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")
     for folder in () if request.resume else unfinished:
-        progress.note(f"an unfinished run of {out} is in {folder}; resume it with --resume, or delete it")
+        progress.note(
+            f"an unfinished run of {out} is in {folder}, and what it released counts; this is a new run, which is "
+            "charged too; --resume would have gone on with the other one"
+        )
 
 
 def checked_rows(
@@ -344,7 +347,7 @@ def train_on(
         if keep is not None and group.rank == 0:
             _say_how_to_go_on(error, keep, plan, out, progress)
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
-            raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
+            raise unwritten("the run", error) from None
         raise
     _tell(manifest, plan, measured, progress)
     return {
@@ -387,8 +390,9 @@ def _tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progr
             near = f"at least {max(share, 0):.0%} by a noisy count"
             progress.note(f"few private rows are near rows without labels ({near}), so these had little or no effect")
     no_better = None if measured is None else figures.no_better_than_guessing(measured)
-    if no_better is not None:
-        progress.note(no_better)
+    for note in (no_better, figures.hidden_classes(manifest)):
+        if note is not None:
+            progress.note(note)
 
 
 def write_trained(

@@ -29,7 +29,7 @@ from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.ledger import record_selection
 from linprobe.accounting.selection import SelectionEvent, calibrate_selection, check_repetitions
 from linprobe.data.dataset import Dataset, check_one_class
-from linprobe.errors import DivergedError, LinprobeError, ParameterError, Progress, UsageError, advice
+from linprobe.errors import DivergedError, ParameterError, Progress, UsageError, unwritten
 from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import METHODS, ChosenMethod, Method, find_method
 from linprobe.options import RunOptions
@@ -400,5 +400,5 @@ def _select(
             manifest = replace(manifest, created=manifest.created[:DAY], run_id=run_id, tuning=facts)
             manifest = train.write_trained(folder, out, ready, dataset, trained, manifest, measured)
     except OSError as error:
-        raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
+        raise unwritten("the run", error) from None
     return {"run": str(out), **manifest.stated(train.OUTCOME_KEYS), "tuning": manifest.tuning}

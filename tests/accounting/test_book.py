@@ -69,13 +69,13 @@ def test_a_run_that_is_charged_again_counts_once(path: Path) -> None:
 def test_a_copy_of_a_run_that_had_made_more_or_is_finished_is_refused(path: Path) -> None:
     inherited = replace(STEPS, purpose=INHERITED)
     book.charge(path, entry("first"))
-    book.charge(path, entry("a", inherited, STEPS), started_from="first")
-    book.settle(path, "a", [inherited, replace(STEPS, count=20)], started_from="first")
-    again = partial(book.charge, path, entry("a", inherited, STEPS), started_from="first")
+    book.charge(path, entry("a", inherited, STEPS, first="first"))
+    book.settle(path, "a", [inherited, replace(STEPS, count=20)])
+    again = partial(book.charge, path, entry("a", inherited, STEPS, first="first"))
     with pytest.raises(PrivacyError, match=r"had made 20 releases .* its ledger has 19; .* resume it from its files"):
         again(made=[inherited, replace(STEPS, count=19)])
     again(made=[inherited, replace(STEPS, count=20)])
-    book.settle(path, "a", [inherited, replace(STEPS, count=30)], started_from="first", resumed=True)
+    book.settle(path, "a", [inherited, replace(STEPS, count=30)], resumed=True)
     with pytest.raises(PrivacyError, match=r"had made 30 releases .* its ledger has 29"):
         again(made=[inherited, replace(STEPS, count=29)])
     again(made=[inherited, replace(STEPS, count=30)])
@@ -106,13 +106,13 @@ def test_inherited_releases_count_once_if_the_first_run_is_in_the_book(path: Pat
     mine, inherited = Releases("gradient", 20.0, 1.0, 50), replace(STEPS, purpose=INHERITED)
     other = Releases(INHERITED, 11.0, 1.0, 2)
     book.charge(path, entry("first"))
-    book.charge(path, entry("second", inherited, other, mine), started_from="first")
+    book.charge(path, entry("second", inherited, other, mine, first="first"))
     assert read_book(path).entries["second"].total == (other, mine)
-    book.settle(path, "second", [inherited, other, replace(mine, count=7)], started_from="first")
+    book.settle(path, "second", [inherited, other, replace(mine, count=7)])
     assert read_book(path).entries["second"].total == (other, replace(mine, count=7))
-    book.charge(path, entry("third", replace(inherited, count=60), mine), started_from="first")
+    book.charge(path, entry("third", replace(inherited, count=60), mine, first="first"))
     assert read_book(path).entries["third"].total == (replace(inherited, count=10), mine)
-    book.charge(path, entry("fourth", inherited, mine), started_from="elsewhere")
+    book.charge(path, entry("fourth", inherited, mine, first="elsewhere"))
     assert read_book(path).entries["fourth"].total == (inherited, mine)
 
 
@@ -360,3 +360,23 @@ def test_a_cap_refuses_what_would_exceed_it() -> None:
         refuse_above(Cap(alone, DELTA), Contents({"a": entry("a")}), entry("b"))
     with pytest.raises(PrivacyError, match="no epsilon covers"):
         refuse_above(Cap(100.0, DELTA), Contents(), entry("a", private=False, delta=None))
+
+
+def test_releases_that_a_copy_made_elsewhere_are_added_with_the_next_one(path: Path) -> None:
+    inherited = replace(STEPS, purpose="inherited")
+    elsewhere, here = Releases("histogram", 2.0, 1.0, 1), Releases("histogram", 9.0, 1.0, 1)
+    book.charge(path, entry("first"))
+    book.charge(path, entry("a", inherited, STEPS, first="first"))
+    copy = entry("a", inherited, STEPS, elsewhere)
+    assert read_book(path).lacking(copy) == (elsewhere,)
+    charged = book.add(path, copy, [here])
+    assert charged.further == read_book(path).entries["a"].further == (elsewhere, here)
+    assert not read_book(path).lacking(replace(copy, releases=(*copy.releases, here)))
+    assert book.add(path, replace(copy, releases=(*copy.releases, here)), [here]).further == (elsewhere, here, here)
+
+
+def test_a_preview_leaves_out_what_the_first_run_is_counted_with(path: Path) -> None:
+    book.charge(path, entry("first"))
+    second = entry("a", replace(STEPS, purpose="inherited"), SAMPLED, first="first")
+    assert read_book(path).as_counted(second).releases == (SAMPLED,)
+    assert read_book(path).as_counted(replace(second, first="elsewhere")) == replace(second, first="elsewhere")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from linprobe.accounting.figures import rounded_up
 from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import result_of, write_sealed
 from tests.conftest import gaussian_rows
@@ -108,6 +109,15 @@ def test_both_releases_of_a_person_on_both_sides_are_charged(
     assert 3 < result_of(cli("budget", "both.h5", "--json"))["epsilon"] < 4.2
     public = [*TRAIN, "shots", "--public-shots", "1"]
     refused(cli(*public), 4, ["people who have private rows too"])
+
+
+def test_a_page_counts_evaluations_on_people_of_both_sides(cli: Callable[..., Any], overlap: Path) -> None:
+    assert cli("import", overlap, "--out", "both.h5", "--owners-on-both-sides", "--private-test").status == 0
+    assert cli(*TRAIN, "run").status == 0  # its book has no key of the test rows
+    assert cli("evaluate", "run", "both.h5", "--epsilon", "3", "--unit", "owner").status == 0
+    together = rounded_up(result_of(cli("budget", "both.h5", "--json"))["epsilon"])
+    assert cli("release", "run", "--out", "pub").status == 0
+    assert f"all runs on these rows | epsilon {together} at delta" in Path("pub/README.md").read_text()
 
 
 def test_images_of_a_person_on_both_sides(cli: Callable[..., Any], refused: Any) -> None:

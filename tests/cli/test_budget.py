@@ -229,7 +229,7 @@ def test_an_own_book_is_used_by_every_command(cli: Cli, features_file: Path, own
 
 
 def test_a_histogram_is_charged_to_the_book_of_its_run(
-    cli: Cli, refused: Cli, run_copy: Path, features_file: Path, tmp_path: Path
+    cli: Cli, refused: Cli, run_copy: Path, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = spent(cli, features_file)
     assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
@@ -250,11 +250,34 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
         refused(cli("pdp-report", published, "--publish-epsilon", "0.5", *words), 4, above)
     second = run_copy.with_name(f"{run_copy.name}.published-2")
     assert not second.exists()
-    new = cli("pdp-report", published, "--publish-epsilon", "0.5", "--book", "new.jsonl")
-    assert new.status == 0  # a book that did not know the run
-    found = spent(cli, Path("new.jsonl"))
-    manifest = json.loads((second / "manifest.json").read_text())
-    assert found["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
+    new = ["pdp-report", published, "--publish-epsilon", "5", "--book", "new.jsonl"]
+    for words in ((), ("--dry-run",)):
+        refused(cli(*new, *words), 4, ["is in budget book", "--book is new.jsonl", "leave --book out"])
+    with monkeypatch.context() as elsewhere:  # a machine whose books do not know the run
+        elsewhere.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+        assert cli(*new).status == 0
+        found = spent(cli, Path("new.jsonl"))
+        manifest = json.loads((second / "manifest.json").read_text())
+        assert found["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
+    assert cli("release", second, "--out", "pub").status == 0
+    assert "the budget book lacks releases of this run" in Path("pub/README.md").read_text()
+    spent(cli, features_file, "--set-cap", 20, "--raise-cap")
+    assert cli("pdp-report", second, "--publish-epsilon", "0.5").status == 0  # counts the other histogram too
+    third = json.loads((run_copy.with_name(f"{run_copy.name}.published-3") / "manifest.json").read_text())
+    (entry,) = (entry for entry in spent(cli, features_file)["entries"] if entry["run"] == third["run_id"])
+    assert entry["epsilon"] == pytest.approx(third["epsilon"], rel=1e-9)
+
+
+def test_a_histogram_that_another_machine_counts_is_missed(
+    cli: Cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = ["train", features_file, "--method", "noisy-gd", "--eps", "1", "--centre", "none", "--steps", "1"]
+    assert cli(*train, "--out", "run").status == 0
+    assert spent(cli, features_file)["not_recorded"] == []
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+        assert cli("pdp-report", "run", "--publish-epsilon", "5", "--book", "new.jsonl").status == 0
+    assert spent(cli, features_file)["not_recorded"] == [str(Path("run.published-1").absolute())]
 
 
 def test_histograms_of_several_copies_of_a_run_are_said_to_cost_more_than_each_manifest_states(
@@ -297,6 +320,12 @@ def test_a_run_from_the_weights_of_another_counts_them_once(cli: Cli, features_f
     assert cli("train", features_file, *one_step, "--eps", "3", "--init", "b", "--out", "c").status == 0
     manifest = json.loads(Path("c/manifest.json").read_text())
     assert manifest["epsilon"] > 2.99
+    more = ["train", features_file, *one_step, "--eps", "3.5", "--init", "c", "--cap", "3.6", "--out", "d"]
+    assert cli(*more, "--dry-run").status == 0
+    said = cli(*more)
+    assert said.status == 0
+    assert "4 runs on these rows together cost epsilon 3.5 " in said.stderr
+    manifest = json.loads(Path("d/manifest.json").read_text())
     assert spent(cli, features_file)["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
 
 

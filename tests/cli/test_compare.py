@@ -10,6 +10,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -20,6 +21,7 @@ from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book, spending
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
+from linprobe.errors import Silent
 from linprobe.evaluation import compare, comparison_folder
 from linprobe.evaluation.compare import compare_methods
 from linprobe.runs import run_folder
@@ -447,3 +449,12 @@ def test_a_comparison_states_when_balanced_accuracy_is_clearly_above_guessing(
     assert compared["balanced_limit"] == pytest.approx(limit)
     assert 0.25 < limit < 0.5
     assert json.loads((tmp_path / "cmp/comparison.json").read_text())["balanced_limit"] == compared["balanced_limit"]
+
+
+def test_no_file_tells_in_which_order_private_selections_ended() -> None:
+    runs = {name: SimpleNamespace(folder=Path(name), tuning=SimpleNamespace(grid=["3"])) for name in ("s1", "s2", "s3")}
+    runs |= {name: SimpleNamespace(folder=Path(name), tuning=None) for name in ("r1", "r2")}
+    recorded: list[Path] = []
+    ended = iter([Path("s3"), Path("r2"), Path("s1"), Path("r1"), Path("s2")])
+    compare._record(ended, list(runs.values()), SimpleNamespace(record=recorded.append), Silent())
+    assert [str(path) for path in recorded] == ["r2", "r1", "s1", "s2", "s3"]

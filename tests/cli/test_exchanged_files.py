@@ -184,7 +184,7 @@ def test_a_forgery_is_released_at_no_moment(cli: Cli, genuine: Path, tmp_path: P
 def test_a_forgery_is_signed_at_no_moment(cli: Cli, genuine: Path, tmp_path: Path) -> None:
     """The signature is that of the run only while it is checked."""
     stated = json.loads((genuine / "manifest.json").read_text())["epsilon"]
-    words = ("pdp-report", "seen", "--publish-epsilon", "0.5", "--sign", "key.pem", "--book", "book.jsonl")
+    words = ("pdp-report", "seen", "--publish-epsilon", "0.5", "--sign", "key.pem")
     shutil.copytree(genuine, tmp_path / "seen")
     with exchanged(tmp_path / "seen", genuine, 0, 0) as opened:
         assert cli(*words).status == 0

@@ -241,6 +241,8 @@ def test_public_shots_leave_no_row_of_a_public_person_private(trained, cli, owne
     private = np.isin(owners, names)
     assert outcome["n_units"] == len(names) < PEOPLE
     assert outcome["n_public"] == int((~private).sum()) >= 8
+    shots = ("train", owned, "--method", "adamix", "--eps", 3, "--unit", "owner", "--public-shots", 2, "--dry-run")
+    assert f"{PEOPLE - len(names)} with {outcome['n_public']} rows are public, without protection" in cli(*shots).stderr
     assert set(owners[private]).isdisjoint(owners[~private])
     assert cli("verify", "run", "--features", owned).status == 0
     assert cli("attack", "run", "--resamples", 0).status == 0

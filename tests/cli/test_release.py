@@ -164,7 +164,7 @@ def test_runs_without_a_guarantee_and_damaged_ones_are_refused(
     refused(cli("release", run_copy, "--out", "pub"), 4, ["model.npz"])
     (run_copy / "manifest.json").unlink()
     refused(cli("release", run_copy, "--out", "pub"), 4, ["manifest.json"])
-    refused(cli("release", "nothing", "--out", "pub"), 3, ["not a run folder"])
+    refused(cli("release", "nothing", "--out", "pub"), 3, ["nothing does not exist"])
     assert not Path("pub").exists()
 
 

@@ -223,6 +223,18 @@ def test_a_book_given_by_hand_counts_by_itself(cli: Cli, trained: Any, tmp_path:
     assert "features of the same images from another backbone" in cli("budget", first).stderr
 
 
+def test_a_book_given_by_hand_is_no_way_round_a_cap(cli: Cli, refused: Cli, trained: Any, tmp_path: Path) -> None:
+    first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", SHARING["one row"])
+    trained(first, "a")
+    spent(cli, first, "--set-cap", 4)
+    for source in (first, second):
+        for words in ((), ("--dry-run",)):
+            other = ["train", source, *FEW, "--book", "own.jsonl", "--out", "b", *words]
+            refused(cli(*other), 4, ["--book is own.jsonl", "has a cap, epsilon 4,", "leave --book out"])
+    assert not Path("own.jsonl").exists()
+    trained(written(tmp_path / "c.h5", NEW), "c", "--book", "own.jsonl")
+
+
 PIXELS = ["--backbone", "pixels", "--device", "cpu"]
 
 

@@ -411,8 +411,8 @@ def test_incomplete_run_is_refused(cli: Cli, refused: Cli, run_copy: Path, kind:
 
 def test_folder_that_is_no_run_is_bad_data(cli: Cli, refused: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for folder in ("empty", "nowhere"):
-        refused(cli("verify", folder), 3, [folder, "not a run folder"])
+    for folder, wrong in (("empty", "is not a run folder"), ("nowhere", "does not exist")):
+        refused(cli("verify", folder), 3, [f"{folder} {wrong}"])
 
 
 def test_a_public_row_that_is_private_too_is_refused(

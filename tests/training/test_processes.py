@@ -213,8 +213,9 @@ def test_noise_is_drawn_once(group_runs: GroupRuns, name: str, size: int) -> Non
 def test_when_one_process_dies_the_others_end_with_one_line(group_runs: GroupRuns) -> None:
     assert group_runs.status[:2] == [1, -signal.SIGKILL]
     assert group_runs.stdout[:2] == ["", ""]
-    warning, notes, error = group_runs.stderr[0].splitlines()
+    warning, cost, notes, error = group_runs.stderr[0].splitlines()
     assert "customary" in warning
+    assert "what it had released costs epsilon" in cost
     assert (
         notes == f"unfinished run kept; the same command with --resume --out {group_runs.folder / 'killed'} resumes it"
     )

@@ -1,0 +1,75 @@
+"""What all recorded runs on the rows of a finished run cost together, for its pages and for its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from linprobe.accounting.book import EVALUATION, Contents, Entry, read_book, spending
+from linprobe.accounting.figures import cost_in_words, rounded_up
+from linprobe.accounting.row_keys import PRIVATE_IN_ALL, Account, book_with, books_folder, keyed_books, with_shared
+from linprobe.data.labels import SHARED
+from linprobe.errors import LinprobeError
+from linprobe.runs.manifest import Manifest
+
+UNKNOWN = "the total of all runs on these rows is not known"
+
+
+def recorded_totals(manifest: Manifest) -> tuple[str, str]:
+    """Two lines on what all runs of the default book of a finished run cost together, or why that is not known.
+
+    Returns: a line for a page, and one that is private: it counts runs on other files with some of the rows too, and
+    that two files have one row in common can tell who is in both. Both count evaluations on test rows that the runs
+    protect; where people may be on both sides, they count every evaluation of a run of the book.
+    """
+    own = "no epsilon holds" if manifest.epsilon is None else rounded_up(manifest.epsilon)
+    try:
+        path = book_with(manifest.book_id)
+        if path is None:
+            text = "no budget book{} has this run, so other runs on its rows are not known; this run: {}"
+            return text.format(" where this page was made", own), text.format(f" in {books_folder()}", own)
+        contents = read_book(path)
+    except LinprobeError as error:
+        return f"{UNKNOWN}: the budget book is damaged", f"{UNKNOWN}: {error}"
+    made = Entry(
+        manifest.book_id, "", manifest.method, manifest.unit, True, manifest.delta, tuple(manifest.releases or ())
+    )
+    if contents.lacking(made):
+        why = f"{UNKNOWN}: the budget book lacks releases of this run, made from a copy of it; this run: {own}"
+        return why, f"{why} (budget book {path})"
+    try:
+        shared = Account.at(path).shared()
+        evaluations = _evaluations(path, contents, both_sides=manifest.test_owners == SHARED)
+    except LinprobeError as error:
+        return _cost(contents.counted, own), f"{UNKNOWN}: {error}"
+    within = {book.path.name: book.contents for book in shared if book.within}
+    public = [one for book in within.values() for one in book.counted if one.method == EVALUATION]
+    public += [one for one in evaluations if one not in public]
+    every = with_shared(contents, shared).counted
+    every += [one for one in evaluations if one not in every]
+    line = _cost([*contents.counted, *public], own)
+    private = _cost(every, own) if len(every) > len(contents.counted) else line
+    return line, f"{private} (budget book {path}; do not publish this line)"
+
+
+def _evaluations(path: Path, contents: Contents, *, both_sides: bool) -> list[Entry]:
+    """Evaluations of the runs of a book, in any book of its folder, if test people may be training people.
+
+    That is a public fact of the file, so the list tells nothing about who is on both sides.
+    """
+    if not both_sides:
+        return []
+    entries = [one for _, other, _ in keyed_books(path.parent) for one in other.counted]
+    return [one for one in entries if one.method == EVALUATION and one.first in contents.entries]
+
+
+def _cost(entries: Sequence[Entry], own: str) -> str:
+    """The cost of all `entries`, with that of this run, `own`, in words."""
+    spent = spending(entries)
+    if not spent.runs and spent.not_private_runs:
+        return f"no epsilon covers the recorded runs on these rows ({spent.not_private_runs}); this run: {own}"
+    runs = "1 recorded run on these rows" if spent.runs == 1 else f"{spent.runs} recorded runs on these rows"
+    if spent.runs > 1:  # a row may have been a public shot in one of them
+        runs += PRIVATE_IN_ALL
+    more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
+    return f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs}{more}; this run: {own}"

@@ -174,6 +174,8 @@ def summaries(name: str) -> list[Summary]:
             runs=one["runs"],
             balanced_mean=one.get("balanced_mean", one["mean"]),
             balanced_std=one.get("balanced_std"),
+            best=one.get("best", False),
+            balanced_best=one.get("balanced_best", False),
         )
         for one in rows_of(TABLES / f"{name}.json")
     ]

@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 from linprobe.data.rows import Rows
 from linprobe.gradients.loss import Weights
 from linprobe.methods._base import Iterates, Problem, Schedule, reference_weights, starting_point
-from linprobe.options import CENTRED_STEPS, ENOUGH_ROWS, DescentOptions, Steps
+from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS, ENOUGH_ROWS, STEEPEST, DescentOptions, Steps
 from linprobe.parallel.array_api import Reals, by_rows, on_host
 
 ADAM_BETAS = (0.9, 0.999)
@@ -140,12 +140,20 @@ def score_noise(
     if informed:
         noise = private_weight(problem, schedule)
     elif damped and problem.centred:
-        noise = 1.0 if momentum else min(max(1.0, ratio / CENTRED_RATIO), LARGEST_CENTRED)
+        noise = _reach(problem, schedule)
+        if momentum:
+            noise = max(1.0, min(noise, schedule.n_steps / DEFAULT_STEPS, STEEPEST / max(1.0, ratio)))
     elif damped:
         noise = min(max(1.0, ratio / COLD_RATIO), LARGEST_COLD)
     if not (problem.centred or damped or preconditioned) and ratio > 0:
         noise = min(noise, LARGEST_MOVE * (1 + momentum) / (1 - momentum) * schedule.n_steps / ratio)
     return noise / row_norm
+
+
+def _reach(problem: Problem, schedule: Schedule) -> float:
+    """s of descent from zero around a mean, if no step overshoots: g / 1000, at least 1 and at most 2."""
+    ratio = schedule.nominal_mu * problem.private_rows.n_rows / problem.n_classes
+    return min(max(1.0, ratio / CENTRED_RATIO), LARGEST_CENTRED)
 
 
 def step_size(options: Steps, problem: Problem, schedule: Schedule, **facts: Any) -> Callable[[float], float]:
@@ -176,20 +184,28 @@ class Pace:
 
     A gradient of step t moves the last iterate by f_t eta_t (1 - beta^(T-t+1)) / (1 - beta) in all. c makes the squares
     of these factors of eta_t T in sum, so the noise of the run in a score stays s. All are public facts.
+
+    From zero, s may be up to min(2, T / 50), and M is as many times as large as s would be by g / 1000.
     """
 
     momentum: float
     factors: Reals
 
     @classmethod
-    def of(cls, options: Steps, problem: Problem, n_steps: int) -> Pace:
-        """Momentum for centred rows of one class each, if classes have many rows; else 0, and factors 1."""
+    def of(cls, options: Steps, problem: Problem, schedule: Schedule, *, informed: bool = True) -> Pace:
+        """Momentum for centred rows of one class each, if classes have many rows; else 0, and factors 1.
+
+        `informed` is as in `score_noise`.
+        """
+        n_steps = schedule.n_steps
         many = problem.private_rows.n_rows >= ENOUGH_ROWS * problem.n_classes
         one_class = problem.centred and not problem.several_labels
         if not (many and one_class and n_steps < CENTRED_STEPS and has_momentum(options)):
             return cls(0.0, np.ones(n_steps))
-        beta = (CENTRED_STEPS - n_steps) / (CENTRED_STEPS + n_steps)
-        growth = np.linspace(1, math.sqrt(CENTRED_STEPS / n_steps), n_steps, endpoint=False)
+        longer = 1.0 if informed else max(1.0, min(_reach(problem, schedule), n_steps / DEFAULT_STEPS))
+        plain = CENTRED_STEPS * longer
+        beta = (plain - n_steps) / (plain + n_steps)
+        growth = np.linspace(1, math.sqrt(plain / n_steps), n_steps, endpoint=False)
         moved = growth * (1 - beta ** np.arange(n_steps, 0, -1))
         return cls(beta, (1 - beta) * growth * math.sqrt(n_steps / np.sum(moved**2)))
 

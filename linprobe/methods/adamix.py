@@ -73,7 +73,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     if options.subspace == "features":
         rows = np.concatenate([on_host(block.x) for block in public.blocks()])
         subspace = top_left_subspace(rows.T.astype(np.float64), dim, public.n_rows)
-    pace = Pace.of(options, problem, schedule.n_steps)
+    pace = Pace.of(options, problem, schedule)
     iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble, pace.momentum)
     eta_of = step_size(options, problem, schedule, informed=bool(norm(weights) > 0))
     squares: Squares = {}

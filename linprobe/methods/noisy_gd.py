@@ -40,9 +40,10 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     schedule = run.schedule
     weights, reference = starting_point(problem, options, loss=problem.loss(), backend=run.backend)
-    pace = Pace.of(options, problem, schedule.n_steps)
+    informed = bool(norm(weights) > 0)
+    pace = Pace.of(options, problem, schedule, informed=informed)
     iterates = DampedIterates(weights, schedule.n_steps, options.output, options.ensemble, pace.momentum)
-    facts = {"informed": bool(norm(weights) > 0), "damped": True, "momentum": pace.momentum}
+    facts = {"informed": informed, "damped": True, "momentum": pace.momentum}
     constant = step_size(options, problem, schedule, **facts)(options.clip_norm)
     damps = not problem.centred and options.learning_rate is None and options.score_noise is None
     noise = schedule.noise_multiplier * options.clip_norm

@@ -25,6 +25,8 @@ MAX_STEPS = 1_000_000
 DEFAULT_DELTA = 1e-5
 DEFAULT_STEPS = 50
 CENTRED_STEPS = 400  # around a private mean; around a public one, if classes have many rows
+MOMENTUM_STEPS = 100  # around a private mean, where classes have many rows and a step is large
+STEEPEST = 10_000.0  # g s from which steps with momentum overshoot
 MANY_ROWS = 1000
 ENOUGH_ROWS = 250  # rows per class from which 50 plain steps around a public mean overshoot
 LARGE_STEP = 5e8  # multiply-adds: rows x features x classes
@@ -218,7 +220,9 @@ class Noise:
     noise_multiplier: float | None = option(
         None, "Noise multiplier; the number of steps follows.", asked="sigma", group="Privacy"
     )
-    n_steps: int | None = _steps(f"{DEFAULT_STEPS}, or {CENTRED_STEPS} for centred rows where classes have many rows")
+    n_steps: int | None = _steps(
+        f"{DEFAULT_STEPS}, or up to {CENTRED_STEPS} for centred rows where classes have many rows"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,7 @@ from linprobe.options import (
     LARGE_STEP,
     LARGE_STEP_WITH_MOMENTUM,
     MANY_ROWS,
+    MOMENTUM_STEPS,
     OWNER,
     RECORD,
     VOTE,
@@ -180,12 +181,12 @@ class Settings:
         return getattr(self.options, "init", None) == "text"
 
     def budget(
-        self, n_private: int, inherited: tuple[Releases, ...] = (), *, many_rows: float = math.inf
+        self, n_private: int, inherited: tuple[Releases, ...] = (), *, steps: int = DEFAULT_STEPS
     ) -> Budget | None:
         """The calibrated budget of a run on `n_private` private rows; None for a method that spends nothing.
 
-        `inherited` are the releases of the first model. The target covers their cost too. `many_rows` is the number of
-        private units from which the default is `CENTRED_STEPS`.
+        `inherited` are the releases of the first model. The target covers their cost too. `steps` are the default of a
+        method whose own default is `DEFAULT_STEPS`.
         """
         if not self.method.spends:
             return None
@@ -212,7 +213,7 @@ class Settings:
             n_private=n_private,
             noise_multiplier=self.noise_multiplier,
             steps=self.n_steps,
-            default_steps=CENTRED_STEPS if n_private >= many_rows and default == DEFAULT_STEPS else default,
+            default_steps=steps if default == DEFAULT_STEPS else default,
             sampling_rate=self.sampling_rate,
             accountant=self.accountant,
             others=others,
@@ -479,7 +480,7 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     budget = settings.budget(
         dataset.n_units,
         () if first is None else first.releases,
-        many_rows=_many_rows(settings, dataset, centred=preprocessing.centre is not None),
+        steps=_default_steps(settings, dataset, centred=preprocessing.centre is not None),
     )
     plan = Plan(
         settings,
@@ -563,18 +564,23 @@ def _known(settings: Settings, dataset: Dataset) -> str | None:
     return "text weights and no intercept" if settings.intercept == 0 and _from_text(settings, dataset) else None
 
 
-def _many_rows(settings: Settings, dataset: Dataset, *, centred: bool) -> float:
-    """The number of private units from which the default is `CENTRED_STEPS`."""
+def _default_steps(settings: Settings, dataset: Dataset, *, centred: bool) -> int:
+    """The default number of steps, from the numbers of private units, features and classes."""
     # of people, the number of rows is private
-    size, many = dataset.n_units * dataset.private.n_features * dataset.n_classes, MANY_ROWS * dataset.n_classes
+    per_class = dataset.n_units / dataset.n_classes
+    size = dataset.n_units * dataset.private.n_features * dataset.n_classes
+    has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
     if settings.condition == MEAN:
-        return many if size > LARGE_STEP else 0
-    if centred:
-        has_momentum = settings.method.has_momentum(settings.options) and not dataset.several_labels
-        if size > LARGE_STEP_WITH_MOMENTUM:
-            return math.inf if has_momentum else many
-        return ENOUGH_ROWS * dataset.n_classes
-    return math.inf
+        if size > LARGE_STEP and has_momentum and not _from_text(settings, dataset):
+            return MOMENTUM_STEPS if per_class >= MANY_ROWS else DEFAULT_STEPS
+        many = MANY_ROWS if size > LARGE_STEP else 0
+    elif centred:
+        if size > LARGE_STEP_WITH_MOMENTUM and has_momentum:
+            return DEFAULT_STEPS
+        many = MANY_ROWS if size > LARGE_STEP_WITH_MOMENTUM else ENOUGH_ROWS
+    else:
+        return DEFAULT_STEPS
+    return CENTRED_STEPS if per_class >= many else DEFAULT_STEPS
 
 
 def _from_text(settings: Settings, dataset: Dataset) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,33 @@ def problem(n_rows: int = ENOUGH_ROWS * CLASSES, *, width: int = 4, **given: Any
 
 def test_few_steps_are_as_stable_as_many_and_many_are_as_before() -> None:
     for n_steps in (5, 50, 200):
-        beta = Pace.of(NoisyGDOptions(), problem(), n_steps).momentum
+        beta = Pace.of(NoisyGDOptions(), problem(), replace(SCHEDULE, n_steps=n_steps)).momentum
         assert (1 + beta) / (1 - beta) * n_steps == pytest.approx(CENTRED_STEPS)
-    pace = Pace.of(NoisyGDOptions(), problem(), CENTRED_STEPS)
+    pace = Pace.of(NoisyGDOptions(), problem(), replace(SCHEDULE, n_steps=CENTRED_STEPS))
     assert pace.momentum == 0
     np.testing.assert_array_equal(pace.factors, 1)
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "ratio", "longer", "noise"),
+    [
+        (50, 5000, 1, 1),
+        (100, 900, 1, 1),
+        (100, 1500, 1.5, 1.5),
+        (100, 4000, 2, 2),
+        (100, 8000, 2, 1.25),
+        (100, 2e4, 2, 1),
+    ],
+)
+def test_from_zero_steps_go_further_as_the_signal_grows(
+    n_steps: int, ratio: float, longer: float, noise: float
+) -> None:
+    data, options = problem(), NoisyGDOptions()
+    schedule = Schedule(n_steps, 1.0, ratio / ENOUGH_ROWS)
+    beta = Pace.of(options, data, schedule, informed=False).momentum
+    assert (1 + beta) / (1 - beta) * n_steps == pytest.approx(CENTRED_STEPS * longer)
+    found = _descent.score_noise(options, data, schedule, informed=False, damped=True, momentum=beta)
+    assert found == pytest.approx(noise)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +69,7 @@ def test_few_steps_are_as_stable_as_many_and_many_are_as_before() -> None:
     ],
 )
 def test_no_momentum_elsewhere(options: Any, facts: dict[str, Any]) -> None:
-    pace = Pace.of(options, problem(**facts), 50)
+    pace = Pace.of(options, problem(**facts), replace(SCHEDULE, n_steps=50))
     assert pace.momentum == 0
     np.testing.assert_array_equal(pace.factors, 1)
 

@@ -14,7 +14,7 @@ from linprobe.data.blocks import ArraySource, Preprocessing, normalise_rows
 from linprobe.data.dataset import Dataset
 from linprobe.errors import ParameterError, UsageError
 from linprobe.methods.private_mean import MEAN, expected_squared_norm, shrunk_mean
-from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS
+from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS, MOMENTUM_STEPS
 from linprobe.training import plan as plan_module
 from linprobe.training.plan import LARGEST_NOISE, MEAN_SHARE, Settings, mean_release, plan_run, settled
 
@@ -123,7 +123,8 @@ def test_large_steps_around_a_mean_are_few(monkeypatch: pytest.MonkeyPatch) -> N
     private = settings(condition=MEAN)
     assert steps(size, private, alone, per_class + 1) == [CENTRED_STEPS, DEFAULT_STEPS]  # not above `LARGE_STEP`
     assert steps(size - 1, private, alone, per_class + 1) == [DEFAULT_STEPS, DEFAULT_STEPS]
-    assert steps(size - 1, private, alone) == [CENTRED_STEPS, DEFAULT_STEPS]
+    assert steps(size - 1, private, alone) == [MOMENTUM_STEPS, DEFAULT_STEPS]
+    assert steps(size - 1, settings(condition=MEAN, learning_rate=1e-3), alone) == [CENTRED_STEPS, DEFAULT_STEPS]
     for method, few in (("noisy-gd", DEFAULT_STEPS), ("adamix", DEFAULT_STEPS), ("ngd", CENTRED_STEPS)):
         asked = ESTIMATORS[method](epsilon=1.0).settings()
         assert steps(size, asked, around_public) == [CENTRED_STEPS]

@@ -58,6 +58,7 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.budget(caps=2), "caps"),
         (lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="c", seed=2), "seed"),
         (lambda: linprobe.train(method="noisy-gd"), "--eps"),
+        (lambda: linprobe.train(method="adamix", eps=3), "eps is a flag of linprobe train; .* epsilon"),
         (lambda: linprobe.tune(method="noisy-gd", epsilon=1), "nothing to choose"),
         (lambda: linprobe.tune(epsilon=1, shrink=[0, 1], unlabelled="u.h5"), "no rows without labels"),
         (lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="c", dry_run=True), "no argument dry_run"),

@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from linprobe.errors import ArgumentError, Progress, Silent
+from linprobe.errors import ArgumentError, Progress, Silent, UsageError
 from linprobe.methods import METHODS
 from linprobe.options import DEFAULT_DELTA, Choice, RunOptions
 from linprobe.options.declaration import Option, Request, declared, plain_values
@@ -369,7 +369,12 @@ def account(
 
 def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:
     """The request of named options; options of the method are all that `TrainRequest` does not have."""
-    given = _values(_of_train(), {"features": features, **options})
+    known = _of_train()
+    for flag in options.keys() - known.keys():
+        meant = [name for name, one in known.items() if f"--{flag.replace('_', '-')}" in one.spellings]
+        if meant:
+            raise UsageError(f"{flag} is a flag of linprobe train; its name in Python is {meant[0]}; give that")
+    given = _values(known, {"features": features, **options})
     field_names = {field.name for field in fields(TrainRequest)} - {"options"}
     rest = {name: given.pop(name) for name in given.keys() - field_names}
     return TrainRequest(**given, options=rest or None)

@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from linprobe.errors import UsageError
-from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Schedule
+from linprobe.methods._base import Fitted, Method, Problem, PublicFacts, Run, Sampling, Schedule
 from linprobe.methods._descent import text_scale as text_scale
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import declared, nearest
@@ -115,6 +115,7 @@ __all__ = [
     "Fitted",
     "Method",
     "Problem",
+    "PublicFacts",
     "Run",
     "Sampling",
     "Schedule",

@@ -526,12 +526,11 @@ class Method:
         """
         return make_options(self.options, given)
 
-    def refuse(self, options: Any, n_steps: int, shape: tuple[int, int], public: Source | None, text: bool) -> None:
-        """Refuse options that do not fit a run with these `PublicFacts`: options of many methods, then by `check`.
+    def refuse(self, options: Any, facts: PublicFacts) -> None:
+        """Refuse options that do not fit a run with these facts: options of many methods, then by `check`.
 
         Raises UsageError, ParameterError: such an option.
         """
-        facts = PublicFacts(n_steps, *shape, public, text)
         init, ensemble = getattr(options, "init", "auto"), getattr(options, "ensemble", None)
         if init == "public" and facts.public is None:
             raise UsageError(f"init is 'public', but {NO_PUBLIC_ROWS}")

@@ -108,9 +108,14 @@ def text_scale(encodings: Weights, mu: float | None, n_rows: int) -> float:
     return spread / max(distance, spread / TRAINED_TEXT_SCALE)
 
 
+def class_signal(problem: Problem, schedule: Schedule) -> float:
+    """g: the largest ratio of signal to noise in a class score, mu N / C."""
+    return schedule.nominal_mu * problem.private_rows.n_rows / problem.n_classes
+
+
 def private_weight(problem: Problem, schedule: Schedule) -> float:
     """w: the weight of the private rows against what W_1 knows, in [0, 1]."""
-    return min(1.0, schedule.nominal_mu * problem.private_rows.n_rows / problem.n_classes / start_strength(problem))
+    return min(1.0, class_signal(problem, schedule) / start_strength(problem))
 
 
 def score_noise(
@@ -135,12 +140,11 @@ def score_noise(
     """
     if options.score_noise is not None:
         return options.score_noise
-    ratio = schedule.nominal_mu * problem.private_rows.n_rows / problem.n_classes
-    noise = 1.0
+    ratio, noise = class_signal(problem, schedule), 1.0
     if informed:
         noise = private_weight(problem, schedule)
     elif damped and problem.centred:
-        noise = _reach(problem, schedule)
+        noise = _reach(ratio)
         if momentum:
             noise = max(1.0, min(noise, schedule.n_steps / DEFAULT_STEPS, STEEPEST / max(1.0, ratio)))
     elif damped:
@@ -150,9 +154,8 @@ def score_noise(
     return noise / row_norm
 
 
-def _reach(problem: Problem, schedule: Schedule) -> float:
+def _reach(ratio: float) -> float:
     """s of descent from zero around a mean, if no step overshoots: g / 1000, at least 1 and at most 2."""
-    ratio = schedule.nominal_mu * problem.private_rows.n_rows / problem.n_classes
     return min(max(1.0, ratio / CENTRED_RATIO), LARGEST_CENTRED)
 
 
@@ -202,7 +205,7 @@ class Pace:
         one_class = problem.centred and not problem.several_labels
         if not (many and one_class and n_steps < CENTRED_STEPS and has_momentum(options)):
             return cls(0.0, np.ones(n_steps))
-        longer = 1.0 if informed else max(1.0, min(_reach(problem, schedule), n_steps / DEFAULT_STEPS))
+        longer = 1.0 if informed else max(1.0, min(_reach(class_signal(problem, schedule)), n_steps / DEFAULT_STEPS))
         plain = CENTRED_STEPS * longer
         beta = (plain - n_steps) / (plain + n_steps)
         growth = np.linspace(1, math.sqrt(plain / n_steps), n_steps, endpoint=False)

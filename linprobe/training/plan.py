@@ -44,7 +44,16 @@ from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.score_histogram import AUROC_SHARE, TEST_AUROC
-from linprobe.methods import METHODS, PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, Schedule, paper_options, text_scale
+from linprobe.methods import (
+    METHODS,
+    PAPER_METHODS,
+    PAPER_NOISE_MULTIPLIER,
+    Method,
+    PublicFacts,
+    Schedule,
+    paper_options,
+    text_scale,
+)
 from linprobe.methods.class_counts import CLASS_COUNTS, gives_log_odds
 from linprobe.methods.private_mean import MEAN
 from linprobe.methods.similar_rows import SIMILAR_ROWS
@@ -496,7 +505,8 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     )
     shape = dataset.private.n_features + bool(preprocessing.intercept), dataset.n_classes
     for n_steps in sorted({budget.n_steps for budget in plan.budgets} or {0}) if checked else ():
-        settings.method.refuse(settings.options, n_steps, shape, dataset.free_public, dataset.encodings is not None)
+        facts = PublicFacts(n_steps, *shape, dataset.free_public, dataset.encodings is not None)
+        settings.method.refuse(settings.options, facts)
     return plan
 
 

@@ -10,7 +10,7 @@ from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.methods import METHODS, Method, Problem, Run, Schedule, find_method, paper_options
+from linprobe.methods import METHODS, Method, Problem, PublicFacts, Run, Schedule, find_method, paper_options
 from linprobe.options.declaration import declared
 from tests.methods.test_subspace import projected
 
@@ -129,7 +129,8 @@ def fit(
     others = {share.purpose: sigma for share in method.shares(options)} if method.spends else {}
     steps = steps_of(method)
     public = None if data.public is None else ArraySource(data.public.x, data.public.y)
-    method.refuse(options, steps, (data.n_features, data.n_classes), public, data.text_weights is not None)
+    facts = PublicFacts(steps, data.n_features, data.n_classes, public, data.text_weights is not None)
+    method.refuse(options, facts)
     schedule = Schedule(steps, sigma, rate * steps**0.5 / sigma if sigma else rate, rate, others)
     return method.fit(data, options, Run(schedule, mechanism, lambda: None, sampler or RepeatedSampler()))
 

@@ -11,7 +11,7 @@ from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
-from linprobe.methods import METHODS, Problem, Run, Schedule, adadps, dope_sgd
+from linprobe.methods import METHODS, Problem, PublicFacts, Run, Schedule, adadps, dope_sgd
 from linprobe.methods._base import Iterates
 from linprobe.methods._descent import Descent, DescentOptions
 from tests.conftest import mostly_nightly
@@ -238,9 +238,9 @@ def test_outputs_computed_by_hand() -> None:
 @pytest.mark.parametrize("kind", ["average", "ema", "vote"])
 def test_ensembles_of_no_or_too_many_iterates_are_refused(kind) -> None:
     method = METHODS["noisy-gd"]
-    method.refuse(method.make_options({"output": kind, "ensemble": 6}), 6, (2, 1), None, False)
+    method.refuse(method.make_options({"output": kind, "ensemble": 6}), PublicFacts(6, 2, 1))
     with pytest.raises(ParameterError, match="1 to the number of steps, 6"):
-        method.refuse(method.make_options({"output": kind, "ensemble": 7}), 6, (2, 1), None, False)
+        method.refuse(method.make_options({"output": kind, "ensemble": 7}), PublicFacts(6, 2, 1))
     with pytest.raises(ParameterError, match="ensemble is 0; allowed: above 0"):
         method.make_options({"output": kind, "ensemble": 0})
 

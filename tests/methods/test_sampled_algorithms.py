@@ -14,7 +14,7 @@ from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import loss_and_gradient, mean_squared_gradient, residuals
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.methods import METHODS, Problem, Run, Schedule, dpsgd_f
+from linprobe.methods import METHODS, Problem, PublicFacts, Run, Schedule, dpsgd_f
 from linprobe.methods.adadps import public_scale
 from linprobe.methods.dope_sgd import clip_origin, gaussian_rows
 from linprobe.methods.dpsgd_f import ball, feature_clipped
@@ -317,9 +317,9 @@ def test_augmented_rows_have_the_class_means_and_the_pooled_covariance() -> None
 def test_augmentation_needs_a_class_with_two_rows() -> None:
     method, x = METHODS["dope-sgd"], np.eye(3, 4, dtype=np.float32)
     options = method.make_options({"augment_public": 10})
-    method.refuse(options, 2, (4, 5), ArraySource(x, np.array([0, 1, 1])), False)
+    method.refuse(options, PublicFacts(2, 4, 5, ArraySource(x, np.array([0, 1, 1]))))
     with pytest.raises(UsageError, match="two public rows"):
-        method.refuse(options, 2, (4, 5), ArraySource(x, np.arange(3)), False)
+        method.refuse(options, PublicFacts(2, 4, 5, ArraySource(x, np.arange(3))))
 
 
 def test_augmented_rows_reach_the_warm_start() -> None:

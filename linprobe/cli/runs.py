@@ -194,14 +194,18 @@ def _evaluate(request: EvaluateRequest) -> None:
 
 
 def _print_noisy(result: dict[str, Any]) -> None:
-    people = result["unit"] == "owner"
+    from linprobe.runs.figures import hidden_classes
+
+    people, by_class = result["unit"] == "owner", result.get("test_accuracy_per_class", {})
     figures = [(name, result.get(key)) for name, key in NOISY_FIGURES.items()]
-    recalls = [(f"recall of {name}", value) for name, value in result.get("test_accuracy_per_class", {}).items()]
+    recalls = [(f"recall of {name}", value) for name, value in by_class.items()]
     _terminal.table(
         f"{result['n_test']} private test {'people' if people else 'rows'}: noisy accuracy"
         f"{', averaged over people' if people else ''}, epsilon {result['epsilon']:g} at delta {result['delta']:g}",
         [(name, _terminal.figure(value, ".4f")) for name, value in (*figures, *recalls) if value is not None],
     )
+    if (hidden := hidden_classes(by_class, result["test_accuracy_std"])) is not None:
+        _terminal.note(hidden)
     typer.echo(f"{result['test_accuracy']:.4f}")
 
 

@@ -29,7 +29,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.options.requests import EvaluateRequest
-from linprobe.runs.figures import hidden_classes, noisy_accuracy, sums_of_test_rows, test_units
+from linprobe.runs.figures import noisy_accuracy, sums_of_test_rows, test_units
 from linprobe.runs.matching import check_fits, features_of, refuse_private_rows
 from linprobe.runs.run_folder import RunFolder, read_run, refuse_book_inside
 from linprobe.training.charge import book_of, charge_evaluation, existing_book, preview
@@ -75,10 +75,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     }
     tested = NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY])
     scores = NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC])
-    found = noisy_accuracy(tested, scores, n_test, run.class_names)
-    if (note := hidden_classes(found)) is not None:
-        progress.note(note)
-    accuracy = vars(found) | {"test_scores": None}
+    accuracy = vars(noisy_accuracy(tested, scores, n_test, run.class_names)) | {"test_scores": None}
     return {
         "run": str(request.run),
         "run_private": run.manifest.private,

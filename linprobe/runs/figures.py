@@ -585,11 +585,15 @@ def noisy_accuracy(tested: NoisyTest, scores: NoisyScores | None, n_test: int, n
     )
 
 
-def hidden_classes(accuracy: Accuracy) -> str | None:
-    """A note on classes that a balanced accuracy on private test rows leaves out; None if it has every class."""
-    recalls = accuracy.test_accuracy_per_class or {}
+def hidden_classes(recalls: Mapping[str, float | None] | None, std: float | None) -> str | None:
+    """A note on classes that a balanced accuracy on private test rows leaves out; None if it has every class.
+
+    Args:
+        recalls: accuracy of each class. std: of the noise in the accuracy; None for public test rows.
+    """
+    recalls = recalls or {}
     missing = [name for name, recall in recalls.items() if recall is None]
-    if not missing or accuracy.test_accuracy_std is None:
+    if not missing or std is None:
         return None
     return (
         f"balanced accuracy is the mean of {len(recalls) - len(missing)} of {len(recalls)} classes: noise hides the "

@@ -360,8 +360,8 @@ def train_on(
 
 
 def _planned(plan: Plan, request: TrainRequest) -> Entry | None:
-    """What the book will be charged; None for a run of which it has a part: a resumed run, or one from another run."""
-    return None if request.resume or plan.first is not None else replace(plan.entry(), cap=request.cap)
+    """What the book will be charged; None for a resumed run, of which it has a part."""
+    return None if request.resume else replace(plan.entry(), cap=request.cap)
 
 
 def _say_how_to_go_on(error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress) -> None:
@@ -390,7 +390,8 @@ def _tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progr
             near = f"at least {max(share, 0):.0%} by a noisy count"
             progress.note(f"few private rows are near rows without labels ({near}), so these had little or no effect")
     no_better = None if measured is None else figures.no_better_than_guessing(measured)
-    for note in (no_better, figures.hidden_classes(manifest)):
+    hidden = figures.hidden_classes(manifest.test_accuracy_per_class, manifest.test_accuracy_std)
+    for note in (no_better, hidden):
         if note is not None:
             progress.note(note)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from linprobe.runs import figures as module
 from linprobe.runs.figures import calibration, class_figures, no_better_than_commonest, wilson
-from linprobe.runs.manifest import Accuracy
 
 NAMES = ["a", "b", "c"]
 
@@ -154,16 +152,8 @@ def test_a_model_for_balanced_use_is_not_said_to_guess(found: float, warned: boo
 
 def test_a_note_names_the_classes_that_noise_hides() -> None:
     recalls = {"a": 0.5, "b": None, "c": 1.0}
-    found = Accuracy(
-        test_rows="private",
-        test_accuracy=0.5,
-        test_accuracy_std=0.1,
-        test_balanced_accuracy=0.75,
-        test_accuracy_per_class=recalls,
-        n_test=20,
-    )
     said = "balanced accuracy is the mean of 2 of 3 classes: noise hides the test rows of b"
-    assert module.hidden_classes(found) == said
-    assert module.hidden_classes(replace(found, test_accuracy_std=None)) is None  # a class without public test rows
-    assert module.hidden_classes(replace(found, test_accuracy_per_class={"a": 0.5})) is None
-    assert module.hidden_classes(replace(found, test_accuracy_per_class=None)) is None
+    assert module.hidden_classes(recalls, 0.1) == said
+    assert module.hidden_classes(recalls, None) is None  # a class without public test rows
+    assert module.hidden_classes({"a": 0.5}, 0.1) is None
+    assert module.hidden_classes(None, 0.1) is None

@@ -174,17 +174,17 @@ class Contents:
         """A new run without the inherited releases that this book counts for the run it started from."""
         return replace(entry, releases=_without(entry.releases, _covered(self, entry.first)))
 
-    def lacking(self, entry: Entry) -> tuple[Releases, ...]:
-        """Releases of a run that its entry here lacks: they were made from a copy that another book counts."""
-        known = self.entries.get(entry.run)
+    def lacking(self, run: str, releases: Iterable[Releases]) -> tuple[Releases, ...]:
+        """The `releases` of a run that its entry here lacks: they were made from a copy that another book counts."""
+        known = self.entries.get(run)
         if known is None or known.selection is not None:  # a selection counts more than its run
             return ()
-        return _without(entry.releases, (*known.total, *_covered(self, known.first)), inherited=False)
+        return _without(releases, (*known.total, *_covered(self, known.first)), inherited=False)
 
     def after(self, entry: Entry, further: Sequence[Releases]) -> Entry:
         """A run, as this book knows it or else as `entry`, with what it lacks and with `further` releases."""
         known = self.entries.get(entry.run, entry)
-        return replace(known, further=(*known.further, *self.lacking(entry), *further))
+        return replace(known, further=(*known.further, *self.lacking(entry.run, entry.releases), *further))
 
 
 Check = Callable[[Contents, Entry], None]
@@ -307,7 +307,7 @@ def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | No
             check(others, charged)
         if entry.run not in contents.entries:
             _append(lines, _run_line(entry))
-        more = (*contents.lacking(entry), *further)
+        more = (*contents.lacking(entry.run, entry.releases), *further)
         _append(lines, {"entry": "more", "run": entry.run, "releases": _listed(more)})
         return charged
 

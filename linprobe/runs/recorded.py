@@ -31,10 +31,7 @@ def recorded_totals(manifest: Manifest) -> tuple[str, str]:
         contents = read_book(path)
     except LinprobeError as error:
         return f"{UNKNOWN}: the budget book is damaged", f"{UNKNOWN}: {error}"
-    made = Entry(
-        manifest.book_id, "", manifest.method, manifest.unit, True, manifest.delta, tuple(manifest.releases or ())
-    )
-    if contents.lacking(made):
+    if contents.lacking(manifest.book_id, manifest.releases or ()):
         why = f"{UNKNOWN}: the budget book lacks releases of this run, made from a copy of it; this run: {own}"
         return why, f"{why} (budget book {path})"
     try:
@@ -42,8 +39,7 @@ def recorded_totals(manifest: Manifest) -> tuple[str, str]:
         evaluations = _evaluations(path, contents, both_sides=manifest.test_owners == SHARED)
     except LinprobeError as error:
         return _cost(contents.counted, own), f"{UNKNOWN}: {error}"
-    within = {book.path.name: book.contents for book in shared if book.within}
-    public = [one for book in within.values() for one in book.counted if one.method == EVALUATION]
+    public = [one for book in shared if book.within for one in book.contents.counted if one.method == EVALUATION]
     public += [one for one in evaluations if one not in public]
     every = with_shared(contents, shared).counted
     every += [one for one in evaluations if one not in every]

@@ -378,8 +378,7 @@ def charged_selection(
 def charge_evaluation(account: Account, entry: Entry, progress: Progress) -> None:
     """Charge a release of a finished run on other rows to their book. Raises as `RunCharge.budget`."""
     with _charging(account) as shared:
-        check = _check_caps(account, shared, None, entry.delta or 0.0)
-        others = book.charge(account.path, entry, check)
+        others = book.charge(account.path, entry, _check_caps(account, shared, None, entry.delta or 0.0))
     _note(progress, account.path, others, entry, shared)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +213,7 @@ def _not_recorded(path: Path, own: Contents) -> list[str]:
                     spent[str(manifest.parent)] = run
                 if run in own.entries and stated.get("releases"):
                     made = tuple(Releases(**release) for release in stated["releases"])
-                    if own.lacking(replace(own.entries[run], releases=made)):
+                    if own.lacking(run, made):
                         lacking.append(str(manifest.parent))
     known = set(own.entries)
     for folder in {books_folder(), path.parent, *folders}:

@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator, parametri
 from sklearn.utils.multiclass import check_classification_targets
 
 import linprobe
-from linprobe.accounting.accountants import GAUSSIAN
+from linprobe.accounting.accountants import GAUSSIAN, choose_accountant
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.fits import MIXED
@@ -575,12 +575,27 @@ def test_records_of_a_sampled_fit_lose_at_most_what_the_run_does(rows) -> None:
     quick = {"accountant": "rdp", "n_steps": 20, "sampling_rate": 0.5, "clip_norm": 0.7}
     probe = fitted("dp-sgd", rows, **quick)
     epsilon = probe.privacy_["epsilon"]
-    losses = probe.private_record_losses_.epsilon(1e-5, epsilon)
+    losses = probe.private_record_losses_.epsilon(1e-5)
     assert losses.shape == (240,)
     assert 0 < losses.min() < 0.9 * losses.max() <= 0.9 * epsilon * (1 / 0.9)
     unobserved = fitted("dp-sgd", rows, **quick, per_record=False)
     assert unobserved.private_record_losses_.mu.shape == (0,)
     assert unobserved.privacy_["epsilon"] == epsilon
+
+
+@pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])
+def test_losses_at_another_delta_are_bounded_by_the_epsilon_at_that_delta(rows, method) -> None:
+    options = {"sampling_rate": 0.5} if method == "dp-sgd" else {"condition": "none"}
+    probe = fitted(method, rows, n_steps=1, clip_norm=1e-3, **options)  # every record loses what the run does
+    releases = [Releases(**one) for one in probe.privacy_["releases"]]
+    losses = probe.private_record_losses_
+    for delta in (1e-9, 1e-5, 1e-3):
+        worst = choose_accountant("auto", releases).epsilon(releases, delta)
+        for own in (losses.epsilon(delta), losses.epsilon(delta, worst_case=0.1)):
+            assert own.max() == pytest.approx(worst, rel=1e-6)
+    for delta in (0, 1, -1.0):
+        with pytest.raises(ParameterError, match="delta is"):
+            losses.epsilon(delta)
 
 
 def test_a_run_folder_starts_an_estimator_and_is_charged(trained_run, private_file, features_file, cli) -> None:

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from linprobe.accounting.accountants import renyi_table
+from linprobe.accounting.accountants import choose_accountant, renyi_table
+from linprobe.accounting.calibrate import check_delta
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import upper_float
 
@@ -44,15 +45,26 @@ class RecordLosses:
         mu: Gaussian-DP parameter of the releases from all rows, shape (n_private,).
         renyi: Renyi divergences of the sampled releases at `ORDERS`, nats, rounded up to float32, shape
             (n_private, len(ORDERS)); (n_private, 0) for a run without sampled releases.
+        releases: all releases of the run, which bound every record at any delta; () for losses from a file.
 
-    Both have no rows if losses were not computed.
+    Neither array has rows if losses were not computed.
     """
 
     mu: NDArray[np.float64]
     renyi: NDArray[np.float32]
+    releases: tuple[Releases, ...] = ()
 
-    def epsilon(self, delta: float, worst_case: float) -> NDArray[np.float64]:
-        """epsilon_i of each record at `delta`, shape (n_private,), at most the run's own `worst_case`."""
+    def epsilon(self, delta: float, worst_case: float = math.inf) -> NDArray[np.float64]:
+        """epsilon_i of each record at `delta`, shape (n_private,), at most the epsilon of the run at this `delta`.
+
+        Args:
+            worst_case: epsilon of the run at this `delta`, for losses from a file. Losses of a fit need none, and
+                compute it from `releases`, since an epsilon at another delta bounds nothing here.
+        Raises ParameterError: a delta outside (0, 1).
+        """
+        check_delta(delta, 1)
+        if self.releases:
+            worst_case = choose_accountant("auto", self.releases).epsilon(self.releases, delta)
         if not self.renyi.shape[1]:
             return np.asarray(np.minimum(per_instance_epsilon(self.mu, delta), worst_case))
         total = self.renyi.astype(np.float64) * UP_ROUNDING
@@ -65,7 +77,7 @@ class RecordLosses:
 
     def charged(self, squared_mu: float) -> RecordLosses:
         """The losses after further releases from all rows; `squared_mu` is their sum of 1 / sigma^2."""
-        return RecordLosses(np.sqrt(self.mu**2 + squared_mu) * UP_ROUNDING, self.renyi)
+        return replace(self, mu=np.sqrt(self.mu**2 + squared_mu) * UP_ROUNDING, releases=())
 
 
 def record_losses(

@@ -117,7 +117,7 @@ class LinearProbe(LinearClassifier):
     Attributes:
         history_: public facts of each step.
         private_record_losses_: each private record's own privacy loss, in the order of `X`, or with `owners` each
-            person's, in the order of `owners_`; `.epsilon(delta, worst_case)` turns it into epsilons (n_private,).
+            person's, in the order of `owners_`; `.epsilon(delta)` turns it into epsilons (n_private,).
             PRIVATE: do not publish.
         class_counts_: noisy number of private rows of each class, (n_classes,), if they were released.
         owners_: the people, sorted, if `owners` were given. PRIVATE.
@@ -393,7 +393,7 @@ class LinearProbe(LinearClassifier):
         if trained.class_counts is not None:
             self.class_counts_ = trained.class_counts.by_class
         if trained.losses is not None:
-            self.private_record_losses_ = trained.losses
+            self.private_record_losses_ = replace(trained.losses, releases=trained.privacy.releases or ())
         return self
 
     @staticmethod

@@ -122,7 +122,7 @@ def test_a_device_trains_what_the_host_trains(kind, options, precision, torch_cp
         losses = (each.private_record_losses_.mu for each in (there, host))
         np.testing.assert_allclose(*losses, rtol=1e-3, atol=1e-9)
     elif options.get("per_record", True):
-        losses = (each.private_record_losses_.epsilon(1e-5, 2.0) for each in (there, host))
+        losses = (each.private_record_losses_.epsilon(1e-5) for each in (there, host))
         np.testing.assert_allclose(*losses, rtol=1e-2)
     assert there.privacy_["epsilon_if_seed_were_secret"] == host.privacy_["epsilon_if_seed_were_secret"]
     for before, after in zip(host.history_, there.history_, strict=True):

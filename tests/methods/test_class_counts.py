@@ -112,7 +112,7 @@ def test_counts_cost_the_stated_share_and_the_run_no_more_than_asked() -> None:
     assert ratio == pytest.approx(1 / math.sqrt(1 - COUNTS_SHARE), rel=1e-3)
     assert not hasattr(fits[0], "class_counts_")
     assert np.abs(fits[1].class_counts_ - np.bincount(Y)).max() < 6 * release["noise_multiplier"]
-    losses = fits[1].private_record_losses_.epsilon(1e-5, counted["epsilon"])
+    losses = fits[1].private_record_losses_.epsilon(1e-5)
     assert losses.max() <= counted["epsilon"]
     # each record adds 1 to a count, in full
     assert fits[1].private_record_losses_.mu.min() >= 1 / release["noise_multiplier"]

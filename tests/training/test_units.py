@@ -47,7 +47,7 @@ def test_the_estimator_protects_people() -> None:
     assert privacy["noise_multiplier"] == pytest.approx(
         calibrate(epsilon=3, delta=1e-5, n_private=200, steps=10).noise_multiplier, rel=0.2
     )
-    losses = probe.private_record_losses_.epsilon(1e-5, privacy["epsilon"])
+    losses = probe.private_record_losses_.epsilon(1e-5)
     assert losses.shape == (200,)
     assert losses.max() <= privacy["epsilon"]
     assert probe.score(X, Y) > 0.5

@@ -364,8 +364,9 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
 
     Returns: as `rows_facts` of the first run, without method and why; rows (one object for each method, setting and
         epsilon with missing runs: method, shots, public, epsilon, runs, plans); finished, missing and not_private
-        (numbers of runs); together (runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with the
-        missing ones); out, book (None if there is none yet); seconds (of the steps of `timed` runs); warnings.
+        (numbers of runs); together (runs, not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the
+        budget book with the missing ones); out, book (None if there is none yet); seconds (of the steps of `timed`
+        runs); warnings.
     Raises LinprobeError: as `compare`, before its first run.
     """
     with _opened(request) as found:

@@ -276,8 +276,8 @@ def dry_run_of_report(request: PdpReportRequest) -> DryRun:
     """What `pdp_report` would read, spend and write. Its facts are public; no loss of a record is among them.
 
     Returns: run, records, epsilon and delta of the run (epsilon None if it is not private); publish_epsilon; with it
-        noise_std, epsilon_after, file and signed; together (runs, epsilon, delta and epsilon_by_unit of all runs of the
-        budget book with the histogram); book; private_files (`csv` and `plot`).
+        noise_std, epsilon_after, file and signed; together (runs, not_private_runs, epsilon, delta and epsilon_by_unit
+        of all runs of the budget book with the histogram); book; private_files (`csv` and `plot`).
     Raises LinprobeError: as `pdp_report`.
     """
     with _checked_files(request):

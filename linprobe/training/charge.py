@@ -35,6 +35,7 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
 from linprobe.training.execute import Observer
 from linprobe.training.plan import Plan
+from linprobe.training.words import bare_runs
 
 KEY = "key"
 KEY_BYTES = 32
@@ -454,10 +455,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
     runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on {where} together cost"
     text = f"{runs} {cost_in_words(spent.epsilon_by_unit, spent.delta)}"
     text += "" if spent.runs == 1 else PRIVATE_IN_ALL
-    if spent.not_private_runs:
-        noun = "run" if spent.not_private_runs == 1 else "runs"
-        text += f", and no epsilon covers {spent.not_private_runs} {noun} without privacy on these rows"
-    progress.note(f"{text} (budget book {path})")
+    progress.note(f"{text}{bare_runs(spent)} (budget book {path})")
     if entry.cap is not None and others.cap is None and any(one.private and one.cap != entry.cap for one in together):
         progress.note(
             f"--cap {entry.cap:g} was not the cap of every earlier run, so it promises nothing for runs chosen after "

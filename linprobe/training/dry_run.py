@@ -43,9 +43,9 @@ def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
     The rows are read, as the choice of public shots, the check for copies and the name of the budget book need them.
 
     Returns: the facts of `rows_facts` and epsilon_target, delta, plans (one, or two if the length of a private mean
-        decides between them; each with steps, noise_multiplier, sampling_rate and releases); together (runs, epsilon,
-        delta and epsilon_by_unit of all runs of the budget book with this one; None if nothing is spent); out, book
-        (None if there is none yet); seconds (an estimate; None on a GPU, without steps, or for steps that cost more
+        decides between them; each with steps, noise_multiplier, sampling_rate and releases); together (runs,
+        not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with this one; None if
+        nothing is spent); out, book (None if there is none yet); seconds (an estimate; None on a GPU, without steps, or for steps that cost more
         than a gradient); warnings.
     Raises LinprobeError: as `train`, if the run would be refused.
     """

@@ -72,15 +72,27 @@ def together_facts(spent: Spending | None) -> dict[str, Any] | None:
     if spent is None:
         return None
     finite = {unit: epsilon if math.isfinite(epsilon) else None for unit, epsilon in spent.epsilon_by_unit.items()}
-    return {"runs": spent.runs, "epsilon": finite[spent.unit], "delta": spent.delta, "epsilon_by_unit": finite}
+    return {
+        "runs": spent.runs,
+        "not_private_runs": spent.not_private_runs,
+        "epsilon": finite[spent.unit],
+        "delta": spent.delta,
+        "epsilon_by_unit": finite,
+    }
 
 
 def together_line(spent: Spending | None, least: int = 2) -> Lines:
-    """The line on the cost of all runs of a budget book, if these are `least` or more."""
-    if spent is None or spent.runs < least:
+    """The line on the cost of all runs of a budget book, if these are `least` or more, or some are without privacy."""
+    if spent is None or not spent.runs or (spent.runs < least and not spent.not_private_runs):
         return []
-    noun = counted(spent.runs, "run")
-    return [("together", f"{noun} on these rows cost {cost_in_words(spent.epsilon_by_unit, spent.delta)}")]
+    cost = cost_in_words(spent.epsilon_by_unit, spent.delta)
+    return [("together", f"{counted(spent.runs, 'run')} on these rows cost {cost}{bare_runs(spent)}")]
+
+
+def bare_runs(spent: Spending) -> str:
+    """A clause on runs that no epsilon covers; empty if there are none."""
+    count = spent.not_private_runs
+    return f", and no epsilon covers {counted(count, 'run')} without privacy on these rows" if count else ""
 
 
 def written(*texts: str, book: Path | None) -> Lines:

@@ -82,6 +82,17 @@ def test_a_method_without_privacy_has_no_plan(cli, features_file: Path) -> None:
     assert "spends" not in cli("train", features_file, "--method", "non-private", "--dry-run").stdout
 
 
+def test_earlier_runs_without_privacy_are_named_beside_the_total(cli: Cli, features_file: Path) -> None:
+    train = ("train", features_file, "--public-shots", "1", "--book", "book.jsonl")
+    assert cli(*train, "--method", "non-private", "--out", "bare").status == 0
+    words = (*train, "--method", "noisy-gd", "--steps", "3", "--eps", "2", "--out", "run")
+    told = result_of(cli(*words, "--dry-run", "--json"))["together"]
+    assert (told["runs"], told["not_private_runs"]) == (1, 1)
+    clause = "no epsilon covers 1 run without privacy on these rows"
+    for done in (cli(*words, "--dry-run").stdout, cli(*words).stderr):
+        assert clause in " ".join(done.split())
+
+
 @pytest.mark.parametrize(
     "words",
     [

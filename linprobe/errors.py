@@ -72,6 +72,12 @@ class Progress(Protocol):
         """Count `count` more steps as done."""
 
 
+class PrivacyNote(str):
+    """A note on what the promise costs, or whom it does not protect."""
+
+    __slots__ = ()
+
+
 class Silent:
     """Progress that shows nothing."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import tomllib
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import linprobe
-from linprobe.errors import ArgumentError, LinprobeError
+from linprobe.errors import ArgumentError, LinprobeError, PrivacyWarning, Silent
 from tests.conftest import mostly_nightly
 
 NOT_CALLED = {"PrivacyWarning", "__version__"}
@@ -101,6 +102,18 @@ def test_numbers_of_numpy_and_text_for_paths() -> None:
     )
     assert compared["summary"][0]["epsilon"] == 0.5
     assert linprobe.budget(book="book.jsonl")["runs"] == 3
+
+
+def test_what_runs_cost_together_and_a_seed_are_warned_of() -> None:
+    asked = {"method": "noisy-gd", "epsilon": 1, "steps": 2}
+    linprobe.train(**asked, out="one")
+    with pytest.warns(PrivacyWarning, match="2 runs on these rows together cost epsilon 1.46"):
+        linprobe.train(**asked, out="two")
+    with pytest.warns(PrivacyWarning, match="NOT PRIVATE"):
+        linprobe.train(**asked, out="seeded", noise_seed=1, insecure_seed=True)
+    with warnings.catch_warnings():  # notes are shown instead
+        warnings.simplefilter("error")
+        linprobe.train(**asked, out="three", progress=Silent())
 
 
 def test_a_constructor_is_named_in_the_public_module() -> None:  # or the reference of the site cannot be built

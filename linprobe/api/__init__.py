@@ -1,19 +1,21 @@
 """The Python interface: the commands as functions, without a subprocess, and estimators, one per method.
 
 The functions take feature files and write run folders; estimators take arrays. Each function returns what its command
-prints with `--json`, raises `linprobe.errors.LinprobeError` where the command would end with a message, and is silent
-unless it gets a `progress`.
+prints with `--json`, raises `linprobe.errors.LinprobeError` where the command would end with a message, and shows
+nothing unless it gets a `progress`. Without one, notes on what all runs on the same rows cost, and on whom a run does
+not protect, are a `PrivacyWarning`.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from linprobe.errors import ArgumentError, Progress, Silent, UsageError
+from linprobe.errors import ArgumentError, PrivacyNote, PrivacyWarning, Progress, Silent, UsageError
 from linprobe.methods import METHODS
 from linprobe.options import DEFAULT_DELTA, Choice, RunOptions
 from linprobe.options.declaration import Option, Request, declared, plain_values
@@ -43,7 +45,7 @@ def train(features: AnyPath | None = None, *, progress: Progress | None = None, 
 
     Args:
         features: feature file; None for the built-in digits.
-        progress: gets notes and steps; None for silence.
+        progress: gets notes and steps; None for a `PrivacyWarning` in place of notes on privacy, and silence.
         options: options of `linprobe train` by name, such as `method`, `epsilon`, `out`, `public_shots`, and options of
             the method, such as `clip_norm`.
 
@@ -60,7 +62,7 @@ def train(features: AnyPath | None = None, *, progress: Progress | None = None, 
     """
     from linprobe.training.train import train_run as run
 
-    return run(_request(features, options), progress)
+    return run(_request(features, options), progress or _Warning())
 
 
 def plan(features: AnyPath | None = None, *, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def plan(features: AnyPath | None = None, *, progress: Progress | None = None, *
     """
     from linprobe.training.dry_run import dry_run
 
-    return dry_run(_request(features, options), progress or Silent()).facts
+    return dry_run(_request(features, options), progress or _Warning()).facts
 
 
 def tune(
@@ -115,7 +117,7 @@ def tune(
     choices = _of_grid(grid or {})
     given = _values(declared(TuneRequest), {"shrink": shrink, "repetitions": repetitions})
     tuning = Tuning(choices, check_shrink(given["shrink"]), given["repetitions"]).checked()
-    return run(_request(features, options), tuning, progress or Silent())
+    return run(_request(features, options), tuning, progress or _Warning())
 
 
 def compare(
@@ -152,7 +154,7 @@ def compare(
     # a single text is refused as no list
     rows = methods if isinstance(methods, str) else [MethodRow.parse(method) for method in methods]
     request = _asked(CompareRequest, methods=rows, epsilons=epsilons, out=out, features=features, **options)
-    return run(request, progress or Silent())
+    return run(request, progress or _Warning())
 
 
 def refine(
@@ -178,7 +180,7 @@ def refine(
     from linprobe.evaluation.refine import refine_run as run_command
 
     request = _asked(RefineRequest, run=run, unlabelled=unlabelled, out=out, sign=sign)
-    return run_command(request, progress or Silent())
+    return run_command(request, progress or _Warning())
 
 
 def predict(
@@ -223,7 +225,7 @@ def predict(
         prior=prior,
         together=together,
     )
-    lines = run_command(request, Silent())
+    lines = run_command(request, _Warning())
     names = [str(name) for name in next(lines)]
     columns = list(zip(*lines, strict=True))
     return {name: list(columns[index]) if columns else [] for index, name in enumerate(names)}
@@ -277,7 +279,7 @@ def evaluate(
         calibrate=calibrate,
         prior=prior,
     )
-    return run_command(request, progress or Silent())
+    return run_command(request, progress or _Warning())
 
 
 def verify(
@@ -365,6 +367,14 @@ def account(
     known = declared(AccountRequest)
     given = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "n_steps": n_steps, "delta": delta}
     return run_command(**_values({**known, "n_steps": known["steps"]}, given))
+
+
+class _Warning(Silent):
+    """Progress that shows nothing, and issues notes on privacy as a `PrivacyWarning`."""
+
+    def note(self, text: str) -> None:
+        if isinstance(text, PrivacyNote):
+            warnings.warn(str(text), PrivacyWarning, stacklevel=2)
 
 
 def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:

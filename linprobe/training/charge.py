@@ -30,7 +30,7 @@ from linprobe.accounting.row_keys import (
 from linprobe.atomic_files import alone, write_whole
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, GroupRows
 from linprobe.data.row_checks import Commitment
-from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, Progress
+from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, PrivacyNote, Progress
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
 from linprobe.training.execute import Observer
@@ -455,7 +455,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
     runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on {where} together cost"
     text = f"{runs} {cost_in_words(spent.epsilon_by_unit, spent.delta)}"
     text += "" if spent.runs == 1 else PRIVATE_IN_ALL
-    progress.note(f"{text}{bare_runs(spent)} (budget book {path})")
+    progress.note(PrivacyNote(f"{text}{bare_runs(spent)} (budget book {path})"))
     if entry.cap is not None and others.cap is None and any(one.private and one.cap != entry.cap for one in together):
         progress.note(
             f"--cap {entry.cap:g} was not the cap of every earlier run, so it promises nothing for runs chosen after "

@@ -45,8 +45,8 @@ def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
     Returns: the facts of `rows_facts` and epsilon_target, delta, plans (one, or two if the length of a private mean
         decides between them; each with steps, noise_multiplier, sampling_rate and releases); together (runs,
         not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with this one; None if
-        nothing is spent); out, book (None if there is none yet); seconds (an estimate; None on a GPU, without steps, or for steps that cost more
-        than a gradient); warnings.
+        nothing is spent); out, book (None if there is none yet); seconds (an estimate; None on a GPU, without steps,
+        or for steps that cost more than a gradient); warnings.
     Raises LinprobeError: as `train`, if the run would be refused.
     """
     request, choice = with_method(request)

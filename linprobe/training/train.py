@@ -31,7 +31,7 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
-from linprobe.errors import Progress, Silent, UsageError, unwritten
+from linprobe.errors import PrivacyNote, Progress, Silent, UsageError, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import TRAIN, VOTE, RunOptions
@@ -139,7 +139,7 @@ class Ready:
             )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}. --method names another")
-        return said + warnings_of(plan, dataset, delta=delta)
+        return [*said, *map(PrivacyNote, warnings_of(plan, dataset, delta=delta))]
 
 
 def default_out(request: TrainRequest, *, timed: bool = True) -> Path:

@@ -20,7 +20,8 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScaler, StandardScaler
+from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 from sklearn.utils.multiclass import check_classification_targets
 
@@ -315,7 +316,10 @@ def texts_of(fit, *, word: str = "") -> list[str]:
         (StandardScaler(), "8 of 8 columns with exactly mean 0 and variance 1"),
         (PCA(3, whiten=True), "of 3 columns with exactly mean 0 and variance 1"),
         (StandardScaler(with_std=False), "8 of 8 columns with exactly mean 0"),
+        (StandardScaler(with_mean=False), "8 of 8 columns with exactly variance 1"),
         (MinMaxScaler(), "8 of 8 columns with exactly minimum 0 and maximum 1"),
+        (MinMaxScaler((-1, 1)), "8 of 8 columns with exactly minimum -1 and maximum 1"),
+        (MaxAbsScaler(), "8 of 8 columns with exactly largest absolute value 1"),
         (ColumnTransformer([("two", StandardScaler(), [1, 4])], remainder="passthrough"), "2 of 8 columns"),
     ],
 )
@@ -325,7 +329,7 @@ def test_a_scaler_that_is_fitted_on_private_rows_is_warned_of_and_a_frozen_one_i
     for private in (probe, make("only-public"), make("zero-shot")):
         (text,) = texts_of(lambda one=private: fitted_on(one, clone(step).fit_transform(x), y), word="scaler")
         assert words in text
-        assert text.endswith("freeze it: sklearn.frozen.FrozenEstimator(StandardScaler().fit(X_public))")
+        assert text.endswith("freeze it, for instance sklearn.frozen.FrozenEstimator(StandardScaler().fit(X_public))")
     assert texts_of(lambda: make_pipeline(step, probe).fit(x, y), word=words)
     assert not texts_of(
         lambda: make_pipeline(FrozenEstimator(clone(step).fit(x_public)), probe).fit(x, y), word="scaler"
@@ -343,6 +347,41 @@ def test_rows_that_no_scaler_made_are_not_warned_of(rows) -> None:
     probe = make("noisy-gd", n_steps=2, condition="none")
     for given in (x, digits, digits / 16, (digits > 7).astype(float), np.ones((len(x), 2))):
         assert not texts_of(lambda one=given: probe.fit(one, y), word="scaler")
+
+
+def test_rows_that_are_public_in_one_fit_and_private_in_another_are_warned_of(rows) -> None:
+    x, y, *_ = rows
+    first, second, third = x[:80] + 50, x[80:160] + 50, x[160:] + 50  # rows of no other test
+    adamix, floor = make("adamix", n_steps=2), make("only-public")
+    word = "a row that one fit uses as public"
+    assert not texts_of(lambda: adamix.fit(first, y[:80], X_public=second, y_public=y[80:160]), word=word)
+    for probe in (adamix, floor):
+        (text,) = texts_of(lambda one=probe: one.fit(third, y[160:], X_public=2 * first, y_public=y[:80]), word=word)
+        assert text.startswith("80 of the public rows were private in an earlier fit")
+    (text,) = texts_of(lambda: make("noisy-gd", n_steps=2).fit(second, y[80:160]), word=word)
+    assert text.startswith("80 rows of X were public in an earlier fit")
+    assert not texts_of(lambda: make("non-private").fit(second, y[80:160]), word=word)
+
+
+def test_copies_of_rows_are_warned_of(rows) -> None:
+    x, y, *_ = rows
+    copied, probe = np.concatenate([x, x[:7]]) - 30, make("noisy-gd", n_steps=2, condition="none")
+    labels = np.concatenate([y, y[:7]])
+    (text,) = texts_of(lambda: probe.fit(copied, labels), word="copies")
+    assert text.startswith("7 rows of X are copies of other rows")
+    assert not texts_of(lambda: probe.fit(copied, labels, owners=np.arange(247) % 240), word="copies")
+
+
+def test_weights_from_private_labels_are_warned_of(rows) -> None:
+    x, y, *_ = rows
+    x, y = np.concatenate([x, x[:9] + 3]), np.concatenate([y, np.zeros(9, dtype=int)])
+    by_class = dict(enumerate(compute_class_weight("balanced", classes=np.arange(3), y=y)))
+    by_row, word = compute_sample_weight("balanced", y), "one over the number of private rows"
+    assert texts_of(lambda: make("noisy-gd", n_steps=2).fit(x, y, sample_weight=by_row), word=word)
+    assert texts_of(lambda: make("noisy-gd", n_steps=2, class_weight=by_class).fit(x, y), word=word)
+    for given in ({0: 1, 1: 2, 2: 2}, None, "balanced"):
+        assert not texts_of(lambda one=given: make("noisy-gd", n_steps=2, class_weight=one).fit(x, y), word=word)
+    assert not texts_of(lambda: make("non-private", class_weight=by_class).fit(x, y), word=word)
 
 
 def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> None:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from linprobe.accounting.book import composed
 from linprobe.accounting.events import REMOVED, UNITS, Releases, converted, neighbours_between
 from linprobe.accounting.figures import cost_in_words
-from linprobe.parallel.array_api import distinct
+from linprobe.parallel.array_api import among, distinct
 
+COPIES_BY_CHANCE = 1000  # one row in so many may be a copy of another
 MOST_HISTORIES = 64  # of the records of one fit; above, all get the bound on all
 FitKinds = Counter[tuple[str, float, float]]  # unit, noise multiplier and sampling rate of releases
 WITHOUT_NOISE = (Releases("", 0.0, 1.0, 1),)  # of a fit without privacy
@@ -37,6 +38,7 @@ class Fits:
         self._hashes = np.empty(0, dtype=np.uint64)  # sorted
         self._history = np.empty(0, dtype=np.int64)  # index into `_table`, for each hash
         self._table: list[tuple[int, FitKinds]] = [(0, Counter())]  # private fits, and releases of all; first: none
+        self._public = np.empty(0, dtype=np.uint64)  # rows that a fit used as public, sorted
         self._lock = threading.Lock()
 
     def add(
@@ -78,8 +80,42 @@ class Fits:
             by_unit.setdefault(unit, []).append(Releases("", sigma, rate, count))
         return fits, by_unit
 
+    def crossed(self, private: NDArray[np.uint64], public: NDArray[np.uint64]) -> tuple[int, int]:
+        """Remember the hashes of rows that a fit uses as public, (m,). Its private rows have hashes `private`, (n,).
+
+        Returns: how many of `public` were private in an earlier fit, and how many of `private` public in one.
+        """
+        with self._lock:
+            guaranteed = np.array([fits > 0 for fits, _ in self._table])[self._history]
+            found = among(public, self._hashes[guaranteed]).sum(), among(private, self._public).sum()
+            self._public = distinct(np.concatenate([self._public, public]))
+        return int(found[0]), int(found[1])
+
 
 FITS = Fits()
+
+
+def crossing_warning(private: NDArray[np.uint64], public: NDArray[np.uint64]) -> str | None:
+    """Remember public rows of this process; one line if a row is public in one fit and private in another."""
+    hidden, shown = FITS.crossed(private, public)
+    if not hidden and not shown:
+        return None
+    crossed = f"{hidden} of the public rows were private" if hidden else f"{shown} rows of X were public"
+    return (
+        f"{crossed} in an earlier fit of this process; a row that one fit uses as public has no guarantee; give other "
+        "rows"
+    )
+
+
+def copies_warning(hashes: NDArray[np.uint64]) -> str | None:
+    """One line if more than a few of the protected rows, with these hashes (n,), are copies of others."""
+    copies = len(hashes) - len(distinct(hashes))
+    if copies <= len(hashes) // COPIES_BY_CHANCE:
+        return None
+    return (
+        f"{copies} rows of X are copies of other rows; epsilon protects one row, not one with its copies; leave copies "
+        "out, and give weights of rows as sample_weight, or give owners"
+    )
 
 
 def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delta: float, unit: str) -> str | None:

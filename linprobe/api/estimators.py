@@ -24,7 +24,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from linprobe.accounting.events import RECORD
-from linprobe.accounting.fits import WITHOUT_NOISE, refit_warning
+from linprobe.accounting.fits import WITHOUT_NOISE, copies_warning, crossing_warning, refit_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.array_files import check_float32
 from linprobe.data.blocks import ArraySource, Source
@@ -197,7 +197,8 @@ class LinearProbe(LinearClassifier):
         Warns:
             PrivacyWarning: delta above a tenth of 1/n_private; rows that were in an earlier fit of this process, with
                 what all of these fits cost together, or that no epsilon covers private fits and those without
-                privacy; or columns that a scaler fitted on these rows gives.
+                privacy; copies of rows; rows that are public in one fit and private in another; columns that a scaler
+                fitted on these rows gives, or weights that are one over their number by class.
         """
         self._forget()
         if groups is not None and owners is not None:
@@ -218,11 +219,15 @@ class LinearProbe(LinearClassifier):
         private = ArraySource(X, labels)
         public, known = self._public(X_public, public_labels, X)
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
-        dataset = self._dataset(private, public, text, bounds, self._weights(known, by_row))
+        weights = self._weights(known, by_row)
+        self._warn_of_weights(weights, labels)
+        dataset = self._dataset(private, public, text, bounds, weights)
         if X_unlabelled is not None:
             further = self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), dataset.protected)
             dataset = replace(dataset, unlabelled=further)
-        return self._fit(dataset, hashes=self._hashes(dataset) if "private" in self.method.needs else None)
+        hashes = self._hashes(dataset) if "private" in self.method.needs else None
+        self._warn_of_rows(dataset, hashes)
+        return self._fit(dataset, hashes=hashes)
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.floating], NDArray[Any]]:
         """Private rows and their labels as arrays. Raises and warns as `fit`."""
@@ -395,6 +400,25 @@ class LinearProbe(LinearClassifier):
         if trained.losses is not None:
             self.private_record_losses_ = replace(trained.losses, releases=trained.privacy.releases or ())
         return self
+
+    def _warn_of_weights(self, weights: RowWeights | None, labels: NDArray[np.int64]) -> None:
+        secret = self.method.private and vars(self).get("insecure_seed") is None
+        if weights is not None and secret and not self.multilabel_ and "private" in self.method.needs:
+            learnt = arrays.learnt_weights(weights.of(0, labels), labels)
+            if learnt is not None:
+                warnings.warn(learnt, PrivacyWarning, stacklevel=3)
+
+    def _warn_of_rows(self, dataset: Dataset, hashes: NDArray[np.uint64] | None) -> None:
+        """Warn of copies of a row, and of rows that are public in one fit and private in another."""
+        secret = self.method.private and vars(self).get("insecure_seed") is None
+        none = np.empty(0, dtype=np.uint64)
+        private = hashes if secret and hashes is not None else none
+        used = (None if dataset.joined else dataset.public, dataset.unlabelled)
+        public = [HASHES(rows) for source in used if source is not None for rows, _ in source.blocks()]
+        copies = copies_warning(private) if dataset.unit == RECORD else None
+        for text in (copies, crossing_warning(private, np.concatenate([none, *public]))):
+            if text is not None:
+                warnings.warn(text, PrivacyWarning, stacklevel=3)
 
     @staticmethod
     def _warn_of_refit(hashes: NDArray[np.uint64], plan: Plan, unit: str) -> None:

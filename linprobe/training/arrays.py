@@ -21,30 +21,55 @@ ROUNDING = 1e-6  # of the mean and variance of float32 columns that were scaled 
 def learnt_scaling(X: NDArray[np.floating]) -> str | None:
     """One line if columns of `X` (n, n_features) are what a scaler fitted on these very rows gives; None otherwise.
 
-    A scaler from other rows leaves a mean or variance that differs from 0 or 1 by far more than rounding. A scaler
-    fitted on more rows, of which `X` is a part, is not recognised.
+    A scaler from other rows leaves a mean, a variance or a range that differs from its own by far more than rounding. A
+    scaler fitted on more rows, of which `X` is a part, is not recognised.
     """
     low, high = X.min(axis=0), X.max(axis=0)
-    varied = np.asarray(high > low)
-    centred = varied & (np.abs(X.mean(axis=0, dtype=np.float64)) <= ROUNDING * np.maximum(high, -low))
-    scaled, found = varied, ""
-    if centred.any():
-        variance = np.einsum("ij,ij->j", X, X, dtype=np.float64) / len(X)
-        of_sample = variance * len(X) / (len(X) - 1)  # as PCA whitens
-        unit = centred & ((np.abs(variance - 1) <= ROUNDING) | (np.abs(of_sample - 1) <= ROUNDING))
-        if unit.any():
-            scaled, found = unit, "mean 0 and variance 1"
-        elif centred[varied].all():
-            found = "mean 0"
-    elif varied.any() and np.abs(low[varied]).max() <= ROUNDING and np.abs(high[varied] - 1).max() <= ROUNDING:
-        between = np.any((X > ROUNDING) & (X < 1 - ROUNDING), axis=0)  # zeros and ones alone are no sign of a scaler
-        found = "minimum 0 and maximum 1" if np.all(between[varied]) else ""
-    if not found:
+    varied, largest = np.asarray(high > low), np.maximum(high, -low)
+    if not varied.any():
         return None
+    mean = X.mean(axis=0, dtype=np.float64)
+    variance = np.einsum("ij,ij->j", X, X, dtype=np.float64) / len(X) - mean**2
+    of_sample = variance * len(X) / (len(X) - 1)  # as PCA whitens
+    centred = varied & (np.abs(mean) <= ROUNDING * largest)
+    unit = varied & ((np.abs(variance - 1) <= ROUNDING) | (np.abs(of_sample - 1) <= ROUNDING))
+    signs = {  # zeros and ones alone are no sign of a scaler
+        "mean 0": centred,
+        "variance 1": unit,
+        "minimum 0 and maximum 1": (np.abs(low) <= ROUNDING) & (np.abs(high - 1) <= ROUNDING),
+        "minimum -1 and maximum 1": (np.abs(low + 1) <= ROUNDING) & (np.abs(high - 1) <= ROUNDING),
+        "largest absolute value 1": np.abs(largest - 1) <= ROUNDING,
+    }
+    scaled, found = centred & unit, "mean 0 and variance 1"
+    if not scaled.any():
+        whole = [name for name, columns in signs.items() if columns[varied].all()]
+        if not whole:
+            return None
+        scaled, found = varied, whole[0]
+        if not centred[varied].all() and not unit[varied].all():
+            size = np.abs(X)
+            if not np.any((size > ROUNDING) & (size < 1 - ROUNDING), axis=0)[varied].all():
+                return None
     return (
         f"X has {scaled.sum()} of {len(scaled)} columns with exactly {found}, as a scaler fitted on the private rows "
-        "gives; no epsilon covers what such a step learnt; fit it on public rows and freeze it: "
+        "gives; no epsilon covers what such a step learnt; fit it on public rows and freeze it, for instance "
         "sklearn.frozen.FrozenEstimator(StandardScaler().fit(X_public))"
+    )
+
+
+def learnt_weights(weights: NDArray[np.floating], labels: NDArray[np.integer]) -> str | None:
+    """One line if weights of private rows are one over the number of rows of their class; None otherwise.
+
+    Args:
+        weights: of the rows, (n,). labels: their classes, (n,).
+    """
+    counts = np.bincount(labels)[labels]
+    totals = weights * counts
+    if counts.min() == counts.max() or np.ptp(totals) > ROUNDING * abs(totals).max():
+        return None
+    return (
+        "the weights are one over the number of private rows of each class; no epsilon covers these numbers; give "
+        "class_weight='balanced', which releases noisy ones, or weights from public rows"
     )
 
 

@@ -55,6 +55,7 @@ class Checkpoints:
         every: seconds between checkpoints; 0 for one after every step.
         group: processes that train together; rank 0 writes.
         test_rows: whether the run releases something about private test rows.
+        at_once: write the first checkpoint after the first step, so that a restart repeats that step at no cost.
     Attributes:
         path: of the file. keeps: whether the run writes checkpoints.
     Raises DataError: a checkpoint that cannot be read.
@@ -70,7 +71,9 @@ class Checkpoints:
         group: Group = ALONE,
         *,
         test_rows: bool = False,
+        at_once: bool = False,
     ) -> None:
+        self._at_once = at_once
         self.path, self.keeps = folder / CHECKPOINT, every < math.inf
         self._ledger, self._group, self._dataset, self._test_rows = ledger, group, dataset, test_rows
         self._identity, self._every, self._held = identity, every, slice(None)
@@ -115,6 +118,8 @@ class Checkpoints:
             "private_commitment": np.array(commitment(salt, digest)),
         }
         self._source, self._held, self._written_at = source, held, time.monotonic()
+        if self._at_once and state is None and self.keeps:
+            self._written_at = -math.inf
 
     @property
     def can_resume(self) -> bool:

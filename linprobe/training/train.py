@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.accounting.book import Entry
@@ -31,7 +32,7 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
-from linprobe.errors import PrivacyNote, Progress, Silent, UsageError, unwritten
+from linprobe.errors import DataError, PrivacyNote, Progress, Silent, UsageError, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import TRAIN, VOTE, RunOptions
@@ -262,14 +263,15 @@ def checked_rows(
 
     Args:
         warnings: stated before any row is read.
-        make: make the key of budget books, if there is none. rank: of the process; rank 0 needs book and digest.
+        make: make the key of budget books, if there is none. rank: of the process; rank 0 needs the book.
         planned: what the book will be charged, if it has nothing of it yet, so that a cap can refuse it at once.
     Returns: the book; None for a run that uses no private row, in other ranks, or, without `make`, where there is none.
     Raises LinprobeError: as `check_rows`, or test rows that are training rows.
     """
     charged = rank == 0 and (plan.budget is not None or not plan.method.private)
     finder = BookFinder(ready.request.book, make=make) if charged else None
-    dataset.check(None if finder is None else finder.commitment, digest=rank == 0 and plan.method.spends)
+    # every process has the digest, for `_refuse_other_views`
+    dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends)
     note_equal_rows(ready.features, progress)
     refuse_training_rows(ready.features)
     for warning in warnings:
@@ -323,13 +325,21 @@ def train_on(
         arithmetic=arithmetic,
         book=request.book,
     )
+    _refuse_other_views(group, identity, dataset.protected_digest() if plan.method.spends else "")
     keep: Checkpoints | None = None
     try:
         with (
             run_folder_of_group(out, group, resume=request.resume, keep_ledger=ready.keep_ledger) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Checkpoints(
-                folder, ledger, identity, dataset, every, group, test_rows=settings.test_epsilon is not None
+                folder,
+                ledger,
+                identity,
+                dataset,
+                every,
+                group,
+                test_rows=settings.test_epsilon is not None,
+                at_once=request.resume,
             ) as keep,
             RunCharge(book, folder, out, ledger, request.cap, progress, group) as charge,
         ):
@@ -357,6 +367,42 @@ def train_on(
         "seconds": time.perf_counter() - started,
         "unpublished": ["seconds"],  # no theorem covers how long private rows took
     }
+
+
+def _refuse_other_views(group: Group, identity: Mapping[str, Any], digest: str) -> None:
+    """Refuse processes that would train on other rows or with other settings than process 0, before anything is spent.
+
+    Each process takes its part of the rows from the file that it sees. If a node has another copy of a shard, or one
+    shard more, parts may overlap, and a row counts twice; or rows are used that the book does not know.
+
+    Raises DataError: other private rows. UsageError: other settings, public rows, versions or arithmetic.
+    """
+    if group.size == 1:
+        return
+    mine = {**json.loads(json.dumps(identity, default=str)), "private rows": digest}
+    first = json.loads(group.broadcast_text(json.dumps(mine)))
+    differs = [name for name in {**first, **mine} if first.get(name) != mine.get(name) and name != "book"]
+    others = np.zeros(group.size, dtype=np.int64)
+    others[group.rank] = len(differs)
+    numbers = np.flatnonzero(group.all_reduce(others)).tolist()
+    if not numbers:
+        return
+    if differs == ["private rows"]:
+        raise DataError(
+            f"process {group.rank} reads other private rows than process 0; allowed: the same files in every process, "
+            "in the same order; nothing was spent; put them on shared storage, or copy them again to every machine"
+        )
+    if differs:
+        name = differs[0]
+        raise UsageError(
+            f"process {group.rank} has {name} {mine.get(name)!r} and process 0 {first.get(name)!r}; allowed: the same "
+            "in every process; nothing was spent; use the same command, files and versions, and one kind of machine"
+        )
+    named = ", ".join(map(str, numbers))
+    raise DataError(
+        f"not all processes read the same rows with the same settings as process {group.rank}: {named} differ; nothing "
+        "was spent; the line of such a process says what differs"
+    )
 
 
 def _planned(plan: Plan, request: TrainRequest) -> Entry | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
@@ -29,7 +30,7 @@ from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel import threads
-from linprobe.parallel.process_group import Group
+from linprobe.parallel.process_group import Group, in_group
 from linprobe.parallel.torch_group import TorchGroup
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
@@ -321,6 +322,75 @@ class Second(Group):
 
     def broadcast(self, array: Any) -> Any:
         return array if self._told is None else self._told
+
+
+def other_row(folder: Path) -> dict[str, Any]:
+    """Another copy of the rows, in which one row of the part of process 1 is another."""
+    shutil.copyfile(folder / "s" / "1.h5", folder / "other.h5")
+    with h5py.File(folder / "other.h5", "r+") as file:
+        file["train/x"][-1] *= -1
+    return {"features": folder / "other.h5"}
+
+
+def shard_more(folder: Path) -> dict[str, Any]:
+    """One shard more, before the others: rows of process 0 are in the part of process 1 again."""
+    names = ("ant", "bee", "cat")
+    with FeatureWriter(folder / "s" / "0.h5", Description(class_names=names)) as writer:
+        rows, labels = gaussian_rows("more", 2 * SHARD_ROWS, WIDTH, len(names))
+        ids = [f"more/{row}" for row in range(len(rows))]
+        writer.write_group("train", len(rows), WIDTH, [rows], labels, ids)
+    return {"features": folder / "s" / "*.h5"}
+
+
+def other_clip_norm(_: Path) -> dict[str, Any]:
+    """Ten times the sensitivity in process 1."""
+    return {"options": {"clip_norm": 5.0}}
+
+
+@pytest.mark.parametrize("view", [other_row, shard_more, other_clip_norm])
+def test_processes_with_other_rows_or_settings_than_process_0_are_refused_before_a_release(
+    tmp_path: Path, view: Callable[[Path], dict[str, Any]]
+) -> None:
+    (tmp_path / "s").mkdir()
+    alike = {"epsilon": 3.0, "steps": 2, "method": "noisy-gd", "options": {"clip_norm": 0.5}, "out": tmp_path / "out"}
+    request = TrainRequest(features=write_many(tmp_path / "s" / "1.h5"), book=tmp_path / "book", **alike)
+    second = replace(request, **view(tmp_path))
+    with pytest.raises((DataError, UsageError), match="process.*nothing was spent"):  # of either process
+        in_group(2, lambda group: train_run(second if group.rank else request, Silent(), group))
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "book").exists()
+    assert not unfinished(tmp_path / "out")
+
+
+def test_too_many_processes_are_refused_before_the_book_is_charged(tmp_path: Path) -> None:
+    # torchrun kills process 0 when another one refuses, which would leave its whole plan in the book
+    request = TrainRequest(
+        features=write_many(tmp_path / "f.h5"), epsilon=3.0, method="noisy-gd", out=tmp_path / "o", book=tmp_path / "b"
+    )
+    with pytest.raises(UsageError, match="--nproc-per-node 4"):
+        in_group(5, lambda group: train_run(request, Silent(), group))
+    assert not (tmp_path / "b").exists()
+
+
+class PowerCut(Silent):
+    """Ends the second step."""
+
+    left = 2
+
+    def step(self, count: int = 1) -> None:
+        self.left -= 1
+        if not self.left:
+            raise RuntimeError("power cut")
+
+
+def test_a_run_that_may_resume_has_a_checkpoint_after_its_first_step(tmp_path: Path) -> None:
+    # with the default of 60 seconds a restart would begin another run, and spend again
+    request = TrainRequest(
+        features=write_many(tmp_path / "f.h5"), epsilon=3.0, method="noisy-gd", steps=3, out=tmp_path / "o", resume=True
+    )
+    with pytest.raises(RuntimeError, match="power cut"):
+        train_run(request, PowerCut())
+    assert [(folder / CHECKPOINT).is_file() for folder in unfinished(tmp_path / "o")] == [True]
 
 
 @pytest.mark.parametrize(("n_rows", "size"), [(2 * SHARD_ROWS, 3), (1, 2), (SHARD_ROWS, 2)])

@@ -372,6 +372,17 @@ def test_too_many_processes_are_refused_before_the_book_is_charged(tmp_path: Pat
     assert not (tmp_path / "b").exists()
 
 
+def test_a_command_that_each_process_would_do_anew_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    assert run(["tune", "--eps", "3", "--grid", "clip-norm=0.5,1", "--method", "noisy-gd"]) == 2
+    assert "started in 2 processes" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
 class PowerCut(Silent):
     """Ends the second step."""
 

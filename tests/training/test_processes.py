@@ -355,7 +355,7 @@ def test_processes_with_other_rows_or_settings_than_process_0_are_refused_before
     alike = {"epsilon": 3.0, "steps": 2, "method": "noisy-gd", "options": {"clip_norm": 0.5}, "out": tmp_path / "out"}
     request = TrainRequest(features=write_many(tmp_path / "s" / "1.h5"), book=tmp_path / "book", **alike)
     second = replace(request, **view(tmp_path))
-    with pytest.raises((DataError, UsageError), match="process.*nothing was spent"):  # of either process
+    with pytest.raises((DataError, UsageError), match=r"process.*nothing was spent"):  # of either process
         in_group(2, lambda group: train_run(second if group.rank else request, Silent(), group))
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "book").exists()

@@ -565,7 +565,7 @@ def _loaded(
     return ArrayRows(x, y, weights=None if weights is None else weights.of(0, y), norms=norms)
 
 
-def parts_of(n_units: int, group: Group, shard_units: int | None = None) -> int:
+def row_parts(n_units: int, group: Group, shard_units: int | None = None) -> int:
     """The number of parts that processes divide among them. Raises UsageError: more processes than parts."""
     shard_units = shard_units or SHARD_ROWS
     n_parts = -(-n_units // shard_units)
@@ -605,7 +605,7 @@ def prepare_shard(
         return whole if bounds is None else whole.of_people(bounds)
     shard_units = shard_units or SHARD_ROWS
     n_units = source.n_rows if bounds is None else len(bounds) - 1
-    n_parts = parts_of(n_units, group, shard_units)
+    n_parts = row_parts(n_units, group, shard_units)
     first, stop = (min(n_units, (group.rank + end) * n_parts // group.size * shard_units) for end in (0, 1))
     here = (first, stop) if bounds is None else (int(bounds[first]), int(bounds[stop]))
     own = None if weights is None else weights.shard(*here)

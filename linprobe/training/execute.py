@@ -25,7 +25,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
 from linprobe.data.blocks import Precision, Preprocessing
 from linprobe.data.dataset import Dataset
-from linprobe.data.rows import Rows, check_column, parts_of, prepare, prepare_shard, rows_in_memory
+from linprobe.data.rows import Rows, check_column, prepare, prepare_shard, row_parts, rows_in_memory
 from linprobe.errors import DivergedError, UsageError, require
 from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.loss import check_weights
@@ -126,12 +126,12 @@ class Runtime:
         choose_backend(self.device)  # here, before a budget is charged
 
     def check_plan(self, plan: Plan) -> None:
-        """`check` for a plan. Raises UsageError: as `check`, `check_column` and `parts_of`."""
+        """`check` for a plan. Raises UsageError: as `check`, `check_column` and `row_parts`."""
         self.check(plan.settings.options, samples_people=plan.samples_people)
         check_column(plan.preprocessing.intercept, self.precision)
         if self.group.size > 1 and "private" in plan.method.needs:
             # before the budget: torchrun ends process 0 when another one refuses, and then the whole plan would count
-            parts_of(plan.n_units, self.group, self.shard_units)
+            row_parts(plan.n_units, self.group, self.shard_units)
 
 
 class Observer:

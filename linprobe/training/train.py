@@ -316,30 +316,23 @@ def train_on(
     said, planned = ready.warnings(plan, dataset), _planned(plan, request)
     book = checked_rows(ready, plan, dataset, said, progress, rank=group.rank, planned=planned)
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
-    arithmetic = choose_backend(request.device).arithmetic
+    with_test = settings.test_epsilon is not None
     identity = run_identity(
         settings,
         dataset,
         precision=request.precision,
         device=request.device,
-        arithmetic=arithmetic,
+        arithmetic=choose_backend(request.device).arithmetic,
         book=request.book,
     )
-    _refuse_other_views(group, identity, dataset.protected_digest() if plan.method.spends else "")
+    _refuse_other_views(group, identity, dataset, plan)
     keep: Checkpoints | None = None
     try:
         with (
             run_folder_of_group(out, group, resume=request.resume, keep_ledger=ready.keep_ledger) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Checkpoints(
-                folder,
-                ledger,
-                identity,
-                dataset,
-                every,
-                group,
-                test_rows=settings.test_epsilon is not None,
-                at_once=request.resume,
+                folder, ledger, identity, dataset, every, group, test_rows=with_test, at_once=request.resume
             ) as keep,
             RunCharge(book, folder, out, ledger, request.cap, progress, group) as charge,
         ):
@@ -369,7 +362,7 @@ def train_on(
     }
 
 
-def _refuse_other_views(group: Group, identity: Mapping[str, Any], digest: str) -> None:
+def _refuse_other_views(group: Group, identity: Mapping[str, Any], dataset: Dataset, plan: Plan) -> None:
     """Refuse processes that would train on other rows or with other settings than process 0, before anything is spent.
 
     Each process takes its part of the rows from the file that it sees. If a node has another copy of a shard, or one
@@ -379,6 +372,7 @@ def _refuse_other_views(group: Group, identity: Mapping[str, Any], digest: str) 
     """
     if group.size == 1:
         return
+    digest = dataset.protected_digest() if plan.method.spends else ""
     mine = {**json.loads(json.dumps(identity, default=str)), "private rows": digest}
     first = json.loads(group.broadcast_text(json.dumps(mine)))
     differs = [name for name in {**first, **mine} if first.get(name) != mine.get(name) and name != "book"]

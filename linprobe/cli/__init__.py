@@ -27,13 +27,13 @@ from linprobe.cli._command import (
     taken_out,
     typer_function,
 )
-from linprobe.errors import ADVICE, READ_FAULTS, LinprobeError, UsageError, advice
+from linprobe.errors import ADVICE, READ_FAULTS, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 from linprobe.parallel import available_memory
+from linprobe.parallel.torch_group import IN_PROCESSES, refuse_copies
 
 DECLARING = (features, training, runs, about, costs)  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
-IN_PROCESSES = ("train", "extract")  # commands that several processes of torchrun share
 
 
 @cache
@@ -127,18 +127,6 @@ def run(arguments: list[str]) -> int:
         return _run(words, everywhere, stdout)
 
 
-def _refuse_copies(words: list[str]) -> None:
-    """UsageError for a command that every process of torchrun would do anew, and spend for anew."""
-    from linprobe.parallel.torch_group import TORCHRUN_VARIABLES  # imports no torch
-
-    name, size = _command_of(words), os.environ.get("WORLD_SIZE", "1")
-    if name and name not in IN_PROCESSES and size != "1" and all(one in os.environ for one in TORCHRUN_VARIABLES):
-        raise UsageError(
-            f"linprobe {name} was started in {size[:9]} processes, and each would do all of it; allowed in several: "
-            f"{', '.join(IN_PROCESSES)}; start it without torchrun"
-        )
-
-
 def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
     """The values of the config file for the command, as typer takes them."""
     if everywhere.config is None:
@@ -186,7 +174,8 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) ->
     defaults: dict[str, Any] = {}
     try:
         available_memory.check_limit()
-        _refuse_copies(words)
+        if (name := _command_of(words)) and name not in IN_PROCESSES:
+            refuse_copies(f"linprobe {name}")
         defaults = _defaults(words, everywhere)
         command_line = program(_command_of(words))
         status = command_line(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)

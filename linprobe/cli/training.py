@@ -62,6 +62,8 @@ def _train(given: dict[str, Any]) -> None:
             run(request, group=group)
             return
         with _terminal.TerminalProgress() as progress:
+            if (alone := torch_group.tasks_without_torchrun()) is not None:
+                progress.note(alone)
             outcome = run(request, progress, group)
     if as_json:
         print_made("run", outcome["run"], outcome)

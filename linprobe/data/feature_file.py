@@ -21,7 +21,7 @@ import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import fields
 from itertools import accumulate
 from pathlib import Path
@@ -265,8 +265,7 @@ class FeatureFile(FeatureReader):
         self._last_texts: dict[str, tuple[tuple[int, ...], list[str]]] = {}
         self.path = shown_as or path
         if not path.is_file():
-            what = "is not a file" if path.exists() else "does not exist"
-            raise DataError(f"feature file {path} {what}; make one with `linprobe extract` or `linprobe import`")
+            raise _no_file(path)
         self._file = open_hdf5(path, f"feature file {path}")
         self._as_opened = self._written()
         try:
@@ -483,6 +482,17 @@ class FeatureFile(FeatureReader):
         self._file.close()
 
 
+def _no_file(path: Path) -> DataError:
+    if ":" in path.parts[0]:  # of s3://bucket, a path keeps one slash
+        return DataError(
+            f"feature file {path} is an address; allowed: files on this machine; mount the store, or copy the file"
+        )
+    if path.is_dir():
+        return DataError(f"feature file {path} is a folder; allowed: a file; for the shards in it, give '{path}/*.h5'")
+    what = "is not a file" if path.exists() else "does not exist"
+    return DataError(f"feature file {path} {what}; make one with `linprobe extract` or `linprobe import`")
+
+
 class Extents:
     """Byte ranges of an uncompressed HDF5 data set, for direct reads from the file.
 
@@ -547,7 +557,8 @@ class Extents:
         return x
 
 
-ALIKE = ("class_names", "class_names_from", "ids_from", "normalisation", "test_rows", "task", "test_owners")
+OTHER_FILES = 256  # that a process may have open besides shards
+ALIKE = ("class_names", "class_names_from", "ids_from", "normalisation", "test_rows", "task", "test_owners", "backbone")
 Part = TypeVar("Part")
 
 
@@ -559,6 +570,17 @@ def is_pattern(path: Path) -> bool:
 def is_there(path: Path) -> bool:
     """Whether a path is a file, or a pattern that matches one."""
     return path.is_file() or (is_pattern(path) and bool(_matching(path)))
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise the limit on open files as far as `count` of them need and the system allows."""
+    import resource  # Linux and macOS alone have it
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count + OTHER_FILES:
+        most = count + OTHER_FILES if hard == resource.RLIM_INFINITY else min(hard, count + OTHER_FILES)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def _matching(pattern: Path) -> list[Path]:
@@ -579,8 +601,10 @@ class ShardedFeatures(FeatureReader):
         super().__init__()
         self.path = pattern
         self._open = ExitStack()
+        paths = _matching(pattern)
+        _allow_open_files(len(paths))
         try:
-            self._shards = [self._open.enter_context(FeatureFile(path)) for path in _matching(pattern)]
+            self._shards = [self._open.enter_context(FeatureFile(path)) for path in paths]
             if not self._shards:
                 raise DataError(
                     f"no file matches {pattern}; allowed: feature files; make them with `linprobe extract` or "
@@ -697,7 +721,7 @@ def _refuse_different(first: FeatureFile, other: FeatureFile) -> None:
             shown = [str(value) if len(str(value)) <= 60 else f"{str(value)[:60]} ..." for value in (theirs, mine)]
             raise DataError(
                 f"{other.path} has {name.replace('_', ' ')} {shown[0]}, and {first.path} {shown[1]}; allowed: the same "
-                "in every shard"
+                "in every shard; make the shards in the same way, or name them apart"
             )
     differs = first_difference(extraction_of(here), extraction_of(there))
     if differs is not None:

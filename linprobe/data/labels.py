@@ -338,7 +338,8 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
     if len(set(names)) != len(names):
         raise DataError(
             f"{where} has {len(names) - len(set(names))} owners whose rows are not adjacent; allowed: the rows of a "
-            "person next to each other; make the file with linprobe import or extract, which sort them"
+            "person next to each other; make the file with linprobe import or extract, which sort them; of shards, "
+            "which are read in the order of their names, keep a person in one"
         )
     check_owners(names, where, starts)
     return np.array([*starts, row], dtype=np.int64), names

@@ -195,6 +195,17 @@ class RowHashes:
         return hashes
 
 
+def copies_warning(keys: Numbers, whose: str) -> str | None:
+    """One line if more than a few rows, with these keys or hashes (n,), are copies of others. `whose`: the rows."""
+    copies = len(keys) - len(distinct(keys))
+    if copies <= len(keys) // BY_CHANCE:
+        return None
+    return (
+        f"{copies} {whose} are copies of others: epsilon protects one row, and a record with copies loses more; leave "
+        "copies out, or name the owner of each row"
+    )
+
+
 def norms_of(x: RawRows) -> Reals:
     """`row_norms` of raw rows of any type, shape (n,): finite where a row is finite as float32, else not."""
     return row_norms(_float32(x))
@@ -452,7 +463,7 @@ def _check_ids(features: FeatureReader) -> None:
         if repeated := _repeated(features, group, hashes[group]):
             raise DataError(
                 f"{features.path}: {group} has {len(repeated)} repeated ids, such as {repeated[0]!r}; "
-                "allowed: one id per record"
+                "allowed: one id per record; if several shards have the same test rows, give them in one shard"
             )
     if "public" not in hashes:
         return

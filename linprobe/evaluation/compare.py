@@ -39,6 +39,7 @@ from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest, name_of
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import unordered
+from linprobe.parallel.torch_group import refuse_copies
 from linprobe.reporting.comparison import (
     Result,
     accuracy_against_epsilon,
@@ -102,6 +103,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     Raises UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
     finished runs are kept, and the same command continues.
     """
+    refuse_copies("linprobe.compare")
     with _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
         for runs in _missing(planned):

@@ -29,6 +29,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.options.requests import EvaluateRequest
+from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs.figures import noisy_accuracy, sums_of_test_rows, test_units
 from linprobe.runs.matching import check_fits, features_of, refuse_private_rows
 from linprobe.runs.run_folder import RunFolder, read_run, refuse_book_inside
@@ -62,6 +63,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     Raises UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has
     no owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
     """
+    refuse_copies("linprobe.evaluate")
     with _prepared(request, progress) as (run, features, entry):
         n_test = test_units(features, entry.unit)
         bias, people = bias_for(run, request.prior), test_people(features, entry.unit)

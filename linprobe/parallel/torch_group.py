@@ -21,7 +21,30 @@ CONNECTION = timedelta(minutes=5)  # until all processes have started; one that 
 TIMEOUT = timedelta(minutes=30)
 AT_ONCE = 8  # parts that rank 0 receives at a time
 RESUME = "start all of them again, with --resume if a checkpoint was kept"
+IN_PROCESSES = ("train", "extract")  # commands that several processes share
 Value = TypeVar("Value")
+
+
+def refuse_copies(what: str) -> None:
+    """UsageError under torchrun, where every process would do all of `what` anew, and spend for it anew."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size != "1" and all(name in os.environ for name in TORCHRUN_VARIABLES):
+        raise UsageError(
+            f"{what} was started in {size[:9]} processes, and each would do all of it; allowed in several: linprobe "
+            f"{' and '.join(IN_PROCESSES)} as commands; start it without torchrun"
+        )
+
+
+def tasks_without_torchrun() -> str | None:
+    """One line if srun or mpirun started several processes that do not know of each other; None otherwise."""
+    for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"):
+        size = os.environ.get(name, "1")
+        if size != "1" and "RANK" not in os.environ:
+            return (
+                f"this is one of {size[:9]} tasks, and each makes a run of its own, which spends on its own; for one "
+                "run, start torchrun in each task"
+            )
+    return None
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from linprobe.methods import METHODS, ChosenMethod, Method, find_method
 from linprobe.options import RunOptions
 from linprobe.options.declaration import declared
 from linprobe.options.requests import TrainRequest
+from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import run_folder
 from linprobe.runs.figures import figures_of
 from linprobe.runs.guarantee import selected
@@ -273,6 +274,7 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
     Returns: as `train`, without the seconds, and `tuning`, the choice as in the manifest.
     Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
+    refuse_copies("linprobe.tune")
     request, choice, candidates = candidates_of(request, tuning)
     with train.opened(request, find_method(str(request.method)), progress) as ready:
         return tune_on(replace(ready, choice=choice), tuning, candidates, progress)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +16,25 @@ import pytest
 from linprobe.accounting.book import read_book
 from linprobe.accounting.row_keys import keys_file, read_keys
 from linprobe.data.dataset import Split, dataset_of, open_features
-from linprobe.data.feature_file import ShardedFeatures
+from linprobe.data.feature_file import FeatureFile, ShardedFeatures
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, Silent
 from linprobe.options.requests import TrainRequest
 from linprobe.training.charge import book_of
+from linprobe.training.dry_run import dry_run
 from linprobe.training.train import train_run
 from tests.conftest import gaussian_rows
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        if "copies" in text:
+            self.texts.append(text)
+
 
 NAMES = ("ant", "bee", "cat")
 SIZES = {"train": 700, "test": 90}
@@ -122,6 +135,7 @@ def test_a_half_written_shard_is_not_read(folder: Path) -> None:
 DIFFERENT: dict[str, tuple[Callable[[Path], None], str]] = {
     "classes": (lambda path: write(path, CUTS[2], replace(ABOUT, class_names=NAMES[::-1])), "class names"),
     "weights": (lambda path: write(path, CUTS[2], replace(ABOUT, weights_digest="b")), "weights_digest .b"),
+    "no backbone": (lambda path: write(path, CUTS[2], replace(ABOUT, backbone="")), "backbone"),
     "private test rows": (lambda path: write(path, CUTS[2], replace(ABOUT, test_rows="private")), "test rows private"),
     "precision": (lambda path: write(path, CUTS[2], dtype=np.float16), "type of numbers float16"),
     "width": (lambda path: write(path, CUTS[2], width=5), "width 5"),
@@ -151,6 +165,39 @@ def test_a_person_in_two_shards_that_do_not_touch_is_refused(tmp_path: Path) -> 
             writer.write_group("train", 10, WIDTH, [rows[here]], labels[here], ids, owners=people)
     with open_features(tmp_path / "*.h5") as many, pytest.raises(DataError, match="not adjacent"):
         dataset_of(many, split=Split(unit="owner"))
+
+
+def test_a_path_that_is_no_file_has_a_next_step(tmp_path: Path) -> None:
+    for path, advice in ((tmp_path, f"give '{tmp_path}/*.h5'"), (Path("s3://bucket/x.h5"), "mount the store")):
+        with pytest.raises(DataError, match=re.escape(advice)):
+            FeatureFile(path)
+
+
+def test_copies_of_rows_are_named_before_a_run(tmp_path: Path) -> None:
+    for number, about in enumerate(("a", "b")):
+        with FeatureWriter(tmp_path / f"{number}.h5", ABOUT) as writer:
+            rows, labels = gaussian_rows("train", 60, WIDTH, len(NAMES))
+            writer.write_group(
+                "train", 60, WIDTH, [rows * (number + 1)], labels, [f"{about}{row}" for row in range(60)]
+            )
+    notes = Notes()
+    request = TrainRequest(features=tmp_path / "*.h5", method="noisy-gd", epsilon=1, steps=2, out=tmp_path / "run")
+    for planned in (dry_run, train_run):
+        planned(request, notes)
+        assert "60 training rows are copies of others: epsilon protects one row" in notes.texts.pop(0)
+
+
+def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for number in range(30):
+        write(tmp_path / f"{number}.h5", {"train": (number, number + 1)})
+    held = len(list(Path("/dev/fd").iterdir()))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held + 20, hard))
+        with ShardedFeatures(tmp_path / "*.h5") as shards:
+            assert shards.sizes == {"train": 30}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_pattern_without_files_says_so(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+import linprobe
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import _terminal, run
 from linprobe.data.blocks import SHARD_ROWS, ArraySource, Preprocessing
@@ -372,6 +373,15 @@ def test_too_many_processes_are_refused_before_the_book_is_charged(tmp_path: Pat
     assert not (tmp_path / "b").exists()
 
 
+def test_tasks_without_torchrun_are_told_that_each_spends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    assert run(["train", "--method", "noisy-gd", "--eps", "3", "--steps", "2", "--out", "run"]) == 0
+    assert "this is one of 4 tasks, and each makes a run of its own" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_command_that_each_process_would_do_anew_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -380,6 +390,14 @@ def test_a_command_that_each_process_would_do_anew_is_refused(
     monkeypatch.chdir(tmp_path)
     assert run(["tune", "--eps", "3", "--grid", "clip-norm=0.5,1", "--method", "noisy-gd"]) == 2
     assert "started in 2 processes" in capsys.readouterr().err
+    for call in (
+        lambda: linprobe.train(epsilon=1),
+        lambda: linprobe.tune(epsilon=1, method="noisy-gd", shrink=[0, 1]),
+        lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="compared"),
+        lambda: linprobe.evaluate("run", epsilon=1),
+    ):
+        with pytest.raises(UsageError, match="started in 2 processes"):
+            call()
     assert not [*tmp_path.iterdir()]
 
 

@@ -55,7 +55,10 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: linprobe.plan(method="noisy-gd", epsilon=1, clip_norms=2), "clip-norms"),
+        (
+            lambda: linprobe.plan(method="noisy-gd", epsilon=1, clip_norms=2),
+            "no option clip_norms; did you mean clip_norm",
+        ),
         (lambda: linprobe.budget(caps=2), "caps"),
         (lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="c", seed=2), "seed"),
         (lambda: linprobe.train(method="noisy-gd"), "--eps"),
@@ -74,6 +77,15 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.compare(methods="adamix", epsilons=[1], out="c"), "methods is 'adamix'; allowed: a list"),
         (lambda: linprobe.account(noise_multiplier="3", n_steps=2), "noise_multiplier is '3', which is text"),
         (lambda: linprobe.tune(epsilon=1, shrink="0.5"), "shrink is '0.5'; allowed: a list"),
+        (lambda: linprobe.tune(epsilon=1, grid={"clip_norm": 0.5}), "grid has clip_norm=0.5; allowed: a list"),
+        (lambda: linprobe.tune(epsilon=1, grid={"epsilon": [1, 2]}), "grid has epsilon, which is of the whole choice"),
+        (lambda: linprobe.tune(epsilon=1, grid=["clip_norm"]), "grid is of type list; allowed: a dictionary"),
+        (lambda: linprobe.train(epsilon=1, n_steps=2), "n_steps is an argument of estimators; its name here is steps"),
+        (
+            lambda: linprobe.train(np.zeros((3, 4)), epsilon=1),
+            r"features is an array of shape \(3, 4\); allowed: a path",
+        ),
+        (lambda: linprobe.verify(None), "run is None; allowed: a path"),
     ],
 )
 def test_what_is_not_allowed_is_refused(call, text: str) -> None:

@@ -363,6 +363,15 @@ def test_rows_that_are_public_in_one_fit_and_private_in_another_are_warned_of(ro
     assert not texts_of(lambda: make("non-private").fit(second, y[80:160]), word=word)
 
 
+def test_classes_and_text_weights_that_cannot_be_used_are_named(rows) -> None:
+    with pytest.raises(ParameterError, match="classes is 3; allowed: a list of classes"):
+        make("noisy-gd", classes=3).fit(*rows[:2])
+    text = np.eye(8)[:, :3]
+    text[2, 1] = np.nan
+    with pytest.raises(DataError, match="text_weights holds NaN at row 2, column 1"):
+        make("zero-shot").fit(*rows[:2], text_weights=text)
+
+
 def test_copies_of_rows_are_warned_of(rows) -> None:
     x, y, *_ = rows
     copied, probe = np.concatenate([x, x[:7]]) - 30, make("noisy-gd", n_steps=2, condition="none")

@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from linprobe.errors import ArgumentError, PrivacyNote, PrivacyWarning, Progress, Silent, UsageError
+from linprobe.errors import ArgumentError, ParameterError, PrivacyNote, PrivacyWarning, Progress, Silent, UsageError
 from linprobe.methods import METHODS
 from linprobe.options import DEFAULT_DELTA, Choice, RunOptions
-from linprobe.options.declaration import Option, Request, declared, plain_values
+from linprobe.options.declaration import Option, Request, declared, hint, plain_values
 from linprobe.options.requests import (
     AccountRequest,
     BudgetRequest,
@@ -35,6 +35,8 @@ from linprobe.training.tune import Tuning, check_shrink
 AnyPath = str | os.PathLike[str]
 Asked = TypeVar("Asked", bound=Request)
 _OF_COMMANDS = ("as_json", "dry_run")  # arguments that functions do not have
+_OF_ESTIMATORS = {"n_steps": "steps", "noise_multiplier": "sigma"}  # names of estimators, and of functions
+_OF_BUDGET = ("epsilon", "delta")
 
 
 def train(features: AnyPath | None = None, *, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
@@ -152,7 +154,7 @@ def compare(
     from linprobe.evaluation.comparison_plan import MethodRow
 
     # a single text is refused as no list
-    rows = methods if isinstance(methods, str) else [MethodRow.parse(method) for method in methods]
+    rows = methods if methods is None or isinstance(methods, str) else [MethodRow.parse(method) for method in methods]
     request = _asked(CompareRequest, methods=rows, epsilons=epsilons, out=out, features=features, **options)
     return run(request, progress or _Warning())
 
@@ -380,12 +382,17 @@ class _Warning(Silent):
 def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:
     """The request of named options; options of the method are all that `TrainRequest` does not have."""
     known = _of_train()
-    for flag in options.keys() - known.keys():
+    field_names = {field.name for field in fields(TrainRequest)} - {"options"}
+    for flag in options.keys() - known.keys() - field_names:
         meant = [name for name, one in known.items() if f"--{flag.replace('_', '-')}" in one.spellings]
         if meant:
             raise UsageError(f"{flag} is a flag of linprobe train; its name in Python is {meant[0]}; give that")
+        if flag in _OF_ESTIMATORS:
+            raise UsageError(f"{flag} is an argument of estimators; its name here is {_OF_ESTIMATORS[flag]}; give that")
+        raise ArgumentError(
+            f"linprobe.train has no option {flag}{hint(flag, known)}; linprobe train --help-all lists its options"
+        )
     given = _values(known, {"features": features, **options})
-    field_names = {field.name for field in fields(TrainRequest)} - {"options"}
     rest = {name: given.pop(name) for name in given.keys() - field_names}
     return TrainRequest(**given, options=rest or None)
 
@@ -393,6 +400,15 @@ def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainReque
 def _of_grid(grid: Mapping[str, Sequence[Any]]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     """The values of a grid, of Python's own types. Raises ParameterError: a value of another type than its option."""
     known = _of_train()
+    if not isinstance(grid, Mapping):
+        raise ParameterError(
+            f"grid is of type {type(grid).__name__}; allowed: a dictionary of options and their values"
+        )
+    for name, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise ParameterError(f"grid has {name}={values!r}; allowed: a list of values to choose from")
+        if name in _OF_BUDGET:
+            raise UsageError(f"grid has {name}, which is of the whole choice; give {name}=... beside grid")
     return tuple(
         (name, tuple(known[name].plain(each, name) if name in known else each for each in values))
         for name, values in grid.items()
@@ -419,7 +435,12 @@ def _asked(request: type[Asked], **given: Any) -> Asked:
     for name in given:
         if name not in known:
             raise ArgumentError(f"{request.command} has no argument {name}; its arguments are: {', '.join(known)}")
-    return request(**_values(known, given))
+    values = _values(known, given)
+    for name, option in known.items():
+        if option.default is MISSING and name not in values:
+            kind = "a path" if option.kind is Path else "a value"
+            raise ParameterError(f"{name} is {given.get(name)}; allowed: {kind}; linprobe {request.command} needs it")
+    return request(**values)
 
 
 def _values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:

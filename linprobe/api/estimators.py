@@ -218,7 +218,10 @@ class LinearProbe(LinearClassifier):
             by_row = by_row[order]
         private = ArraySource(X, labels)
         public, known = self._public(X_public, public_labels, X)
-        text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
+        text = None
+        if text_weights is not None:
+            with arrays.naming_cell(text_weights, "text_weights"):
+                text = check_array(text_weights, dtype=np.float64)
         weights = self._weights(known, by_row)
         self._warn_of_weights(weights, labels)
         dataset = self._dataset(private, public, text, bounds, weights)

@@ -169,7 +169,8 @@ class Option:
         except TypeError:
             found = "which is text" if isinstance(value, str) else f"of type {type(value).__name__}"
             wanted = TYPES[self.kind][1]
-            raise ParameterError(f"{name or self.flag} is {value!r}, {found}; allowed: {wanted}") from None
+            got = f"an array of shape {value.shape}" if getattr(value, "ndim", 0) else f"{value!r}, {found}"
+            raise ParameterError(f"{name or self.flag} is {got}; allowed: {wanted}") from None
         except OverflowError:
             raise ParameterError(f"{name or self.flag} is beyond 1e308; allowed: {self.allowed}") from None
 

@@ -50,7 +50,7 @@ Reference = Literal["init", "zero"]
 Wanted = Literal["auto", "yes", "no"]
 
 CLASS_COUNTS_HELP = "Release a noisy number of private rows of each class"
-CLASS_COUNTS_WORDS = "; it costs 5 % of mu^2, about 2.5 % of epsilon; auto: only if class weight balanced needs it"
+CLASS_COUNTS_WORDS = "; auto: yes for class weight balanced, otherwise no; the counts use 5 % of mu^2, about 2.5 % of epsilon"
 
 # Options of `linprobe train` that are not arguments of estimators.
 
@@ -269,8 +269,7 @@ class Conditioning:
     condition: Condition = option(
         "auto",
         "Without public rows, subtract a noisy private mean",
-        after="; the mean takes about 0.5 % of mu^2; released alone it would cost 5 % of epsilon; auto: only where its "
-        "noise is small",
+        after="; auto: mean if its noise is small; the mean uses about 0.5 % of mu^2",
         group="Data",
     )
 

@@ -386,7 +386,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
             progress.note(warning)
         numbers = [len(runs) for runs in groups]
         entries = [one.entry for one, number in zip(previews, numbers, strict=True) for _ in range(number)]
-        spending = [entry for entry in entries if entry.private and entry.counts]
+        spending = [entry for entry in entries if entry.counts]
         finder = BookFinder(request.book, make=False)
         check_rows(found.reader, commitment=finder.commitment)
         account = finder.account(found.reader)
@@ -411,7 +411,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
             *listed("spends", [text for row in facts["rows"] for text in _row_lines(row)]),
             *together_line(spent, least=1),
         ]
-        if facts["not_private"]:
+        if facts["not_private"] and not spent.runs:
             lines.append(("", f"{counted(facts['not_private'], 'run')} without privacy, which no epsilon covers"))
         where = "in memory, once for each process" if facts["in_memory"] else "streamed"
         lines.append(("memory", f"{bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"))

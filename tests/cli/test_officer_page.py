@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import shutil
 import zipfile
@@ -228,3 +229,83 @@ def test_a_ledger_of_many_lines_is_judged(page: Officer, cli: Cli, features_file
     train = ("train", features_file, "--method", "noisy-gd", "--steps", "500", "--eps", "3", "--out", "long")
     assert cli(*train).status == 0
     assert "500 noisy results" in " ".join(page.run(Path("long"))["proved"])
+
+
+EARLIER_PLD, PROVEN_PLD = (f"privacy-loss distribution ({how})" for how in ("dp-accounting", "proven bounds"))
+
+
+def _reordered(run: Path) -> None:
+    path = run / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["class_weights"] = dict(reversed(manifest["class_weights"].items()))  # no digest sees the order
+    path.write_text(json.dumps(manifest))
+
+
+def _weighed(run: Path) -> None:
+    names = json.loads((run / "manifest.json").read_text())["class_names"]
+    sealed(run, class_weights=dict.fromkeys(names, 0.5))
+
+
+def _next(run: Path, key: str) -> None:
+    sealed(run, **{key: math.nextafter(json.loads((run / "manifest.json").read_text())[key], math.inf)})
+
+
+def _smaller(run: Path) -> None:
+    """An epsilon below the exact one, by less than what the figures of privacy-loss distributions differ by."""
+    stated = json.loads((run / "manifest.json").read_text())["epsilon"] * (1 - 9e-7)
+    sealed(run, epsilon=stated, accountant=PROVEN_PLD, cross_check="Renyi DP (dp-accounting)")
+
+
+SMALL: dict[str, Callable[[Path], None]] = {
+    "30 February": lambda run: sealed(run, created="2026-02-30T10:00:00+00:00"),
+    "year 0": lambda run: sealed(run, created="0000-02-03"),
+    "2^63": lambda run: sealed(run, split_seed=2**63),
+    "-2^63 - 1": lambda run: sealed(run, split_seed=-(2**63) - 1),
+    "the next rho": lambda run: _next(run, "zcdp_rho"),
+    "an accountant of version 0.2": lambda run: sealed(
+        run, accountant=EARLIER_PLD, cross_check="Renyi DP (dp-accounting)"
+    ),
+    "a cross-check of version 0.2": lambda run: sealed(
+        run, accountant="Renyi DP (dp-accounting)", cross_check=EARLIER_PLD
+    ),
+    "less than the exact epsilon": _smaller,
+    "weights in another order": lambda run: (_weighed(run), _reordered(run))[0],
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_edits_that_verify_refuses_are_refused(page: Officer, cli: Cli, run_copy: Path, name: str) -> None:
+    SMALL[name](run_copy)
+    assert cli("verify", run_copy).status == 4
+    assert "refused" in page.run(run_copy)
+
+
+def test_a_tiny_delta_does_not_stop_the_page(page: Officer) -> None:
+    for mu, found in zip(
+        (1e-5, 0.7, 20.0), page.ask("gaussianEpsilon", settings=[[mu, 5e-324] for mu in (1e-5, 0.7, 20.0)]), strict=True
+    ):
+        ((holds, before),) = page.ask("gaussian", settings=[[mu, 5e-324, found]])
+        assert holds
+        assert not before
+
+
+def _with_hidden_file(content: bytes) -> bytes:
+    """A zip file with a file that its list does not name, before the list."""
+    end = content.rfind(b"PK\5\6")
+    start = int.from_bytes(content[end + 16 : end + 20], "little")
+    hidden = b"PK\3\4" + bytes(26) + b"patient 7"
+    moved = (start + len(hidden)).to_bytes(4, "little")
+    return content[:start] + hidden + content[start : end + 16] + moved + content[end + 20 :]
+
+
+def _with_comment(content: bytes) -> bytes:
+    return content[:-2] + (9).to_bytes(2, "little") + b"patient 7"
+
+
+@pytest.mark.parametrize("edit", [_with_hidden_file, _with_comment])
+def test_a_zip_file_with_hidden_bytes_is_refused(
+    page: Officer, pub: Path, tmp_path: Path, edit: Callable[[bytes], bytes]
+) -> None:
+    path = _zipped(pub, tmp_path / "pub.zip", zipfile.ZIP_DEFLATED)
+    path.write_bytes(edit(path.read_bytes()))
+    assert "belong to no file" in page.ask("run", zip=path)["refused"]

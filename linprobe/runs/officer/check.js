@@ -180,6 +180,8 @@ function misfit(schema, value, path = "") {
   }
   if (value instanceof Figure) {
     const { minimum = -Infinity, maximum = Infinity, exclusiveMinimum = -Infinity } = schema;
+    const size = value.whole && maximum === 2 ** 63 ? BigInt(value.text) : 0n; // float64 rounds the limit, 2^63 - 1
+    if (size >= 2n ** 63n || size <= -(2n ** 63n)) return path;
     return value.value >= minimum && value.value <= maximum && value.value > exclusiveMinimum ? null : path;
   }
   if (type === "array") {
@@ -235,9 +237,8 @@ const SECRET = "operating system, ChaCha20", SEEDED = "user seed, not private", 
 const GDP = "Gaussian DP (ball arithmetic)";
 const PLD = "privacy-loss distribution (dp-accounting)", BOUNDED_PLD = "privacy-loss distribution (proven bounds)";
 const RDP = "Renyi DP (dp-accounting)", REPEATED = "Renyi DP of repeated selection (dp-accounting)";
-const PLDS = [PLD, BOUNDED_PLD], CROSS_CHECKS = new Map([[GDP, PLDS], [PLD, [RDP]], [BOUNDED_PLD, [RDP]], [RDP, PLDS]]);
+const CROSS_CHECKS = new Map([[GDP, [BOUNDED_PLD, PLD]], [BOUNDED_PLD, [RDP]], [RDP, [BOUNDED_PLD]]]); // PLD: of version 0.2
 const SELECTED_BY = "privacy profile of private selection, single runs by ";
-const TOLERANCES = new Map([[GDP, 0], [PLD, 1e-6], [BOUNDED_PLD, 1e-6], [RDP, 1e-9]]);
 const FACTS = new Set(
   "clip_norm learning_rate captured_energy public_loss ridge scale_spread origin_norm alpha".split(" "));
 /** Allowed numbers of the releases that a method makes before its steps, by purpose. own: options of the run. */
@@ -305,12 +306,12 @@ function readManifest(bytes, schema) {
   const path = misfit(schema, typed);
   if (path !== null) refuse(`manifest.json lacks ${shown(path)}, or holds a value there that the format does not allow.`);
   const manifest = plain(typed);
-  checkTogether(manifest);
+  checkTogether(manifest, typed);
   return [manifest, typed];
 }
 
 /** Values that are right by themselves and cannot stand together. */
-function checkTogether(m) {
+function checkTogether(m, typed) {
   if (known(m.accountant)) {
     const needed = ["delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check",
       m.private ? "epsilon" : "epsilon_if_seed_were_secret"];
@@ -323,9 +324,9 @@ function checkTogether(m) {
   for (const name of RUN_FILES) must(known(m.files[name]), `The manifest has no digest of ${name}.`);
   must(m.class_names.length === m.n_classes, "n_classes is not the number of class_names.");
   must("refined" in m === known(m.files["unrefined.npz"]), "refined and unrefined.npz need each other.");
-  const weights = m.class_weights, counts = m.class_counts;
-  must(!known(counts) || sameNames(counts.by_class, m.class_names), "class_counts names other classes.");
-  must(!known(weights) || sameNames(weights, m.class_names), "class_weights names other classes.");
+  const weights = typed.get("class_weights"), counts = typed.get("class_counts");
+  must(!known(counts) || sameJson([...counts.get("by_class").keys()], m.class_names), "class_counts names other classes.");
+  must(!known(weights) || sameJson([...weights.keys()], m.class_names), "class_weights names other classes.");
   must(!(m.private && !known(m.epsilon)), "epsilon is empty in a private run.");
   must(!m.selection || (m.tuning && "settings" in m.tuning && "chosen" in m.tuning), "tuning does not belong to the selection.");
 }
@@ -571,9 +572,8 @@ function ofReleases(m, events) {
     return { ...cost, releases, epsilon, least, sampled: true, kind: "no GDP mu or zCDP rho: Poisson samples or private selection" };
   }
   const figures = gaussianFigures(releases), { mu, rho } = figures;
-  const upTo = (value, exact) => value === exact || value === above(exact);
-  must(upTo(m.gdp_mu, mu) && upTo(m.zcdp_rho, rho), `gdp_mu or zcdp_rho is not what the ledger costs: ${mu} and ${rho}.`);
-  const tolerance = TOLERANCES.get(m.accountant), proved = holds(stated * (1 + tolerance), m.delta, m.gdp_mu);
+  must(m.gdp_mu === mu && m.zcdp_rho === rho, `gdp_mu or zcdp_rho is not what the ledger costs: ${mu} and ${rho}.`);
+  const proved = holds(stated, m.delta, mu); // by whatever accountant: the figures of the others are not below the exact one
   const epsilon = gaussianEpsilon(m.gdp_mu, m.delta);
   must(proved, `The ledger costs epsilon ${roundedUp(epsilon, 9)}; the manifest says ${roundedUp(stated, 9)}.`);
   must(stated <= 1.002 * epsilon + 5e-4 || m.accountant !== GDP, `The ledger costs epsilon ${roundedUp(epsilon)}; the manifest says ${roundedUp(stated)}, more than rounding explains.`);
@@ -644,7 +644,9 @@ function checkDerived(m, selection) {
   checkPurposes(m, selection ? selection.runs.flat() : m.releases ?? []);
   must((m.test_rows === "none") === (m.n_test === 0), "test_rows and n_test contradict each other.");
   checkAccuracy(m);
-  const time = /^\d{4}-\d\d-\d\d([Tt ](?!24)\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?$/.test(m.created) && !Number.isNaN(Date.parse(m.created.replace(/[t ]/, "T")));
+  const day = Date.parse(m.created.slice(0, 10)); // browsers take 30 February for 2 March
+  const real = !Number.isNaN(day) && new Date(day).toISOString().startsWith(m.created.slice(0, 10)) && !m.created.startsWith("0000");
+  const time = real && /^\d{4}-\d\d-\d\d([Tt ](?!24)\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?$/.test(m.created) && !Number.isNaN(Date.parse(m.created.replace(/[t ]/, "T")));
   must(time, `created is ${shown(m.created)}, which is no time.`);
 }
 
@@ -810,7 +812,8 @@ async function unzipped(bytes, where) {
   if (end < 0 || view.getUint32(end, true) !== 0x06054b50) bad("it is no zip file, or not all of it is there");
   const count = view.getUint16(end + 10, true), members = new Map();
   let place = view.getUint32(end + 16, true), sum = 0;
-  if (place + view.getUint32(end + 12, true) !== end) bad("it holds bytes that belong to no file");
+  const list = place, alone = "it holds bytes that belong to no file", spans = [];
+  if (place + view.getUint32(end + 12, true) !== end || end + 22 !== bytes.length) bad(alone);
   try {
     for (let n = 0; n < count; n++) {
       if (view.getUint32(place, true) !== 0x02014b50) bad("its list of files is damaged");
@@ -825,10 +828,17 @@ async function unzipped(bytes, where) {
       if (view.getUint32(local, true) !== 0x04034b50) bad("a file in it is damaged");
       const start = local + 30 + view.getUint16(local + 26, true) + view.getUint16(local + 28, true);
       const raw = bytes.subarray(start, start + packed);
+      spans.push([local, start + packed, flags & 8 ? 24 : 0]);
       const content = method === 0 ? raw : method === 8 ? await inflated(raw, size) : bad("it is packed in an unknown way");
       if (content.length !== size || crc32(content) !== crc) bad(`${shown(path)} in it is damaged`);
       members.set(path, content);
       place += 46 + name + extra + comment;
+    }
+    if (place !== end) bad(alone);
+    let least = 0, most = 0; // where a file begins: after the one before, and its sizes, at most 24 bytes, if they follow
+    for (const [from, to, sizes] of [...spans.sort((a, b) => a[0] - b[0]), [list, list, 0]]) {
+      if (from < least || from > most) bad(alone);
+      [least, most] = [to, to + sizes];
     }
   } catch (error) {
     if (error instanceof Refusal) throw error;

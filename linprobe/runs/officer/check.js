@@ -1,6 +1,7 @@
 /* The check of a run folder, from docs/run-folder.md and the manifest's JSON Schema. It uses no document and no network. */
 
-/** Why a run is not accepted. kind: "edited", "newer" than this page, "unconfirmed" by its bounds, or "unreadable". */
+/** Why a run is not accepted. kind: "edited", "newer" than this page, "unconfirmed" by its bounds, "foreign" for a file that is
+    no part of it, or "unreadable". */
 class Refusal extends Error {
   constructor(kind, words) {
     super(words);
@@ -25,9 +26,9 @@ const MOST_LEVELS = 200;
 
 /** The value of a JSON text: null, booleans, strings, Figures, arrays and Maps. Nothing is read in two ways: a key that
     occurs twice, NaN, a number beyond float64, half a character and text after the value are refused. */
-function decoded(text, where) {
+function decoded(text, where, kind) {
   let place = 0;
-  const wrong = (what) => refuse(`${where} cannot be read: ${what}, at character ${place + 1}.`, "unreadable");
+  const wrong = (what) => refuse(`${where} cannot be read: ${what}, at character ${place + 1}.`, kind);
   const blank = () => { while (place < text.length && " \t\n\r".includes(text[place])) place++; };
   const match = (pattern) => {
     pattern.lastIndex = place;
@@ -284,17 +285,21 @@ const sameNames = (object, names) => sameJson(Object.keys(object).sort(), [...na
 const hex = (buffer) => [...new Uint8Array(buffer)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 const sha256 = async (bytes) => hex(await crypto.subtle.digest("SHA-256", bytes));
 const utf8 = new TextEncoder();
-function textOf(bytes, where) {
+const LONGEST_TEXT = 2 ** 29; // bytes; a browser has no longer strings
+const LONGEST_MANIFEST = 2 ** 26; // bytes
+function textOf(bytes, where, kind) {
+  must(bytes.length < LONGEST_TEXT, `${where} is too large for a browser. Use linprobe verify.`, "unreadable");
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
   } catch {
-    return refuse(`${where} is not text in UTF-8.`, "unreadable");
+    return refuse(`${where} is not text in UTF-8.`, kind);
   }
 }
 
 /** The manifest: its values, and the same with the texts of numbers. */
 function readManifest(bytes, schema) {
-  const typed = decoded(textOf(bytes, "manifest.json"), "manifest.json");
+  must(bytes.length <= LONGEST_MANIFEST, "manifest.json is larger than 64 MB, and linprobe reads none of that size.");
+  const typed = decoded(textOf(bytes, "manifest.json", "unreadable"), "manifest.json", "unreadable");
   must(typed instanceof Map, "manifest.json holds no object.", "unreadable");
   const format = typed.get("format");
   if (!(format instanceof Figure && format.whole && format.value === schema.properties.format.const)) {
@@ -426,16 +431,26 @@ function checkSensitivities(m, events, history) {
   must(theory || !known(clip) || history.every((row) => (row.clip_norm ?? clip) === clip), "history.csv has another clip_norm than the options.");
 }
 
+const releasesOf = (m) => (m.selection ? m.selection.runs.flat() : m.releases ?? []);
+/** The run that the options start from, and null if they name none. */
+function startOf({ options: { init } }) {
+  return typeof init === "string" && !["auto", "zero", "public", "text"].includes(init) ? init : null;
+}
+/** The name of the run that this one started from, if the ledger counts no release of it; else null. */
+function uncounted(m) {
+  const start = startOf(m);
+  return start === null || releasesOf(m).some((one) => one.purpose === "inherited") ? null : start.split(/[/\\]/).filter(Boolean).pop() ?? start;
+}
+
 /** Keys that need a release, and releases that need a key. */
 function checkPurposes(m, releases) {
-  const made = new Set(releases.map((one) => one.purpose)), init = m.options.init, tuning = m.tuning;
+  const made = new Set(releases.map((one) => one.purpose)), tuning = m.tuning;
   for (const purpose of made) {
     must(Object.hasOwn(PURPOSES, purpose), `The run made a release for ${shown(purpose)}, which this page does not know.`, "newer");
   }
   must(["none", "public", "private", "unlabelled"].includes(m.centre), `centre is ${shown(m.centre)}.`);
   must(m.centre !== "private" || made.has("mean"), "centre is private, and no mean was released.");
-  const started = typeof init === "string" && !["auto", "zero", "public", "text"].includes(init);
-  must(!made.has("inherited") || started, "The ledger counts an earlier run, and init names none.");
+  must(!made.has("inherited") || startOf(m) !== null, "The ledger counts an earlier run, and init names none.");
   const counts = m.class_counts, counting = releases.filter((one) => one.purpose === "class counts");
   must(known(counts) === counting.length > 0, "class_counts and a release for class counts need each other.");
   must(!known(counts) || counting.every((one) => one.noise_multiplier * sensitivityOfCounts(m) === counts.std), "class_counts has another noise than its release.");
@@ -456,7 +471,7 @@ function checkPurposes(m, releases) {
   const factors = tuning.factors ?? [];
   must(m.selection || (factors.length > 1 && !("settings" in tuning)), "tuning is of a grid, and the ledger has no selection.");
   const std = above(Math.sqrt(factors.length) / 2);
-  const agrees = factors.length && releases.every((one) => one.purpose !== "selection" || close(one.noise_multiplier * std, tuning.std));
+  const agrees = factors.length && releases.every((one) => one.purpose !== "selection" || one.noise_multiplier * std === tuning.std);
   must(agrees && tuning.counts?.length === factors.length && tuning.shrink === factors[tuning.counts.indexOf(Math.max(...tuning.counts))], "tuning does not follow from the release for the selection.");
 }
 
@@ -598,7 +613,7 @@ function ofSelection(m, selection) {
   must(found.proven || single !== GDP, "The accountant does not cover sums over samples.");
   const least = Math.max(...selection.runs.map((run) => leastEpsilon(run, m.delta / selection.mean_repetitions)));
   must(m.epsilon >= least, `A single run costs epsilon of at least ${roundedUp(least)}; the manifest says ${roundedUp(m.epsilon)}.`);
-  if (found.proven) must(found.epsilon <= m.epsilon * (1 + 2e-6), `The ledger costs epsilon ${roundedUp(found.epsilon)}; the manifest says ${roundedUp(m.epsilon)}.`);
+  if (found.proven) must(found.epsilon <= m.epsilon, `The ledger costs epsilon ${roundedUp(found.epsilon, 9)}; the manifest says ${roundedUp(m.epsilon, 9)}.`);
   else must(found.epsilon <= 2 * m.epsilon + 3, tooCoarse(found.epsilon, m.epsilon), "unconfirmed");
   return { ...found, least, mu: null, releases: selection.runs[0], sampled: !found.proven, selected: true, kind: "private selection" };
 }
@@ -641,7 +656,7 @@ function checkDerived(m, selection) {
   const { refined } = m;
   must(!refined || (m.method !== "non-private" && m.options.output !== "vote" && !labels), "refined is stated, and such a run cannot be refined.");
   must(!refined || known(refined.run) === known(refined.run_digest), "refined names a run without its digest, or a digest without its run.");
-  checkPurposes(m, selection ? selection.runs.flat() : m.releases ?? []);
+  checkPurposes(m, releasesOf(m));
   must((m.test_rows === "none") === (m.n_test === 0), "test_rows and n_test contradict each other.");
   checkAccuracy(m);
   const day = Date.parse(m.created.slice(0, 10)); // browsers take 30 February for 2 March
@@ -678,10 +693,11 @@ function checkCounts(m, released) {
   const sum = (values) => values.reduce((total, one) => total + one, 0);
   const balanced = found.length ? sum(found.map(([recall]) => recall)) / found.length : null;
   const spread = found.length ? Math.sqrt(sum(found.map(([r, n]) => (std / n) ** 2 * ((1 - r) ** 2 + r ** 2)))) / found.length : null;
-  const expected = [[m.test_accuracy, within(right / m.n_test)], [m.test_accuracy_std, std / m.n_test],
-    [m.test_balanced_accuracy, balanced], [m.test_balanced_accuracy_std, spread], ...aurocOf(m, std),
+  const exact = [[m.test_accuracy, within(right / m.n_test)], [m.test_accuracy_std, std / m.n_test],
     ...(found.length ? recalls.map((recall, n) => [m.test_accuracy_per_class?.[m.class_names[n]], recall]) : [[m.test_accuracy_per_class, null]])];
-  const agree = expected.every(([stated, value]) => (known(stated) && known(value) ? close(stated, value) : !known(stated) && !known(value)));
+  const sums = [[m.test_balanced_accuracy, balanced], [m.test_balanced_accuracy_std, spread], ...aurocOf(m, std)];
+  const agree = exact.every(([stated, value]) => (stated ?? null) === value) &&
+    sums.every(([stated, value]) => known(stated) === known(value) && close(stated ?? 0, value ?? 0));
   const others = ["test_calibration_error", "test_macro_average_precision", "test_label_accuracy"];
   const complete = !found.length || sameNames(m.test_accuracy_per_class ?? {}, m.class_names);
   must(agree && complete && others.every((key) => !known(m[key])), "The accuracies or the AUROC do not follow from test_counts and test_scores.");
@@ -784,8 +800,11 @@ function checkLabels(figures, one, agree) {
   }
 }
 
+const HISTOGRAM_KEYS = "what bin_edges noisy_counts noise_std epsilon_charged epsilon_of_run_now run file".split(" ");
 function checkHistogram(bytes, where) {
   const found = plain(decoded(textOf(bytes, where), where)), lists = [found?.bin_edges, found?.noisy_counts];
+  const other = Object.keys(found ?? {}).find((key) => !HISTOGRAM_KEYS.includes(key));
+  must(other === undefined, `${where} holds the key ${shown(other)}, which linprobe does not write.`);
   const right = lists.every((list) => Array.isArray(list) && list.every(Number.isFinite)) && lists[0].length === lists[1].length + 1 && lists[1].length;
   must(right, `${where} holds no histogram.`);
 }
@@ -803,9 +822,9 @@ function crc32(bytes) {
   return (crc ^ 0xffffffff) >>> 0;
 }
 
-/** The members of a zip file, stored or deflated, by name. A name that ends in / is a folder. */
-async function unzipped(bytes, where) {
-  const bad = (what) => refuse(`${where} cannot be opened: ${what}.`, "unreadable");
+/** The members of a zip file, stored or deflated, by name. A name that ends in / is a folder. kind: of a refusal. */
+async function unzipped(bytes, where, kind) {
+  const bad = (what) => refuse(`${where} cannot be opened: ${what}.`, kind);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   let end = bytes.length - 22;
   while (end >= 0 && end > bytes.length - 65558 && view.getUint32(end, true) !== 0x06054b50) end--;
@@ -821,10 +840,10 @@ async function unzipped(bytes, where) {
       const [crc, packed, size] = [16, 20, 24].map((at) => view.getUint32(place + at, true));
       const [name, extra, comment] = [28, 30, 32].map((at) => view.getUint16(place + at, true));
       const local = view.getUint32(place + 42, true);
-      const path = textOf(bytes.subarray(place + 46, place + 46 + name), where);
+      const path = textOf(bytes.subarray(place + 46, place + 46 + name), where, kind);
       if (flags & 1) bad("it has a password");
       if (members.has(path)) bad(`it holds ${shown(path)} twice`);
-      if (packed === 0xffffffff || size === 0xffffffff || (sum += size) > MOST_BYTES) bad("it is too large for a browser");
+      if (packed === 0xffffffff || size === 0xffffffff || (sum += size) > MOST_BYTES) refuse(`${where} is too large for a browser. Use linprobe verify.`, "unreadable");
       if (view.getUint32(local, true) !== 0x04034b50) bad("a file in it is damaged");
       const start = local + 30 + view.getUint16(local + 26, true) + view.getUint16(local + 28, true);
       const raw = bytes.subarray(start, start + packed);
@@ -983,7 +1002,7 @@ async function judged(files, folders, pem, schema, { absent = [], shortened = fa
     must((await sha256(files.get(name))) === digest, `${name} was changed: its digest is not the one in the manifest.`);
   }
   const stranger = [...folders, ...files.keys()].find((name) => folders.includes(name) || (!known(m.files[name]) && !UNLISTED.has(name)));
-  must(stranger === undefined, `The folder holds ${shown(stranger)}, which the manifest does not list. Move it away, and look again.`);
+  must(stranger === undefined, `The folder holds ${shown(stranger)}, which the manifest does not list.`, "foreign");
   const content = new Map([...typed].filter(([key]) => key !== "manifest_digest"));
   const digest = await sha256(utf8.encode(encoded(content, { sorted: true })));
   must(shortened || digest === m.manifest_digest, "manifest.json was edited: its digest does not match its content.");

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.errors import printable
 from linprobe.runs.manifest import CARD, CLAIM, DAY, Manifest
 
+ADDRESS = re.compile(r":(?=//)|www(?=\.)|@", re.IGNORECASE)  # Markdown makes links of what follows
 MOST_CLASSES = 20  # listed with their accuracy, the lowest first
 
 
@@ -148,11 +150,12 @@ class _Quoted(str):
 
 
 def _escaped(value: Any) -> Any:
-    """One line of Markdown in which the value's own characters have no meaning."""
+    """One line of Markdown in which the value's own characters have no meaning, and no address becomes a link."""
     if isinstance(value, _Quoted) or not isinstance(value, str | list | dict):
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))
+    seen = "".join(letter for letter in " ".join(text.split()) if unicodedata.category(letter) != "Cf")
+    return ADDRESS.sub(r"\g<0><!-- -->", re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", seen))
 
 
 def _scalar(value: str | float) -> str:

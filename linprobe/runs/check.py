@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from linprobe.accounting.events import INHERITED, OWNER, GaussianEvent, Releases
 from linprobe.accounting.figures import epsilon_of, mu_and_rho, rounded_up
 from linprobe.accounting.ledger import read_ledger, read_selection, unreadable
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
-from linprobe.errors import DataError, PrivacyError
+from linprobe.errors import DataError, PrivacyError, printable
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, NoisyScores, n_histograms
@@ -71,6 +72,7 @@ from linprobe.runs.release_rules import (
     check_sensitivities,
     clips_by_release,
     read_history,
+    start_of,
     steps_of,
 )
 from linprobe.runs.run_folder import RunFolder
@@ -475,8 +477,7 @@ def _check_noisy_test(manifest: Manifest) -> None:
         noisy_accuracy(tested, _noisy_scores(manifest), manifest.n_test, manifest.class_names)
     ).items():
         stated = getattr(manifest, key)
-        # an AUROC is a sum, which another machine may add in another order
-        sums = key in ("test_macro_auroc", "test_macro_auroc_std") and None not in (stated, value)
+        sums = key in SUMS and None not in (stated, value)
         if stated != value and not (sums and math.isclose(stated, value, abs_tol=1e-9)):
             raise PrivacyError(
                 f"{key} follows from test_counts as {value}, the manifest says {stated}; do not trust it"
@@ -494,6 +495,8 @@ def _noisy_scores(manifest: Manifest) -> NoisyScores | None:
     return NoisyScores.of(np.array(manifest.test_scores), release.noise_multiplier)
 
 
+# sums, which another machine or version of Python adds in another order
+SUMS = ("test_balanced_accuracy", "test_balanced_accuracy_std", "test_macro_auroc", "test_macro_auroc_std")
 NOISE_OF_FIGURES = ("test_accuracy_std", "test_balanced_accuracy_std", "test_macro_auroc_std")
 
 
@@ -546,8 +549,18 @@ def not_covered(run: RunFolder) -> list[str]:
 def not_checked(run: RunFolder) -> list[str]:
     """The keys and files that a run states and nothing in the folder proves."""
     unknown = [f"{LEDGER} (sensitivities of dpsgd-f's theory variant)"] if clips_by_release(run.manifest) else []
+    start, inherited = start_of(run.manifest), (one.purpose == INHERITED for one in _all_releases(run.manifest))
+    if start is not None and not any(inherited):
+        unknown.append(
+            f"{LEDGER} (started from run {printable(Path(start).name or start)}, and counts no release of it: right "
+            "only if that run released nothing with noise)"
+        )
     names = run.names if run.may_read_per_record else run.names - {PER_RECORD}
     return [*stated_in(run.manifest, names), *unknown]
+
+
+def _all_releases(manifest: Manifest) -> tuple[Releases, ...]:
+    return (manifest.releases or ()) if manifest.selection is None else manifest.selection.releases
 
 
 def _described(releases: Iterable[Releases]) -> str:

@@ -149,17 +149,22 @@ def _sensitivities(manifest: Manifest) -> dict[str, tuple[float, ...]]:
     return {purpose: values or (math.nan,) for purpose, values in known.items()}
 
 
+def start_of(manifest: Manifest) -> str | None:
+    """The folder of the run that a run started from; None if it names none."""
+    init = manifest.options.get("init")
+    return init if isinstance(init, str) and init not in INIT_WORDS else None
+
+
 def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None:
     """PrivacyError if a key needs a release that the ledger lacks, or the ledger has one that no key explains."""
     releases = (manifest.releases or ()) if selection is None else selection.releases
     made = {release.purpose for release in releases}
     init, tuning = manifest.options.get("init"), manifest.tuning
-    started = isinstance(init, str) and init not in INIT_WORDS
     rules = (
         (manifest.centre not in CENTRES, f"centre is {manifest.centre[:40]!r}; allowed: {', '.join(CENTRES)}"),
         (manifest.centre == "private" and MEAN not in made, "centre is private, and no mean was released"),
         (
-            INHERITED in made and not started,
+            INHERITED in made and start_of(manifest) is None,
             f"init is {init!r:.60}, and the ledger inherits {made & {INHERITED} or 'nothing'}",
         ),
         ((tuning is not None) != (SELECTION in made), "tuning and a release for a selection need each other"),

@@ -266,6 +266,9 @@ MOST_BYTES = {
     MODEL: MOST_WEIGHTS,
     UNREFINED: MOST_WEIGHTS,
 }
+HISTOGRAM_KEYS = frozenset(
+    ("what", "bin_edges", "noisy_counts", "noise_std", "epsilon_charged", "epsilon_of_run_now", "run", "file")
+)
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 MakePages = Callable[[Manifest], Mapping[str, str]]
 """From a manifest with the digests of all other files: the names of pages and their texts."""
@@ -361,7 +364,9 @@ class RunFolder:
         for name in self.manifest.histogram_files:
             path = self.folder / name
             with reading(str(path), "restore it from a copy"):
-                histogram = json.loads(self[name].decode())
+                histogram = json.loads(self[name].decode(), object_pairs_hook=_each_once)
+                if not HISTOGRAM_KEYS.issuperset(histogram):
+                    raise ValueError("a key that linprobe does not write")
                 edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
             if not counts or len(edges) != len(counts) + 1:
                 raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
@@ -431,6 +436,13 @@ class RunFolder:
     def class_names(self) -> list[str]:
         """Class names in label order."""
         return self.manifest.class_names
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises ValueError: a key twice."""
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key twice")
+    return dict(pairs)
 
 
 def read_run(folder: str | os.PathLike[str]) -> RunFolder:

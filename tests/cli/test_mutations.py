@@ -146,6 +146,26 @@ def _content(run: Path) -> None:
     sealed(run)
 
 
+def _more(value: str, key: str) -> Callable[[Path], None]:
+    """A published histogram with one more key."""
+
+    def change(run: Path) -> None:
+        path = run / "published_histogram_1.json"
+        path.write_text(f'{{"{key}": {value}, {path.read_text().lstrip()[1:]}')
+        sealed(run)
+
+    return change
+
+
+def _little(run: Path) -> None:
+    sealed(run, test_accuracy=json.loads((run / "manifest.json").read_text())["test_accuracy"] - 1e-10)
+
+
+def _tuned(run: Path) -> None:
+    std = json.loads((run / "manifest.json").read_text())["tuning"]["std"]
+    _setting(run, std=float(np.nextafter(std, np.inf)))
+
+
 def _selection(change: Callable[[dict[str, Any]], bool | None]) -> Callable[[Path], None]:
     """A change of every release of a selection, in place; False leaves the release out."""
     return lambda run: charged_selection(
@@ -224,6 +244,10 @@ FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {  # kind of run, and wh
     "no private mean": ("moved to a private mean", lambda run: charged(run, _without("mean"))),
     "a histogram for nothing": ("histogram", _price),
     "a histogram of nothing": ("histogram", _content),
+    "a histogram with another key": ("histogram", _more("[1, 2]", "rows")),
+    "a histogram with a key twice": ("histogram", _more("[1, 2]", "what")),
+    "an accuracy off by 1e-10": ("private test rows", _little),
+    "a choice with the next noise": ("shrunk", _tuned),
     "weights in float64": ("plain", _type),
     "more rows than there are": ("class counts", _counts),
     "more near rows than there are": ("refined", _near),

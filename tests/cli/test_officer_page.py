@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import shutil
 import zipfile
@@ -14,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from linprobe.runs.guarantee import selected_guarantee
 from linprobe.runs.officer_page import officer_page
 from linprobe.runs.specification import KEYS, STATED
 from tests.cli.outcomes import Cli
 from tests.conftest import SCHEMA, copied, trained_once
 from tests.hostile.officer import Officer, officer
-from tests.hostile.runs import sealed
+from tests.hostile.runs import charged, sealed
 from tests.reporting.test_page import contrast
 
 STRICT = {"default-src": ["'none'"], "connect-src": ["'none'"], "base-uri": ["'none'"], "form-action": ["'none'"]}
@@ -228,3 +230,194 @@ def test_a_ledger_of_many_lines_is_judged(page: Officer, cli: Cli, features_file
     train = ("train", features_file, "--method", "noisy-gd", "--steps", "500", "--eps", "3", "--out", "long")
     assert cli(*train).status == 0
     assert "500 noisy results" in " ".join(page.run(Path("long"))["proved"])
+
+
+EARLIER_PLD, PROVEN_PLD = (f"privacy-loss distribution ({how})" for how in ("dp-accounting", "proven bounds"))
+
+
+def _reordered(run: Path) -> None:
+    path = run / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["class_weights"] = dict(reversed(manifest["class_weights"].items()))  # no digest sees the order
+    path.write_text(json.dumps(manifest))
+
+
+def _weighed(run: Path) -> None:
+    names = json.loads((run / "manifest.json").read_text())["class_names"]
+    sealed(run, class_weights=dict.fromkeys(names, 0.5))
+
+
+def _next(run: Path, key: str) -> None:
+    sealed(run, **{key: math.nextafter(json.loads((run / "manifest.json").read_text())[key], math.inf)})
+
+
+def _smaller(run: Path) -> None:
+    """An epsilon below the exact one, by less than what the figures of privacy-loss distributions differ by."""
+    stated = json.loads((run / "manifest.json").read_text())["epsilon"] * (1 - 9e-7)
+    sealed(run, epsilon=stated, accountant=PROVEN_PLD, cross_check="Renyi DP (dp-accounting)")
+
+
+SMALL: dict[str, Callable[[Path], None]] = {
+    "30 February": lambda run: sealed(run, created="2026-02-30T10:00:00+00:00"),
+    "year 0": lambda run: sealed(run, created="0000-02-03"),
+    "2^63": lambda run: sealed(run, split_seed=2**63),
+    "-2^63 - 1": lambda run: sealed(run, split_seed=-(2**63) - 1),
+    "the next rho": lambda run: _next(run, "zcdp_rho"),
+    "an accountant of version 0.2": lambda run: sealed(
+        run, accountant=EARLIER_PLD, cross_check="Renyi DP (dp-accounting)"
+    ),
+    "a cross-check of version 0.2": lambda run: sealed(
+        run, accountant="Renyi DP (dp-accounting)", cross_check=EARLIER_PLD
+    ),
+    "less than the exact epsilon": _smaller,
+    "weights in another order": lambda run: (_weighed(run), _reordered(run))[0],
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_edits_that_verify_refuses_are_refused(page: Officer, cli: Cli, run_copy: Path, name: str) -> None:
+    SMALL[name](run_copy)
+    assert cli("verify", run_copy).status == 4
+    assert "refused" in page.run(run_copy)
+
+
+def test_a_tiny_delta_does_not_stop_the_page(page: Officer) -> None:
+    for mu, found in zip(
+        (1e-5, 0.7, 20.0), page.ask("gaussianEpsilon", settings=[[mu, 5e-324] for mu in (1e-5, 0.7, 20.0)]), strict=True
+    ):
+        ((holds, before),) = page.ask("gaussian", settings=[[mu, 5e-324, found]])
+        assert holds
+        assert not before
+
+
+def _with_hidden_file(content: bytes) -> bytes:
+    """A zip file with a file that its list does not name, before the list."""
+    end = content.rfind(b"PK\5\6")
+    start = int.from_bytes(content[end + 16 : end + 20], "little")
+    hidden = b"PK\3\4" + bytes(26) + b"patient 7"
+    moved = (start + len(hidden)).to_bytes(4, "little")
+    return content[:start] + hidden + content[start : end + 16] + moved + content[end + 20 :]
+
+
+def _with_comment(content: bytes) -> bytes:
+    return content[:-2] + (9).to_bytes(2, "little") + b"patient 7"
+
+
+@pytest.mark.parametrize("edit", [_with_hidden_file, _with_comment])
+def test_a_zip_file_with_hidden_bytes_is_refused(
+    page: Officer, pub: Path, tmp_path: Path, edit: Callable[[bytes], bytes]
+) -> None:
+    path = _zipped(pub, tmp_path / "pub.zip", zipfile.ZIP_DEFLATED)
+    path.write_bytes(edit(path.read_bytes()))
+    assert "belong to no file" in page.ask("run", zip=path)["refused"]
+
+
+def _zip_of(members: dict[str, bytes], path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+ADDED = {"__MACOSX/run/": b"", "__MACOSX/._run": b"x", "__MACOSX/run/._manifest.json": b"x"}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "more", "outside"),
+    [
+        ("run\\", {}, 0),
+        ("run/", ADDED, 0),
+        ("", ADDED, 0),
+        ("run/", {**ADDED, "__MACOSX/rows.csv": b"patient 7"}, 1),
+        ("", {"__MACOSX/run/rows.csv": b"patient 7"}, 1),
+    ],
+)
+def test_a_zip_file_of_another_system_is_read_and_no_file_in_it_is_passed_over(
+    page: Officer, pub: Path, tmp_path: Path, prefix: str, more: dict[str, bytes], outside: int
+) -> None:
+    members = {prefix + file.name: file.read_bytes() for file in pub.iterdir()}
+    found = page.ask("run", zip=_zip_of({**members, **more}, tmp_path / "pub.zip"))
+    assert found["status"] == "private"
+    assert found["outside"] == outside
+
+
+@pytest.mark.parametrize("more", ["run/manifest.json", "run\\..\\rows.csv"])
+def test_names_in_a_zip_file_that_mean_another_place_are_refused(
+    page: Officer, pub: Path, tmp_path: Path, more: str
+) -> None:
+    members = {f"run\\{file.name}": file.read_bytes() for file in pub.iterdir()}
+    answer = page.ask("run", zip=_zip_of({**members, more: b"{}"}, tmp_path / "pub.zip"))
+    assert answer["kind"] == "unreadable"
+    assert more.replace("\\", "/") in answer["refused"]
+
+
+def test_a_file_that_a_system_added_is_not_called_an_edit(page: Officer, run_copy: Path) -> None:
+    (run_copy / ".DS_Store").write_bytes(b"x")
+    assert page.run(run_copy) == {
+        "refused": "The folder holds .DS_Store, which the manifest does not list.",
+        "kind": "foreign",
+    }
+
+
+@pytest.mark.parametrize("name", ["model.npz", "per_record.npz", "test_figures.json"])
+def test_a_damaged_file_with_the_right_digest_is_an_edit(page: Officer, run_copy: Path, name: str) -> None:
+    (run_copy / name).write_bytes(b"damaged")
+    sealed(run_copy)
+    answer = page.run(run_copy)
+    assert answer["kind"] == "edited"
+    assert f"{name} cannot be" in answer["refused"]
+
+
+def test_a_manifest_beyond_64_mb_is_refused_in_one_sentence(page: Officer, run_copy: Path) -> None:
+    path = run_copy / "manifest.json"
+    path.write_text(path.read_text() + " " * 2**26)
+    assert page.run(run_copy)["refused"] == "manifest.json is larger than 64 MB, and linprobe reads none of that size."
+
+
+def test_a_promise_that_protects_almost_nothing_has_no_tick(page: Officer, run_copy: Path, costly_run: Path) -> None:
+    honest = page.run(run_copy)
+    assert honest["look"] == "good"
+    assert "At even odds, they are right in at most" in honest["promise"]
+    assert "true limit" not in honest["promise"]
+    sampled = page.run(costly_run)
+    assert sampled["look"] == "unsure"
+    assert sampled["promise"].startswith("By epsilon and delta alone the promise protects almost nothing.")
+    assert "The true limit is lower, and linprobe report states it" in sampled["promise"]
+
+    def quieter(line: dict[str, Any]) -> None:
+        line["noise_multiplier"] /= 10
+
+    charged(run_copy, quieter)
+    weak = page.run(run_copy)
+    assert (weak["status"], weak["look"]) == ("private", "unsure")
+    assert weak["promise"].startswith("At this epsilon the promise protects almost nothing.")
+
+
+def test_the_page_says_which_files_it_does_not_judge(page: Officer, kinds: dict[str, Path]) -> None:
+    said = "config.toml, history.csv: unchanged, but what they say was not judged here, except for clip norms."
+    assert said in page.run(kinds["plain"])["stated"]
+    assert said.replace(":", ", published_histogram_1.json:") in page.run(kinds["histogram"])["stated"]
+
+
+def test_a_start_that_the_ledger_does_not_count_is_stated_and_not_checked(
+    cli: Cli, page: Officer, kinds: dict[str, Path], tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(kinds["inherited"], tmp_path / "run"))
+    words = "started from run plain, and counts no release of it"
+    assert words not in cli("verify", run).stderr
+    assert not any("run plain" in line for line in page.run(run)["stated"])
+    options = json.loads((run / "manifest.json").read_text())["options"]
+    charged(run, lambda line: line["purpose"] != "inherited", options={**options, "init": f"{options['init']}/"})
+    assert cli("verify", run).status == 0
+    assert words in cli("verify", run).stderr
+    assert any(line.startswith("That run plain, from which this one started,") for line in page.run(run)["stated"])
+
+
+def test_a_tuned_run_states_at_least_its_exact_cost(page: Officer, kinds: dict[str, Path], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(kinds["selected"], tmp_path / "run"))
+    manifest = json.loads((run / "manifest.json").read_text())
+    event, delta = manifest["selection"], manifest["delta"]
+    exact = page.ask("selection", runs=event["runs"], mean=event["mean_repetitions"], delta=delta)
+    for stated, refused in ((exact, False), (exact * (1 - 1e-9), True)):
+        sealed(run, epsilon=stated, guarantee=selected_guarantee(stated, delta, "record"))
+        assert ("refused" in page.run(run)) is refused

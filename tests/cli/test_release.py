@@ -10,12 +10,15 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from linprobe.reporting.release_pages import Publisher, model_card
+from linprobe.runs.run_folder import RunFolder
 from tests.cli.outcomes import PAGE_EDITS, Cli, write_sealed
 
 yaml = pytest.importorskip("yaml")
@@ -134,6 +137,16 @@ def test_the_card_states_the_guarantee_and_answers_every_point(released: dict[st
     assert len(points) == 15
     assert all(re.fullmatch(r"\| [^|]+ \| [^|]{20,} \|", line) for line in points)
     assert '# Probe \\| of \\*one\\* "clinic": \\<b\\>\n' in text
+
+
+def test_no_name_in_the_card_becomes_a_link_or_turns_text_round(trained_run: Path) -> None:
+    odd = "see https://x.org, WWW.x.org or a@x.org ~~now~~ &copy; \u202eneve\u00ad"
+    manifest = RunFolder(trained_run).manifest
+    named = replace(manifest, class_names=[odd, *manifest.class_names[1:]])
+    text = model_card(named, Publisher("probe", "2026-11-28"), signed=False)
+    expected = r"see https:<!-- -->//x.org, WWW<!-- -->.x.org or a@<!-- -->x.org \~\~now\~\~ \&copy; neve,"
+    assert f"- **Classes:** {expected}" in text
+    assert not re.findall("[\u202e\u00ad]", text)
 
 
 def test_the_manifest_may_hold_no_private_file(cli: Cli, refused: Refused, run_copy: Path) -> None:

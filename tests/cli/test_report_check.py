@@ -57,7 +57,7 @@ def _copy(text: str) -> dict[str, bytes]:
 def test_the_check_agrees_with_python(check: Officer, report: Path) -> None:
     found = check.ask("report", page=report)
     text = report.read_text(encoding="utf-8")
-    assert found["agree"]
+    assert (found["agree"], found["look"]) == (True, "good")
     assert found["rows"]["epsilon"] == found["rows"]["ledger"] == ["3", "same"]
     assert found["rows"]["verdict"] == ["private", "same"]
     assert found["rows"]["releases"][1] == "same"
@@ -71,7 +71,10 @@ def test_the_check_agrees_with_python(check: Officer, report: Path) -> None:
 def test_every_kind_of_run_agrees(cli: Cli, check: Officer, kinds: dict[str, Path], tmp_path: Path, kind: str) -> None:
     found = check.ask("report", page=_reported(cli, kinds[kind], tmp_path))
     assert found["agree"], found
-    assert found["rows"]["verdict"] == ["not private" if kind in ("seeded", "not private") else "private", "same"]
+    private = kind not in ("seeded", "not private")
+    assert private or found["look"] == "unsure"
+    assert found["words"].startswith(f"The two programs agree{'' if private else ' that this run is not private'}")
+    assert found["rows"]["verdict"] == ["private" if private else "not private", "same"]
     if "ledger" in found["rows"]:
         coarser = kind in SAMPLED or kind.startswith("selected")
         assert found["rows"]["ledger"][1] == ("in line" if coarser else "same")

@@ -7,7 +7,7 @@ import vm from "node:vm";
 
 const page = readFileSync(process.argv[2], "utf8");
 const [, core] = /\/\* check begins \*\/([\s\S]*)\/\* check ends \*\//.exec(page);
-const names = "judged, verdict, unzipped, Refusal, SCHEMA, holds, gaussianEpsilon, gaussianFigures, costOf, selectionEpsilon, rightGuesses, below, STATED_KEYS, CHECKED_KEYS, compared: typeof compared === 'function' ? compared : null";
+const names = "judged, verdict, unzipped, Refusal, SCHEMA, holds, gaussianEpsilon, gaussianFigures, costOf, selectionEpsilon, rightGuesses, below, STATED_KEYS, CHECKED_KEYS, compared: typeof compared === 'function' ? compared : null, runInZip: typeof runInZip === 'function' ? runInZip : null";
 const check = vm.runInThisContext(`(() => { "use strict"; ${core}; return { ${names} }; })()`);
 
 /** What a browser sees of a folder: it follows links, and reads a file once. */
@@ -24,10 +24,9 @@ function contents(folder) {
 const answers = {
   async run({ folder, zip, key = "" }) {
     try {
-      let { files, folders } = zip ? { folders: [] } : contents(folder);
-      if (zip) files = await check.unzipped(new Uint8Array(readFileSync(zip)), zip);
+      const { files, folders, outside = 0 } = zip ? await check.runInZip(new Uint8Array(readFileSync(zip)), zip) : contents(folder);
       const found = await check.judged(files, folders, key, check.SCHEMA);
-      return check.verdict(found);
+      return { ...check.verdict(found), outside };
     } catch (error) {
       if (error instanceof check.Refusal) return { refused: error.message, kind: error.kind };
       throw error;

@@ -6,13 +6,17 @@ import json
 import re
 import shutil
 import subprocess
+import zipfile
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from linprobe.reporting.page import page
+from linprobe.runs.officer_page import officer_page
 from tests.reporting.samples import figures_on
 from tests.reporting.test_page import evidence_of
 
@@ -94,6 +98,31 @@ def test_only_the_page_itself_is_asked_for(browse: Browse, full_page: Path) -> N
     full_page.write_text(text.replace("Content-Security-Policy", "other"))
     browse("page.html", "--dump-dom", f"--log-net-log={log}")
     assert asked_for(log) == {"http://127.0.0.1:9/seen"}
+
+
+def test_a_record_of_verify_html_has_the_run_its_digest_and_the_date(
+    browse: Browse, trained_run: Path, tmp_path: Path
+) -> None:
+    """A page that is printed before anybody opened "Figures for your records"."""
+    stream = BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for file in trained_run.iterdir():
+            archive.write(file, f"run\\{file.name}")
+    given = f'Uint8Array.from(atob("{b64encode(stream.getvalue()).decode()}"), (one) => one.charCodeAt(0))'
+    text = officer_page().decode().replace("Content-Security-Policy", "other")
+    look = f'look({{ paths: new Map([["run.zip", new File([{given}], "run.zip")]]), folders: [] }});'
+    (tmp_path / "page.html").write_text(f"{text}<script>{look}</script>", encoding="utf-8")
+    browse("page.html", "--print-to-pdf=page.pdf", "--no-pdf-header-footer", "--virtual-time-budget=10000")
+    if shutil.which("pdftotext") is None:
+        pytest.skip("no pdftotext on PATH to read the printed page")
+    done = subprocess.run(
+        ["pdftotext", "-layout", tmp_path / "page.pdf", "-"], capture_output=True, text=True, check=True
+    )
+    manifest = json.loads((trained_run / "manifest.json").read_text())
+    assert re.search(r"checked\s+20\d\d-\d\d-\d\d \d\d:\d\d UTC", done.stdout)
+    printed = "".join(done.stdout.split())
+    assert manifest["run_id"] in printed
+    assert manifest["manifest_digest"] in printed
 
 
 def test_print_has_every_class_and_the_digests(browse: Browse, full_page: Path) -> None:

@@ -1,6 +1,7 @@
 /* The check of a run folder, from docs/run-folder.md and the manifest's JSON Schema. It uses no document and no network. */
 
-/** Why a run is not accepted. kind: "edited", "newer" than this page, "unconfirmed" by its bounds, or "unreadable". */
+/** Why a run is not accepted. kind: "edited", "newer" than this page, "unconfirmed" by its bounds, "foreign" for a file that is
+    no part of it, or "unreadable". */
 class Refusal extends Error {
   constructor(kind, words) {
     super(words);
@@ -25,9 +26,9 @@ const MOST_LEVELS = 200;
 
 /** The value of a JSON text: null, booleans, strings, Figures, arrays and Maps. Nothing is read in two ways: a key that
     occurs twice, NaN, a number beyond float64, half a character and text after the value are refused. */
-function decoded(text, where) {
+function decoded(text, where, kind) {
   let place = 0;
-  const wrong = (what) => refuse(`${where} cannot be read: ${what}, at character ${place + 1}.`, "unreadable");
+  const wrong = (what) => refuse(`${where} cannot be read: ${what}, at character ${place + 1}.`, kind);
   const blank = () => { while (place < text.length && " \t\n\r".includes(text[place])) place++; };
   const match = (pattern) => {
     pattern.lastIndex = place;
@@ -180,6 +181,8 @@ function misfit(schema, value, path = "") {
   }
   if (value instanceof Figure) {
     const { minimum = -Infinity, maximum = Infinity, exclusiveMinimum = -Infinity } = schema;
+    const size = value.whole && maximum === 2 ** 63 ? BigInt(value.text) : 0n; // float64 rounds the limit, 2^63 - 1
+    if (size >= 2n ** 63n || size <= -(2n ** 63n)) return path;
     return value.value >= minimum && value.value <= maximum && value.value > exclusiveMinimum ? null : path;
   }
   if (type === "array") {
@@ -235,9 +238,8 @@ const SECRET = "operating system, ChaCha20", SEEDED = "user seed, not private", 
 const GDP = "Gaussian DP (ball arithmetic)";
 const PLD = "privacy-loss distribution (dp-accounting)", BOUNDED_PLD = "privacy-loss distribution (proven bounds)";
 const RDP = "Renyi DP (dp-accounting)", REPEATED = "Renyi DP of repeated selection (dp-accounting)";
-const PLDS = [PLD, BOUNDED_PLD], CROSS_CHECKS = new Map([[GDP, PLDS], [PLD, [RDP]], [BOUNDED_PLD, [RDP]], [RDP, PLDS]]);
+const CROSS_CHECKS = new Map([[GDP, [BOUNDED_PLD, PLD]], [BOUNDED_PLD, [RDP]], [RDP, [BOUNDED_PLD]]]); // PLD: of version 0.2
 const SELECTED_BY = "privacy profile of private selection, single runs by ";
-const TOLERANCES = new Map([[GDP, 0], [PLD, 1e-6], [BOUNDED_PLD, 1e-6], [RDP, 1e-9]]);
 const FACTS = new Set(
   "clip_norm learning_rate captured_energy public_loss ridge scale_spread origin_norm alpha".split(" "));
 /** Allowed numbers of the releases that a method makes before its steps, by purpose. own: options of the run. */
@@ -283,17 +285,21 @@ const sameNames = (object, names) => sameJson(Object.keys(object).sort(), [...na
 const hex = (buffer) => [...new Uint8Array(buffer)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 const sha256 = async (bytes) => hex(await crypto.subtle.digest("SHA-256", bytes));
 const utf8 = new TextEncoder();
-function textOf(bytes, where) {
+const LONGEST_TEXT = 2 ** 29; // bytes; a browser has no longer strings
+const LONGEST_MANIFEST = 2 ** 26; // bytes
+function textOf(bytes, where, kind) {
+  must(bytes.length < LONGEST_TEXT, `${where} is too large for a browser. Use linprobe verify.`, "unreadable");
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
   } catch {
-    return refuse(`${where} is not text in UTF-8.`, "unreadable");
+    return refuse(`${where} is not text in UTF-8.`, kind);
   }
 }
 
 /** The manifest: its values, and the same with the texts of numbers. */
 function readManifest(bytes, schema) {
-  const typed = decoded(textOf(bytes, "manifest.json"), "manifest.json");
+  must(bytes.length <= LONGEST_MANIFEST, "manifest.json is larger than 64 MB, and linprobe reads none of that size.");
+  const typed = decoded(textOf(bytes, "manifest.json", "unreadable"), "manifest.json", "unreadable");
   must(typed instanceof Map, "manifest.json holds no object.", "unreadable");
   const format = typed.get("format");
   if (!(format instanceof Figure && format.whole && format.value === schema.properties.format.const)) {
@@ -305,12 +311,12 @@ function readManifest(bytes, schema) {
   const path = misfit(schema, typed);
   if (path !== null) refuse(`manifest.json lacks ${shown(path)}, or holds a value there that the format does not allow.`);
   const manifest = plain(typed);
-  checkTogether(manifest);
+  checkTogether(manifest, typed);
   return [manifest, typed];
 }
 
 /** Values that are right by themselves and cannot stand together. */
-function checkTogether(m) {
+function checkTogether(m, typed) {
   if (known(m.accountant)) {
     const needed = ["delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check",
       m.private ? "epsilon" : "epsilon_if_seed_were_secret"];
@@ -323,9 +329,9 @@ function checkTogether(m) {
   for (const name of RUN_FILES) must(known(m.files[name]), `The manifest has no digest of ${name}.`);
   must(m.class_names.length === m.n_classes, "n_classes is not the number of class_names.");
   must("refined" in m === known(m.files["unrefined.npz"]), "refined and unrefined.npz need each other.");
-  const weights = m.class_weights, counts = m.class_counts;
-  must(!known(counts) || sameNames(counts.by_class, m.class_names), "class_counts names other classes.");
-  must(!known(weights) || sameNames(weights, m.class_names), "class_weights names other classes.");
+  const weights = typed.get("class_weights"), counts = typed.get("class_counts");
+  must(!known(counts) || sameJson([...counts.get("by_class").keys()], m.class_names), "class_counts names other classes.");
+  must(!known(weights) || sameJson([...weights.keys()], m.class_names), "class_weights names other classes.");
   must(!(m.private && !known(m.epsilon)), "epsilon is empty in a private run.");
   must(!m.selection || (m.tuning && "settings" in m.tuning && "chosen" in m.tuning), "tuning does not belong to the selection.");
 }
@@ -425,16 +431,26 @@ function checkSensitivities(m, events, history) {
   must(theory || !known(clip) || history.every((row) => (row.clip_norm ?? clip) === clip), "history.csv has another clip_norm than the options.");
 }
 
+const releasesOf = (m) => (m.selection ? m.selection.runs.flat() : m.releases ?? []);
+/** The run that the options start from, and null if they name none. */
+function startOf({ options: { init } }) {
+  return typeof init === "string" && !["auto", "zero", "public", "text"].includes(init) ? init : null;
+}
+/** The name of the run that this one started from, if the ledger counts no release of it; else null. */
+function uncounted(m) {
+  const start = startOf(m);
+  return start === null || releasesOf(m).some((one) => one.purpose === "inherited") ? null : start.split(/[/\\]/).filter(Boolean).pop() ?? start;
+}
+
 /** Keys that need a release, and releases that need a key. */
 function checkPurposes(m, releases) {
-  const made = new Set(releases.map((one) => one.purpose)), init = m.options.init, tuning = m.tuning;
+  const made = new Set(releases.map((one) => one.purpose)), tuning = m.tuning;
   for (const purpose of made) {
     must(Object.hasOwn(PURPOSES, purpose), `The run made a release for ${shown(purpose)}, which this page does not know.`, "newer");
   }
   must(["none", "public", "private", "unlabelled"].includes(m.centre), `centre is ${shown(m.centre)}.`);
   must(m.centre !== "private" || made.has("mean"), "centre is private, and no mean was released.");
-  const started = typeof init === "string" && !["auto", "zero", "public", "text"].includes(init);
-  must(!made.has("inherited") || started, "The ledger counts an earlier run, and init names none.");
+  must(!made.has("inherited") || startOf(m) !== null, "The ledger counts an earlier run, and init names none.");
   const counts = m.class_counts, counting = releases.filter((one) => one.purpose === "class counts");
   must(known(counts) === counting.length > 0, "class_counts and a release for class counts need each other.");
   must(!known(counts) || counting.every((one) => one.noise_multiplier * sensitivityOfCounts(m) === counts.std), "class_counts has another noise than its release.");
@@ -455,7 +471,7 @@ function checkPurposes(m, releases) {
   const factors = tuning.factors ?? [];
   must(m.selection || (factors.length > 1 && !("settings" in tuning)), "tuning is of a grid, and the ledger has no selection.");
   const std = above(Math.sqrt(factors.length) / 2);
-  const agrees = factors.length && releases.every((one) => one.purpose !== "selection" || close(one.noise_multiplier * std, tuning.std));
+  const agrees = factors.length && releases.every((one) => one.purpose !== "selection" || one.noise_multiplier * std === tuning.std);
   must(agrees && tuning.counts?.length === factors.length && tuning.shrink === factors[tuning.counts.indexOf(Math.max(...tuning.counts))], "tuning does not follow from the release for the selection.");
 }
 
@@ -571,9 +587,8 @@ function ofReleases(m, events) {
     return { ...cost, releases, epsilon, least, sampled: true, kind: "no GDP mu or zCDP rho: Poisson samples or private selection" };
   }
   const figures = gaussianFigures(releases), { mu, rho } = figures;
-  const upTo = (value, exact) => value === exact || value === above(exact);
-  must(upTo(m.gdp_mu, mu) && upTo(m.zcdp_rho, rho), `gdp_mu or zcdp_rho is not what the ledger costs: ${mu} and ${rho}.`);
-  const tolerance = TOLERANCES.get(m.accountant), proved = holds(stated * (1 + tolerance), m.delta, m.gdp_mu);
+  must(m.gdp_mu === mu && m.zcdp_rho === rho, `gdp_mu or zcdp_rho is not what the ledger costs: ${mu} and ${rho}.`);
+  const proved = holds(stated, m.delta, mu); // by whatever accountant: the figures of the others are not below the exact one
   const epsilon = gaussianEpsilon(m.gdp_mu, m.delta);
   must(proved, `The ledger costs epsilon ${roundedUp(epsilon, 9)}; the manifest says ${roundedUp(stated, 9)}.`);
   must(stated <= 1.002 * epsilon + 5e-4 || m.accountant !== GDP, `The ledger costs epsilon ${roundedUp(epsilon)}; the manifest says ${roundedUp(stated)}, more than rounding explains.`);
@@ -598,7 +613,7 @@ function ofSelection(m, selection) {
   must(found.proven || single !== GDP, "The accountant does not cover sums over samples.");
   const least = Math.max(...selection.runs.map((run) => leastEpsilon(run, m.delta / selection.mean_repetitions)));
   must(m.epsilon >= least, `A single run costs epsilon of at least ${roundedUp(least)}; the manifest says ${roundedUp(m.epsilon)}.`);
-  if (found.proven) must(found.epsilon <= m.epsilon * (1 + 2e-6), `The ledger costs epsilon ${roundedUp(found.epsilon)}; the manifest says ${roundedUp(m.epsilon)}.`);
+  if (found.proven) must(found.epsilon <= m.epsilon, `The ledger costs epsilon ${roundedUp(found.epsilon, 9)}; the manifest says ${roundedUp(m.epsilon, 9)}.`);
   else must(found.epsilon <= 2 * m.epsilon + 3, tooCoarse(found.epsilon, m.epsilon), "unconfirmed");
   return { ...found, least, mu: null, releases: selection.runs[0], sampled: !found.proven, selected: true, kind: "private selection" };
 }
@@ -641,10 +656,12 @@ function checkDerived(m, selection) {
   const { refined } = m;
   must(!refined || (m.method !== "non-private" && m.options.output !== "vote" && !labels), "refined is stated, and such a run cannot be refined.");
   must(!refined || known(refined.run) === known(refined.run_digest), "refined names a run without its digest, or a digest without its run.");
-  checkPurposes(m, selection ? selection.runs.flat() : m.releases ?? []);
+  checkPurposes(m, releasesOf(m));
   must((m.test_rows === "none") === (m.n_test === 0), "test_rows and n_test contradict each other.");
   checkAccuracy(m);
-  const time = /^\d{4}-\d\d-\d\d([Tt ](?!24)\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?$/.test(m.created) && !Number.isNaN(Date.parse(m.created.replace(/[t ]/, "T")));
+  const day = Date.parse(m.created.slice(0, 10)); // browsers take 30 February for 2 March
+  const real = !Number.isNaN(day) && new Date(day).toISOString().startsWith(m.created.slice(0, 10)) && !m.created.startsWith("0000");
+  const time = real && /^\d{4}-\d\d-\d\d([Tt ](?!24)\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?$/.test(m.created) && !Number.isNaN(Date.parse(m.created.replace(/[t ]/, "T")));
   must(time, `created is ${shown(m.created)}, which is no time.`);
 }
 
@@ -676,10 +693,11 @@ function checkCounts(m, released) {
   const sum = (values) => values.reduce((total, one) => total + one, 0);
   const balanced = found.length ? sum(found.map(([recall]) => recall)) / found.length : null;
   const spread = found.length ? Math.sqrt(sum(found.map(([r, n]) => (std / n) ** 2 * ((1 - r) ** 2 + r ** 2)))) / found.length : null;
-  const expected = [[m.test_accuracy, within(right / m.n_test)], [m.test_accuracy_std, std / m.n_test],
-    [m.test_balanced_accuracy, balanced], [m.test_balanced_accuracy_std, spread], ...aurocOf(m, std),
+  const exact = [[m.test_accuracy, within(right / m.n_test)], [m.test_accuracy_std, std / m.n_test],
     ...(found.length ? recalls.map((recall, n) => [m.test_accuracy_per_class?.[m.class_names[n]], recall]) : [[m.test_accuracy_per_class, null]])];
-  const agree = expected.every(([stated, value]) => (known(stated) && known(value) ? close(stated, value) : !known(stated) && !known(value)));
+  const sums = [[m.test_balanced_accuracy, balanced], [m.test_balanced_accuracy_std, spread], ...aurocOf(m, std)];
+  const agree = exact.every(([stated, value]) => (stated ?? null) === value) &&
+    sums.every(([stated, value]) => known(stated) === known(value) && close(stated ?? 0, value ?? 0));
   const others = ["test_calibration_error", "test_macro_average_precision", "test_label_accuracy"];
   const complete = !found.length || sameNames(m.test_accuracy_per_class ?? {}, m.class_names);
   must(agree && complete && others.every((key) => !known(m[key])), "The accuracies or the AUROC do not follow from test_counts and test_scores.");
@@ -782,8 +800,11 @@ function checkLabels(figures, one, agree) {
   }
 }
 
+const HISTOGRAM_KEYS = "what bin_edges noisy_counts noise_std epsilon_charged epsilon_of_run_now run file".split(" ");
 function checkHistogram(bytes, where) {
   const found = plain(decoded(textOf(bytes, where), where)), lists = [found?.bin_edges, found?.noisy_counts];
+  const other = Object.keys(found ?? {}).find((key) => !HISTOGRAM_KEYS.includes(key));
+  must(other === undefined, `${where} holds the key ${shown(other)}, which linprobe does not write.`);
   const right = lists.every((list) => Array.isArray(list) && list.every(Number.isFinite)) && lists[0].length === lists[1].length + 1 && lists[1].length;
   must(right, `${where} holds no histogram.`);
 }
@@ -801,16 +822,17 @@ function crc32(bytes) {
   return (crc ^ 0xffffffff) >>> 0;
 }
 
-/** The members of a zip file, stored or deflated, by name. A name that ends in / is a folder. */
-async function unzipped(bytes, where) {
-  const bad = (what) => refuse(`${where} cannot be opened: ${what}.`, "unreadable");
+/** The members of a zip file, stored or deflated, by name. A name that ends in / is a folder. kind: of a refusal. */
+async function unzipped(bytes, where, kind) {
+  const bad = (what) => refuse(`${where} cannot be opened: ${what}.`, kind);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   let end = bytes.length - 22;
   while (end >= 0 && end > bytes.length - 65558 && view.getUint32(end, true) !== 0x06054b50) end--;
   if (end < 0 || view.getUint32(end, true) !== 0x06054b50) bad("it is no zip file, or not all of it is there");
   const count = view.getUint16(end + 10, true), members = new Map();
   let place = view.getUint32(end + 16, true), sum = 0;
-  if (place + view.getUint32(end + 12, true) !== end) bad("it holds bytes that belong to no file");
+  const list = place, alone = "it holds bytes that belong to no file", spans = [];
+  if (place + view.getUint32(end + 12, true) !== end || end + 22 !== bytes.length) bad(alone);
   try {
     for (let n = 0; n < count; n++) {
       if (view.getUint32(place, true) !== 0x02014b50) bad("its list of files is damaged");
@@ -818,17 +840,24 @@ async function unzipped(bytes, where) {
       const [crc, packed, size] = [16, 20, 24].map((at) => view.getUint32(place + at, true));
       const [name, extra, comment] = [28, 30, 32].map((at) => view.getUint16(place + at, true));
       const local = view.getUint32(place + 42, true);
-      const path = textOf(bytes.subarray(place + 46, place + 46 + name), where);
+      const path = textOf(bytes.subarray(place + 46, place + 46 + name), where, kind);
       if (flags & 1) bad("it has a password");
       if (members.has(path)) bad(`it holds ${shown(path)} twice`);
-      if (packed === 0xffffffff || size === 0xffffffff || (sum += size) > MOST_BYTES) bad("it is too large for a browser");
+      if (packed === 0xffffffff || size === 0xffffffff || (sum += size) > MOST_BYTES) refuse(`${where} is too large for a browser. Use linprobe verify.`, "unreadable");
       if (view.getUint32(local, true) !== 0x04034b50) bad("a file in it is damaged");
       const start = local + 30 + view.getUint16(local + 26, true) + view.getUint16(local + 28, true);
       const raw = bytes.subarray(start, start + packed);
+      spans.push([local, start + packed, flags & 8 ? 24 : 0]);
       const content = method === 0 ? raw : method === 8 ? await inflated(raw, size) : bad("it is packed in an unknown way");
       if (content.length !== size || crc32(content) !== crc) bad(`${shown(path)} in it is damaged`);
       members.set(path, content);
       place += 46 + name + extra + comment;
+    }
+    if (place !== end) bad(alone);
+    let least = 0, most = 0; // where a file begins: after the one before, and its sizes, at most 24 bytes, if they follow
+    for (const [from, to, sizes] of [...spans.sort((a, b) => a[0] - b[0]), [list, list, 0]]) {
+      if (from < least || from > most) bad(alone);
+      [least, most] = [to, to + sizes];
     }
   } catch (error) {
     if (error instanceof Refusal) throw error;
@@ -973,7 +1002,7 @@ async function judged(files, folders, pem, schema, { absent = [], shortened = fa
     must((await sha256(files.get(name))) === digest, `${name} was changed: its digest is not the one in the manifest.`);
   }
   const stranger = [...folders, ...files.keys()].find((name) => folders.includes(name) || (!known(m.files[name]) && !UNLISTED.has(name)));
-  must(stranger === undefined, `The folder holds ${shown(stranger)}, which the manifest does not list. Move it away, and look again.`);
+  must(stranger === undefined, `The folder holds ${shown(stranger)}, which the manifest does not list.`, "foreign");
   const content = new Map([...typed].filter(([key]) => key !== "manifest_digest"));
   const digest = await sha256(utf8.encode(encoded(content, { sorted: true })));
   must(shortened || digest === m.manifest_digest, "manifest.json was edited: its digest does not match its content.");

@@ -21,14 +21,18 @@ function parts(value) {
   return [word >> 63n ? -fraction : fraction, BigInt((exponent || 1) - 1075)];
 }
 
-/** The next float64 above a positive one, or the one below. */
-function neighbour(value, step) {
+/** The place of a float64 among those from 0 on, and the float64 at a place. */
+function place(value) {
   const view = new DataView(new ArrayBuffer(8));
   view.setFloat64(0, value);
-  view.setBigUint64(0, view.getBigUint64(0) + step);
+  return view.getBigUint64(0);
+}
+function atPlace(number) {
+  const view = new DataView(new ArrayBuffer(8));
+  view.setBigUint64(0, number);
   return view.getFloat64(0);
 }
-const above = (value) => neighbour(value, 1n), below = (value) => neighbour(value, -1n);
+const above = (value) => atPlace(place(value) + 1n), below = (value) => atPlace(place(value) - 1n);
 
 /** The least float64 that is at least whole / 2^bits, for whole >= 0. */
 function floatAbove(whole, bits) {
@@ -185,13 +189,22 @@ function holds(epsilon, delta, mu) {
 function gaussianEpsilon(mu, delta) {
   if (mu > LARGEST_MU) return Infinity;
   if (mu === 0 || holds(0, delta, mu)) return 0;
-  let found = guess(mu, delta), step = 1;
-  while (!holds(found, delta, mu)) { // the guess is a few units in the last place off
-    for (let n = 0; n < step; n++) found = above(found);
-    step = Math.min(2 * step, 2 ** 20);
+  let found = place(guess(mu, delta)), low = -1n, step = 1n; // the guess is a few places off, if delta is not tiny
+  for (; !holds(atPlace(found), delta, mu); step *= 2n) {
+    low = found;
+    found = least(found + step, place(Infinity));
   }
-  while (found > 0 && holds(below(found), delta, mu)) found = below(found);
-  return found;
+  if (low < 0n) {
+    for (low = most(found - 1n, 0n), step = 1n; holds(atPlace(low), delta, mu); step *= 2n) {
+      found = low;
+      low = most(low - step, 0n);
+    }
+  }
+  while (found - low > 1n) {
+    const middle = (found + low) >> 1n;
+    if (holds(atPlace(middle), delta, mu)) found = middle; else low = middle;
+  }
+  return atPlace(found);
 }
 
 /** A float64 near epsilon, by Newton's method for the logarithm of delta(eps), which is concave. */
@@ -208,6 +221,7 @@ function guess(mu, delta) {
     const excess = number(exact.subtract(scaled, inner)), slope = number(inner); // both times 2 e^(a^2)
     const moved = epsilon + (excess * (Math.log(excess / 2 / delta) - left * left)) / slope;
     if (!(moved > 0)) return epsilon / 2;
+    if (moved === Infinity) return epsilon; // delta is too small for a quotient in float64
     if (Math.abs(moved - epsilon) <= 2e-16 * epsilon) return moved;
     epsilon = moved;
   }

@@ -5,7 +5,7 @@ const NOT_HELD = ["model.npz", "unrefined.npz", "config.toml", "README.md", "cla
 
 /** What the copy of a run says, beside what linprobe wrote into the report.
     packed: base64 of a zip file. written: the texts of the report by the name of the figure.
-    Returns the verdict, whether all agree, the sentence that says so, and [computed, "same", "in line", "DIFFERENT" or "not compared"] by name. */
+    Returns the verdict, whether all agree, the sentence that says so and its look, and [computed, "same", "in line", "DIFFERENT" or "not compared"] by name. */
 async function compared(packed, shortened, written) {
   const files = await unzipped(Uint8Array.from(atob(packed.trim()), (one) => one.charCodeAt(0)), "The copy of the run");
   const found = await judged(files, [], "", SCHEMA, { absent: NOT_HELD, shortened }), { manifest: m, cost } = found;
@@ -25,9 +25,10 @@ async function compared(packed, shortened, written) {
   const but = rows.some(([, [, same]]) => same === "not compared")
     ? ", but for the digest of the manifest, which was not compared: the copy leaves out the names of folders. verify.html compares it in the folder of the run" : "";
   const words = agree
-    ? `The two programs agree${but}. The second one has just run in this browser, on a copy of the run’s files that is in this page.`
+    ? `The two programs agree${m.private ? "" : " that this run is not private"}${but}. The second one has just run in this browser, on a copy of the run’s files that is in this page.`
     : "The two programs do not agree. Do not rely on this page. Ask for the run folder, and check it with verify.html from a place that you trust.";
-  return { rows: Object.fromEntries(rows), agree, words, verdict: verdict(found) };
+  const look = !agree ? "bad" : m.private ? "good" : "unsure";
+  return { rows: Object.fromEntries(rows), agree, words, look, verdict: verdict(found) };
 }
 /* check ends */
 
@@ -55,7 +56,7 @@ async function second() {
       agrees.textContent = same;
       if (same === "DIFFERENT") agrees.className = "bad";
     }
-    say(found.agree ? "good" : "bad", found.words);
+    say(found.look, found.words);
     for (const name of ["proved", "opinion", "stated"]) fill($(`second-${name}`), found.verdict[name]);
     $("second-lists").hidden = false;
   } catch (error) {

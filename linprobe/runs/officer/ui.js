@@ -1,14 +1,4 @@
-/* check ends */
-
-/* The page: files in, the verdict out. All text is written as text. */
-
-const $ = (id) => document.getElementById(id);
-function made(tag, attributes = {}, ...children) {
-  const found = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, value);
-  found.append(...children);
-  return found;
-}
+/* The run folder in what was given. */
 
 /** The run folder among files with paths: the folder of the manifest that lies highest. */
 function runAmong(paths, folders) {
@@ -22,6 +12,34 @@ function runAmong(paths, folders) {
     .filter((path) => path.includes("/")).map((path) => path.split("/")[0]).filter((name) => name !== "");
   const outside = paths.size - inside.length;
   return { files: new Map(inside.filter(([path]) => !path.includes("/"))), folders: [...new Set(nested)], outside };
+}
+
+/** The run folder in a zip file. Some programs of Windows write \ for /. macOS adds a folder __MACOSX with a file ._NAME for
+    each NAME, which is left out; whatever else is there lies outside the run. */
+async function runInZip(bytes, where) {
+  const files = new Map(), folders = [];
+  let strays = 0;
+  for (const [name, content] of await unzipped(bytes, where, "unreadable")) {
+    const path = name.replaceAll("\\", "/"), added = path.startsWith("__MACOSX/");
+    if (files.has(path)) refuse(`${where} holds ${shown(path)} twice.`, "unreadable");
+    if (path.split("/").includes("..")) refuse(`${where} holds ${shown(path)}, which leads out of its folder.`, "unreadable");
+    if (path.endsWith("/")) folders.push(...(added ? [] : [path]));
+    else if (!added) files.set(path, content);
+    else if (!/\/\._[^/]+$/.test(path)) strays++;
+  }
+  const found = runAmong(files, folders);
+  return { ...found, outside: found.outside + strays };
+}
+/* check ends */
+
+/* The page: files in, the verdict out. All text is written as text. */
+
+const $ = (id) => document.getElementById(id);
+function made(tag, attributes = {}, ...children) {
+  const found = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, value);
+  found.append(...children);
+  return found;
 }
 
 /** Files with their paths, and folders, from a drop. The items are gone after the event, so all are asked at once. A page
@@ -88,9 +106,7 @@ async function opened({ paths, folders }) {
   const [[name, only]] = paths.size === 1 ? paths : [["", null]];
   if (!only || !/\.zip$/i.test(name)) return runAmong(paths, folders);
   if (only.size > MOST_BYTES) refuse("The zip file is too large for a browser. Use linprobe verify.", "unreadable");
-  const members = await unzipped(new Uint8Array(await only.arrayBuffer()), name);
-  const files = [...members].filter(([path]) => !path.endsWith("/") && !path.startsWith("__MACOSX/"));
-  return runAmong(new Map(files), [...members.keys()].filter((path) => path.endsWith("/")));
+  return runInZip(new Uint8Array(await only.arrayBuffer()), name);
 }
 function busy(on) {
   $("status").textContent = on ? "Checking…" : "";
@@ -113,11 +129,11 @@ function finish(...parts) {
   $("result").scrollIntoView({ block: "start" });
 }
 function show(found, outside) {
-  const kind = found.status === "private" ? "good" : "bad";
-  const rows = found.figures.map(([name, value]) => made("tr", {}, made("th", { scope: "row" }, name), made("td", {}, value)));
+  const figures = [...found.figures, ["checked", `${new Date().toISOString().slice(0, 16).replace("T", " ")} UTC`]];
+  const rows = figures.map(([name, value]) => made("tr", {}, made("th", { scope: "row" }, name), made("td", {}, value)));
   const records = made("button", { type: "button", class: "quiet" }, "Print this for your records");
   records.addEventListener("click", () => window.print());
-  finish(card(kind, found.sentence, found.promise),
+  finish(card(found.look, found.sentence, found.promise),
     ...(found.warning ? [made("p", { class: "warning" }, found.warning)] : []),
     ...(outside ? [made("p", { class: "warning" }, `What you gave holds ${count(outside, "file")} outside the folder of the run. Nothing was looked at there.`)] : []),
     ...list("Proved here", "This page computed it from the files themselves.", found.proved, "proved"),
@@ -129,12 +145,13 @@ function show(found, outside) {
 const HEADINGS = {
   edited: "Do not trust this run.", newer: "This page is older than the run, or the run was edited.",
   unconfirmed: "This page cannot confirm the epsilon of this run.",
-  unreadable: "Nothing was judged.", key: "The key could not be used.",
+  foreign: "The folder holds something that is not part of the run.", unreadable: "Nothing was judged.", key: "The key could not be used.",
 };
 function showRefusal(error) {
   const advice = { edited: "Ask the maker for an unchanged copy. Do not rely on anything that the folder says.",
     newer: "Get the page that came out with the version of linprobe that made the run. Until then nothing is proved.",
     unconfirmed: "The run may be honest, and its epsilon may be too small. Do not rely on it before linprobe verify has accepted the run: its method is finer.",
+    foreign: "Remove it, and check again. Until then nothing is proved. Systems add files such as .DS_Store, Thumbs.db and desktop.ini by themselves.",
     unreadable: "Give the whole folder that linprobe made, or a zip file of it.", key: "Nothing was judged with this key. Correct it, or empty the field." };
   finish(card(error.kind === "edited" ? "bad" : "unsure", HEADINGS[error.kind], error.message, advice[error.kind]));
 }
@@ -164,6 +181,7 @@ function start() {
     $(button).addEventListener("click", () => $(input).click());
     $(input).addEventListener("change", () => picked($(input)));
   }
+  window.addEventListener("beforeprint", () => document.querySelectorAll("#result details").forEach((part) => { part.open = true; }));
   $("key").addEventListener("change", () => last && look(last));
   if (!globalThis.crypto?.subtle) showRefusal(new Refusal("unreadable", "This browser gives no cryptography to this page. Open the file itself, or an https address, in a current browser."));
 }

@@ -9,7 +9,9 @@ const plainDelta = (delta) => {
   return once > 1 && once < 1e12 ? `${digits} (1 in ${once.toLocaleString("en")})` : digits;
 };
 
-/** status: "private" or "not private"; sentence first, then the three lists. */
+const ALMOST_NOTHING = 0.99; // share of right guesses from which a promise has no tick
+
+/** status: "private" or "not private"; look: "good", "unsure" or "bad"; sentence first, then the three lists. */
 function verdict({ manifest: m, cost, events, numbers, left = [], shortened = false, uncovered, signed, files = [] }) {
   const found = { promise: null, proved: proved(m, cost, events, numbers, signed, files, left, shortened), opinion: opinion(m, cost), stated: stated(m, signed, uncovered, files, left) };
   found.keys = STATED_KEYS.filter((key) => key in m);
@@ -19,14 +21,14 @@ function verdict({ manifest: m, cost, events, numbers, left = [], shortened = fa
     ? "This folder holds per_record.npz. That file is private: it must not leave your organisation. linprobe release makes a folder without it." : null;
   if (!m.private) {
     const seeded = m.seed_kind === "insecure";
-    return { ...found, status: "not private", epsilon: null, sentence: seeded
+    return { ...found, status: "not private", look: "bad", epsilon: null, sentence: seeded
       ? "Not private: the noise came from a seed that somebody chose."
       : "Not private: the private records were used without protection.",
     promise: seeded ? "Whoever knows the seed can subtract the noise. Treat the model as you treat the private data."
       : "The model may give away single records. Treat it as you treat the private data." };
   }
   if (cost.unused) {
-    return { ...found, status: "private", epsilon: 0, sentence: "Private: the run says that it did not use the private records. Epsilon is 0.",
+    return { ...found, status: "private", look: "good", epsilon: 0, sentence: "Private: the run says that it did not use the private records. Epsilon is 0.",
       promise: "If that is so, the model says nothing about the private records. Nothing in a folder can prove it: ask the maker." };
   }
   const whom = m.unit === "owner" ? "every person, with all of that person’s records" : "every single record";
@@ -34,9 +36,12 @@ function verdict({ manifest: m, cost, events, numbers, left = [], shortened = fa
   const figure = `epsilon ${own || cost.proven ? "" : "at most "}${roundedUp(epsilon)}`;
   const more = own || cost.proven ? "" : ` The run states epsilon ${roundedUp(cost.stated)}, by a finer method that this page does not repeat.`;
   const share = cost.mu === null ? (Math.exp(Math.min(epsilon, 50)) + m.delta) / (1 + Math.exp(Math.min(epsilon, 50))) + 1e-9 : rightGuesses(cost.mu);
-  return { ...found, status: "private", epsilon, sentence: `Private: ${figure}, for ${whom}.`,
-    promise: `Somebody who sees the model and guesses whether one ${ONE[m.unit]} was in the data is right in at most ` +
+  const weak = share >= ALMOST_NOTHING;
+  return { ...found, status: "private", look: weak ? "unsure" : "good", epsilon, sentence: `Private: ${figure}, for ${whom}.`,
+    promise: (weak ? `${cost.mu === null ? "By epsilon and delta alone" : "At this epsilon"} the promise protects almost nothing. ` : "") +
+      `Somebody sees the model and guesses whether one ${ONE[m.unit]} was in the data. At even odds, they are right in at most ` +
       `${percentAbove(share)} of the cases, whatever they compute. A coin is right in 50 %. ` +
+      (cost.mu === null ? "This share follows from epsilon and delta alone. The true limit is lower, and linprobe report states it: ask the maker. " : "") +
       `This promise may fail with probability delta, ${plainDelta(m.delta)}.${more}` };
 }
 
@@ -84,8 +89,11 @@ function stated(m, signed, uncovered, files, left) {
   if (signed === "none") lines.push("Who made the run: it is not signed.");
   lines.push(`What was protected: ${count(m.n_private, `private ${ONE[m.unit]}`, `private ${MANY[m.unit]}`)}, beside ${count(m.n_public, "public row")} that get no protection.`,
     `How the model was made: method ${m.method}, its options, the software, the date (${m.created.slice(0, 10)}), and that these weights are its result.`,
+    ...(known(uncounted(m)) ? [`That run ${shown(uncounted(m))}, from which this one started, released nothing with noise: the ledger counts no release of it.`] : []),
     "How accurate the model is.", ...(m.refined ? ["That public rows without labels, and nothing else, turned unrefined.npz into the model."] : []),
     "Other runs on the same data. Their costs add up with this one: ask whether there were any.");
+  const read = ["config.toml", "history.csv", ...m.published.map((one) => one.file)].filter((name) => files.includes(name));
+  lines.push(`${read.join(", ")}: unchanged, but what ${read.length > 1 ? "they say" : "it says"} was not judged here, except for clip norms.`);
   if (uncovered.length) lines.push(`${uncovered.join(" and ")}: no digest covers these pages.`);
   else if (files.includes("README.md")) lines.push("README.md and claim.yaml: unchanged, but what they say was not read here.");
   if (files.includes("verify.html")) lines.push("verify.html in this folder: not judged. Take the page from a place that you trust, not from the folder.");

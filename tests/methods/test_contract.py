@@ -1,5 +1,7 @@
 """The contract that every registered method must satisfy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,10 +10,15 @@ from linprobe.accounting.events import grouped
 from linprobe.data.blocks import ArraySource, normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
+from linprobe.gradients.clipped_sum import row_sum
 from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Method, Problem, PublicFacts, Run, Schedule, find_method, paper_options
 from linprobe.options.declaration import declared
+from linprobe.options.requests import TrainRequest, VerifyRequest
+from linprobe.runs.verify import verify_run
+from linprobe.training.train import train_run
+from tests.methods.private_reads import guarded
 from tests.methods.test_subspace import projected
 
 N, D, C, STEPS, SIGMA, RATE = 90, 7, 4, 6, 5.0, 0.4
@@ -183,6 +190,34 @@ def test_a_record_is_charged_at_least_what_it_contributed(method, options) -> No
 
 
 @every_spending_variant
+def test_private_rows_are_read_only_for_a_release(method, options) -> None:
+    with guarded(problem(), method.fit) as data:
+        fit(method, options, data, SpyMechanism())
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [
+        (lambda rows: [len(block.y) for block in rows.blocks()], "lazy_blocks"),
+        (lambda rows: rows.translated(np.zeros(D), 1.0).norms.max(), "norms"),
+        (lambda rows: rows.y[0], "y"),
+        (lambda rows: row_sum(rows, 1.0, origin=np.zeros(D)).value, "value"),
+    ],
+    ids=["blocks", "view", "labels", "sum"],
+)
+def test_another_read_of_private_rows_is_refused(read, name) -> None:
+    honest = METHODS["noisy-gd"]
+
+    def leaking(data: Problem, options, run: Run):
+        read(data.private_rows)
+        return honest.fit(data, options, run)
+
+    method = replace(honest, fit=leaking)
+    with guarded(problem(), method.fit) as data, pytest.raises(AssertionError, match=rf"\.{name} is read"):
+        fit(method, {}, data, SpyMechanism())
+
+
+@every_spending_variant
 def test_releases_are_as_many_and_as_noisy_as_scheduled_and_no_record_exceeds_the_run(method, options) -> None:
     spy = SpyMechanism()
     fit(method, options, problem(), spy)
@@ -195,6 +230,15 @@ def test_releases_are_as_many_and_as_noisy_as_scheduled_and_no_record_exceeds_th
     if method.sampling is None:
         assert spy.contributed.squared_mu.shape == (N,)
         assert spy.contributed.squared_mu.max() ** 0.5 <= gdp_mu(grouped(spy.events)) * (1 + 1e-12)
+
+
+@every_spending_variant
+def test_a_run_is_verified(method, options, features_file, tmp_path) -> None:
+    few = {} if method.one_step else {"steps": STEPS}
+    sampled = {} if method.sampling is None else {"sampling_rate": RATE, "accountant": "rdp"}
+    out = tmp_path / "run"
+    train_run(TrainRequest(method.name, features_file, epsilon=3.0, options=options, out=out, **few, **sampled))
+    assert verify_run(VerifyRequest(run=out))["refused"] is None
 
 
 @every_spending_variant

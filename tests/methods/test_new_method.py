@@ -67,6 +67,7 @@ def use_toy() -> dict[str, Any]:
     compared = ("--eps", "3", "--seeds", "1", "--jobs", "1", "--no-baselines", "--out", "compared")
     return {
         "trained": ran(*train, "--toy-option", "halved", "--out", "run"),
+        "verified": ran("verify", "run"),
         "manifest": json.loads(Path("run/manifest.json").read_text(encoding="utf-8")),
         "refused": ran(*train, "--toy-option", "third"),
         "misspelled": ran(*train, "--toy-opton", "halved"),
@@ -85,7 +86,8 @@ def use_toy() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a process that has imported the toy method finds."""
-    return in_a_copy_with_toy(tmp_path_factory.mktemp("toy"), use_toy)
+    folder = tmp_path_factory.mktemp("toy")
+    return {**in_a_copy_with_toy(folder, use_toy), "run": folder / "run"}
 
 
 def test_command_line_trains_it_with_its_option(found: dict[str, Any]) -> None:
@@ -93,6 +95,14 @@ def test_command_line_trains_it_with_its_option(found: dict[str, Any]) -> None:
     assert found["manifest"]["method"] == "toy"
     assert found["manifest"]["options"]["toy_option"] == "halved"
     assert found["compared"][0] == 0, found["compared"]
+
+
+def test_a_run_is_verified_where_the_method_is_registered(found: dict[str, Any]) -> None:
+    assert found["verified"][:2] == [0, "verified\n"], found["verified"]
+    status, _, error = ran("verify", str(found["run"]))
+    assert status == 4
+    assert "method is 'toy', which is not registered here; import the module that registers it, or ask its" in error
+    assert "trust" not in error
 
 
 def test_command_line_checks_its_option(found: dict[str, Any]) -> None:

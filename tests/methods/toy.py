@@ -32,7 +32,7 @@ def fit(problem: Problem, options: ToyOptions, run: Run) -> Fitted:
     iterates = Iterates(start, run.schedule.n_steps, options.output, options.ensemble)
     for _ in run.steps(iterates):
         gradient = run.gradient(problem.private_rows, iterates.weights, options.clip_norm)
-        iterates.move(iterates.weights - eta * gradient, learning_rate=eta)
+        iterates.move(iterates.weights - eta * gradient, clip_norm=options.clip_norm, learning_rate=eta)
     return Fitted(iterates.result(), iterates.history)
 
 

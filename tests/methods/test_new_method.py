@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -80,7 +81,24 @@ def use_toy() -> dict[str, Any]:
         "signature": str(inspect.signature(linprobe.Toy)),
         "documentation": linprobe.Toy.__doc__,
         "cloned": clone(pickle.loads(pickle.dumps(probe))).get_params()["toy_option"],
+        "registered later": register_another(),
     }
+
+
+def register_another() -> str:
+    """The estimator of a copy of the toy method that is registered once there are estimators."""
+    import linprobe
+    from linprobe.methods import METHODS, register
+    from linprobe.options.declaration import Options
+
+    toy = METHODS["toy"].options
+
+    class LateOptions(toy, Options, method="late", takes=toy.takes):  # type: ignore[misc,valid-type]
+        """Options of `late`."""
+
+    assert not hasattr(linprobe, "Late")
+    register(replace(METHODS["toy"], options=LateOptions))
+    return str(pickle.loads(pickle.dumps(linprobe.Late(epsilon=3))))
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +148,7 @@ def test_its_estimator_is_one_like_the_others(found: dict[str, Any]) -> None:
     assert "toy_option: Length of a step: whole, halved. Default: 'whole'." in found["documentation"]
     assert found["documentation"].startswith("Toy: a method with one new option")
     assert found["cloned"] == "halved"
+    assert found["registered later"] == "Late(epsilon=3)"
 
 
 def hold_toy_to_the_contract() -> dict[str, Any]:

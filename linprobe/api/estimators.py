@@ -15,7 +15,7 @@ import os
 import warnings
 from collections.abc import Iterable
 from dataclasses import MISSING, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -517,17 +517,19 @@ def _documentation(method: Method) -> str:
     return "\n".join([method.documentation.rstrip(), "", "Args (all by keyword):", *arguments, "", *example, ""])
 
 
-ESTIMATORS: dict[str, type[LinearProbe]] = {
-    name: type(
-        estimator_name(method.options),
-        (LinearProbe,),
-        {"__module__": "linprobe", "__doc__": _documentation(method), "_method": name},
-    )
-    for name, method in METHODS.items()
-}
+def _estimator(method: Method) -> type[LinearProbe]:
+    members = {"__module__": "linprobe", "__doc__": _documentation(method), "_method": method.name}
+    return type(estimator_name(method.options), (LinearProbe,), members)
+
+
+ESTIMATORS: dict[str, type[LinearProbe]] = {name: _estimator(method) for name, method in METHODS.items()}
 globals().update({estimator.__name__: estimator for estimator in ESTIMATORS.values()})
 
-if TYPE_CHECKING:
 
-    def __getattr__(name: str) -> type[LinearProbe]:
-        """An estimator, such as `NoisyGD`."""
+def __getattr__(name: str) -> type[LinearProbe]:
+    """The estimator of a method that was registered after this module was imported."""
+    for method in METHODS.values():
+        if method.name not in ESTIMATORS and estimator_name(method.options) == name:
+            globals()[name] = ESTIMATORS[method.name] = _estimator(method)
+            return ESTIMATORS[method.name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from linprobe.atomic_files import given_text
 from linprobe.errors import DataError, UsageError
+from linprobe.options.requests import BACKBONES
 from linprobe.options.requests import ExtractRequest as ExtractRequest
 
 FAMILIES = {
@@ -22,9 +23,7 @@ FAMILIES = {
 }
 DEFAULT, DEFAULT_WITHOUT_WEIGHTS = "resnet50", "scattering"  # the second if the weights of the first are out of reach
 LAYERS = {"clip": ("pre-projection",), "timm": ("last4+avg",)}  # by family; no network has another choice of layer
-ALLOWED = (
-    "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4, wrn-40-4, wrn-28-10, timm:NAME, pixels, scattering"
-)
+WITH_NAMES = {name.partition(":")[0] for name in BACKBONES if ":" in name}
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,8 @@ def family_of(backbone: str) -> str:
     Raises UsageError: there is no such backbone.
     """
     family = backbone.partition(":")[0]
-    if family not in FAMILIES or ((":" in backbone) != (family in ("clip", "timm")) and backbone != "clip"):
-        raise UsageError(f"backbone is {backbone!r}; allowed: {ALLOWED}")
+    if family not in FAMILIES or ((":" in backbone) != (family in WITH_NAMES) and backbone != "clip"):
+        raise UsageError(f"backbone is {backbone!r}; allowed: {', '.join(BACKBONES)}")
     return FAMILIES[family]
 
 

@@ -24,7 +24,7 @@ METHODS: dict[str, Method] = {}
 
 
 def register(method: Method) -> None:
-    """Register a method. Call this before `linprobe.api.estimators` is imported."""
+    """Register a method. Call this before `linprobe.cli` is imported, which makes the flags of all methods."""
     found = {**METHODS, method.name: method}
     METHODS.clear()
     METHODS.update({name: found[name] for name in METHOD_OPTIONS if name in found})

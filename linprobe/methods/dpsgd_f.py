@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import SHORTEST_ROW, Block, row_norms
 from linprobe.data.rows import Rows
 from linprobe.errors import UsageError
-from linprobe.gradients.clipped_sum import row_sum
+from linprobe.gradients.clipped_sum import Reduce, row_sum
 from linprobe.gradients.loss import Weights
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.methods._base import (
@@ -155,14 +155,18 @@ def _rotation(n_features: int) -> tuple[Callable[[NDArray[Any]], Weights], Calla
     )
 
 
-def _noisy_count(rows: Rows, run: Run, purpose: str, indicators: Callable[[Block], Mask], width: int) -> Weights:
-    """Noisy number of rows for which each indicator is true, shape (width,); `indicators` returns (b, width)."""
+def _count(rows: Rows, indicators: Callable[[Block], Mask], width: int, all_reduce: Reduce) -> ClippedSum:
+    """Number of rows for which each indicator is true, shape (width, 1); `indicators` returns (b, width)."""
     total = np.zeros(width)
     for block in rows.blocks():
         total += indicators(block).sum(axis=0)
-    counts = ClippedSum(
-        run.group.all_reduce(total)[:, None], math.nextafter(math.sqrt(width), math.inf), np.ones(rows.n_local)
-    )
+    sensitivity = math.nextafter(math.sqrt(width), math.inf)
+    return ClippedSum(all_reduce(total)[:, None], sensitivity, np.ones(rows.n_local))
+
+
+def _noisy_count(rows: Rows, run: Run, purpose: str, indicators: Callable[[Block], Mask], width: int) -> Weights:
+    """Noisy number of rows for which each indicator is true, shape (width,)."""
+    counts = _count(rows, indicators, width, run.group.all_reduce)
     return run.mechanism.release(counts, run.schedule.others[purpose], purpose=purpose).value[:, 0]
 
 

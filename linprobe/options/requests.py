@@ -36,6 +36,17 @@ SHADOWS, LEAST_SHADOWS, RESAMPLES, LEAST_RESAMPLES = 64, 4, 1000, 100
 HOST_ROWS, DEVICE_ROWS = ("memory", "streamed", "two ranks"), ("device",)  # where an audit has its rows
 RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses, and 2 without
 IMAGES, TABLE, NETWORK = "Images", "Columns of the table", "Network"  # headings of the help of extract
+BACKBONES = (  # CAPITALS stand for names that the family defines
+    "resnet50",
+    "wide-resnet50-2",
+    "clip:MODEL/PRETRAINED",
+    "wrn-16-4",
+    "wrn-40-4",
+    "wrn-28-10",
+    "timm:NAME",
+    "pixels",
+    "scattering",
+)
 OF_BACKBONE = "the default of the backbone"
 SPEED = "Speed and reliability"
 SPLIT = "Group of the row: train, test (or val, validation, valid) or public."
@@ -191,8 +202,7 @@ class ExtractRequest(
     )
     backbone: str | None = option(
         None,
-        "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4, wrn-40-4, wrn-28-10, timm:NAME, pixels, "
-        "scattering.",
+        f"{', '.join(BACKBONES)}.",
         unset="resnet50, or scattering if its weights cannot be fetched",
         flags=("--backbone", "-b"),
         group=NETWORK,

@@ -31,7 +31,7 @@ from linprobe.errors import DataError, PrivacyError, printable
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, NoisyScores, n_histograms
-from linprobe.methods import METHODS, Method
+from linprobe.methods import Method
 from linprobe.options import VOTE
 from linprobe.runs.figures import noisy_accuracy
 from linprobe.runs.guarantee import (
@@ -72,6 +72,7 @@ from linprobe.runs.release_rules import (
     check_sensitivities,
     clips_by_release,
     read_history,
+    registered,
     start_of,
     steps_of,
 )
@@ -275,8 +276,8 @@ def _nothing_released(run: RunFolder, events: Sequence[GaussianEvent]) -> Recomp
             f"{run.folder}/{LEDGER} holds {len(events)} releases, the manifest says that none were made; do "
             "not trust it"
         )
-    method = METHODS.get(manifest.method)
-    if method is None or method.spends or manifest.published:
+    method = registered(manifest.method)
+    if method.spends or manifest.published:
         raise PrivacyError(f"method {manifest.method} releases sums with noise, the ledger is empty; do not trust it")
     for key, value in without_noise(method.private).items():
         _same(manifest, key, value)
@@ -368,9 +369,7 @@ def _check_selection(manifest: Manifest, selection: SelectionEvent) -> None:
 
 def _check_derived(manifest: Manifest) -> None:
     """PrivacyError if a key contradicts another one from which it follows."""
-    method = METHODS.get(manifest.method)
-    if method is None:
-        raise PrivacyError(f"method {manifest.method!r} is not known; do not trust it")
+    method = registered(manifest.method)
     _same(manifest, "paper", method.paper)
     _check_unit(manifest)
     if manifest.several_labels and not method.several_labels:

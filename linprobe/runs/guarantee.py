@@ -70,7 +70,8 @@ def privacy_statement(
     Args:
         n_private: number of private units. unit: `record` or `owner`.
         software: versions of what computed the result.
-    Raises PrivacyError: the events cost more than the target. This would be a bug; no result is written.
+    Raises PrivacyError: the events are not the planned ones, or cost more than the target. This is an error in the
+    method or in linprobe; no result is written.
     """
     facts: dict[str, Any] = {
         "method": method.name,
@@ -88,11 +89,17 @@ def privacy_statement(
     if budget is None or not method.private:
         return PrivacyStatement(**without_noise(method.private), **facts, absent=NO_NOISE)
     releases = grouped(events)
+    n_planned = sum(release.count for release in budget.releases)
+    if len(events) != n_planned:
+        raise PrivacyError(
+            f"method {method.name!r} released {len(events)} of {n_planned} planned sums; nothing was written; please "
+            "report this to the author of the method"
+        )
     epsilon = budget.accountant.epsilon(releases, budget.delta)
     if epsilon > budget.epsilon_target or _sorted_releases(releases) != _sorted_releases(budget.releases):
         raise PrivacyError(
             f"the ledger holds {len(events)} releases worth epsilon {rounded_up(epsilon, 9)}; allowed: "
-            f"{sum(release.count for release in budget.releases)} as planned, worth at most "
+            f"{n_planned} as planned, worth at most "
             f"{budget.epsilon_target:.9g}; nothing was written; please report this"
         )
     facts |= gaussian_figures(releases)

@@ -206,6 +206,16 @@ def check_method(manifest: Manifest, method: Method) -> None:
             raise PrivacyError(f"{words}, and n_public is {manifest.n_public}; do not trust it")
 
 
+def registered(name: object) -> Method:
+    """The method of a run, by name. Raises PrivacyError: it is not registered, as one that others wrote may be."""
+    if not isinstance(name, str) or name not in METHODS:
+        raise PrivacyError(
+            f"method is {name!r:.40}, which is not registered here; import the module that registers it, or ask its "
+            "author to verify"
+        )
+    return METHODS[name]
+
+
 class _Setting(NamedTuple):
     """A method, and the arguments that are stated for it, by name. The others have their defaults."""
 
@@ -216,14 +226,11 @@ class _Setting(NamedTuple):
 def _setting_of(manifest: Manifest, given: Mapping[str, Any]) -> _Setting:
     """The arguments of a run: those of a setting of a grid, then those of the manifest.
 
-    Raises PrivacyError: a method that is not known, or releases nothing.
+    Raises PrivacyError: a method that is not registered, or releases nothing.
     """
-    name = given.get("method", manifest.method)
-    method = METHODS.get(name) if isinstance(name, str) else None
-    if method is None or not method.spends:
-        raise PrivacyError(
-            f"method {name!r:.40} is not known to make releases, and the ledger has some; do not trust it"
-        )
+    method = registered(given.get("method", manifest.method))
+    if not method.spends:
+        raise PrivacyError(f"method {method.name} makes no releases, and the ledger has some; do not trust it")
     arguments = {key: (argument.parameter, manifest.options.get(key)) for key, argument in method.arguments.items()}
     values = {key: given.get(parameter, value) for key, (parameter, value) in arguments.items()}
     return _Setting(method, {key: value for key, value in values.items() if value is not None})

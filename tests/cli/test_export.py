@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from linprobe.evaluation import export
+from linprobe.options.declaration import declared
+from linprobe.options.requests import ExportRequest
 from tests.cli.outcomes import Cli
 from tests.conftest import CLASS_NAMES, gaussian_rows
 
@@ -63,6 +66,10 @@ def read_onnx(path: Path, rows: Any) -> Read:
 
 READ = {"safetensors": read_safetensors, "onnx": read_onnx}
 FORMATS = pytest.mark.parametrize("to", READ)
+
+
+def test_every_format_is_read_again() -> None:
+    assert list(READ) == list(export.FORMATS) == list(declared(ExportRequest)["to"].words)
 
 
 def exported(cli: Cli, run: Path, to: str, *options: object) -> Path:

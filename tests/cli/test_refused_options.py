@@ -13,7 +13,7 @@ import pytest
 from linprobe.api.estimators import NoisyGD
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms import correct_predictions
-from linprobe.methods import METHODS, Method
+from linprobe.methods import METHODS, Fitted, Method
 from tests.cli.outcomes import Cli
 
 COUNTS = ("--class-counts", "yes")
@@ -127,6 +127,13 @@ def test_a_refusal_after_a_release_ends_the_run_as_divergence_does(
     last = json.loads(book.read_text().splitlines()[-1])
     assert (last["entry"], [release["purpose"] for release in last["releases"]]) == ("made", ["class counts"])
     assert [path.name for path in tmp_path.iterdir()] == ["run.diverged"]
+
+
+def test_a_method_without_a_release_is_named(cli: Cli, refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = Fitted(np.zeros((64, 10)), start=np.zeros((64, 10)))
+    monkeypatch.setitem(METHODS, "ngd", replace(METHODS["ngd"], fit=lambda *_: fitted))
+    outcome = cli("train", "--eps", "1", "--method", "ngd", "--intercept", "0", "--out", "run")
+    refused(outcome, 4, ["method 'ngd' released 0 of 50 planned sums; nothing was written"], notes=4)
 
 
 def test_a_refusal_before_a_release_stays_a_usage_error(cli: Cli, refused: Any, unforeseen: Method) -> None:

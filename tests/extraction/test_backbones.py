@@ -22,6 +22,7 @@ from linprobe.errors import DataError, LinprobeError, UsageError
 from linprobe.extraction.backbones import DRAWING, build_network, load_backbone, read_weights
 from linprobe.extraction.backbones.wrn import StandardisedConv, WideResNet
 from linprobe.extraction.request import FAMILIES
+from linprobe.options.requests import BACKBONES
 from tests.conftest import mostly_nightly
 from tests.extraction.samples import TINY_CLIP, Notes, ids_of, rows_of, run_extract, write_images
 
@@ -519,6 +520,7 @@ def test_the_file_says_which_network_tensor_and_weights_made_it(few: Path, tmp_p
     assert "RANDOM WEIGHTS" in notes.text
 
 
-def test_every_family_has_a_file() -> None:
+def test_every_backbone_of_the_help_has_a_family_with_a_file() -> None:
+    assert [name.partition(":")[0] for name in BACKBONES] == list(FAMILIES)
     for name, family in FAMILIES.items():
         assert (Path(sys.modules["linprobe.extraction.backbones"].__path__[0]) / f"{family}.py").is_file(), name

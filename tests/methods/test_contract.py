@@ -1,5 +1,8 @@
 """The contract that every registered method must satisfy."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,10 +11,15 @@ from linprobe.accounting.events import grouped
 from linprobe.data.blocks import ArraySource, normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
+from linprobe.gradients.clipped_sum import row_sum
 from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Method, Problem, PublicFacts, Run, Schedule, find_method, paper_options
-from linprobe.options.declaration import declared
+from linprobe.options.declaration import Option, declared
+from linprobe.options.requests import TrainRequest, VerifyRequest
+from linprobe.runs.verify import verify_run
+from linprobe.training.train import train_run
+from tests.methods.private_reads import guarded
 from tests.methods.test_subspace import projected
 
 N, D, C, STEPS, SIGMA, RATE = 90, 7, 4, 6, 5.0, 0.4
@@ -93,6 +101,29 @@ class RepeatedSampler:
         return joined
 
 
+class Checkpoint:
+    """Keeps the state of a run after some of its steps, and stops the run there; from a kept state, a run resumes."""
+
+    def __init__(self, stop: int) -> None:
+        self._stop, self._state = stop, None
+
+    def restored(self):
+        return self._state
+
+    def offer(self, state) -> None:
+        if self._state is None and state["done"] == self._stop:
+            kept = {**state, "history": json.dumps(state["history"])}
+            self._state = {name: np.array(value) for name, value in kept.items()}
+            raise StoppedError
+
+    def withdraw(self) -> None:
+        """A kept state is a copy."""
+
+
+class StoppedError(Exception):
+    """Ends a run after the step of its checkpoint."""
+
+
 def problem(n: int = N, block_rows: int = 1024, drop: int | None = None) -> Problem:
     g = np.random.default_rng(0)
     centres = 2 * g.normal(size=(C, D))
@@ -123,6 +154,7 @@ def fit(
     mechanism: GaussianMechanism,
     sigma: float = SIGMA,
     sampler: RepeatedSampler | None = None,
+    keeper: Checkpoint | None = None,
 ):
     rate = 1.0 if method.sampling is None else RATE
     options = method.make_options(options)
@@ -132,7 +164,8 @@ def fit(
     facts = PublicFacts(steps, data.n_features, data.n_classes, public, data.text_weights is not None)
     method.refuse(options, facts)
     schedule = Schedule(steps, sigma, rate * steps**0.5 / sigma if sigma else rate, rate, others)
-    return method.fit(data, options, Run(schedule, mechanism, lambda: None, sampler or RepeatedSampler()))
+    run = Run(schedule, mechanism, lambda: None, sampler or RepeatedSampler(), keeper=keeper)
+    return method.fit(data, options, run)
 
 
 def neighbour_of(method: Method, options: dict, spy: SpyMechanism, dropped: int) -> SpyMechanism:
@@ -183,6 +216,34 @@ def test_a_record_is_charged_at_least_what_it_contributed(method, options) -> No
 
 
 @every_spending_variant
+def test_private_rows_are_read_only_for_a_release(method, options) -> None:
+    with guarded(problem(), method.fit) as data:
+        fit(method, options, data, SpyMechanism())
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [
+        (lambda rows: [len(block.y) for block in rows.blocks()], "lazy_blocks"),
+        (lambda rows: rows.translated(np.zeros(D), 1.0).norms.max(), "norms"),
+        (lambda rows: rows.y[0], "y"),
+        (lambda rows: row_sum(rows, 1.0, origin=np.zeros(D)).value, "value"),
+    ],
+    ids=["blocks", "view", "labels", "sum"],
+)
+def test_another_read_of_private_rows_is_refused(read, name) -> None:
+    honest = METHODS["noisy-gd"]
+
+    def leaking(data: Problem, options, run: Run):
+        read(data.private_rows)
+        return honest.fit(data, options, run)
+
+    method = replace(honest, fit=leaking)
+    with guarded(problem(), method.fit) as data, pytest.raises(AssertionError, match=rf"\.{name} is read"):
+        fit(method, {}, data, SpyMechanism())
+
+
+@every_spending_variant
 def test_releases_are_as_many_and_as_noisy_as_scheduled_and_no_record_exceeds_the_run(method, options) -> None:
     spy = SpyMechanism()
     fit(method, options, problem(), spy)
@@ -198,10 +259,32 @@ def test_releases_are_as_many_and_as_noisy_as_scheduled_and_no_record_exceeds_th
 
 
 @every_spending_variant
+def test_a_run_is_verified(method, options, features_file, tmp_path) -> None:
+    few = {} if method.one_step else {"steps": STEPS}
+    sampled = {} if method.sampling is None else {"sampling_rate": RATE, "accountant": "rdp"}
+    out = tmp_path / "run"
+    train_run(TrainRequest(method.name, features_file, epsilon=3.0, options=options, out=out, **few, **sampled))
+    assert verify_run(VerifyRequest(run=out))["refused"] is None
+
+
+@every_spending_variant
 def test_block_size_does_not_change_the_result(method, options) -> None:
     whole = fit(method, options, problem(), SpyMechanism()).weights
     blocks = fit(method, options, problem(block_rows=7), SpyMechanism()).weights
     np.testing.assert_allclose(whole, blocks, atol=1e-3 * np.abs(whole).max())
+
+
+@every_spending_variant
+def test_a_resumed_run_ends_with_the_same_weights_and_history(method, options) -> None:
+    whole, keeper = SpyMechanism(), Checkpoint(steps_of(method) // 2)
+    expected = fit(method, options, problem(), whole)
+    with pytest.raises(StoppedError):
+        fit(method, options, problem(), SpyMechanism(replay=whole.values), keeper=keeper)
+    before = whole.steps[0]  # a resumed run gets these values again, then those of the steps that remain
+    values = whole.values[:before] + whole.values[before + steps_of(method) // 2 :]
+    resumed = fit(method, options, problem(), SpyMechanism(replay=values), keeper=keeper)
+    np.testing.assert_array_equal(resumed.weights, expected.weights)
+    assert resumed.history == expected.history
 
 
 @every_spending_variant
@@ -256,6 +339,39 @@ def test_missing_data_is_refused_with_the_next_step(method) -> None:
 def test_options_of_other_methods_are_refused(method) -> None:
     with pytest.raises(UsageError, match=f"does nothing for {method.name}; its options are"):
         method.make_options({"dropout": 0.9})
+
+
+def other_values(option: Option) -> list:
+    """A few allowed values of an option that are not its default."""
+    tried = option.words or ((1, 2, 5) if option.kind is int else (0.3, 2.0, 1e-3))
+    return [value for value in tried if value != option.default and (option.words or option._holds(value))]
+
+
+def effect_of(method: Method, given: dict) -> list:
+    """Everything that options change, on the path of `fit`: the weights, and what the plan makes of them."""
+    data, options = problem(), method.make_options(given)
+    if getattr(options, "text_scale", None) is not None:
+        data = replace(data, text_weights=options.text_scale * data.text_weights)
+    fitted = fit(method, given, data, SpyMechanism())
+    return [fitted.weights.tolist(), np.asarray(fitted.bias).tolist(), method.shares(options)]
+
+
+@pytest.mark.parametrize(("method", "options"), [(method, {}) for method in METHODS.values()], ids=[*METHODS])
+def test_each_option_changes_the_result_or_is_refused(method, options) -> None:
+    known = {name: option for name, option in declared(method.options).items() if name not in options}
+    from_text = {**options, "init": "text"} if "init" in known else options
+    before = effect_of(method, options)
+
+    def does_nothing(name: str, value: object) -> bool:
+        try:
+            if name == "text_scale":
+                return effect_of(method, {**from_text, name: value}) == effect_of(method, from_text)
+            return effect_of(method, {**options, name: value}) == before
+        except (ParameterError, UsageError):
+            return False
+
+    idle = [name for name, option in known.items() if all(does_nothing(name, value) for value in other_values(option))]
+    assert idle == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -67,6 +68,7 @@ def use_toy() -> dict[str, Any]:
     compared = ("--eps", "3", "--seeds", "1", "--jobs", "1", "--no-baselines", "--out", "compared")
     return {
         "trained": ran(*train, "--toy-option", "halved", "--out", "run"),
+        "verified": ran("verify", "run"),
         "manifest": json.loads(Path("run/manifest.json").read_text(encoding="utf-8")),
         "refused": ran(*train, "--toy-option", "third"),
         "misspelled": ran(*train, "--toy-opton", "halved"),
@@ -79,13 +81,31 @@ def use_toy() -> dict[str, Any]:
         "signature": str(inspect.signature(linprobe.Toy)),
         "documentation": linprobe.Toy.__doc__,
         "cloned": clone(pickle.loads(pickle.dumps(probe))).get_params()["toy_option"],
+        "registered later": register_another(),
     }
+
+
+def register_another() -> str:
+    """The estimator of a copy of the toy method that is registered once there are estimators."""
+    import linprobe
+    from linprobe.methods import METHODS, register
+    from linprobe.options.declaration import Options
+
+    toy = METHODS["toy"].options
+
+    class LateOptions(toy, Options, method="late", takes=toy.takes):  # type: ignore[misc,valid-type]
+        """Options of `late`."""
+
+    assert not hasattr(linprobe, "Late")
+    register(replace(METHODS["toy"], options=LateOptions))
+    return str(pickle.loads(pickle.dumps(linprobe.Late(epsilon=3))))
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a process that has imported the toy method finds."""
-    return in_a_copy_with_toy(tmp_path_factory.mktemp("toy"), use_toy)
+    folder = tmp_path_factory.mktemp("toy")
+    return {**in_a_copy_with_toy(folder, use_toy), "run": folder / "run"}
 
 
 def test_command_line_trains_it_with_its_option(found: dict[str, Any]) -> None:
@@ -93,6 +113,14 @@ def test_command_line_trains_it_with_its_option(found: dict[str, Any]) -> None:
     assert found["manifest"]["method"] == "toy"
     assert found["manifest"]["options"]["toy_option"] == "halved"
     assert found["compared"][0] == 0, found["compared"]
+
+
+def test_a_run_is_verified_where_the_method_is_registered(found: dict[str, Any]) -> None:
+    assert found["verified"][:2] == [0, "verified\n"], found["verified"]
+    status, _, error = ran("verify", str(found["run"]))
+    assert status == 4
+    assert "method is 'toy', which is not registered here; import the module that registers it, or ask its" in error
+    assert "trust" not in error
 
 
 def test_command_line_checks_its_option(found: dict[str, Any]) -> None:
@@ -120,6 +148,7 @@ def test_its_estimator_is_one_like_the_others(found: dict[str, Any]) -> None:
     assert "toy_option: Length of a step: whole, halved. Default: 'whole'." in found["documentation"]
     assert found["documentation"].startswith("Toy: a method with one new option")
     assert found["cloned"] == "halved"
+    assert found["registered later"] == "Late(epsilon=3)"
 
 
 def hold_toy_to_the_contract() -> dict[str, Any]:

@@ -377,7 +377,7 @@ def test_copies_of_rows_are_warned_of(rows) -> None:
     copied, probe = np.concatenate([x, x[:7]]) - 30, make("noisy-gd", n_steps=2, condition="none")
     labels = np.concatenate([y, y[:7]])
     (text,) = texts_of(lambda: probe.fit(copied, labels), word="copies")
-    assert text.startswith("7 rows of X are copies of others")
+    assert text.startswith("more than one row of X in 1,000 is a copy of another")
     assert not texts_of(lambda: probe.fit(copied, labels, owners=np.arange(247) % 240), word="copies")
 
 

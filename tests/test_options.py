@@ -88,7 +88,7 @@ def test_a_number_outside_its_range_is_refused(value: Any) -> None:
         ("clip_norm", "0.5", "'0.5', which is text; allowed: a number"),
         ("clip_norm", None, "None, of type NoneType; allowed: a number"),
         ("clip_norm", True, "True, of type bool; allowed: a number"),
-        ("clip_norm", np.array([0.5]), r"array\(\[0.5\]\), of type ndarray; allowed: a number"),
+        ("clip_norm", np.array([0.5]), r"an array of shape \(1,\); allowed: a number"),
         ("init", 5, "5, of type int; allowed: text"),
         ("clip_norm", 10**400, r"beyond 1e308; allowed: above 1e-09, at most 1e\+06"),
         ("ensemble", 2.5, "2.5, of type float; allowed: a whole number"),

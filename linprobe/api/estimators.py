@@ -24,14 +24,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from linprobe.accounting.events import RECORD
-from linprobe.accounting.fits import WITHOUT_NOISE, crossing_warning, refit_warning
+from linprobe.accounting.fits import WITHOUT_NOISE, copies_warning, crossing_warning, refit_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.array_files import check_float32
 from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
 from linprobe.data.feature_file import NO_LABEL
 from linprobe.data.labels import Bounds, one_spelling
-from linprobe.data.row_checks import RowHashes, copies_warning, share_a_row
+from linprobe.data.row_checks import RowHashes, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.methods import METHODS, Method
@@ -418,7 +418,7 @@ class LinearProbe(LinearClassifier):
         private = hashes if secret and hashes is not None else none
         used = (None if dataset.joined else dataset.public, dataset.unlabelled)
         public = [HASHES(rows) for source in used if source is not None for rows, _ in source.blocks()]
-        copies = copies_warning(private, "rows of X") if dataset.unit == RECORD else None
+        copies = copies_warning(private) if dataset.unit == RECORD else None
         for text in (copies, crossing_warning(private, np.concatenate([none, *public]))):
             if text is not None:
                 warnings.warn(text, PrivacyWarning, stacklevel=3)

@@ -30,7 +30,6 @@ from linprobe.cli._command import (
 from linprobe.errors import ADVICE, READ_FAULTS, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 from linprobe.parallel import available_memory
-from linprobe.parallel.torch_group import IN_PROCESSES, refuse_copies
 
 DECLARING = (features, training, runs, about, costs)  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
@@ -127,6 +126,13 @@ def run(arguments: list[str]) -> int:
         return _run(words, everywhere, stdout)
 
 
+def _refuse_copies(command: str | None) -> None:
+    from linprobe.parallel.torch_group import IN_PROCESSES, refuse_copies  # imports NumPy
+
+    if command and command not in IN_PROCESSES:
+        refuse_copies(f"linprobe {command}")
+
+
 def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
     """The values of the config file for the command, as typer takes them."""
     if everywhere.config is None:
@@ -174,8 +180,8 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) ->
     defaults: dict[str, Any] = {}
     try:
         available_memory.check_limit()
-        if (name := _command_of(words)) and name not in IN_PROCESSES:
-            refuse_copies(f"linprobe {name}")
+        if "WORLD_SIZE" in os.environ:
+            _refuse_copies(_command_of(words))
         defaults = _defaults(words, everywhere)
         command_line = program(_command_of(words))
         status = command_line(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)

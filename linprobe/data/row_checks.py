@@ -195,17 +195,6 @@ class RowHashes:
         return hashes
 
 
-def copies_warning(keys: Numbers, whose: str) -> str | None:
-    """One line if more than a few rows, with these keys or hashes (n,), are copies of others. `whose`: the rows."""
-    copies = len(keys) - len(distinct(keys))
-    if copies <= len(keys) // BY_CHANCE:
-        return None
-    return (
-        f"{copies} {whose} are copies of others: epsilon protects one row, and a record with copies loses more; leave "
-        "copies out, or name the owner of each row"
-    )
-
-
 def norms_of(x: RawRows) -> Reals:
     """`row_norms` of raw rows of any type, shape (n,): finite where a row is finite as float32, else not."""
     return row_norms(_float32(x))

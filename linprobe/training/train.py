@@ -17,7 +17,6 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.accounting.book import Entry
-from linprobe.accounting.events import RECORD
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
 from linprobe.data.dataset import (
@@ -33,7 +32,6 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
-from linprobe.data.row_checks import Commitment, copies_warning
 from linprobe.errors import DataError, PrivacyNote, Progress, Silent, UsageError, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
@@ -276,11 +274,10 @@ def checked_rows(
     charged = rank == 0 and (plan.budget is not None or not plan.method.private)
     finder = BookFinder(ready.request.book, make=make) if charged else None
     # every process has the digest, for `_refuse_other_views`
-    added = None if finder is None else finder.commitment or Commitment(secrets.token_bytes())
-    dataset.check(added, digest=plan.method.spends)
+    dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends)
     note_equal_rows(ready.features, progress)
     refuse_training_rows(ready.features)
-    for warning in (*warnings, *_copies(added, plan)):
+    for warning in warnings:
         progress.note(warning)
     public = _outside(ready.features, dataset)
     if rank == 0:
@@ -293,14 +290,6 @@ def checked_rows(
     protected = [*(_labelled(dataset) if dataset.joined else ()), *held_out]
     unit = dataset.unit if plan.method.private else None
     return finder.account(ready.features, protected, public, unit, planned=planned)
-
-
-def _copies(rows: Commitment | None, plan: Plan) -> list[PrivacyNote]:
-    """A note on copies of rows, where single rows are protected."""
-    if rows is None or not plan.private or plan.unit != RECORD:
-        return []
-    text = copies_warning(rows.row_keys(), "training rows")
-    return [] if text is None else [PrivacyNote(text)]
 
 
 def _labelled(dataset: Dataset) -> tuple[GroupRows, ...]:

@@ -22,19 +22,8 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, Silent
 from linprobe.options.requests import TrainRequest
 from linprobe.training.charge import book_of
-from linprobe.training.dry_run import dry_run
 from linprobe.training.train import train_run
 from tests.conftest import gaussian_rows
-
-
-class Notes(Silent):
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def note(self, text: str) -> None:
-        if "copies" in text:
-            self.texts.append(text)
-
 
 NAMES = ("ant", "bee", "cat")
 SIZES = {"train": 700, "test": 90}
@@ -171,20 +160,6 @@ def test_a_path_that_is_no_file_has_a_next_step(tmp_path: Path) -> None:
     for path, advice in ((tmp_path, f"give '{tmp_path}/*.h5'"), (Path("s3://bucket/x.h5"), "mount the store")):
         with pytest.raises(DataError, match=re.escape(advice)):
             FeatureFile(path)
-
-
-def test_copies_of_rows_are_named_before_a_run(tmp_path: Path) -> None:
-    for number, about in enumerate(("a", "b")):
-        with FeatureWriter(tmp_path / f"{number}.h5", ABOUT) as writer:
-            rows, labels = gaussian_rows("train", 60, WIDTH, len(NAMES))
-            writer.write_group(
-                "train", 60, WIDTH, [rows * (number + 1)], labels, [f"{about}{row}" for row in range(60)]
-            )
-    notes = Notes()
-    request = TrainRequest(features=tmp_path / "*.h5", method="noisy-gd", epsilon=1, steps=2, out=tmp_path / "run")
-    for planned in (dry_run, train_run):
-        planned(request, notes)
-        assert "60 training rows are copies of others: epsilon protects one row" in notes.texts.pop(0)
 
 
 def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:

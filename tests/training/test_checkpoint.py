@@ -36,7 +36,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest, VerifyRequest
 from linprobe.runs import run_folder
-from linprobe.runs.run_folder import CHECKPOINT, RUN_ID, read_run
+from linprobe.runs.run_folder import CHECKPOINT, RUN_ID, CompleteError, read_run
 from linprobe.runs.verify import verify_run
 from linprobe.training import charge, checkpoint
 from linprobe.training.checkpoint import Checkpoints
@@ -929,7 +929,7 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int, 
             def attempt(
                 request: TrainRequest = request, at: int = at, drawn: Path = drawn, written: list[int] = written
             ) -> int:
-                with fatal(at, drawn, written):
+                with fatal(at, drawn, written), contextlib.suppress(CompleteError):  # killed before it got its name
                     train_run(request, Silent())
                 return 0
 

@@ -74,7 +74,9 @@ def _options(
 
 
 def _fail(message: str, status: int) -> int:
-    _terminal.note(f"linprobe: error: {' '.join(message.split())}", always=True)
+    rank = os.environ.get("RANK", "0") if "WORLD_SIZE" in os.environ else "0"  # of torchrun
+    whose = "linprobe" if rank == "0" else f"linprobe: process {rank[:9]}"
+    _terminal.note(f"{whose}: error: {' '.join(message.split())}", always=True)
     return status
 
 

@@ -20,7 +20,7 @@ TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as 
 CONNECTION = timedelta(minutes=5)  # until all processes have started; one that ended before is noticed no earlier
 TIMEOUT = timedelta(minutes=30)
 AT_ONCE = 8  # parts that rank 0 receives at a time
-RESUME = "start all of them again, with --resume if a checkpoint was kept"
+RESUME = "see its own error; without one, start all of them again, with --resume if a checkpoint was kept"
 IN_PROCESSES = ("train", "extract")  # commands that several processes share
 Value = TypeVar("Value")
 

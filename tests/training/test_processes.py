@@ -222,7 +222,9 @@ def test_when_one_process_dies_the_others_end_with_one_line(group_runs: GroupRun
         notes == f"unfinished run kept; the same command with --resume --out {group_runs.folder / 'killed'} resumes it"
     )
     assert error.startswith("linprobe: error: another process is gone (")
-    assert error.endswith("; start all of them again, with --resume if a checkpoint was kept")
+    assert error.endswith(
+        "; see its own error; without one, start all of them again, with --resume if a checkpoint was kept"
+    )
     assert len(error) < 200
     assert "Traceback" not in "".join(group_runs.stderr)
     after = group_runs.folder.with_name("after_the_kill")
@@ -389,7 +391,8 @@ def test_a_command_that_each_process_would_do_anew_is_refused(
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     assert run(["tune", "--eps", "3", "--grid", "clip-norm=0.5,1", "--method", "noisy-gd"]) == 2
-    assert "started in 2 processes" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "linprobe: process 1: error: linprobe tune was started in 2 processes" in " ".join(error.split())
     for call in (
         lambda: linprobe.train(epsilon=1),
         lambda: linprobe.tune(epsilon=1, method="noisy-gd", shrink=[0, 1]),

@@ -52,7 +52,7 @@ from linprobe.parallel.array_api import Indices, Reals
 TEST_AUROC = "test AUROC"  # purpose of the release
 AUROC_SHARE = 1 / 4  # of mu^2 of the releases on private test rows
 BINS = 24
-MOST_ERROR = 0.5  # standard error of a released AUROC
+MOST_ERROR = 0.25  # standard error of a released AUROC
 EDGES = 0.2 * np.sinh(0.4 * np.arange(1 - BINS // 2, BINS // 2))  # of u, from -8.1 to 8.1, 0.08 apart around 0
 
 
@@ -97,7 +97,7 @@ class NoisyScores:
 def noisy_auroc(released: Reals, std: float, tested: NoisyTest) -> tuple[float, float] | None:
     """Mean AUROC of the classes whose totals stand out from their noise, and its standard error.
 
-    None without such a class, and for an error above `MOST_ERROR`, which leaves open all from guessing to certainty.
+    None without such a class, and for an error above `MOST_ERROR`: two of it reach from guessing to certainty.
 
     Args:
         released: v~, shape (2 H BINS, 1). std: s. tested: the released counts of the same rows.

@@ -728,8 +728,8 @@ function aurocOf(m, countStd) {
   if (!found.length) return nothing;
   const mean = (values) => add(values) / found.length, column = (k) => found.map((one) => one[k]);
   const spread = mean(column(1)) / found.length + mean(column(2).map(Math.sqrt)) ** 2 + mean(column(3)) ** 2 / 3;
-  // an error of more than 0.5 leaves open all from guessing to certainty, so no figure is stated
-  return Math.sqrt(spread) > 0.5 ? nothing : [[stated[0], Math.min(Math.max(mean(column(0)), 0), 1)], [stated[1], Math.sqrt(spread)]];
+  // two errors of more than 0.25 reach from guessing to certainty, so no figure is stated
+  return Math.sqrt(spread) > 0.25 ? nothing : [[stated[0], Math.min(Math.max(mean(column(0)), 0), 1)], [stated[1], Math.sqrt(spread)]];
 }
 
 /* The form of test_figures.json, as docs/metrics.md lists its keys. */

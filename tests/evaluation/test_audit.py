@@ -190,7 +190,9 @@ def test_real_noise_on_poisson_samples_passes() -> None:
 
 @pytest.mark.parametrize(
     ("method", "sizes"),
-    mostly_nightly([("noisy-gd", {}), ("adamix", {}), ("dp-newton", {"steps": 2})], lambda case: case[0] == "noisy-gd"),
+    mostly_nightly(
+        [("noisy-gd", {}), ("adamix", {}), ("dp-newton", {"steps": 2, "runs": 48})], lambda case: case[0] == "noisy-gd"
+    ),
 )
 def test_half_the_noise_is_caught_on_every_path(method: str, sizes: dict[str, int]) -> None:
     result = audited(method, 3.0, mechanism=HalfNoise, **sizes)

@@ -58,8 +58,8 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     """Release noisy counts of correct predictions, and of scores, on private test rows. Each call spends budget.
 
     Returns: run, run_private (whether the run has a guarantee), unit, epsilon, delta, noise_multiplier (of the correct
-        predictions), auroc_noise_multiplier, book, the keys of the manifest about noisy test rows, and test_macro_auroc
-        with test_macro_auroc_std where it is known.
+        predictions), auroc_noise_multiplier (None if no scores are released), book, the keys of the manifest about
+        noisy test rows, and test_macro_auroc with test_macro_auroc_std where it is known.
     Raises UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has
     no owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
     """
@@ -76,7 +76,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         purpose: mechanism.release(sums[purpose], sigma, purpose=purpose).value for purpose, sigma in noise.items()
     }
     tested = NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY])
-    scores = NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC])
+    scores = NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC]) if TEST_AUROC in noise else None
     accuracy = vars(noisy_accuracy(tested, scores, n_test, run.class_names)) | {"test_scores": None}
     return {
         "run": str(request.run),
@@ -85,7 +85,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         "epsilon": request.epsilon,
         "delta": entry.delta,
         "noise_multiplier": noise[TEST_ACCURACY],
-        "auroc_noise_multiplier": noise[TEST_AUROC],
+        "auroc_noise_multiplier": noise.get(TEST_AUROC),
         "book": str(account.path),
         **{key: value for key, value in accuracy.items() if value is not None},
         "test_counts": {"right": tested.right, "by_class": tested.by_class.tolist()},
@@ -138,7 +138,8 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
             raise UsageError(
                 f"run {run.folder} has no delta of its own; give --delta, below 1 / the number of test rows"
             )
-        releases = test_releases(epsilon, check_delta(delta, n_test), n_test)
+        n_classes = len(features.description.class_names)
+        releases = test_releases(epsilon, check_delta(delta, n_test), n_test, n_classes)
         people = fewer_protected(features, unit, releases, delta, GAUSSIAN, group="test")
         if people is not None:
             progress.note(people)

@@ -94,6 +94,16 @@ class NoisyScores:
         return cls(cells, noise_multiplier * score_sums(cells).sensitivity)
 
 
+def expected_error(noise_multiplier: float, n_rows: int, n_classes: int) -> float:
+    """The standard error to expect for `n_rows` test rows, or people, in equal classes that are well apart; public.
+
+    F and G are then 0 in some bins and 1 in the others, so each sum over bins is at most BINS / 4; the histograms have
+    noise of their own, so H cancels. The errors in the table of `docs/metrics.md` are 0.7 to 0.9 of that.
+    """
+    own = n_rows / n_classes
+    return 0.8 * noise_multiplier * math.sqrt(BINS / 4 * (1 / own**2 + 1 / (n_rows - own) ** 2))
+
+
 def noisy_auroc(released: Reals, std: float, tested: NoisyTest) -> tuple[float, float] | None:
     """Mean AUROC of the classes whose totals stand out from their noise, and its standard error.
 

@@ -566,7 +566,7 @@ def measured_accuracy(metrics: Mapping[str, Any] | None, test_rows: str, n_test:
 
 
 def noisy_accuracy(tested: NoisyTest, scores: NoisyScores | None, n_test: int, names: Sequence[str]) -> Accuracy:
-    """What a manifest states of noisy counts on private test rows; without `scores`, as earlier versions, no AUROC."""
+    """What a manifest states of noisy counts on private test rows; without `scores`, as for few test rows, no AUROC."""
     accuracy, std = tested.accuracy(n_test)
     auroc, auroc_std = (scores and noisy_auroc(scores.cells, scores.std, tested)) or (None, None)
     balanced, balanced_std = tested.balanced or (None, None)
@@ -734,7 +734,10 @@ def figures_of(
 
 
 def accuracy_of(
-    features: FeatureReader, tested: tuple[NoisyTest, NoisyScores] | None, measured: dict[str, Any] | None, unit: str
+    features: FeatureReader,
+    tested: tuple[NoisyTest, NoisyScores | None] | None,
+    measured: dict[str, Any] | None,
+    unit: str,
 ) -> Accuracy:
     """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
     n_test = test_units(features, unit)

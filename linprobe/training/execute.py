@@ -184,7 +184,7 @@ class Trained:
     centre: str
     privacy: PrivacyStatement
     losses: RecordLosses | None
-    tested: tuple[NoisyTest, NoisyScores] | None = None
+    tested: tuple[NoisyTest, NoisyScores | None] | None = None
     selected: Selected | None = None
     class_counts: ClassCounts | None = None
     unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
@@ -507,8 +507,8 @@ def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
 
 def _test(
     prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]
-) -> tuple[NoisyTest, NoisyScores]:
-    """Noisy numbers, or people's shares, of correct and wrong predictions on private test rows, and of scores."""
+) -> tuple[NoisyTest, NoisyScores | None]:
+    """Noisy numbers, or people's shares, of correct and wrong predictions on private test rows, perhaps of scores."""
     dataset, run, noise = prepared.dataset, prepared.run, prepared.plan.schedule.others
     features = dataset.features if run.group.rank == 0 else None
     bounds = None if features is None else dataset.test_bounds
@@ -516,11 +516,10 @@ def _test(
     released = {
         purpose: run.backend.released(run.mechanism, counted, noise[purpose], purpose)
         for purpose, counted in sums.items()
+        if purpose in noise
     }
-    return (
-        NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY]),
-        NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC]),
-    )
+    scores = NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC]) if TEST_AUROC in noise else None
+    return NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY]), scores
 
 
 def released_histogram(

@@ -43,7 +43,7 @@ from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
-from linprobe.mechanisms.score_histogram import AUROC_SHARE, TEST_AUROC
+from linprobe.mechanisms.score_histogram import AUROC_SHARE, MOST_ERROR, TEST_AUROC, expected_error
 from linprobe.methods import (
     METHODS,
     PAPER_METHODS,
@@ -108,6 +108,7 @@ class Settings:
         balanced: whether these move the scores of the finished model to equal classes.
         similar: whether at most `SIMILAR_SHARE` of mu^2 pays for the number of private rows near unlabelled ones.
         test_epsilon: part of `epsilon` that pays for a noisy accuracy and AUROC on private test rows; or None.
+        n_test, n_classes: number of the private test rows, or people, and of their classes, where they are released.
         shrink: factors on the update W - W_1, one of which noisy counts of correct predictions choose, for
             `SELECTION_SHARE` of epsilon; empty for no count. A single factor is only counted.
         insecure_seed: seed of reproducible noise, for tests; None for secret noise.
@@ -132,6 +133,8 @@ class Settings:
     balanced: bool = False
     similar: bool = False
     test_epsilon: float | None = None
+    n_test: int = 0
+    n_classes: int = 0
     shrink: tuple[float, ...] = ()
     insecure_seed: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -212,7 +215,7 @@ class Settings:
             mu = math.sqrt(SIMILAR_SHARE) * largest_mu(epsilon, check_delta(self.delta, n_private))
             others.append(Releases(SIMILAR_ROWS, max(round_up(1 / mu), SIMILAR_NOISE * n_private), 1.0, 1))
         if self.test_epsilon is not None:
-            others += test_releases(self.test_epsilon, self.delta, n_private)
+            others += test_releases(self.test_epsilon, self.delta, self.n_test, self.n_classes)
         if self.shrink:
             part = calibrate(epsilon=SELECTION_SHARE * epsilon, delta=self.delta, n_private=n_private, steps=1)
             others.append(Releases(SELECTION, part.noise_multiplier, 1.0, 1))
@@ -229,10 +232,17 @@ class Settings:
         )
 
 
-def test_releases(epsilon: float, delta: float, n_units: int) -> tuple[Releases, Releases]:
-    """The releases of correct predictions and of scores on private test rows, which cost `epsilon` together."""
+def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int) -> tuple[Releases, ...]:
+    """The releases of correct predictions and of scores on private test rows, which cost `epsilon` together.
+
+    There is none of scores if so few test rows, or people, would give an AUROC that is too uncertain to state; 0 of
+    them stand for any number.
+    """
+    n_units = max(1, n_test)
     whole = calibrate(epsilon=epsilon, delta=delta, n_private=n_units, steps=1).noise_multiplier
     scores = Releases(TEST_AUROC, whole / math.sqrt(AUROC_SHARE), 1.0, 1)
+    if n_test and expected_error(scores.noise_multiplier, n_test, n_classes) > MOST_ERROR:
+        return (Releases(TEST_ACCURACY, whole, 1.0, 1),)
     rest = calibrate(epsilon=epsilon, delta=delta, n_private=n_units, steps=1, others=(scores,)).noise_multiplier
     return Releases(TEST_ACCURACY, rest, 1.0, 1), scores
 

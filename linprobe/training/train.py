@@ -125,7 +125,10 @@ class Ready:
         """
         request = self.request
         found = figures.test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
-        return replace(settings, test_epsilon=found)
+        if found is None:
+            return settings
+        n_test, n_classes = figures.test_units(self.features, request.unit), len(self.features.description.class_names)
+        return replace(settings, test_epsilon=found, n_test=n_test, n_classes=n_classes)
 
     def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
         """Warnings to print before the run starts. `delta`: of a choice among runs, None for one run."""

@@ -142,7 +142,11 @@ def test_the_noise_released_is_the_noise_stated(cli, later, monkeypatch: pytest.
             return super().add_noise(value, std)
 
     monkeypatch.setattr(private_test, "NoiseSource", Source)
-    found = result_of(cli(*EVALUATE, "--unit", "owner", "--json"))
+    few = result_of(cli(*EVALUATE, "--unit", "owner", "--json"))
+    assert few["auroc_noise_multiplier"] is None  # its error would be 0.5
+    assert stds == pytest.approx([few["noise_multiplier"] * 2**0.5])
+    stds.clear()
+    found = result_of(cli(*EVALUATE[:-1], 5, "--unit", "owner", "--json"))
     assert stds[0] >= found["noise_multiplier"] * SENSITIVITY
     assert stds[1] >= found["auroc_noise_multiplier"] * 2  # four classes
     assert stds == pytest.approx([found["noise_multiplier"] * 2**0.5, found["auroc_noise_multiplier"] * 2])
@@ -150,7 +154,7 @@ def test_the_noise_released_is_the_noise_stated(cli, later, monkeypatch: pytest.
 
 def test_a_dry_run_states_what_the_release_then_does(cli, refused, later) -> None:
     later()
-    words = [*EVALUATE, "--unit", "owner", "--book", "own.jsonl"]
+    words = [*EVALUATE[:-1], 5, "--unit", "owner", "--book", "own.jsonl"]
     refused(cli("evaluate", "run", "later.h5", "--dry-run"), 2, ["--dry-run", "--epsilon"])
     refused(cli(*EVALUATE, "--dry-run"), 2, ["unit", "owner", "record"])
     before = set(Path().rglob("*"))
@@ -164,7 +168,7 @@ def test_a_dry_run_states_what_the_release_then_does(cli, refused, later) -> Non
     assert list(planned["noise_multipliers"].values()) == [found["noise_multiplier"], found["auroc_noise_multiplier"]]
     assert planned["together"]["epsilon"] == result_of(cli("budget", "own.jsonl", "--json"))["epsilon"]
     assert result_of(cli(*words, "--dry-run", "--json"))["together"]["runs"] == 2
-    assert cli("budget", "own.jsonl", "--set-cap", 1.1, "--delta", "1e-4").status == 0
+    assert cli("budget", "own.jsonl", "--set-cap", 5.1, "--delta", "1e-4").status == 0
     refused(cli(*words, "--dry-run"), 4, ["cap"])
 
 

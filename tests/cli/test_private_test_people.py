@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from linprobe.accounting.calibrate import calibrate
 from linprobe.mechanisms.correct_predictions import SENSITIVITY
 from linprobe.mechanisms.score_histogram import BINS
 from linprobe.runs import figures
@@ -44,9 +46,11 @@ def test_the_accuracy_of_people_is_a_release_within_epsilon(
     cli: Callable[..., Any], imported: Callable[..., Path], tmp_path: Path
 ) -> None:
     features = imported()
-    told = json.loads(cli(*TESTED, "--out", "run", "--dry-run", "--json").stdout)
+    words = ["8" if word == "3" and before == "--eps" else word for before, word in pairwise(["", *TRAIN])]
+    words = [*words, "owner", "--test-epsilon", "5"]
+    told = json.loads(cli(*words, "--out", "run", "--dry-run", "--json").stdout)
     assert (told["test_people"], told["test_rows"]) == (PEOPLE, 300)
-    outcome = cli(*TESTED, "--out", "run", "--json")
+    outcome = cli(*words, "--out", "run", "--json")
     assert outcome.status == 0, outcome
     printed, manifest = json.loads(outcome.stdout), json.loads(Path("run/manifest.json").read_text())
     event, auroc = map(json.loads, Path("run/ledger.jsonl").read_text().splitlines()[-2:])
@@ -55,7 +59,7 @@ def test_the_accuracy_of_people_is_a_release_within_epsilon(
     assert auroc["noise_multiplier"] / event["noise_multiplier"] == pytest.approx(3**0.5, rel=1e-3)
     assert printed["test_macro_auroc"] == manifest["test_macro_auroc"]  # None if the noise hides it
     assert np.shape(manifest["test_scores"]) == (4, 2, BINS)
-    assert manifest["epsilon"] <= 3
+    assert manifest["epsilon"] <= 8
     assert manifest["n_test"] == PEOPLE  # the number of rows of people is private
     assert printed["test_accuracy"] == manifest["test_accuracy"] > 0.3
     assert printed["test_accuracy_std"] == event["noise_multiplier"] * SENSITIVITY / PEOPLE
@@ -63,7 +67,7 @@ def test_the_accuracy_of_people_is_a_release_within_epsilon(
     assert sorted(manifest["releases"], key=str) in [sorted(plan["releases"], key=str) for plan in told["plans"]]
     assert cli("verify", "run", "--features", features).status == 0
     assert f"{PEOPLE} test people" in cli(*TESTED, "--out", "run2", "--dry-run").stdout
-    assert json.loads(cli("budget", "private.h5", "--json").stdout)["epsilon"] == pytest.approx(3, abs=0.01)
+    assert json.loads(cli("budget", "private.h5", "--json").stdout)["epsilon"] == pytest.approx(8, abs=0.01)
     assert cli("report", "run", "--html", "page.html").status == 0
     page = " ".join(Path("page.html").read_text().split())
     assert "Accuracy averaged over people" in page
@@ -74,6 +78,20 @@ def test_the_accuracy_of_people_is_a_release_within_epsilon(
     for key, value, named in (("n_test", 300, "test_accuracy"), ("test_macro_auroc", 0.987, "test_macro_auroc")):
         write_sealed(tmp_path / "run", {**manifest, key: value})
         assert named in json.loads(cli("verify", "run", "--json").stdout)["refused"]
+
+
+def test_few_people_pay_for_an_accuracy_alone(cli: Callable[..., Any], imported: Callable[..., Path]) -> None:
+    features = imported()
+    told = json.loads(cli(*TESTED, "--out", "run", "--dry-run", "--json").stdout)
+    assert cli(*TESTED, "--out", "run").status == 0
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    assert not {"test_scores", "test_macro_auroc_std"} & manifest.keys()  # the error would be 0.5
+    released = {one["purpose"]: one["noise_multiplier"] for one in manifest["releases"]}
+    assert "test AUROC" not in released
+    exact = calibrate(epsilon=1, delta=1e-4, n_private=PEOPLE, steps=1).noise_multiplier
+    assert released["test accuracy"] == exact
+    assert sorted(manifest["releases"], key=str) in [sorted(plan["releases"], key=str) for plan in told["plans"]]
+    assert cli("verify", "run", "--features", features).status == 0
 
 
 def test_without_a_price_the_number_of_rows_of_test_people_is_not_stated(

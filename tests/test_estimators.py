@@ -391,6 +391,8 @@ def test_weights_from_private_labels_are_warned_of(rows) -> None:
     for given in ({0: 1, 1: 2, 2: 2}, None, "balanced"):
         assert not texts_of(lambda one=given: make("noisy-gd", n_steps=2, class_weight=one).fit(x, y), word=word)
     assert not texts_of(lambda: make("non-private", class_weight=by_class).fit(x, y), word=word)
+    alike = make("noisy-gd", n_steps=2, class_weight="public")  # public labels in the proportions of the private ones
+    assert not texts_of(lambda: alike.fit(x, y, X_public=x + 7, y_public=y), word=word)
 
 
 def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> None:

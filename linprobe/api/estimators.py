@@ -223,7 +223,8 @@ class LinearProbe(LinearClassifier):
             with arrays.naming_cell(text_weights, "text_weights"):
                 text = check_array(text_weights, dtype=np.float64)
         weights = self._weights(known, by_row)
-        self._warn_of_weights(weights, labels)
+        if by_row is not None or not (isinstance(self.class_weight, str) and self.class_weight == OF_PUBLIC):
+            self._warn_of_weights(weights, labels)
         dataset = self._dataset(private, public, text, bounds, weights)
         if X_unlabelled is not None:
             further = self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), dataset.protected)

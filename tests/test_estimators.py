@@ -345,7 +345,10 @@ def test_rows_that_no_scaler_made_are_not_warned_of(rows) -> None:
     x, y, *_ = rows
     digits = load_digits().data[: len(x)]
     probe = make("noisy-gd", n_steps=2, condition="none")
-    for given in (x, digits, digits / 16, (digits > 7).astype(float), np.ones((len(x), 2))):
+    pixels = np.random.default_rng(0).integers(0, 256, size=(len(x), 3))
+    pixels[0], pixels[1] = 0, 255
+    images = ((pixels / 255).astype(np.float32), pixels / 127.5 - 1, np.maximum(pixels, 9) / 255)
+    for given in (x, digits, digits / 16, *images, (digits > 7).astype(float), np.ones((len(x), 2))):
         assert not texts_of(lambda one=given: probe.fit(one, y), word="scaler")
 
 

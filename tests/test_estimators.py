@@ -365,7 +365,7 @@ def test_rows_that_are_public_in_one_fit_and_private_in_another_are_warned_of(ro
     assert text.startswith("80 rows of X were public in an earlier fit")
     assert not texts_of(lambda: make("non-private").fit(second, y[80:160]), word=word)
     fourth, fifth = x[:80] + 90, x[80:] + 90
-    with pytest.raises(PrivacyError, match="delta is 0.5"):  # the other way round; a refused fit makes no row public
+    with pytest.raises(PrivacyError, match="delta is"):  # the other way round; a refused fit makes no row public
         make("adamix", n_steps=2, delta=0.5).fit(fifth, y[80:], X_public=fourth, y_public=y[:80])
     assert not texts_of(lambda: adamix.fit(fourth, y[:80], X_public=fifth, y_public=y[80:]), word=word)
 

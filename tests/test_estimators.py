@@ -345,7 +345,10 @@ def test_rows_that_no_scaler_made_are_not_warned_of(rows) -> None:
     x, y, *_ = rows
     digits = load_digits().data[: len(x)]
     probe = make("noisy-gd", n_steps=2, condition="none")
-    for given in (x, digits, digits / 16, (digits > 7).astype(float), np.ones((len(x), 2))):
+    pixels = np.random.default_rng(0).integers(0, 256, size=(len(x), 3))
+    pixels[0], pixels[1] = 0, 255
+    images = ((pixels / 255).astype(np.float32), pixels / 127.5 - 1, np.maximum(pixels, 9) / 255)
+    for given in (x, digits, digits / 16, *images, (digits > 7).astype(float), np.ones((len(x), 2))):
         assert not texts_of(lambda one=given: probe.fit(one, y), word="scaler")
 
 
@@ -361,6 +364,10 @@ def test_rows_that_are_public_in_one_fit_and_private_in_another_are_warned_of(ro
     (text,) = texts_of(lambda: make("noisy-gd", n_steps=2).fit(second, y[80:160]), word=word)
     assert text.startswith("80 rows of X were public in an earlier fit")
     assert not texts_of(lambda: make("non-private").fit(second, y[80:160]), word=word)
+    fourth, fifth = x[:80] + 90, x[80:] + 90
+    with pytest.raises(PrivacyError, match="delta is"):  # the other way round; a refused fit makes no row public
+        make("adamix", n_steps=2, delta=0.5).fit(fifth, y[80:], X_public=fourth, y_public=y[:80])
+    assert not texts_of(lambda: adamix.fit(fourth, y[:80], X_public=fifth, y_public=y[80:]), word=word)
 
 
 def test_classes_and_text_weights_that_cannot_be_used_are_named(rows) -> None:
@@ -391,6 +398,8 @@ def test_weights_from_private_labels_are_warned_of(rows) -> None:
     for given in ({0: 1, 1: 2, 2: 2}, None, "balanced"):
         assert not texts_of(lambda one=given: make("noisy-gd", n_steps=2, class_weight=one).fit(x, y), word=word)
     assert not texts_of(lambda: make("non-private", class_weight=by_class).fit(x, y), word=word)
+    alike = make("noisy-gd", n_steps=2, class_weight="public")  # public labels in the proportions of the private ones
+    assert not texts_of(lambda: alike.fit(x, y, X_public=x + 7, y_public=y), word=word)
 
 
 def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> None:

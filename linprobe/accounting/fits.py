@@ -39,6 +39,7 @@ class Fits:
         self._history = np.empty(0, dtype=np.int64)  # index into `_table`, for each hash
         self._table: list[tuple[int, FitKinds]] = [(0, Counter())]  # private fits, and releases of all; first: none
         self._public = np.empty(0, dtype=np.uint64)  # rows that a fit used as public, sorted
+        self._private = np.empty(0, dtype=np.uint64)  # rows that a fit with a guarantee began with, sorted
         self._lock = threading.Lock()
 
     def add(
@@ -81,14 +82,17 @@ class Fits:
         return fits, by_unit
 
     def crossed(self, private: NDArray[np.uint64], public: NDArray[np.uint64]) -> tuple[int, int]:
-        """Remember the hashes of rows that a fit uses as public, (m,). Its private rows have hashes `private`, (n,).
+        """Remember the hashes of rows that a fit uses as private, (n,), and as public, (m,), when it begins.
+
+        A fit in another thread may begin before this one has ended.
 
         Returns: how many of `public` were private in an earlier fit, and how many of `private` public in one.
         """
+        public = distinct(public)  # a row may be among the labelled and the unlabelled ones
         with self._lock:
-            guaranteed = np.array([fits > 0 for fits, _ in self._table])[self._history]
-            found = among(public, self._hashes[guaranteed]).sum(), among(private, self._public).sum()
+            found = among(public, self._private).sum(), among(private, self._public).sum()
             self._public = distinct(np.concatenate([self._public, public]))
+            self._private = distinct(np.concatenate([self._private, private]))
         return int(found[0]), int(found[1])
 
 

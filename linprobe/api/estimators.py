@@ -223,14 +223,16 @@ class LinearProbe(LinearClassifier):
             with arrays.naming_cell(text_weights, "text_weights"):
                 text = check_array(text_weights, dtype=np.float64)
         weights = self._weights(known, by_row)
-        self._warn_of_weights(weights, labels)
+        if by_row is not None or not (isinstance(self.class_weight, str) and self.class_weight == OF_PUBLIC):
+            self._warn_of_weights(weights, labels)
         dataset = self._dataset(private, public, text, bounds, weights)
         if X_unlabelled is not None:
             further = self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), dataset.protected)
             dataset = replace(dataset, unlabelled=further)
         hashes = self._hashes(dataset) if "private" in self.method.needs else None
+        plan = plan_run(self.settings(), dataset)  # a fit that is refused here makes no row public
         self._warn_of_rows(dataset, hashes)
-        return self._fit(dataset, hashes=hashes)
+        return self._fit(dataset, hashes=hashes, plan=plan)
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.floating], NDArray[Any]]:
         """Private rows and their labels as arrays. Raises and warns as `fit`."""
@@ -383,9 +385,10 @@ class LinearProbe(LinearClassifier):
         runtime: Runtime | None = None,
         ledger: Ledger | None = None,
         hashes: NDArray[np.uint64] | None = None,
+        plan: Plan | None = None,
     ) -> Self:
         """Train; `hashes` of the protected rows are remembered, to warn of a second fit."""
-        plan = plan_run(self.settings(), dataset)
+        plan = plan_run(self.settings(), dataset) if plan is None else plan
         for warning in warnings_of(plan, dataset) if plan.settings.insecure_seed is None else ():
             warnings.warn(warning.replace("--delta ", "delta="), PrivacyWarning, stacklevel=3)
         spent = _Spent()

@@ -182,7 +182,7 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) ->
     defaults: dict[str, Any] = {}
     try:
         available_memory.check_limit()
-        if "WORLD_SIZE" in os.environ:
+        if "WORLD_SIZE" in os.environ and not {"--help", "--help-all"} & {*words}:
             _refuse_copies(_command_of(words))
         defaults = _defaults(words, everywhere)
         command_line = program(_command_of(words))

@@ -483,7 +483,7 @@ class FeatureFile(FeatureReader):
 
 
 def _no_file(path: Path) -> DataError:
-    if ":" in path.parts[0]:  # of s3://bucket, a path keeps one slash
+    if path.parts and path.parts[0].endswith(":"):  # of s3://bucket, a path keeps one slash
         return DataError(
             f"feature file {path} is an address; allowed: files on this machine; mount the store, or copy the file"
         )

@@ -30,7 +30,7 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
 from linprobe.data.row_checks import check_rows
-from linprobe.errors import LinprobeError, Progress, Silent, UsageError
+from linprobe.errors import LinprobeError, PrivacyNote, Progress, Silent, UsageError
 from linprobe.evaluation.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.evaluation.comparison_folder import LOCK, RUNS, ComparisonFolder, is_new_comparison, open_comparison
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, Planned, check_request, left_out, plan_runs
@@ -113,8 +113,9 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
         if missing:
-            charged = book_of(opened, request.book).path.absolute()  # read the rows once for all runs
-            missing = [replace(run, request=replace(run.request, book=charged)) for run in missing]
+            account = book_of(opened, request.book)  # read the rows once for all runs
+            earlier = preview(account, ()).runs
+            missing = [replace(run, request=replace(run.request, book=account.path.absolute())) for run in missing]
             for warning in _warnings(missing, found):
                 progress.note(warning)
             progress.start(len(missing), "comparing")
@@ -130,6 +131,9 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             if isinstance(error, KeyboardInterrupt) and folder.finished():
                 progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
             raise
+        if missing and earlier:
+            for _, text in together_line(preview(account, ())):
+                progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
         return _written(request, folder, planned, results, _guessing(opened))
 

@@ -48,13 +48,23 @@ def learnt_scaling(X: NDArray[np.floating]) -> str | None:
         scaled, found = varied, whole[0]
         if not centred[varied].all() and not unit[varied].all():
             size = np.abs(X)
-            if not np.any((size > ROUNDING) & (size < 1 - ROUNDING), axis=0)[varied].all():
+            if not np.any((size > ROUNDING) & (size < 1 - ROUNDING), axis=0)[varied].all() or _of_bytes(X):
                 return None
     return (
         f"X has {scaled.sum()} of {len(scaled)} columns with exactly {found}, as a scaler fitted on the private rows "
         "gives; no epsilon covers what such a step learnt; fit it on public rows and freeze it, for instance "
         "sklearn.frozen.FrozenEstimator(StandardScaler().fit(X_public))"
     )
+
+
+def _of_bytes(X: NDArray[np.floating]) -> bool:
+    """Whether `X` is of pixels 0 to 255 that were divided by 255, or moved from 0..255 to -1..1: by constants."""
+    low, size = (-1, 2) if X.min() < 0 else (0, 1)
+    for start in range(0, len(X), 1024):
+        pixels = (X[start : start + 1024].astype(np.float64) - low) * (255 / size)
+        if np.abs(pixels - np.rint(pixels)).max() > 255 * ROUNDING:
+            return False
+    return True
 
 
 def learnt_weights(weights: NDArray[np.floating], labels: NDArray[np.integer]) -> str | None:

@@ -76,3 +76,10 @@ def test_memory_grows_with_records_and_not_with_fits() -> None:
         fits.add(records(*g.choice(50, 25, replace=False).tolist()), [STEPS], "record")
     assert len(fits._table) <= 51
     assert len(fits._hashes) == len(fits._history) == 50
+
+
+def test_a_row_that_crosses_between_fits_that_run_at_once_is_seen() -> None:
+    fits, none = module.Fits(), records()
+    assert fits.crossed(records(0, 1, 2), none) == (0, 0)  # begins, and ends after the next one began
+    assert fits.crossed(records(3), records(2, 2, 4)) == (1, 0)
+    assert fits.crossed(records(4, 5), none) == (0, 1)

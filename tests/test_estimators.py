@@ -383,9 +383,9 @@ def test_copies_of_rows_are_warned_of(rows) -> None:
     x, y, *_ = rows
     copied, probe = np.concatenate([x, x[:7]]) - 30, make("noisy-gd", n_steps=2, condition="none")
     labels = np.concatenate([y, y[:7]])
-    (text,) = texts_of(lambda: probe.fit(copied, labels), word="copies")
-    assert text.startswith("more than one row of X in 1,000 is a copy of another")
-    assert not texts_of(lambda: probe.fit(copied, labels, owners=np.arange(247) % 240), word="copies")
+    (text,) = texts_of(lambda: probe.fit(copied, labels), word="equals another")
+    assert text.startswith("more than one row of X in 1,000 equals another")
+    assert not texts_of(lambda: probe.fit(copied, labels, owners=np.arange(247) % 240), word="equals another")
 
 
 def test_weights_from_private_labels_are_warned_of(rows) -> None:

@@ -22,6 +22,7 @@ from linprobe.accounting.figures import cost_in_words
 from linprobe.parallel.array_api import among, distinct
 
 COPIES_BY_CHANCE = 1000  # one row in so many
+FEW_COPIES = 3
 MOST_HISTORIES = 64  # of the records of one fit; above, all get the bound on all
 FitKinds = Counter[tuple[str, float, float]]  # unit, noise multiplier and sampling rate of releases
 WITHOUT_NOISE = (Releases("", 0.0, 1.0, 1),)  # of a fit without privacy
@@ -113,11 +114,11 @@ def crossing_warning(private: NDArray[np.uint64], public: NDArray[np.uint64]) ->
 
 def copies_warning(hashes: NDArray[np.uint64]) -> str | None:
     """One line if more than a few of the protected rows, with these hashes (n,), are copies of others."""
-    if len(hashes) - len(distinct(hashes)) <= len(hashes) // COPIES_BY_CHANCE:
+    if len(hashes) - len(distinct(hashes)) <= max(FEW_COPIES, len(hashes) // COPIES_BY_CHANCE):
         return None
     return (
-        f"more than one row of X in {COPIES_BY_CHANCE:,} is a copy of another: epsilon protects one row, and a record "
-        "with copies loses more; leave copies out, or give owners"
+        f"more than one row of X in {COPIES_BY_CHANCE:,} equals another: if these are of one record or person, epsilon "
+        "does not protect them together; leave copies out, or give owners"
     )
 
 

@@ -24,9 +24,10 @@ import scipy
 from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import choose_accountant, renyi_table
-from linprobe.accounting.calibrate import check_delta
+from linprobe.accounting.calibrate import LEAST_DELTA
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import upper_float
+from linprobe.errors import ParameterError
 
 BISECTIONS = 60
 LOG_ROUNDING = 2.0**-46
@@ -62,7 +63,8 @@ class RecordLosses:
                 compute it from `releases`, since an epsilon at another delta bounds nothing here.
         Raises ParameterError: a delta outside (0, 1).
         """
-        check_delta(delta, 1)
+        if not LEAST_DELTA <= delta < 1:
+            raise ParameterError(f"delta is {delta}; allowed: at least {LEAST_DELTA:g}, below 1")
         if self.releases:
             worst_case = choose_accountant("auto", self.releases).epsilon(self.releases, delta)
         if not self.renyi.shape[1]:

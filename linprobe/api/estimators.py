@@ -218,13 +218,9 @@ class LinearProbe(LinearClassifier):
             by_row = by_row[order]
         private = ArraySource(X, labels)
         public, known = self._public(X_public, public_labels, X)
-        text = None
-        if text_weights is not None:
-            with arrays.naming_cell(text_weights, "text_weights"):
-                text = check_array(text_weights, dtype=np.float64)
+        text = None if text_weights is None else self._text(text_weights)
         weights = self._weights(known, by_row)
-        if by_row is not None or not (isinstance(self.class_weight, str) and self.class_weight == OF_PUBLIC):
-            self._warn_of_weights(weights, labels)
+        self._warn_of_weights(weights, labels, by_row is not None)
         dataset = self._dataset(private, public, text, bounds, weights)
         if X_unlabelled is not None:
             further = self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), dataset.protected)
@@ -233,6 +229,12 @@ class LinearProbe(LinearClassifier):
         plan = plan_run(self.settings(), dataset)  # a fit that is refused here makes no row public
         self._warn_of_rows(dataset, hashes)
         return self._fit(dataset, hashes=hashes, plan=plan)
+
+    @staticmethod
+    def _text(given: ArrayLike) -> NDArray[np.float64]:
+        """Text weights (n_features, n_classes). Raises DataError: a cell that is no finite number."""
+        with arrays.naming_cell(given, "text_weights"):
+            return np.asarray(check_array(given, dtype=np.float64))
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.floating], NDArray[Any]]:
         """Private rows and their labels as arrays. Raises and warns as `fit`."""
@@ -407,9 +409,10 @@ class LinearProbe(LinearClassifier):
             self.private_record_losses_ = replace(trained.losses, releases=trained.privacy.releases or ())
         return self
 
-    def _warn_of_weights(self, weights: RowWeights | None, labels: NDArray[np.int64]) -> None:
+    def _warn_of_weights(self, weights: RowWeights | None, labels: NDArray[np.int64], of_rows: bool) -> None:
         secret = self.method.private and vars(self).get("insecure_seed") is None
-        if weights is not None and secret and not self.multilabel_ and "private" in self.method.needs:
+        of_public = not of_rows and isinstance(self.class_weight, str) and self.class_weight == OF_PUBLIC
+        if weights is not None and secret and not of_public and not self.multilabel_ and "private" in self.method.needs:
             learnt = arrays.learnt_weights(weights.of(0, labels), labels)
             if learnt is not None:
                 warnings.warn(learnt, PrivacyWarning, stacklevel=3)

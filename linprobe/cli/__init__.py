@@ -128,13 +128,6 @@ def run(arguments: list[str]) -> int:
         return _run(words, everywhere, stdout)
 
 
-def _refuse_copies(command: str | None) -> None:
-    from linprobe.parallel.torch_group import IN_PROCESSES, refuse_copies  # imports NumPy
-
-    if command and command not in IN_PROCESSES:
-        refuse_copies(f"linprobe {command}")
-
-
 def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
     """The values of the config file for the command, as typer takes them."""
     if everywhere.config is None:
@@ -182,8 +175,6 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) ->
     defaults: dict[str, Any] = {}
     try:
         available_memory.check_limit()
-        if "WORLD_SIZE" in os.environ and not {"--help", "--help-all"} & {*words}:
-            _refuse_copies(_command_of(words))
         defaults = _defaults(words, everywhere)
         command_line = program(_command_of(words))
         status = command_line(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)

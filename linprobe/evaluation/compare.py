@@ -103,7 +103,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     Raises UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
     finished runs are kept, and the same command continues.
     """
-    refuse_copies("linprobe.compare")
+    refuse_copies("compare")
     with _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
         for runs in _missing(planned):

@@ -33,6 +33,7 @@ from linprobe.errors import PrivacyError, UsageError, writing
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest, name_of
+from linprobe.parallel.torch_group import refuse_copies
 from linprobe.reporting import plots
 from linprobe.runs import signature
 from linprobe.runs.check import check_digests, check_run, check_signature
@@ -252,6 +253,7 @@ def pdp_report(request: PdpReportRequest) -> PdpReport:
         not_stated = None
         (ids, losses), manifest = _losses(run), run.manifest
         if request.publish_epsilon is not None:
+            refuse_copies("pdp-report")
             published, manifest, not_stated = publish(run, request.publish_epsilon, request.sign, request.book)
         # a published histogram costs every record the same
         losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))

@@ -63,7 +63,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     Raises UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has
     no owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
     """
-    refuse_copies("linprobe.evaluate")
+    refuse_copies("evaluate")
     with _prepared(request, progress) as (run, features, entry):
         n_test = test_units(features, entry.unit)
         bias, people = bias_for(run, request.prior), test_people(features, entry.unit)

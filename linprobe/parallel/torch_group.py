@@ -21,7 +21,6 @@ CONNECTION = timedelta(minutes=5)  # until all processes have started; one that 
 TIMEOUT = timedelta(minutes=30)
 AT_ONCE = 8  # parts that rank 0 receives at a time
 RESUME = "see its own error; without one, start all of them again, with --resume if a checkpoint was kept"
-IN_PROCESSES = ("train", "extract")  # commands that several processes share
 Value = TypeVar("Value")
 
 
@@ -30,8 +29,8 @@ def refuse_copies(what: str) -> None:
     size = os.environ.get("WORLD_SIZE", "1")
     if size != "1" and all(name in os.environ for name in TORCHRUN_VARIABLES):
         raise UsageError(
-            f"{what} was started in {size[:9]} processes, and each would do all of it; allowed in several: linprobe "
-            f"{' and '.join(IN_PROCESSES)} as commands; start it without torchrun"
+            f"{what} was started in {size[:9]} processes, and each would spend on its own; allowed in several: the "
+            "commands linprobe train and linprobe extract; start it without torchrun"
         )
 
 

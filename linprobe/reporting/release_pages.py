@@ -25,6 +25,7 @@ from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.errors import printable
 from linprobe.runs.manifest import CARD, CLAIM, DAY, Manifest
 
+JOINERS = "\u200c\u200d"  # of Persian names and of emoji
 ADDRESS = re.compile(r":(?=//)|www(?=\.)|@", re.IGNORECASE)  # Markdown makes links of what follows
 MOST_CLASSES = 20  # listed with their accuracy, the lowest first
 
@@ -154,7 +155,9 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, _Quoted) or not isinstance(value, str | list | dict):
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    seen = "".join(letter for letter in " ".join(text.split()) if unicodedata.category(letter) != "Cf")
+    seen = "".join(
+        letter for letter in " ".join(text.split()) if letter in JOINERS or unicodedata.category(letter) != "Cf"
+    )
     return ADDRESS.sub(r"\g<0><!-- -->", re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", seen))
 
 

@@ -163,7 +163,7 @@ def declared_classes(
     Raises ParameterError: none can be known, fewer than 2, repeats, or another number than `n_labels`.
     """
     if given is not None:
-        if isinstance(given, str) or not isinstance(given, Iterable):
+        if isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
             raise ParameterError(f"classes is {given!r}; allowed: a list of classes, such as range(10)")
         classes = np.asarray(list(given))
     elif n_labels is not None:

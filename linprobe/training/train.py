@@ -171,7 +171,7 @@ def train_run(request: TrainRequest, progress: Progress | None = None, group: Gr
     """
     progress = progress or Silent()
     if group is ALONE:
-        refuse_copies("linprobe.train")
+        refuse_copies("train")
     request, choice = with_method(request)
     method = find_method(str(request.method))
     settings = make_settings(request, method)  # a wrong option is reported before data is read
@@ -368,6 +368,9 @@ def train_on(
     }
 
 
+PATHS = ("book", "init")  # may differ; the digest of the first model is compared
+
+
 def _refuse_other_views(group: Group, identity: Mapping[str, Any], dataset: Dataset, plan: Plan) -> None:
     """Refuse processes that would train on other rows or with other settings than process 0, before anything is spent.
 
@@ -381,7 +384,7 @@ def _refuse_other_views(group: Group, identity: Mapping[str, Any], dataset: Data
     digest = dataset.protected_digest() if plan.method.spends else ""
     mine = {**json.loads(json.dumps(identity, default=str)), "private rows": digest}
     first = json.loads(group.broadcast_text(json.dumps(mine)))
-    differs = [name for name in {**first, **mine} if first.get(name) != mine.get(name) and name != "book"]
+    differs = [name for name in {**first, **mine} if first.get(name) != mine.get(name) and name not in PATHS]
     others = np.zeros(group.size, dtype=np.int64)
     others[group.rank] = len(differs)
     numbers = np.flatnonzero(group.all_reduce(others)).tolist()

@@ -274,7 +274,7 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
     Returns: as `train`, without the seconds, and `tuning`, the choice as in the manifest.
     Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
-    refuse_copies("linprobe.tune")
+    refuse_copies("tune")
     request, choice, candidates = candidates_of(request, tuning)
     with train.opened(request, find_method(str(request.method)), progress) as ready:
         return tune_on(replace(ready, choice=choice), tuning, candidates, progress)

@@ -380,8 +380,7 @@ def test_a_promise_that_protects_almost_nothing_has_no_tick(page: Officer, run_c
     assert "At even odds, they are right in at most" in honest["promise"]
     assert "true limit" not in honest["promise"]
     sampled = page.run(costly_run)
-    assert sampled["look"] == "unsure"
-    assert sampled["promise"].startswith("By epsilon and delta alone the promise protects almost nothing.")
+    assert sampled["look"] == "good"  # its true limit is lower than the page can say
     assert "The true limit is lower, and linprobe report states it" in sampled["promise"]
 
     def quieter(line: dict[str, Any]) -> None:

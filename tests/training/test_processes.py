@@ -392,7 +392,7 @@ def test_a_command_that_each_process_would_do_anew_is_refused(
     monkeypatch.chdir(tmp_path)
     assert run(["tune", "--eps", "3", "--grid", "clip-norm=0.5,1", "--method", "noisy-gd"]) == 2
     error = capsys.readouterr().err
-    assert "linprobe: process 1: error: linprobe tune was started in 2 processes" in " ".join(error.split())
+    assert "linprobe: process 1: error: tune was started in 2 processes" in " ".join(error.split())
     assert run(["tune", "--help"]) == 0
     for call in (
         lambda: linprobe.train(epsilon=1),

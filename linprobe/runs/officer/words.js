@@ -36,9 +36,9 @@ function verdict({ manifest: m, cost, events, numbers, left = [], shortened = fa
   const figure = `epsilon ${own || cost.proven ? "" : "at most "}${roundedUp(epsilon)}`;
   const more = own || cost.proven ? "" : ` The run states epsilon ${roundedUp(cost.stated)}, by a finer method that this page does not repeat.`;
   const share = cost.mu === null ? (Math.exp(Math.min(epsilon, 50)) + m.delta) / (1 + Math.exp(Math.min(epsilon, 50))) + 1e-9 : rightGuesses(cost.mu);
-  const weak = share >= ALMOST_NOTHING;
+  const weak = cost.mu !== null && share >= ALMOST_NOTHING; // the share of others is far above the true limit
   return { ...found, status: "private", look: weak ? "unsure" : "good", epsilon, sentence: `Private: ${figure}, for ${whom}.`,
-    promise: (weak ? `${cost.mu === null ? "By epsilon and delta alone" : "At this epsilon"} the promise protects almost nothing. ` : "") +
+    promise: (weak ? "At this epsilon the promise protects almost nothing. " : "") +
       `Somebody sees the model and guesses whether one ${ONE[m.unit]} was in the data. At even odds, they are right in at most ` +
       `${percentAbove(share)} of the cases, whatever they compute. A coin is right in 50 %. ` +
       (cost.mu === null ? "This share follows from epsilon and delta alone. The true limit is lower, and linprobe report states it: ask the maker. " : "") +

@@ -194,11 +194,10 @@ def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
     n_units = dataset_of(found.reader, None, Split(shots=0, unit=found.request.unit)).n_units
     warning = large_delta(found.request.delta, n_units) if any(run.spends for run in missing) else None
     unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
-    said = [*left_out(found.request, found.planned), *([] if warning is None else [warning])]
+    said = [*left_out(found.request, found.planned), *([] if warning is None else [PrivacyNote(warning)])]
     if unprotected:
-        said.append(
-            f"{unprotected} of {len(missing)} runs are not private ({PARAGON}); --no-baselines leaves baselines out"
-        )
+        bare = f"{unprotected} of {len(missing)} runs are not private ({PARAGON}); --no-baselines leaves baselines out"
+        said.append(PrivacyNote(bare))
     return said
 
 

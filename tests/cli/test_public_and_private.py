@@ -379,7 +379,7 @@ def test_an_old_copy_of_all_books_is_named(cli: Cli, own_books: Path, trained: A
     found = spent(cli, "a.h5")
     assert (found["runs"], found["not_recorded"]) == (1, [str(tmp_path / "b")])
     outcome = cli("budget", "a.h5")
-    assert f"in no budget book here, or not with all releases: {tmp_path / 'b'};" in outcome.stderr
+    assert f"runs missing from the budget books, or recorded in part: {tmp_path / 'b'};" in outcome.stderr
     assert "no budget book" in cli("report", "b", "--html", "b.html").stderr
 
 

@@ -288,7 +288,7 @@ def test_a_default_book_given_by_hand_gets_the_keys_of_the_rows(
     for source in ("a.h5", "b.h5", "c.h5"):
         found = spent(cli, source)
         assert (found["runs"], found["epsilon"]) == (2, pytest.approx(TWO, rel=1e-5))
-    refused(cli("train", "c.h5", *FEW, "--cap", "3.5", "--out", "c"), 4, ["4.46", "in 2 runs"])
+    refused(cli("train", "c.h5", *FEW, "--cap", "3.5", "--out", "c"), 4, ["4.46", "2 runs on these rows count"])
 
 
 def with_private_test_rows(cli: Cli, tmp_path: Path) -> Path:

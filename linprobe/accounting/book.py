@@ -769,10 +769,10 @@ def refuse_above(
     if finished is not None:
         earlier, added, flag = [*earlier, finished], "the histogram", "--publish-epsilon"
     before = under_cap(earlier, cap, REMOVED[above])
-    runs = f"{len(earlier)} run{'' if len(earlier) == 1 else 's'}"
+    runs, count = ("1 run", "counts") if len(earlier) == 1 else (f"{len(earlier)} runs", "count")
     after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
     raise PrivacyError(
-        f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; under this cap, what {whose} have spent "
-        f"counts as {rounded_up(before)} in {runs}, with {added} it would be {after}; nothing was spent; give a "
-        f"smaller {flag}, or raise the cap"
+        f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; under this cap, {runs} on {whose} {count} "
+        f"as epsilon {rounded_up(before)}, and {after} with {added}; nothing was spent; give a smaller {flag}, or "
+        "raise the cap"
     )

@@ -142,9 +142,8 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
         return
     if found["not_recorded"]:
         yield (
-            f"in no budget book here, or not with all releases: {', '.join(found['not_recorded'])}; the "
-            "total lacks what such a run released from these rows; a book brought back from an old copy lacks the runs "
-            "since then"
+            f"runs missing from the budget books, or recorded in part: {', '.join(found['not_recorded'])}; the total "
+            "leaves out their releases from these rows; a book restored from an old copy lacks later runs"
         )
     if found["cap_raised_from"] is not None:
         yield f"the first cap, epsilon {rounded_up(found['cap_raised_from'])}, was raised after runs were made under it"

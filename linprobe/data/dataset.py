@@ -510,9 +510,8 @@ def check_unit(features: FeatureReader, unit: str | None) -> None:
     """UsageError if rows have owners and no unit was asked for: what a run protects is the caller's choice."""
     if unit is None and features.has_owners("train"):
         raise UsageError(
-            f"unit is not given, and {features.path} names the owner of each row; allowed: owner, a person with all "
-            "rows of that person is protected; record, one row is protected, and a person with several rows less; "
-            "give --unit owner or --unit record"
+            f"unit is not given, and {features.path} names owners; allowed: owner, record; give --unit owner to "
+            "protect a person with all rows, or --unit record to protect single rows (less for a person with several)"
         )
 
 

@@ -234,9 +234,8 @@ def _moved(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.flo
     shares = _movable_shares(run)
     if shares is None:
         raise UsageError(
-            f"prior is {prior!r}, and run {run.folder} has no class shares to move its scores from; allowed: runs of "
-            "softmax methods on rows with one class, with --class-counts yes or --class-weight balanced, and without "
-            "weights of classes; leave out --prior"
+            f"prior is {prior!r}, and run {run.folder} has no released class counts; allowed: softmax methods, one "
+            "class a row, --class-counts yes or --class-weight balanced, no weights of classes; leave out --prior"
         )
     known = {TRAINED: shares, UNIFORM: equal_shares(shares)}
     wanted = known[prior] if prior in known else shares_given(prior, run.class_names)

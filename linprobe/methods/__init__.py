@@ -92,11 +92,11 @@ class ChosenMethod:
 
 
 CHOICES = (
-    ChosenMethod("adamix", "some labelled rows are public", "it starts from them", lambda facts: facts.public),
+    ChosenMethod("adamix", "some labelled rows are public", "adamix starts from them", lambda facts: facts.public),
     ChosenMethod(
-        "noisy-gd", "no row is public and there are text weights", "it starts from them", lambda facts: facts.text
+        "noisy-gd", "no row is public and there are text weights", "noisy-gd starts from them", lambda facts: facts.text
     ),
-    ChosenMethod("noisy-gd", "no row is public", "it can centre rows on a private mean", lambda facts: True),
+    ChosenMethod("noisy-gd", "no row is public", "noisy-gd can centre rows on a private mean", lambda facts: True),
 )
 
 

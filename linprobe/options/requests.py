@@ -539,7 +539,7 @@ class RefineRequest(
     """Refine the weights of a run with public rows without labels, and print the new run.
 
     The new run has the guarantee of RUN and spends no budget. The rows must be public: the
-    refined weights would reveal private rows.
+    refined weights reveal them.
     """
 
     unlabelled: Path = option(help="Feature file of rows without labels, from the same backbone.", argument="ROWS")
@@ -593,9 +593,7 @@ class AttackRequest(
     jobs: int | None = option(None, "With --lira: number of processes.", unset=PROCESSES, least=1, most=MAX_PROCESSES)
     resamples: int = option(
         RESAMPLES,
-        "Bootstrap resamples for the interval.",
-        after=f"; 0 for no interval, else at least {LEAST_RESAMPLES}",
-        least=0,
+        f"Bootstrap resamples for the interval: 0 for no interval, or {LEAST_RESAMPLES} or more.",
     )
 
 
@@ -626,8 +624,8 @@ class VerifyRequest(
 
     The guarantee is under zero-out adjacency: one private record is present, or its place is empty.
 
-    Exit status 4, with the reason, for a seeded or non-private run, an edited or missing file, a guarantee above the
-    limits, and a signature that is missing or made with another key.
+    Exits with 4 and the reason if the run is seeded or not private, a file is edited or missing, the guarantee
+    exceeds a limit, or the signature is missing or by another key.
     """
 
     features: Path | None = option(

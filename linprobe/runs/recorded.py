@@ -67,5 +67,6 @@ def _cost(entries: Sequence[Entry], own: str) -> str:
     runs = "1 recorded run on these rows" if spent.runs == 1 else f"{spent.runs} recorded runs on these rows"
     if spent.runs > 1:  # a row may have been a public shot in one of them
         runs += PRIVATE_IN_ALL
-    more = f", and {spent.not_private_runs} that no epsilon covers" if spent.not_private_runs else ""
+    bare = "1 run" if spent.not_private_runs == 1 else f"{spent.not_private_runs} runs"
+    more = f", and {bare} without a guarantee" if spent.not_private_runs else ""
     return f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs}{more}; this run: {own}"

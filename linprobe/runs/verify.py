@@ -96,7 +96,7 @@ def _check_private(run: RunFolder, features: Path | None, result: dict[str, Any]
     committed = manifest.per_record_commitment is not None
     absent = "absent, not checked" if committed else "none: nothing was released about private rows"
     if run.may_read_per_record:
-        result["per_record"] = "as the run committed to, not computed again"
+        result["per_record"] = "matches its commitment; losses not recomputed"
     else:
         result["per_record"] = (
             "private, and this user may not read it; not checked" if PER_RECORD in run.names else absent
@@ -112,7 +112,7 @@ def _check_private(run: RunFolder, features: Path | None, result: dict[str, Any]
             private = private_mask(run, opened)
             proved = check_stated(run, opened)
         result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
-        result["data"] = "the private rows are those the run was trained on"
+        result["data"] = "private rows match the run"
         if private is None:
             result["data"] = "not committed to: the run makes no release about private rows"
     return manifest

@@ -31,7 +31,8 @@ from linprobe.runs.manifest import MANIFEST
 from linprobe.runs.run_folder import new_files, refuse_book_inside
 from linprobe.training.charge import existing_book
 
-BANDS = (  # g below; percent of the gap from only-public, or without public rows from guessing, to no privacy
+# g below; percent of the gap from only-public, or without public rows from guessing, to the best accuracy measured
+BANDS = (
     (5, (0, 12), (2, 25)),
     (10, (8, 20), (16, 36)),
     (20, (38, 66), (53, 90)),
@@ -45,7 +46,7 @@ def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[
     """What accuracy to expect of a run on `n_rows` private rows of `n_classes` classes of about the same size.
 
     Returns: signal_to_noise (g of the module), percent_with_public and percent_without (least and largest measured
-        percent of the gap from only-public, or from guessing, to no privacy), expect (in words).
+        percent of the gap from only-public, or from guessing, to the best accuracy measured), expect (in words).
     """
     g = largest_mu(check_epsilon(epsilon), check_delta(delta, n_rows)) * n_rows / n_classes
     _, known, cold = next(band for band in BANDS if g < band[0])
@@ -55,8 +56,8 @@ def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[
         "percent_with_public": list(known),
         "percent_without": list(cold),
         "expect": f"expect accuracy {where}: the signal-to-noise ratio of a class is {g:.3g}; comparable runs closed "
-        f"{known[0]} to {known[1]} % of the gap from only-public with two public rows per class to non-private, and "
-        f"without public rows {cold[0]} to {cold[1]} % of the gap from guessing",
+        f"{known[0]} to {known[1]} % of the gap from only-public with two public rows per class to the best "
+        f"accuracy measured, and without public rows {cold[0]} to {cold[1]} % of the gap from guessing",
     }
 
 

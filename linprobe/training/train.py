@@ -143,7 +143,7 @@ class Ready:
                 "training, and may be lower on new people"
             )
         if self.choice is not None:
-            said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}. --method names another")
+            said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}; --method chooses another")
         return [*said, *map(PrivacyNote, warnings_of(plan, dataset, delta=delta))]
 
 

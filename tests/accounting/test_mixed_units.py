@@ -95,7 +95,7 @@ def test_the_noise_of_people_is_never_rounded_up_for_a_record() -> None:
 def test_the_cap_of_a_run_is_for_its_own_unit() -> None:
     before, now = contents(entry(OWNER)), entry(RECORD)
     with pytest.raises(
-        PrivacyError, match=r"have spent counts as 6\.70\d+ in 1 run, with this one it would be 7\.66\d+ for a record"
+        PrivacyError, match=r"1 run on these rows counts as epsilon 6\.70\d+, and 7\.66\d+ for a record with this one"
     ):
         refuse_above(Cap(5, DELTA), before, now, unit=RECORD)
     refuse_above(Cap(7.67, DELTA), before, now, unit=RECORD)

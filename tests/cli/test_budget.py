@@ -190,7 +190,7 @@ def test_a_rescaled_file_has_the_book_of_its_rows(
         refused(
             cli("train", other, *FEW, "--cap", "3.5", "--out", "b"),
             4,
-            ["what these rows have spent counts as 3 in 1 run"],
+            ["1 run on these rows counts as epsilon 3"],
         )
     assert spent(cli, times(3, features_file, tmp_path / "3.h5"))["runs"] == 0
     assert len(books(own_books)) == 1
@@ -243,7 +243,7 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
     spent(cli, features_file, "--set-cap", after["epsilon"])
     above = [
         "cap is epsilon",
-        f"have spent counts as {after['epsilon']:.6g}"[:-2],
+        f" as epsilon {after['epsilon']:.6g}"[:-2],
         "--publish-epsilon, or raise the cap",
     ]
     for words in ((), ("--dry-run",)):

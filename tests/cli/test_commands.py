@@ -518,7 +518,7 @@ def test_train_chooses_a_method_from_public_facts_and_says_which(
 def test_train_without_public_rows_or_text_centres_on_a_private_mean(cli: Cli, private_file: Path) -> None:
     outcome = cli("train", private_file, "--eps", "3", "--steps", "3", "--json")
     assert json.loads(outcome.stdout)["method"] == "noisy-gd"
-    assert "no row is public; it can centre rows on a private mean" in outcome.stderr
+    assert "no row is public; noisy-gd can centre rows on a private mean" in outcome.stderr
 
 
 def test_a_note_on_a_short_mean_is_for_runs_that_would_have_centred_on_it(cli: Cli, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_run_by_record_after_one_by_owner_states_the_right_figure(trained, cli
     exact = epsilon_of(5**0.5 * mu, 1e-5)
     assert 7.6 < exact < 7.67
     run = ("train", owned, "--eps", 3, *words, "--unit", "record", "--out", "b")
-    refused(cli(*run, "--cap", 5), 4, ["cap is epsilon 5", f"it would be {rounded_up(exact)} for a record"], notes=1)
+    refused(cli(*run, "--cap", 5), 4, ["cap is epsilon 5", f"and {rounded_up(exact)} for a record"], notes=1)
     told = json.loads(cli(*run, "--dry-run", "--json").stdout)["together"]
     assert told["epsilon_by_unit"] == {"record": pytest.approx(exact, rel=1e-9), "owner": None}
     by_record = cli(*run, "--cap", 7.67)

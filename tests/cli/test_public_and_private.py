@@ -288,7 +288,7 @@ def test_a_default_book_given_by_hand_gets_the_keys_of_the_rows(
     for source in ("a.h5", "b.h5", "c.h5"):
         found = spent(cli, source)
         assert (found["runs"], found["epsilon"]) == (2, pytest.approx(TWO, rel=1e-5))
-    refused(cli("train", "c.h5", *FEW, "--cap", "3.5", "--out", "c"), 4, ["4.46", "in 2 runs"])
+    refused(cli("train", "c.h5", *FEW, "--cap", "3.5", "--out", "c"), 4, ["4.46", "2 runs on these rows count"])
 
 
 def with_private_test_rows(cli: Cli, tmp_path: Path) -> Path:
@@ -379,7 +379,7 @@ def test_an_old_copy_of_all_books_is_named(cli: Cli, own_books: Path, trained: A
     found = spent(cli, "a.h5")
     assert (found["runs"], found["not_recorded"]) == (1, [str(tmp_path / "b")])
     outcome = cli("budget", "a.h5")
-    assert f"in no budget book here, or not with all releases: {tmp_path / 'b'};" in outcome.stderr
+    assert f"runs missing from the budget books, or recorded in part: {tmp_path / 'b'};" in outcome.stderr
     assert "no budget book" in cli("report", "b", "--html", "b.html").stderr
 
 

@@ -67,7 +67,7 @@ def test_a_file_with_common_rows_counts_together(
 ) -> None:
     first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", SHARING[case])
     trained(first, "a")
-    above = ["cap is epsilon 4.4 at delta", "have spent counts as 3 in 1 run", "it would be 4.46"]
+    above = ["cap is epsilon 4.4 at delta", "1 run on these rows counts as epsilon 3", "and 4.46"]
     for words in ((), ("--dry-run",)):
         refused(cli("train", second, *FEW, "--cap", "4.4", "--out", "b", *words), 4, above)
     assert not (tmp_path / "b").exists()
@@ -117,7 +117,7 @@ def test_a_cap_of_one_file_holds_for_runs_on_another(cli: Cli, refused: Cli, tra
     assert (of_second["cap"], [other["cap"] for other in of_second["shared"]].count(3.5)) == (None, 1)
     assert "; 1 row in common; its cap, 3.5 at delta 1e-05, holds for runs" in cli("budget", second).stderr
     refused(cli("train", second, *FEW, "--out", "d"), 4, ["cap is epsilon 3.5", "the rows of", book, "4.46"])
-    refused(cli("train", first, *FEW, "--out", "d"), 4, ["cap is epsilon 3.5", "have spent counts as 3 in 1 run"])
+    refused(cli("train", first, *FEW, "--out", "d"), 4, ["cap is epsilon 3.5", " counts as epsilon 3, and "])
     trained(third, "d")  # shares no row with the file under the cap
     assert spent(cli, first)["runs"] == 1
     assert spent(cli, third)["runs"] == spent(cli, second)["runs"] == 3
@@ -245,7 +245,7 @@ def test_the_same_images_through_two_backbones_count_together(cli: Cli, refused:
         assert cli(*words).status == 0
     few = [*FEW[: FEW.index("--delta")], "--delta", "0.004"]
     assert cli("train", "a.h5", *few, "--out", "a").status == 0
-    refused(cli("train", "b.h5", *few, "--cap", "3.5", "--out", "b"), 4, ["have spent counts as 3 in 1 run"])
+    refused(cli("train", "b.h5", *few, "--cap", "3.5", "--out", "b"), 4, [" counts as epsilon 3, and "])
     found = spent(cli, Path("b.h5"))
     (other,) = found["shared"]
     assert (found["runs"], other["rows"], other["owners"]) == (1, 0, 0)

@@ -72,7 +72,7 @@ def test_a_cap_refuses_a_selection_before_its_first_run(
     assert spent(cli, features_file)["runs"] == 0
     spent(cli, features_file, "--set-cap", "2", "--raise-cap")
     assert cli("tune", features_file, *GRID, "--cap", "2", "--out", "a").status == 0
-    refused(cli("train", features_file, *FEW, "--out", "b"), 4, ["cap is epsilon 2 at", "in 1 run"])
+    refused(cli("train", features_file, *FEW, "--out", "b"), 4, ["cap is epsilon 2 at", "1 run on these rows counts"])
 
 
 def test_an_own_book_gets_the_selection(cli: Cli, features_file: Path, own_books: Path) -> None:

@@ -62,8 +62,13 @@ def make_files(folder: Path, page: str) -> None:
     for name in COPIES:
         if (name, page) != ("scans", "docs/people.md"):
             (folder / f"{name}.h5").write_bytes((folder / "features.h5").read_bytes())
-    patients = np.repeat(np.arange(100), 3)
-    np.savez(folder / "scans.npz", **arrays(300), patient_train=patients)
+    patients = {"patient_train": np.repeat(np.arange(100), 3), "patient_test": np.repeat(np.arange(100, 120), 3)}
+    np.savez(folder / "scans.npz", **arrays(300), **patients)
+    if page == "docs/people.md":
+        later = {name: 1000 + owners for name, owners in patients.items()}
+        np.savez(folder / "later.npz", **arrays(300), **later)
+        words = ["import", str(folder / "later.npz"), "--owner-column", "patient", "--private-test"]
+        assert run([*words, "--out", str(folder / "later.h5")]) == 0
     np.save(folder / "rows.npy", arrays(40)["X_train"])
     (folder / "weights.json").write_text('{"ill": 1, "well": 0.05}')
     for name in ("RUN", "runs/one", "run") if page not in ("docs/people.md", "docs/run-folder.md") else ():

@@ -258,7 +258,7 @@ def old_book(top: Path) -> Iterator[str]:
         shutil.copytree(top / "copy", books)
         outcome((*words, "next"), folder)
         status, said = outcome(("budget", "../f.h5"), folder)
-        return report(status, 0, ("budget",), said, "in no budget book here,")
+        return report(status, 0, ("budget",), said, "runs missing from the budget books,")
 
     if ended(start_copy(work)):
         yield "budget does not say what the book lacks"

@@ -74,8 +74,10 @@ def _options(
 
 
 def _fail(message: str, status: int) -> int:
-    rank = os.environ.get("RANK", "0") if "WORLD_SIZE" in os.environ else "0"  # of torchrun
-    whose = "linprobe" if rank == "0" else f"linprobe: process {rank[:9]}"
+    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))  # of torchrun
+    small = all(text.isdecimal() and len(text) < 10 for text in (rank, size))
+    other = small and 0 < int(rank) < int(size)
+    whose = f"linprobe: process {int(rank)}" if other else "linprobe"
     _terminal.note(f"{whose}: error: {' '.join(message.split())}", always=True)
     return status
 

@@ -488,7 +488,10 @@ def _no_file(path: Path) -> DataError:
             f"feature file {path} is an address; allowed: files on this machine; mount the store, or copy the file"
         )
     if path.is_dir():
-        return DataError(f"feature file {path} is a folder; allowed: a file; for the shards in it, give '{path}/*.h5'")
+        return DataError(
+            f"feature file {path} is not a file but a folder; make one with `linprobe extract`, or give the shards in "
+            f"it as '{path}/*.h5'"
+        )
     what = "is not a file" if path.exists() else "does not exist"
     return DataError(f"feature file {path} {what}; make one with `linprobe extract` or `linprobe import`")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,20 @@ def test_the_loss_of_a_person_covers_the_test_rows(cli: Callable[..., Any], over
             np.savez(overlap, **{**arrays, "owner_test": 50 + np.arange(60)})
         assert cli("import", overlap, "--private-test", *both, "--out", "both.h5", "--overwrite").status == 0
         method = ["--method", "dp-sgd", "--accountant", "rdp"] if sampled else []
-        words = [name, "--test-epsilon", "1", "--delta", "1e-4", "--condition", "none", "--clip-norm", "1000", *method]
-        assert cli(*TRAIN, *words).status == 0
+        words = [
+            name,
+            "--test-epsilon",
+            "20",
+            "--delta",
+            "1e-4",
+            "--condition",
+            "none",
+            "--clip-norm",
+            "1000",
+            *method,
+        ]
+        train = [30 if before == "--eps" else word for before, word in pairwise(["", *TRAIN])]
+        assert cli(*train, *words).status == 0
     both, apart = (read_run(Path(name)).per_record.losses for name in ("both", "apart"))
     tests = [one for one in read_run(Path("both")).manifest.releases or () if one.purpose.startswith("test ")]
     charged = sum(one.noise_multiplier**-2 for one in tests)

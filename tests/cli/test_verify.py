@@ -72,7 +72,7 @@ def test_good_run_is_verified_with_and_without_its_features(cli: Cli, trained_ru
     assert result["verified"] is True
     assert result["epsilon"] == pytest.approx(result["epsilon_cross_check"], rel=2e-3)
     assert result["epsilon"] == pytest.approx(result["epsilon_autodp"], rel=1e-9)
-    assert "trained on" in result["data"]
+    assert result["data"] == "private rows match the run"
     outcome = cli("verify", trained_run)
     assert outcome.stdout == "verified\n"
     assert f", autodp {rounded_up(result['epsilon_autodp'])})" in outcome.stderr

@@ -158,8 +158,8 @@ def test_a_person_in_two_shards_that_do_not_touch_is_refused(tmp_path: Path) -> 
 
 def test_a_path_that_is_no_file_has_a_next_step(tmp_path: Path) -> None:
     for path, advice in (
-        (tmp_path, f"give '{tmp_path}/*.h5'"),
-        (Path(), "give './*.h5'"),  # it has no parts
+        (tmp_path, f"the shards in it as '{tmp_path}/*.h5'"),
+        (Path(), "as './*.h5'"),  # it has no parts
         (Path("s3://bucket/x.h5"), "mount the store"),
         (Path("12:30.h5"), "does not exist; make one with"),
     ):

@@ -407,9 +407,10 @@ def test_a_failed_read_is_tried_once_more_and_never_skipped(
     if times == 1:
         assert not run_extract(source, tmp_path / "f.h5", on_error="skip", workers=workers)["skipped"]
         return
+    of_other_tests = set(multiprocessing.active_children())
     with pytest.raises(LinprobeError) as caught:
         run_extract(source, tmp_path / "f.h5", on_error="skip", workers=workers)
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= of_other_tests
     image = source / "train" / "ant" / "002.png"
     assert str(caught.value).startswith(f"image {image} cannot be read (Input/output error); check the disk")
     assert "\n" not in str(caught.value)

@@ -65,6 +65,7 @@ from linprobe.runs.officer_page import is_officer_page
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.release_rules import (
     HISTOGRAM,
+    all_releases,
     check_lines,
     check_method,
     check_purposes,
@@ -548,18 +549,14 @@ def not_covered(run: RunFolder) -> list[str]:
 def not_checked(run: RunFolder) -> list[str]:
     """The keys and files that a run states and nothing in the folder proves."""
     unknown = [f"{LEDGER} (sensitivities of dpsgd-f's theory variant)"] if clips_by_release(run.manifest) else []
-    start, inherited = start_of(run.manifest), (one.purpose == INHERITED for one in _all_releases(run.manifest))
-    if start is not None and not any(inherited):
+    start, released = start_of(run.manifest), all_releases(run.manifest, run.manifest.selection)
+    if start is not None and INHERITED not in {one.purpose for one in released}:
         unknown.append(
             f"{LEDGER} (started from run {printable(Path(start).name or start)}, and counts no release of it: right "
             "only if that run released nothing with noise)"
         )
     names = run.names if run.may_read_per_record else run.names - {PER_RECORD}
     return [*stated_in(run.manifest, names), *unknown]
-
-
-def _all_releases(manifest: Manifest) -> tuple[Releases, ...]:
-    return (manifest.releases or ()) if manifest.selection is None else manifest.selection.releases
 
 
 def _described(releases: Iterable[Releases]) -> str:

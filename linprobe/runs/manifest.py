@@ -419,7 +419,7 @@ class Manifest(Accuracy, RunStatement):
         """
         try:
             found = json.loads(
-                content.decode(), object_pairs_hook=_no_repeated_keys, parse_constant=_finite, parse_float=_finite
+                content.decode(), object_pairs_hook=no_repeated_keys, parse_constant=_finite, parse_float=_finite
             )
             written = found.get("format")
         except (ValueError, AttributeError, RecursionError) as error:
@@ -532,7 +532,7 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object without repeated keys: a person would read the first value, a program the last."""
     keys = [key for key, _ in pairs]
     if len(set(keys)) != len(keys):

@@ -155,9 +155,14 @@ def start_of(manifest: Manifest) -> str | None:
     return init if isinstance(init, str) and init not in INIT_WORDS else None
 
 
+def all_releases(manifest: Manifest, selection: SelectionEvent | None) -> tuple[Releases, ...]:
+    """The releases of a run; of a private selection, those of every run that it may make."""
+    return (manifest.releases or ()) if selection is None else selection.releases
+
+
 def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None:
     """PrivacyError if a key needs a release that the ledger lacks, or the ledger has one that no key explains."""
-    releases = (manifest.releases or ()) if selection is None else selection.releases
+    releases = all_releases(manifest, selection)
     made = {release.purpose for release in releases}
     init, tuning = manifest.options.get("init"), manifest.tuning
     rules = (

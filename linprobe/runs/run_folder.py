@@ -76,6 +76,7 @@ from linprobe.runs.manifest import (
     UNREFINED,
     DamagedManifestError,
     Manifest,
+    no_repeated_keys,
 )
 from linprobe.runs.signature import LONGEST_SIGNATURE, sign
 
@@ -364,7 +365,7 @@ class RunFolder:
         for name in self.manifest.histogram_files:
             path = self.folder / name
             with reading(str(path), "restore it from a copy"):
-                histogram = json.loads(self[name].decode(), object_pairs_hook=_each_once)
+                histogram = json.loads(self[name].decode(), object_pairs_hook=no_repeated_keys)
                 if not HISTOGRAM_KEYS.issuperset(histogram):
                     raise ValueError("a key that linprobe does not write")
                 edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
@@ -436,13 +437,6 @@ class RunFolder:
     def class_names(self) -> list[str]:
         """Class names in label order."""
         return self.manifest.class_names
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Raises ValueError: a key twice."""
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key twice")
-    return dict(pairs)
 
 
 def read_run(folder: str | os.PathLike[str]) -> RunFolder:

@@ -228,13 +228,18 @@ class LinearProbe(LinearClassifier):
         hashes = self._hashes(dataset) if "private" in self.method.needs else None
         plan = plan_run(self.settings(), dataset)  # a fit that is refused here makes no row public
         self._warn_of_rows(dataset, hashes)
-        return self._fit(dataset, hashes=hashes, plan=plan)
+        return self._fit(dataset, plan, hashes=hashes)
 
     @staticmethod
     def _text(given: ArrayLike) -> NDArray[np.float64]:
         """Text weights (n_features, n_classes). Raises DataError: a cell that is no finite number."""
         with arrays.naming_cell(given, "text_weights"):
             return np.asarray(check_array(given, dtype=np.float64))
+
+    @property
+    def _promises(self) -> bool:
+        """Whether the fit has a guarantee: a method that adds noise, and no seed that somebody chose."""
+        return self.method.private and vars(self).get("insecure_seed") is None
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.floating], NDArray[Any]]:
         """Private rows and their labels as arrays. Raises and warns as `fit`."""
@@ -248,8 +253,7 @@ class LinearProbe(LinearClassifier):
                 check_classification_targets(np.concatenate([y, y]))
         rows = np.asarray(X)
         check_float32(rows, "X")
-        secret = self.method.private and vars(self).get("insecure_seed") is None
-        learnt = arrays.learnt_scaling(rows) if secret else None
+        learnt = arrays.learnt_scaling(rows) if self._promises else None
         if learnt is not None:
             warnings.warn(learnt, PrivacyWarning, stacklevel=3)
         return rows, np.asarray(y)
@@ -310,7 +314,8 @@ class LinearProbe(LinearClassifier):
         weights = self._weights(
             labels, None if sample_weight is None else sample_weights(sample_weight, private.n_rows)
         )
-        return self._fit(self._dataset(private, public, text_weights, bounds, weights), runtime, ledger)
+        dataset = self._dataset(private, public, text_weights, bounds, weights)
+        return self._fit(dataset, plan_run(self.settings(), dataset), runtime, ledger)
 
     def _forget(self) -> None:
         """Delete what an earlier fit has set."""
@@ -384,13 +389,12 @@ class LinearProbe(LinearClassifier):
     def _fit(
         self,
         dataset: Dataset,
+        plan: Plan,
         runtime: Runtime | None = None,
         ledger: Ledger | None = None,
         hashes: NDArray[np.uint64] | None = None,
-        plan: Plan | None = None,
     ) -> Self:
         """Train; `hashes` of the protected rows are remembered, to warn of a second fit."""
-        plan = plan_run(self.settings(), dataset) if plan is None else plan
         for warning in warnings_of(plan, dataset) if plan.settings.insecure_seed is None else ():
             warnings.warn(warning.replace("--delta ", "delta="), PrivacyWarning, stacklevel=3)
         spent = _Spent()
@@ -410,18 +414,17 @@ class LinearProbe(LinearClassifier):
         return self
 
     def _warn_of_weights(self, weights: RowWeights | None, labels: NDArray[np.int64], of_rows: bool) -> None:
-        secret = self.method.private and vars(self).get("insecure_seed") is None
         of_public = not of_rows and isinstance(self.class_weight, str) and self.class_weight == OF_PUBLIC
-        if weights is not None and secret and not of_public and not self.multilabel_ and "private" in self.method.needs:
+        judged = self._promises and "private" in self.method.needs and not of_public and not self.multilabel_
+        if weights is not None and judged:
             learnt = arrays.learnt_weights(weights.of(0, labels), labels)
             if learnt is not None:
                 warnings.warn(learnt, PrivacyWarning, stacklevel=3)
 
     def _warn_of_rows(self, dataset: Dataset, hashes: NDArray[np.uint64] | None) -> None:
         """Warn of copies of a row, and of rows that are public in one fit and private in another."""
-        secret = self.method.private and vars(self).get("insecure_seed") is None
         none = np.empty(0, dtype=np.uint64)
-        private = hashes if secret and hashes is not None else none
+        private = hashes if self._promises and hashes is not None else none
         used = (None if dataset.joined else dataset.public, dataset.unlabelled)
         public = [HASHES(rows) for source in used if source is not None for rows, _ in source.blocks()]
         copies = copies_warning(private) if dataset.unit == RECORD else None

@@ -48,7 +48,7 @@ def learnt_scaling(X: NDArray[np.floating]) -> str | None:
         scaled, found = varied, whole[0]
         if not centred[varied].all() and not unit[varied].all():
             size = np.abs(X)
-            if not np.any((size > ROUNDING) & (size < 1 - ROUNDING), axis=0)[varied].all() or _of_bytes(X):
+            if not np.any((size > ROUNDING) & (size < 1 - ROUNDING), axis=0)[varied].all() or _of_bytes(X, low.min()):
                 return None
     return (
         f"X has {scaled.sum()} of {len(scaled)} columns with exactly {found}, as a scaler fitted on the private rows "
@@ -57,9 +57,9 @@ def learnt_scaling(X: NDArray[np.floating]) -> str | None:
     )
 
 
-def _of_bytes(X: NDArray[np.floating]) -> bool:
-    """Whether `X` is of pixels 0 to 255 that were divided by 255, or moved from 0..255 to -1..1: by constants."""
-    low, size = (-1, 2) if X.min() < 0 else (0, 1)
+def _of_bytes(X: NDArray[np.floating], least: float) -> bool:
+    """Whether `X`, from `least` on, is of pixels 0 to 255 that constants brought to 0..1 or to -1..1."""
+    low, size = (-1, 2) if least < 0 else (0, 1)
     for start in range(0, len(X), 1024):
         pixels = (X[start : start + 1024].astype(np.float64) - low) * (255 / size)
         if np.abs(pixels - np.rint(pixels)).max() > 255 * ROUNDING:

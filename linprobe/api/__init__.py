@@ -36,7 +36,6 @@ AnyPath = str | os.PathLike[str]
 Asked = TypeVar("Asked", bound=Request)
 _OF_COMMANDS = ("as_json", "dry_run")  # arguments that functions do not have
 _OF_ESTIMATORS = {"n_steps": "steps", "noise_multiplier": "sigma"}  # names of estimators, and of functions
-_OF_BUDGET = ("epsilon", "delta")
 
 
 def train(features: AnyPath | None = None, *, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
@@ -407,8 +406,6 @@ def _of_grid(grid: Mapping[str, Sequence[Any]]) -> tuple[tuple[str, tuple[Any, .
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ParameterError(f"grid has {name}={values!r}; allowed: a list of values to choose from")
-        if name in _OF_BUDGET:
-            raise UsageError(f"grid has {name}, which is of the whole choice; give {name}=... beside grid")
     return tuple(
         (name, tuple(known[name].plain(each, name) if name in known else each for each in values))
         for name, values in grid.items()

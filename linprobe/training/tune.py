@@ -52,6 +52,9 @@ MOST_DEFAULT_REPETITIONS = 5
 MOST_FACTORS = 100
 
 
+OF_THE_CHOICE = {"epsilon", "eps", "delta"}
+
+
 @dataclass(frozen=True)
 class Tuning:
     """What is chosen on private rows.
@@ -92,6 +95,8 @@ class Tuning:
     def checked(self) -> Tuning:
         """The same. Raises UsageError or ParameterError if there is nothing to choose."""
         n_settings = math.prod(len(values) for _, values in self.grid)
+        for name in dict(self.grid).keys() & OF_THE_CHOICE:
+            raise UsageError(f"grid has {name}, which is of the whole choice; give {name} beside the grid")
         if not self.grid and not self.shrink:
             raise UsageError(
                 "nothing to choose; give --grid OPTION=VALUE,VALUE,... or --shrink FACTOR,FACTOR,..., for example "

@@ -61,7 +61,7 @@ from linprobe.accounting.events import (
     converted,
     neighbours_between,
 )
-from linprobe.accounting.figures import NO_PERSON, ONE, rounded_up
+from linprobe.accounting.figures import NO_PERSON, ONE, counted, rounded_up
 from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.atomic_files import PRIVATE_MODE, alone
@@ -769,7 +769,7 @@ def refuse_above(
     if finished is not None:
         earlier, added, flag = [*earlier, finished], "the histogram", "--publish-epsilon"
     before = under_cap(earlier, cap, REMOVED[above])
-    runs, count = ("1 run", "counts") if len(earlier) == 1 else (f"{len(earlier)} runs", "count")
+    runs, count = counted(len(earlier), "run"), "counts" if len(earlier) == 1 else "count"
     after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
     raise PrivacyError(
         f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; under this cap, {runs} on {whose} {count} "

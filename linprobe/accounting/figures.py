@@ -48,6 +48,12 @@ def gaussian_words(gdp_mu: float | None, zcdp_rho: float | None) -> str:
     return f"GDP mu {rounded_up(gdp_mu)}, zCDP rho {rounded_up(zcdp_rho)}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and its noun, as `1 run` and `3 runs`."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
 def cost_in_words(epsilon_by_unit: Mapping[str, float], delta: float) -> str:
     """What several runs cost together, and for whom."""
     return "; ".join(

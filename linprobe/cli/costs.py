@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from linprobe.accounting.figures import NO_PERSON, OF_SAMPLES, gaussian_words, rounded_up
+from linprobe.accounting.figures import NO_PERSON, OF_SAMPLES, counted, gaussian_words, rounded_up
 from linprobe.cli import _terminal
 from linprobe.cli._command import command
 from linprobe.cli._terminal import guarantee_rows, keep_stdout_private, print_json, print_private_json, printing
@@ -117,8 +117,6 @@ def _run_line(entry: dict[str, Any]) -> str:
 
 
 def _shared_line(other: dict[str, Any]) -> str:
-    from linprobe.training.words import counted
-
     nouns = {"rows": "row", "images": "image fingerprint", "owners": "owner"}
     common = ", ".join(counted(other[kind], noun) for kind, noun in nouns.items() if other[kind])
     cap = "" if other["cap"] is None else f"; its cap, {_cap_of(other)}, holds for runs on these rows too"
@@ -127,8 +125,6 @@ def _shared_line(other: dict[str, Any]) -> str:
 
 def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     """What else is in the figures, what cannot be, and what the cap promises, a line each."""
-    from linprobe.training.words import counted
-
     if found["not_private_runs"]:
         bare = counted(found["not_private_runs"], "run")
         yield f"no epsilon covers {bare} without privacy on these rows; the figures are of the other runs alone"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.calibrate import large_delta
-from linprobe.accounting.figures import NOUNS
+from linprobe.accounting.figures import NOUNS, counted
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.data.dataset import (
     DIGITS,
@@ -60,7 +60,6 @@ from linprobe.training.tune import Selection, selection_of, settings_of, tune_on
 from linprobe.training.words import (
     DryRun,
     bytes_in_words,
-    counted,
     listed,
     plan_in_words,
     time_line,

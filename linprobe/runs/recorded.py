@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linprobe.accounting.book import EVALUATION, Contents, Entry, read_book, spending
-from linprobe.accounting.figures import cost_in_words, rounded_up
+from linprobe.accounting.figures import cost_in_words, counted, rounded_up
 from linprobe.accounting.row_keys import PRIVATE_IN_ALL, Account, book_with, books_folder, keyed_books, with_shared
 from linprobe.data.labels import SHARED
 from linprobe.errors import LinprobeError
@@ -67,6 +67,5 @@ def _cost(entries: Sequence[Entry], own: str) -> str:
     runs = "1 recorded run on these rows" if spent.runs == 1 else f"{spent.runs} recorded runs on these rows"
     if spent.runs > 1:  # a row may have been a public shot in one of them
         runs += PRIVATE_IN_ALL
-    bare = "1 run" if spent.not_private_runs == 1 else f"{spent.not_private_runs} runs"
-    more = f", and {bare} without a guarantee" if spent.not_private_runs else ""
+    more = f", and {counted(spent.not_private_runs, 'run')} without a guarantee" if spent.not_private_runs else ""
     return f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs}{more}; this run: {own}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from linprobe.accounting.book import Entry, Spending
 from linprobe.accounting.calibrate import Budget
-from linprobe.accounting.figures import NOUNS
+from linprobe.accounting.figures import NOUNS, counted
 from linprobe.data.blocks import STORAGE, ArraySource, Precision, Preprocessing, normalise_rows
 from linprobe.data.dataset import DIGITS, Dataset
 from linprobe.data.rows import prepare
@@ -102,7 +102,7 @@ def _one_selection(
     }
     spends = [
         f"epsilon {request.epsilon:g} at delta {tuned.delta:g} for the whole choice, however many runs",
-        f"{words.counted(len(tuned.plans), 'setting')}, {mean} runs on average, "
+        f"{counted(len(tuned.plans), 'setting')}, {mean} runs on average, "
         f"each epsilon {tuned.epsilon:.4g} at delta {tuned.delta / mean:.4g}",
         *dict.fromkeys(words.plan_in_words(budget) for several in previewed.budgets for budget in several),
     ]
@@ -200,7 +200,7 @@ def rows_lines(facts: dict[str, Any]) -> words.Lines:
         ("method", facts["method"] if facts["why"] is None else f"{facts['method']}: {facts['why']}"),
         ("reads", f"{facts['features']}: {facts['private_rows']} private rows of {facts['n_features']} features"),
         ("", f"{facts['public_rows']} public rows, {facts['test_rows']} test rows, {facts['n_classes']} classes"),
-        *([("", f"{words.counted(unlabelled, 'public row')} without labels")] if unlabelled else []),
+        *([("", f"{counted(unlabelled, 'public row')} without labels")] if unlabelled else []),
         ("protects", f"{facts['n_units']} {NOUNS[facts['unit']]}{tested}"),
     ]
 

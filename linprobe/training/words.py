@@ -11,7 +11,7 @@ from typing import Any
 
 from linprobe.accounting.book import Spending
 from linprobe.accounting.calibrate import Budget
-from linprobe.accounting.figures import cost_in_words
+from linprobe.accounting.figures import cost_in_words, counted
 
 Lines = list[tuple[str, str]]
 NO_BOOK = "that does not exist yet"
@@ -59,12 +59,6 @@ def plan_in_words(budget: Budget) -> str:
     for release in budget.others:
         besides[release.purpose] += release.count
     return text + "".join(f", {counted(count, 'release')} for {purpose}" for purpose, count in besides.items())
-
-
-def counted(count: int, noun: str) -> str:
-    """A number and its noun, as `1 run` and `3 runs`."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count:,} {noun}{ending}"
 
 
 def together_facts(spent: Spending | None) -> dict[str, Any] | None:

@@ -24,10 +24,14 @@ RESUME = "see its own error; without one, start all of them again, with --resume
 Value = TypeVar("Value")
 
 
+def _by_torchrun() -> bool:
+    return all(name in os.environ for name in TORCHRUN_VARIABLES)
+
+
 def refuse_copies(what: str) -> None:
     """UsageError under torchrun, where every process would do all of `what` anew, and spend for it anew."""
     size = os.environ.get("WORLD_SIZE", "1")
-    if size != "1" and all(name in os.environ for name in TORCHRUN_VARIABLES):
+    if size != "1" and _by_torchrun():
         raise UsageError(
             f"{what} was started in {size[:9]} processes, and each would spend on its own; allowed in several: the "
             "commands linprobe train and linprobe extract; start it without torchrun"
@@ -58,7 +62,7 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
     Raises UsageError: no torch, one without torch.distributed, or a variable of torchrun that is no number of its
     range. LinprobeError: another process ended or is unreachable.
     """
-    if not all(name in os.environ for name in TORCHRUN_VARIABLES):
+    if not _by_torchrun():
         yield ALONE
         return
     size = _number("WORLD_SIZE", 1)

@@ -117,9 +117,8 @@ class Checkpoints:
             "salt": np.frombuffer(salt, dtype=np.uint8),
             "private_commitment": np.array(commitment(salt, digest)),
         }
-        self._source, self._held, self._written_at = source, held, time.monotonic()
-        if self._at_once and state is None and self.keeps:
-            self._written_at = -math.inf
+        due = self._at_once and state is None and self.keeps
+        self._source, self._held, self._written_at = source, held, -math.inf if due else time.monotonic()
 
     @property
     def can_resume(self) -> bool:

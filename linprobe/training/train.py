@@ -368,7 +368,7 @@ def train_on(
     }
 
 
-PATHS = ("book", "init")  # may differ; the digest of the first model is compared
+MAY_DIFFER = ("book", "init")  # paths; the digest of the first model is compared
 
 
 def _refuse_other_views(group: Group, identity: Mapping[str, Any], dataset: Dataset, plan: Plan) -> None:
@@ -384,7 +384,7 @@ def _refuse_other_views(group: Group, identity: Mapping[str, Any], dataset: Data
     digest = dataset.protected_digest() if plan.method.spends else ""
     mine = {**json.loads(json.dumps(identity, default=str)), "private rows": digest}
     first = json.loads(group.broadcast_text(json.dumps(mine)))
-    differs = [name for name in {**first, **mine} if first.get(name) != mine.get(name) and name not in PATHS]
+    differs = [name for name in {**first, **mine} if first.get(name) != mine.get(name) and name not in MAY_DIFFER]
     others = np.zeros(group.size, dtype=np.int64)
     others[group.rank] = len(differs)
     numbers = np.flatnonzero(group.all_reduce(others)).tolist()

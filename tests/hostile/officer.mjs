@@ -7,7 +7,7 @@ import vm from "node:vm";
 
 const page = readFileSync(process.argv[2], "utf8");
 const [, core] = /\/\* check begins \*\/([\s\S]*)\/\* check ends \*\//.exec(page);
-const names = "judged, verdict, unzipped, Refusal, SCHEMA, holds, gaussianEpsilon, gaussianFigures, costOf, selectionEpsilon, rightGuesses, below, STATED_KEYS, CHECKED_KEYS, compared: typeof compared === 'function' ? compared : null, runInZip: typeof runInZip === 'function' ? runInZip : null";
+const names = "judged, verdict, unzipped, Refusal, SCHEMA, holds, gaussianEpsilon, gaussianFigures, costOf, selectionEpsilon, rightGuesses, place, atPlace, STATED_KEYS, CHECKED_KEYS, compared: typeof compared === 'function' ? compared : null, runInZip: typeof runInZip === 'function' ? runInZip : null";
 const check = vm.runInThisContext(`(() => { "use strict"; ${core}; return { ${names} }; })()`);
 
 /** What a browser sees of a folder: it follows links, and reads a file once. */
@@ -44,7 +44,7 @@ const answers = {
     }
   },
   async gaussian({ settings }) {
-    return settings.map(([mu, delta, epsilon]) => [check.holds(epsilon, delta, mu), check.holds(check.below(epsilon), delta, mu)]);
+    return settings.map(([mu, delta, epsilon]) => [check.holds(epsilon, delta, mu), check.holds(check.atPlace(check.place(epsilon) - 1n), delta, mu)]);
   },
   async gaussianEpsilon({ settings }) {
     return settings.map(([mu, delta]) => check.gaussianEpsilon(mu, delta));

@@ -32,7 +32,7 @@ function atPlace(number) {
   view.setBigUint64(0, number);
   return view.getFloat64(0);
 }
-const above = (value) => atPlace(place(value) + 1n), below = (value) => atPlace(place(value) - 1n);
+const above = (value) => atPlace(place(value) + 1n);
 
 /** The least float64 that is at least whole / 2^bits, for whole >= 0. */
 function floatAbove(whole, bits) {

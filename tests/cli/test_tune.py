@@ -267,6 +267,7 @@ WRONG: dict[str, tuple[list[str], int, list[str]]] = {
     "no budget": (["--grid", "score_noise=1,2", "--method", "noisy-gd"], 2, ["privacy budget"]),
     "no such option": (["--eps", "1", "--grid", "speed=1,2"], 2, ["speed"]),
     "option of another method": (["--eps", "1", "--method", "ngd", "--grid", "radius=1,2"], 2, ["radius", "ngd"]),
+    "the budget": (["--eps", "1", "--method", "ngd", "--grid", "eps=1,2"], 2, ["grid has eps", "beside the grid"]),
     "no values": (["--eps", "1", "--grid", "score_noise"], 2, ["OPTION=VALUE"]),
     "a value twice": (["--eps", "1", "--grid", "score_noise=1,1"], 2, ["once"]),
     "an option twice": (["--eps", "1", "--grid", "score_noise=1,2", "--grid", "score-noise=3,4"], 2, ["once"]),

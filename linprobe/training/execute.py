@@ -261,7 +261,9 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     public = _public_rows(plan, dataset, runtime)
     source = NoiseSource(settings.insecure_seed)
     source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()  # the same in all processes
-    keeper = None if plan.budget is None or rows is None else _checkpoints(runtime, source, rows)
+    keeper = None if plan.budget is None or rows is None else runtime.keep
+    if keeper is not None and rows is not None:
+        keeper.begin(source, slice(rows.first, rows.first + rows.n_local))
     ledger.inherit(plan.inherited)
     mechanism = observer.mechanism(
         backend.noise(source),
@@ -339,12 +341,6 @@ def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
     public, weights = dataset.free_public, dataset.trained_weights
     others = None if weights is None else weights.of_others
     return None if public is None else prepare(public, plan.preprocessing, runtime.precision, weights=others)
-
-
-def _checkpoints(runtime: Runtime, source: NoiseSource, rows: Rows) -> Checkpoints | None:
-    if runtime.keep is not None:
-        runtime.keep.begin(source, slice(rows.first, rows.first + rows.n_local))
-    return runtime.keep
 
 
 def _class_counts(

@@ -121,6 +121,11 @@ class Entry:
         return (*self.releases, *self.further)
 
     @property
+    def follows_results(self) -> bool:
+        """Whether results were known when some release was chosen: of a run that it started from, or its own."""
+        return bool(self.further) or any(release.purpose == INHERITED for release in self.releases)
+
+    @property
     def relation(self) -> Relation:
         """The neighbours that the guarantee of the run, and every release of it, compares."""
         return REMOVED[self.unit]
@@ -327,7 +332,7 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
                 f"{before.epsilon:.9g} at delta {before.delta:.3g}, under which {cap.runs} runs were recorded; a cap "
                 "raised after results is a new promise, and the book keeps both; give --raise-cap too to make it"
             )
-        _append(lines, _cap_line(cap))
+        _append(lines, {"entry": "cap", **asdict(cap)})
 
 
 def state_keys(path: Path, digest: str) -> None:
@@ -378,10 +383,6 @@ def _run_line(entry: Entry) -> dict[str, Any]:
     if selection is not None:
         return {"entry": "selection", **named, "selection": selection.as_dict()}
     return {"entry": "run", **named, "releases": _listed(entry.releases)}
-
-
-def _cap_line(cap: Cap) -> dict[str, Any]:
-    return {"entry": "cap", **asdict(cap)}
 
 
 @contextmanager
@@ -503,7 +504,7 @@ def _digest(fields: dict[str, Any]) -> str:
 
 
 def _cap(fields: dict[str, Any]) -> Cap:
-    """Inverse of `_cap_line`; books of 0.2 do not say how many runs there were."""
+    """The cap of a line; books of 0.2 do not say how many runs there were."""
     runs = fields.get("runs", 0)
     if not isinstance(runs, int) or isinstance(runs, bool) or not 0 <= runs <= MOST_EQUAL_RELEASES:
         raise ValueError(f"runs is {str(runs)[:40]}")
@@ -712,9 +713,9 @@ def under_cap(entries: Sequence[Entry], cap: Cap, relation: Relation) -> float:
 
     A privacy filter (`docs/proofs/adaptive.md`). Sums over all rows add mu^2: Gaussian DP. Otherwise Renyi divergences
     of all releases and selections add up at `filter_order`. The first run of a book depends on no result, so its own
-    figure holds. Infinite if a run bounds nothing for the relation.
+    figure holds, until something is released after it. Infinite if a run bounds nothing for the relation.
     """
-    alone = len(entries) == 1
+    alone = len(entries) == 1 and not entries[0].follows_results
     if alone or all(entry.selection is None and GAUSSIAN.covers(entry.total) for entry in entries):
         return together(entries, cap.delta, relation)[0]
     if any(neighbours_between(entry.relation, relation) is None for entry in entries):

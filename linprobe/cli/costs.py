@@ -108,7 +108,6 @@ def _cap_of(book: dict[str, Any]) -> str:
 
 
 def _run_line(entry: dict[str, Any]) -> str:
-
     epsilon = "none: not private" if not entry["private"] else rounded_up(entry["epsilon"])
     at = "" if entry["delta"] is None else f" at delta {rounded_up(entry['delta'])}"
     created = entry["created"] or "private selection, time secret"

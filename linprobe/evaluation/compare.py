@@ -14,6 +14,7 @@ import numpy as np
 
 from linprobe.accounting.calibrate import large_delta
 from linprobe.accounting.figures import NOUNS, counted
+from linprobe.accounting.row_keys import Account
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.data.dataset import (
     DIGITS,
@@ -52,10 +53,10 @@ from linprobe.reporting.comparison import (
 from linprobe.runs import run_folder
 from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import Manifest
-from linprobe.training.charge import BookFinder, book_of, preview
-from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines
+from linprobe.training.charge import BookFinder, preview
+from linprobe.training.dry_run import Preview, previewed, rows_facts, rows_lines
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run, refuse_other_encodings
-from linprobe.training.train import Ready, train_on
+from linprobe.training.train import Ready, account_of, train_on
 from linprobe.training.tune import Selection, selection_of, settings_of, tune_on
 from linprobe.training.words import (
     DryRun,
@@ -105,15 +106,15 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     refuse_copies("compare")
     with _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
-        for runs in _missing(planned):
-            _plan(_ready_of(found, runs[0], stack), runs[0])  # refused before the first run spends
+        # refused before the first run spends
+        plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in _missing(planned)]
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened))
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
-        if missing:
-            account = book_of(opened, request.book)  # read the rows once for all runs
-            earlier = preview(account, ()).runs
+        account = _account(found, plans) if missing else None  # read the rows once for all runs
+        earlier = preview(account, ()).runs
+        if account is not None:
             missing = [replace(run, request=replace(run.request, book=account.path.absolute())) for run in missing]
             for warning in _warnings(missing, found):
                 progress.note(warning)
@@ -130,7 +131,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             if isinstance(error, KeyboardInterrupt) and folder.finished():
                 progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
             raise
-        if missing and earlier:
+        if account is not None and earlier:
             for _, text in together_line(preview(account, ())):
                 progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
@@ -380,7 +381,10 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         groups = _missing(found.planned)
         progress.step(len(found.planned))
         with ExitStack() as stack:
-            previews = [_preview(found, runs[0], stack) for runs in groups]
+            plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
+            for _, dataset in plans:
+                dataset.check()
+            previews = [previewed(runs[0].request, *one) for runs, one in zip(groups, plans, strict=True)]
             first = _ready_of(found, found.planned[0], stack)
             about = rows_facts(first, first.dataset())
         warnings = _warnings([run for runs in groups for run in runs], found)
@@ -389,9 +393,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         numbers = [len(runs) for runs in groups]
         entries = [one.entry for one, number in zip(previews, numbers, strict=True) for _ in range(number)]
         spending = [entry for entry in entries if entry.counts]
-        finder = BookFinder(request.book, make=False)
-        check_rows(found.reader, commitment=finder.commitment)
-        account = finder.account(found.reader)
+        account = _account(found, plans, make=False)
         book, spent = None if account is None else account.path, preview(account, spending)
         timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]
         facts = {
@@ -441,34 +443,38 @@ def _missing(planned: Sequence[Planned]) -> list[list[Planned]]:
     return list(groups.values())
 
 
-def _plan(ready: Ready, run: Planned) -> tuple[Dataset, Plan | Selection]:
-    """The rows of a run, and its plan. Raises LinprobeError: as `train` or `tune`, before anything is charged."""
+def _plan(ready: Ready, run: Planned) -> tuple[Plan | Selection, Dataset]:
+    """The plan of a run, and its rows. Raises LinprobeError: as `train` or `tune`, before anything is charged."""
     dataset = ready.dataset()
     if run.tuning is None:
-        return dataset, plan_run(make_settings(run.request, ready.method), dataset)
+        return plan_run(make_settings(run.request, ready.method), dataset), dataset
     candidates = settings_of(run.request, run.tuning)
     if run.tuning.grid:
-        return dataset, selection_of(dataset, run.request, run.tuning, candidates)
-    return dataset, plan_run(replace(candidates[0], shrink=run.tuning.shrink), dataset)
+        return selection_of(dataset, run.request, run.tuning, candidates), dataset
+    return plan_run(replace(candidates[0], shrink=run.tuning.shrink), dataset), dataset
 
 
-def _preview(found: _Comparison, run: Planned, stack: ExitStack) -> Preview:
-    dataset, plan = _plan(_ready_of(found, run, stack), run)
-    dataset.check()
-    if isinstance(plan, Plan):
-        return preview_of_run(run.request, plan, dataset)
-    assert run.tuning is not None  # noqa: S101 - a selection is of a grid
-    return preview_of_selection(run.request, run.tuning, plan, dataset)
+def _account(
+    found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset]], *, make: bool = True
+) -> Account | None:
+    """The book of the rows, with the keys of all that the runs of `plans` protect or use as public.
+
+    Returns: None, without `make`, if there is no book. Raises LinprobeError: as `check_rows` and `account_of`.
+    """
+    finder = BookFinder(found.request.book, make=make)
+    check_rows(found.reader, commitment=finder.commitment)
+    runs = [(plan if isinstance(plan, Plan) else plan.plans[0], dataset) for plan, dataset in plans]
+    return account_of(finder, runs, found.reader)
 
 
-def _row(runs: list[Planned], previewed: Preview) -> dict[str, Any]:
+def _row(runs: list[Planned], seen: Preview) -> dict[str, Any]:
     return {
         "method": runs[0].row,
         **asdict(runs[0].setting),
         "epsilon": runs[0].request.epsilon,
         "runs": len(runs),
         "plans": [
-            {**plan_facts(budget), "text": plan_in_words(budget)} for several in previewed.budgets for budget in several
+            {**plan_facts(budget), "text": plan_in_words(budget)} for several in seen.budgets for budget in several
         ],
     }
 

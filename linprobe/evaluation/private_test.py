@@ -33,7 +33,7 @@ from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs.figures import noisy_accuracy, sums_of_test_rows, test_units
 from linprobe.runs.matching import check_fits, features_of, refuse_private_rows
 from linprobe.runs.run_folder import RunFolder, read_run, refuse_book_inside
-from linprobe.training.charge import book_of, charge_evaluation, existing_book, preview
+from linprobe.training.charge import charge_entry, existing_book, preview
 from linprobe.training.plan import fewer_protected, test_releases
 from linprobe.training.words import DryRun, Lines, together_facts, together_line, written
 
@@ -68,8 +68,8 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         n_test = test_units(features, entry.unit)
         bias, people = bias_for(run, request.prior), test_people(features, entry.unit)
         sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
-        account = book_of(features, request.book, group="test", unit=entry.unit)
-        charge_evaluation(account, entry, progress)
+        account = existing_book(features, request.book, make=True, group="test", unit=entry.unit)
+        book = charge_entry(account, entry, progress)
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append)
     noise = {release.purpose: release.noise_multiplier for release in entry.releases}
     released = {
@@ -86,7 +86,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         "delta": entry.delta,
         "noise_multiplier": noise[TEST_ACCURACY],
         "auroc_noise_multiplier": noise.get(TEST_AUROC),
-        "book": str(account.path),
+        "book": str(book),
         **{key: value for key, value in accuracy.items() if value is not None},
         "test_counts": {"right": tested.right, "by_class": tested.by_class.tolist()},
     }

@@ -216,15 +216,6 @@ def existing_book(
     return finder.account(features, protected, unit=unit, group=group)
 
 
-def book_of(
-    features: FeatureReader, given: Path | None = None, *, group: str = "train", unit: str | None = None
-) -> Account:
-    """`existing_book`, which makes the key of default books if there is none."""
-    account = existing_book(features, given, make=True, group=group, unit=unit)
-    assert account is not None  # noqa: S101
-    return account
-
-
 def _key(folder: Path) -> bytes:
     """The key of the books in `folder`, made at the first call."""
     path = folder / KEY
@@ -342,6 +333,18 @@ def state_finished(account: Account | None, run: str) -> None:
             book.finish(account.path, run)
 
 
+def charge_entry(account: Account | None, entry: Entry, progress: Progress, cap: float | None = None) -> Path:
+    """Charge an entry that is complete, and say what it and earlier ones cost. Raises as `RunCharge.budget`.
+
+    Returns: the book.
+    """
+    assert account is not None  # noqa: S101 - what spends has a book
+    with _charging(account) as shared:
+        others = book.charge(account.path, entry, _check_caps(account, shared, cap, entry.delta or 0.0))
+    _note(progress, account.path, others, entry, shared)
+    return account.path
+
+
 @contextmanager
 def charged_selection(
     account: Account | None, folder: Path, out: Path, entry: Entry, cap: float | None, progress: Progress
@@ -356,13 +359,10 @@ def charged_selection(
     Yields: id of the run.
     Raises PrivacyError, DataError, LinprobeError: as `RunCharge.budget`.
     """
-    assert account is not None  # noqa: S101 - a selection spends, so its book was found
     run = run_folder.run_id(folder)
     entry = replace(entry, run=run, name=str(out.absolute()), created=None, cap=cap)
-    with _charging(account) as shared:
-        others = book.charge(account.path, entry, _check_caps(account, shared, cap, entry.delta or 0.0))
+    path = charge_entry(account, entry, progress, cap)
     try:
-        _note(progress, account.path, others, entry, shared)
         yield run
     except KeyboardInterrupt:
         progress.note(
@@ -371,16 +371,9 @@ def charged_selection(
         )
         raise
     finally:
-        for path in (account.path, keys_file(account.path), account.path.parent):
+        for place in (path, keys_file(path), path.parent):
             with suppress(OSError):
-                os.utime(path)
-
-
-def charge_evaluation(account: Account, entry: Entry, progress: Progress) -> None:
-    """Charge a release of a finished run on other rows to their book. Raises as `RunCharge.budget`."""
-    with _charging(account) as shared:
-        others = book.charge(account.path, entry, _check_caps(account, shared, None, entry.delta or 0.0))
-    _note(progress, account.path, others, entry, shared)
+                os.utime(place)
 
 
 @contextmanager

@@ -79,15 +79,15 @@ def _one_selection(
     ready: Ready, dataset: Dataset, tuning: Tuning, tuned: Selection, progress: Progress
 ) -> words.DryRun:
     request, mean = ready.request, tuning.mean_repetitions
-    previewed = preview_of_selection(request, tuning, tuned, dataset)
+    seen = previewed(request, tuned, dataset)
     warnings = ready.warnings(tuned.plans[0], dataset, delta=tuned.delta)
     account = checked_rows(ready, tuned.plans[0], dataset, warnings, progress, make=False)
-    book, spent = None if account is None else account.path, preview(account, [previewed.entry], request.cap)
+    book, spent = None if account is None else account.path, preview(account, [seen.entry], request.cap)
     warnings.append(selection_note(tuned, mean))  # not before a refusal
     progress.note(warnings[-1])
     plans = [
         {"setting": chosen, **plan_facts(budget)}
-        for chosen, several in zip(tuning.settings, previewed.budgets, strict=True)
+        for chosen, several in zip(tuning.settings, seen.budgets, strict=True)
         for budget in several
     ]
     facts = {
@@ -98,13 +98,13 @@ def _one_selection(
         "mean_runs": mean,
         "epsilon_of_a_run": tuned.epsilon,
         "plans": plans,
-        **_outputs(request, book, spent, previewed.seconds, warnings),
+        **_outputs(request, book, spent, seen.seconds, warnings),
     }
     spends = [
         f"epsilon {request.epsilon:g} at delta {tuned.delta:g} for the whole choice, however many runs",
         f"{counted(len(tuned.plans), 'setting')}, {mean} runs on average, "
         f"each epsilon {tuned.epsilon:.4g} at delta {tuned.delta / mean:.4g}",
-        *dict.fromkeys(words.plan_in_words(budget) for several in previewed.budgets for budget in several),
+        *dict.fromkeys(words.plan_in_words(budget) for several in seen.budgets for budget in several),
     ]
     closing = _closing(facts, spent, book, f"the steps of {mean} runs")
     return words.DryRun(facts, [*rows_lines(facts), *words.listed("spends", spends), *closing])
@@ -114,18 +114,18 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
     request, settings, budgets = ready.request, plan.settings, plan.budgets
     Runtime(request.precision, request.device).check_plan(plan)
     warnings = ready.warnings(plan, dataset)
-    previewed = preview_of_run(request, plan, dataset)
+    seen = previewed(request, plan, dataset)
     account, spent = checked_rows(ready, plan, dataset, warnings, progress, make=False), None
     book = None if account is None else account.path
     if budgets and plan.private:
-        spent = preview(account, [previewed.entry], request.cap)
+        spent = preview(account, [seen.entry], request.cap)
     facts = {
         **rows_facts(ready, dataset),
         "epsilon_target": settings.epsilon,
         "delta": settings.delta,
         "plans": [plan_facts(budget) for budget in budgets],
         "centre": plan.centre,
-        **_outputs(request, book if budgets and plan.private else None, spent, previewed.seconds, warnings),
+        **_outputs(request, book if budgets and plan.private else None, spent, seen.seconds, warnings),
     }
     lines = rows_lines(facts)
     if plan.centre_unlabelled:
@@ -151,17 +151,13 @@ class Preview:
     seconds: float | None
 
 
-def preview_of_run(request: TrainRequest, plan: Plan, dataset: Dataset) -> Preview:
-    """One run."""
-    return Preview((plan.budgets,), plan.entry(), _seconds(request, plan, dataset))
-
-
-def preview_of_selection(request: TrainRequest, tuning: Tuning, tuned: Selection, dataset: Dataset) -> Preview:
-    """One private selection."""
-    timed = [_seconds(request, plan, dataset) for plan in tuned.plans]
+def previewed(request: TrainRequest, plan: Plan | Selection, dataset: Dataset) -> Preview:
+    """What one run, or one private selection, would do."""
+    plans, mean = ([plan], 1) if isinstance(plan, Plan) else (plan.plans, plan.event.mean_repetitions)
+    timed = [_seconds(request, one, dataset) for one in plans]
     measured = [seconds for seconds in timed if seconds is not None]
-    seconds = tuning.mean_repetitions * fmean(measured) if len(measured) == len(timed) else None
-    return Preview(tuple(plan.budgets for plan in tuned.plans), tuned.entry(), seconds)
+    seconds = mean * fmean(measured) if len(measured) == len(timed) else None
+    return Preview(tuple(one.budgets for one in plans), plan.entry(), seconds)
 
 
 def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -263,14 +263,14 @@ def checked_rows(
     *,
     make: bool = True,
     rank: int = 0,
-    planned: Entry | None = None,
+    new: bool = False,
 ) -> Account | None:
     """Read and check all rows, find their budget book on the way, and print the warnings of a run that may start.
 
     Args:
         warnings: stated before any row is read.
         make: make the key of budget books, if there is none. rank: of the process; rank 0 needs the book.
-        planned: what the book will be charged, if it has nothing of it yet, so that a cap can refuse it at once.
+        new: whether the book has nothing of the plan and will be charged for it, so that a cap can refuse it at once.
     Returns: the book; None for a run that uses no private row, in other ranks, or, without `make`, where there is none.
     Raises LinprobeError: as `check_rows`, or test rows that are training rows.
     """
@@ -282,28 +282,39 @@ def checked_rows(
     refuse_training_rows(ready.features)
     for warning in warnings:
         progress.note(warning)
-    public = _outside(ready.features, dataset)
-    if rank == 0:
-        refuse_protected_test_rows(ready.features)
+    planned = replace(plan.entry(), cap=ready.request.cap) if new else None
+    return account_of(finder, [(plan, dataset)], ready.features, planned) if rank == 0 else None
+
+
+def account_of(
+    finder: BookFinder | None,
+    runs: Iterable[tuple[Plan, Dataset]],
+    features: FeatureReader,
+    planned: Entry | None = None,
+) -> Account | None:
+    """The book of `runs` on `features`, with the keys of all that any of them protects or uses as public.
+
+    Args:
+        finder: has read the training rows; None for runs that use no private row, which have no book.
+    Raises PrivacyError: public rows, or public test rows, that are private in a book, or the reverse.
+    """
+    public: dict[tuple[Path, str], GroupRows] = {}
+    protected: dict[tuple[Path, str], GroupRows] = {}
+    unit = None
+    for plan, dataset in runs:
+        labelled = dataset.public.parts if isinstance(dataset.public, PublicRows) else ()
+        outside = [part for part in labelled if part.keep is None or part.features is not features]
+        unlabelled = [dataset.unlabelled] if isinstance(dataset.unlabelled, GroupRows) else []
+        hidden = [GroupRows(features, "test")] if plan.settings.test_epsilon is not None else []
+        hidden += outside if dataset.joined else []
+        public |= {(part.features.path, part.group): part for part in (*outside, *unlabelled)}
+        protected |= {(part.features.path, part.group): part for part in hidden}
+        unit = dataset.unit if plan.budget is not None else unit
+    refuse_protected_test_rows(features)
     if finder is None:
-        if rank == 0:
-            refuse_private_in_books(public)
+        refuse_private_in_books(list(public.values()))
         return None
-    held_out = [GroupRows(ready.features, "test")] if plan.settings.test_epsilon is not None else []
-    protected = [*(_labelled(dataset) if dataset.joined else ()), *held_out]
-    unit = dataset.unit if plan.method.private else None
-    return finder.account(ready.features, protected, public, unit, planned=planned)
-
-
-def _labelled(dataset: Dataset) -> tuple[GroupRows, ...]:
-    return dataset.public.parts if isinstance(dataset.public, PublicRows) else ()
-
-
-def _outside(features: FeatureReader, dataset: Dataset) -> list[GroupRows]:
-    """The public rows that are no training rows of `features`: labelled ones, and ones without labels."""
-    unlabelled = (dataset.unlabelled,) if isinstance(dataset.unlabelled, GroupRows) else ()
-    labelled = (part for part in _labelled(dataset) if part.keep is None or part.features is not features)
-    return [*labelled, *unlabelled]
+    return finder.account(features, list(protected.values()), list(public.values()), unit, planned=planned)
 
 
 def train_on(
@@ -319,8 +330,8 @@ def train_on(
     plan = plan_run(settings, dataset)
     runtime = Runtime(request.precision, request.device, group)
     runtime.check_plan(plan)
-    said, planned = ready.warnings(plan, dataset), _planned(plan, request)
-    book = checked_rows(ready, plan, dataset, said, progress, rank=group.rank, planned=planned)
+    said = ready.warnings(plan, dataset)
+    book = checked_rows(ready, plan, dataset, said, progress, rank=group.rank, new=not request.resume)
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
     with_test = settings.test_epsilon is not None
     identity = run_identity(
@@ -406,11 +417,6 @@ def _refuse_other_views(group: Group, identity: Mapping[str, Any], dataset: Data
         f"not all processes read the same rows with the same settings as process {group.rank}: {named} differ; nothing "
         "was spent; the line of such a process says what differs"
     )
-
-
-def _planned(plan: Plan, request: TrainRequest) -> Entry | None:
-    """What the book will be charged; None for a resumed run, of which it has a part."""
-    return None if request.resume else replace(plan.entry(), cap=request.cap)
 
 
 def _say_how_to_go_on(error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress) -> None:

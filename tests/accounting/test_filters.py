@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from linprobe.accounting.accountants import FILTER_ORDERS, GAUSSIAN, PLD, renyi_divergences, repeated_epsilon
 from linprobe.accounting.book import Cap, Contents, Entry, filter_order, refuse_above, together, under_cap
-from linprobe.accounting.events import OWNER, RECORD, REMOVED, Releases
+from linprobe.accounting.events import INHERITED, OWNER, RECORD, REMOVED, Releases
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.errors import PrivacyError
 
@@ -65,6 +66,17 @@ def test_the_first_run_of_a_book_has_its_own_figure() -> None:
     assert under_cap([entry(event=EVENT)], Cap(9, DELTA), RECORDS) == pytest.approx(
         selection_epsilon(EVENT, DELTA, GAUSSIAN), rel=1e-12
     )
+
+
+@pytest.mark.parametrize("release", [Releases("histogram", 20.0, 1.0, 1), Releases(INHERITED, 20.0, 1.0, 1)])
+def test_what_is_released_before_or_after_the_first_run_is_counted_as_another_run(release: Releases) -> None:
+    cap, first = Cap(1.01 * PLD.epsilon([SAMPLED, release], DELTA), DELTA), entry(SAMPLED)
+    both = entry(release, SAMPLED) if release.purpose == INHERITED else replace(first, further=(release,))
+    filtered = under_cap([first, entry(replace(release, purpose="gradient"))], cap, RECORDS)
+    assert filtered > cap.epsilon
+    assert under_cap([both], cap, RECORDS) == pytest.approx(filtered, rel=1e-12)
+    with pytest.raises(PrivacyError, match="nothing was spent"):
+        refuse_above(cap, Contents(), both)
 
 
 @pytest.mark.parametrize("release", [STEPS, SAMPLED])

@@ -126,6 +126,36 @@ def test_private_test_rows_are_not_public(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_comparison_with_public_rows_that_a_book_protects_spends_nothing(
+    cli: Cli, refused: Cli, trained: Any, tmp_path: Path
+) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "b.h5", train=B, test=C[:40])
+    file_of(tmp_path / "c.h5", train=C, test=HELD)
+    trained("b.h5", "b")
+    words = ("--methods", "noisy-gd", "--eps", "3", "--delta", "1e-5", "--no-baselines", "--jobs", "1", "--out", "out")
+    for more in ((), ("--dry-run",)):
+        refused(cli("compare", "a.h5", "--public", "none", "--public", "b.h5", *words, *more), 4, ["private rows"])
+        assert not (tmp_path / "out").exists()
+    assert spent(cli, "a.h5")["runs"] == 0
+    trained("c.h5", "c")
+    refused(cli("compare", "b.h5", *words, "--dry-run"), 4, ["group test of b.h5", "private rows"])
+
+
+def test_the_dry_run_of_a_comparison_counts_the_runs_on_public_rows_that_it_protects(cli: Cli, tmp_path: Path) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "b.h5", train=B, test=HELD)
+    file_of(tmp_path / "p.h5", train=C[:40], test=HELD)
+    shared = ("--public", "p.h5", "--eps", "3", "--delta", "1e-5")
+    assert cli("train", "b.h5", "--method", "fully-private", *shared, "--out", "b").status == 0
+    words = ("compare", "a.h5", "--methods", "fully-private", *shared, "--seeds", "1", "--no-baselines", "--jobs", "1",
+             "--out", "compared", "--json")  # fmt: skip
+    told = result_of(cli(*words, "--dry-run"))["together"]
+    assert cli(*words).status == 0
+    found = spent(cli, "a.h5")
+    assert (told["runs"], told["epsilon"]) == (found["runs"], found["epsilon"]) == (2, pytest.approx(TWO, rel=1e-4))
+
+
 def test_a_row_that_becomes_public_between_the_check_and_the_charge_is_refused(
     cli: Cli, refused: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,13 +181,13 @@ def test_test_rows_that_become_public_before_their_release_are_refused(
     file_of(tmp_path / "new.h5", facts={"test_rows": "private"}, train=B, test=C[:60])
     file_of(tmp_path / "shown.h5", rows=C[:60])
     trained("a.h5", "run")
-    charge = private_test.charge_evaluation
+    charge = private_test.charge_entry
 
     def meanwhile(*given: Any) -> None:
         assert cli("refine", "run", "shown.h5", "--out", "refined").status == 0
         charge(*given)
 
-    monkeypatch.setattr(private_test, "charge_evaluation", meanwhile)
+    monkeypatch.setattr(private_test, "charge_entry", meanwhile)
     refused(cli("evaluate", "run", "new.h5", "--epsilon", "1"), 4, ["were public in the runs of budget book"])
 
 

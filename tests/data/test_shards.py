@@ -21,7 +21,7 @@ from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, Silent
 from linprobe.options.requests import TrainRequest
-from linprobe.training.charge import book_of
+from linprobe.training.charge import existing_book
 from linprobe.training.train import train_run
 from tests.conftest import gaussian_rows
 
@@ -94,7 +94,7 @@ def test_a_run_on_shards_is_the_run_on_one_file_and_in_one_book(folder: Path) ->
         )  # fmt: skip
         train_run(given, Silent())
         with open_features(folder / name) as features:
-            books.append(book_of(features).path)
+            books.append(existing_book(features, make=True).path)
     assert (folder / "run0" / "model.npz").read_bytes() == (folder / "run1" / "model.npz").read_bytes()
     assert books[0] == books[1]
     assert len(read_book(books[0]).entries) == 2
@@ -109,7 +109,7 @@ def test_a_shard_alone_has_row_keys_of_the_whole(folder: Path) -> None:
         )  # fmt: skip
         train_run(given, Silent())
         with open_features(folder / name) as features:
-            keys[name] = set(read_keys(keys_file(book_of(features).path)).rows.tolist())
+            keys[name] = set(read_keys(keys_file(existing_book(features, make=True).path)).rows.tolist())
     part, whole = keys.values()
     assert len(part) == CUTS[0]["train"][1]
     assert part < whole

@@ -154,7 +154,7 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
     if source.suffix in TABLES:
         return read_table(source, columns, progress, group or _group_of(source))
     if source.suffix in HDF5:
-        return _read_hdf5(source, owner)
+        return _read_hdf5(source, owner, progress)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
     loaded = load_torch(source) if source.suffix == ".pt" else open_array(source)
@@ -182,18 +182,18 @@ def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Pr
     return key
 
 
-def _read_hdf5(source: Path, owner: str) -> Arrays:
-    """Rows and labels of an .h5 file under the names of `PAIRS`, with ids and owners. Raises UsageError."""
+def _read_hdf5(source: Path, owner: str, progress: Progress) -> Arrays:
+    """The arrays of an .h5 file that have a known name. Raises UsageError if none has."""
     with open_hdf5(source, str(source)) as file:
         held = [name for name in file if data_set(file, source, name) is not None]
-        pair = _pair(held, _group_or_train(source), owner)
-        if not pair:
+        chosen = _selected(source, held, owner, progress)
+        if not chosen:
             listed = ", ".join(map(repr, sorted(held)[:6])) or "no array"
             raise UsageError(
                 f"{source} has no arrays features and labels, or X and y; allowed: its arrays, {listed}, named with "
                 "--x KEY --y KEY"
             )
-        return {key: _from_hdf5(file, source, name) for name, key in pair.items()}
+        return {key: _from_hdf5(file, source, name) for key, name in chosen.items()}
 
 
 def _pair(names: Collection[str], group: str, owner: str) -> dict[str, str]:

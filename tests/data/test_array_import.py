@@ -538,3 +538,17 @@ def test_an_hdf5_file_without_the_names_is_told_to_name_its_arrays(tmp_path: Pat
         file["embeddings"], file["diagnosis"] = TRAIN, Y_TRAIN
     with pytest.raises(UsageError, match="'diagnosis', 'embeddings', named with --x KEY --y KEY"):
         read_arrays([tmp_path / "scans.h5"])
+
+
+def test_an_array_of_an_hdf5_file_that_is_not_read_is_named(tmp_path: Path) -> None:
+    """It may say whose the rows are."""
+    notes: list[str] = []
+
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    with h5py.File(tmp_path / "scans.h5", "w") as file:
+        file["features"], file["labels"], file["patient"] = TRAIN, Y_TRAIN, Y_TRAIN
+    assert read_arrays([tmp_path / "scans.h5"], progress=Notes()).keys() == {"X_train", "y_train"}
+    assert "patient, which is not read" in notes[0]

@@ -60,19 +60,15 @@ class BookFinder:
     def __init__(self, given: Path | None, *, make: bool = True) -> None:
         self._given, self._make = given, make
         self.commitment: Commitment | None = None
-        self._folder = books_folder() if given is None else keys_file(given).parent
-        if given is not None:
-            if not _has_keys(given):  # it counts by itself, unless a default book of these rows has a cap
-                self._folder = books_folder()
-            if self._folder != books_folder() or (self._folder / KEY).exists():
-                self.commitment = Commitment(_key(self._folder))
-            return
+        # a book without keys counts by itself, unless a default book of these rows has a cap
+        self._folder = keys_file(given).parent if given is not None and _has_keys(given) else books_folder()
         try:
-            if not make and not any(self._folder.glob(f"*{BOOK_SUFFIX}")) and not (self._folder / KEY).exists():
-                return
+            needed = make if given is None else self._folder != books_folder()
+            known = (self._folder / KEY).exists() or (given is None and any(self._folder.glob(f"*{BOOK_SUFFIX}")))
         except OSError as error:
             raise _unusable(self._folder, error) from None
-        self.commitment = Commitment(_key(self._folder))
+        if needed or known:
+            self.commitment = Commitment(_key(self._folder))
 
     def account(
         self,

@@ -62,7 +62,8 @@ def _evaluations(path: Path, contents: Contents, *, both_sides: bool) -> list[En
 def _cost(entries: Sequence[Entry], manifest: Manifest, own: str) -> str:
     """The cost of all `entries`, and of the run of `manifest`, `own`, in words."""
     spent = spending(entries)
-    own += f" at delta {rounded_up(manifest.delta)}" if manifest.delta not in (None, spent.delta) else ""
+    if manifest.epsilon is not None and manifest.delta != spent.delta:
+        own += f" at delta {rounded_up(manifest.delta)}"
     if not spent.runs and spent.not_private_runs:
         return f"no epsilon covers the recorded runs on these rows ({spent.not_private_runs}); this run: {own}"
     runs = "1 recorded run on these rows" if spent.runs == 1 else f"{spent.runs} recorded runs on these rows"

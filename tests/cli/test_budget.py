@@ -84,14 +84,16 @@ def test_a_question_writes_nothing(cli: Cli, features_file: Path, own_books: Pat
 def test_runs_without_privacy_are_counted_apart(cli: Cli, features_file: Path) -> None:
     assert cli("train", features_file, "--method", "non-private", "--out", "a").status == 0
     assert cli("train", features_file, *FEW, "--noise-seed", 1, "--insecure-seed", "--out", "b").status == 0
-    assert "no epsilon covers the recorded runs on these rows (2)" in cli("report", "a", "--html", "a.html").stderr
+    for name in "ab":
+        said = cli("report", name, "--html", f"{name}.html").stderr
+        assert "no epsilon covers the recorded runs on these rows (2); this run: no epsilon holds (budget book" in said
     third = cli("train", features_file, *FEW, "--out", "c")
     assert (
         "this run costs epsilon 3 at delta 1e-05 for a record, and no epsilon covers 2 runs without privacy"
         in third.stderr
     )
     found = spent(cli, features_file)
-    assert (found["runs"], found["not_private_runs"]) == (1, 2)
+    assert (found["runs"], found["not_private_runs"], found["not_recorded"]) == (1, 2, [])
     assert found["epsilon"] <= 3
     assert "no epsilon covers 2 runs without privacy on these rows" in cli("budget", features_file).stderr
 

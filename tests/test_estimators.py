@@ -430,7 +430,7 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
     with pytest.raises(DataError, match=r"groups has shape \(3,\)"):
         one.fit(x, y, groups=people[:3])
     named = np.array([f"p{person}" for person in people], dtype=object)
-    refusals = {"p0 ": "in another spelling", "p0;p1": "list several people", " ": "owner is empty"}
+    refusals = {"p0 ": "in another spelling", "p0;p1": "list several people", " ": "have the owner ''"}
     refusals["nan"] = "rows have the owner 'nan', as programs write a missing name"
     for wrong, said in {**refusals, None: "1 of 240 rows without a name", True: "1 of 240 rows without a"}.items():
         with pytest.raises(DataError, match=said):

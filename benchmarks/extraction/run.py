@@ -92,7 +92,7 @@ def decode_rate(folder: Path, request: ExtractRequest) -> float:
     paths = sorted((folder / "train").rglob("*.jpg"))[:256]
     start = time.perf_counter()
     for path in paths:
-        transform.pixels(decode(path.read_bytes(), "RGB"))
+        transform.shown(decode(path.read_bytes(), "RGB"))[0]
     return len(paths) / (time.perf_counter() - start)
 
 

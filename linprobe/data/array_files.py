@@ -141,12 +141,10 @@ def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None
     No axis may be longer than `longest`: an array without columns may declare any number of rows.
     """
     version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=LONGEST_HEADER)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(stream, max_header_size=LONGEST_HEADER)
-    else:
+    if version not in ((1, 0), (2, 0)):
         raise ValueError(f"{name} has version {version} of the .npy format; allowed: (1, 0), (2, 0)")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream, max_header_size=LONGEST_HEADER)
     if dtype.hasobject:
         raise DataError(
             f"array {name} holds Python objects, not numbers or text; save features as x.astype('float32'), and labels "
@@ -212,9 +210,9 @@ def parquet_table(source: Path) -> Any:
 def refuse_twice(columns: Sequence[str], where: str) -> None:
     """DataError if two columns of a table have one name."""
     counts = Counter(columns)
-    place, name = next(((place, name) for place, name in enumerate(columns, 1) if counts[name] > 1), (0, ""))
-    if place:
-        raise DataError(f"{where}, column {place}: {counts[name]} columns are named {name!r}; allowed: one")
+    for place, name in enumerate(columns, 1):
+        if counts[name] > 1:
+            raise DataError(f"{where}, column {place}: {counts[name]} columns are named {name!r}; allowed: one")
 
 
 def _refuse_large(declared: int, source: Path) -> None:

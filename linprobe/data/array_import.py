@@ -40,10 +40,11 @@ from linprobe.data.labels import (
     holds_label_matrix,
     label_indices,
     owner_names,
+    plain_labels,
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.tables import TABLES, UTF32, Columns, read_table, text_array
+from linprobe.data.tables import FEATURES, TABLES, UTF32, Columns, check_features, read_table, text_array
 from linprobe.errors import DataError, Progress, Silent, UsageError, reading
 from linprobe.options.requests import ImportRequest
 from linprobe.parallel.array_api import Singles
@@ -82,6 +83,7 @@ def read_arrays(
     Raises UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
     """
     arrays: Arrays = {}
+    features: list[str] = []  # of the tables
     stems = [source.stem for source in sources if source.suffix in (".npy", ".pt")]
     pair = _pair(stems, "train", columns.owner or OWNER)
     for source in sources:
@@ -90,20 +92,23 @@ def read_arrays(
         if is_folder:
             arrays |= read_arrays(_inside(source, progress), columns, progress)
             continue
-        if not is_there:
-            raise DataError(
-                f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder"
-            )
         if not source.is_file():
-            raise DataError(f"{source} is no regular file; give a {', '.join(SUFFIXES)} file or folder")
+            what = "is no regular file" if is_there else "does not exist"
+            raise DataError(f"array file {source} {what}; give an existing {', '.join(SUFFIXES)} file or folder")
         with reading(f"array file {source}", "write it again"):
             named = columns.x is not None
             found = _read_named(source, columns) if named else _read_one(source, columns, progress, group, pair)
+        if FEATURES in found:
+            of_table = found.pop(FEATURES).tolist()
+            features = features or of_table
+            check_features(source, of_table, features)
         if twice := sorted(arrays.keys() & found.keys() - {"class_names"}):
             raise DataError(f"{source} holds {twice[0]}, and so does a file before it; allowed: one; leave out a file")
         arrays |= found
     for key, values in arrays.items():
         _check_array(key, values)
+        if values.dtype.kind == "S":
+            arrays[key] = plain_labels(key, values)
     return arrays
 
 
@@ -407,14 +412,9 @@ def _settled(
         raise UsageError("--private-test was given, and there are no test rows; leave it out")
     if holds_label_matrix(arrays):
         arrays, names, names_from = settle_matrix(arrays, classes)
-    elif private_test and classes is None:
-        raise DataError(
-            "test labels are private, so class names cannot come from them; declare the classes with --classes "
-            "A,B,..., or class_names in a .npz"
-        )
     else:
         arrays = settle_labels(arrays, classes)
-        names, names_from = class_list(arrays, classes)
+        names, names_from = class_list(arrays, classes, private_test=private_test)
     where = f"the class list of {where}"
     check_class_names(names, where)
     if "" in names:
@@ -438,7 +438,7 @@ def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
             )
 
 
-def _labelled_rows(
+def labelled_rows(
     arrays: Arrays, group: str, names: Sequence[str]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
     """Rows, label indices or `NO_LABEL`, and ids if given, of a group. DataError if their lengths differ."""
@@ -453,11 +453,11 @@ def _labelled_rows(
     if ids is not None and len(ids) != len(x):
         raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
     labelled = y.ndim == 1 and group != UNLABELLED
-    return x, label_indices(y, names, f"y_{group}") if labelled else y, None if ids is None else np.asarray(ids)
+    return x, label_indices(y, names, f"y_{group}") if labelled else y, ids
 
 
 def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
-    x, labels, ids = _labelled_rows(arrays, group, names)
+    x, labels, ids = labelled_rows(arrays, group, names)
     owners, order, made = _owners(arrays, group, len(x)), None, ContentIds(group)
     if owners is not None:
         order = by_owner(owners)
@@ -496,17 +496,7 @@ def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
     given = arrays.get(f"{OWNER}_{group}")
     if given is None:
         return None
-    owners = owner_names(np.asarray(given), n_rows, f"{OWNER}_{group}")
-    if owners.dtype.kind in "iu":
-        return owners.astype(np.str_)
-    names = {key: np.asarray(array) for key, array in arrays.items() if key.startswith(f"{OWNER}_")}
-    names = {key: np.char.decode(x, "utf-8") if x.dtype.kind == "S" else x.astype(np.str_) for key, x in names.items()}
-    empty = sum(not name.strip() for name in names[f"{OWNER}_{group}"].tolist())
-    if empty:
-        raise DataError(
-            f"{OWNER}_{group} has {empty} of {n_rows} rows whose owner is empty; allowed: a name for every row; "
-            "fill them in"
-        )
-    known = {str(name) for array in names.values() for name in array.ravel().tolist()}
-    check_owners(names[f"{OWNER}_{group}"].tolist(), f"{OWNER}_{group}", known=known)
-    return names[f"{OWNER}_{group}"]
+    owners = owner_names(given, n_rows, f"{OWNER}_{group}").astype(np.str_)
+    known = {str(name) for key, array in arrays.items() if key.startswith(f"{OWNER}_") for name in array.tolist()}
+    check_owners(owners.tolist(), f"{OWNER}_{group}", known=known)
+    return owners

@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import fields
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -562,7 +562,6 @@ class Extents:
 
 OTHER_FILES = 256  # that a process may have open besides shards
 ALIKE = ("class_names", "class_names_from", "ids_from", "normalisation", "test_rows", "task", "test_owners", "backbone")
-Part = TypeVar("Part")
 
 
 def is_pattern(path: Path) -> bool:

@@ -213,7 +213,7 @@ class FeatureReader(ABC):
         """SHA-256 of class names and a group's ids, owners, labels and rows; computed once. Private for `train`."""
         known = (group, _mask_digest(keep))
         if known not in self._digests:
-            digest = self.begin_digest(group, keep)
+            digest = GroupDigest(self, group, keep)
             for rows, labels in self.blocks(group, keep):
                 digest.add(rows, labels)
             digest.keep()
@@ -222,10 +222,6 @@ class FeatureReader(ABC):
     def has_digest(self, group: str, keep: Mask | None = None) -> bool:
         """Whether `digest` needs to read no row."""
         return (group, _mask_digest(keep)) in self._digests
-
-    def begin_digest(self, group: str, keep: Mask | None = None) -> GroupDigest:
-        """The digest of a group whose rows are yet to be added."""
-        return GroupDigest(self, group, keep)
 
 
 class GroupDigest:

@@ -33,8 +33,7 @@ MOST_CLASSES = 100_000
 LONGEST_NAME = 1_024  # characters of a class name
 CELLS_AT_ONCE = 1 << 20
 SHOWN = 5  # class names in a message
-WHOLE_FLOAT = re.compile(r"(?<=[0-9])\.0*$")
-WHOLE_NUMBER = re.compile(r"([+-]?[0-9]+)\.0*")
+WHOLE_NUMBER = re.compile(r"\s*([+-]?[0-9]+)(?:\.0*)?\s*")
 DIGITS = 20  # of the longest whole number that a label can be, with its sign
 
 Arrays = dict[str, NDArray[Any]]
@@ -61,9 +60,12 @@ def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | 
 
 
 def _whole(texts: NDArray[np.str_]) -> Indices:
-    """Text labels as whole numbers; `2.0`, as tables write floats, is 2. ValueError for any other text."""
+    """Text labels as whole numbers; `2.0`, as tables write floats, is 2. ValueError for other text, also 02 and 1_0."""
     found, places = np.unique(texts, return_inverse=True)
-    return np.array([int(WHOLE_FLOAT.sub("", text)) for text in found.tolist()], dtype=np.int64)[places]
+    numbers = [WHOLE_NUMBER.fullmatch(text) for text in found.tolist()]
+    if not all(number is not None and str(int(number[1])) == number[1] for number in numbers):
+        raise ValueError
+    return np.array([int(number[1]) for number in numbers if number is not None], dtype=np.int64)[places]
 
 
 def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
@@ -87,15 +89,23 @@ def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
     return labels.astype(np.int64)
 
 
-def class_list(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
-    """Class names and their origin: declared, or else taken from the test labels, which are public.
+def class_list(
+    arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None, *, private_test: bool
+) -> tuple[tuple[str, ...], str]:
+    """Class names and their origin: declared, or else taken from the test labels, if these are public.
 
     Whole test labels that begin at 0 count the classes; others are the names of the classes, in order.
 
-    Raises DataError: no names are declared, and there are no test labels.
+    Raises DataError: no names are declared, and there are no public test labels, or a label is missing or in two
+    spellings.
     """
     if declared is not None:
         return tuple(declared), "declared"
+    if private_test:
+        raise DataError(
+            "test labels are private, so class names cannot come from them; declare the classes with --classes "
+            "A,B,..., or class_names in a .npz"
+        )
     if "y_test" not in arrays:
         raise DataError(
             "there are no test labels to take class names from, and training labels are private; declare the classes "
@@ -112,7 +122,14 @@ def class_list(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | Non
                 f"y_test has the label {labels.max()}; allowed: 0 to {MOST_CLASSES - 1}; number classes from 0"
             )
         return tuple(str(index) for index in range(int(labels.max()) + 1)), "test labels"
-    return tuple(str(label) for label in np.unique(labels)), "test labels"
+    names = tuple(str(label) for label in np.unique(labels))
+    refuse_spellings(names, "y_test", "class name")
+    if missing := sorted({"nan", "NaN", "NaT", "<NA>"}.intersection(names)):
+        raise DataError(
+            f"y_test has the label {missing[0]!r}, as programs write a missing one; allowed: a class in every row; "
+            "leave these rows out, or declare the class with --classes"
+        )
+    return names, "test labels"
 
 
 def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> Indices:
@@ -120,30 +137,34 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> Indic
 
     Text is matched by name. Whole numbers are matched by name if all names are whole numbers; else they are indices.
 
-    Raises DataError: a label outside the classes, with its row; `key` names the labels.
+    Raises DataError: a label outside the classes, with its row, or one that could be a name or the index of another;
+    `key` names the labels.
     """
     listed = f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
-    numbered = all(
-        len(name) <= DIGITS and name.removeprefix("-").isdecimal() and str(int(name)) == name for name in names
-    )
-    if labels.dtype.kind in "iub" and not numbered:
-        wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
-        if wrong.size:
+    numbers = [
+        int(found[1]) if len(name) <= DIGITS and (found := WHOLE_NUMBER.fullmatch(name)) else None for name in names
+    ]
+    numbered = all(number is not None and str(number) == name for number, name in zip(numbers, names, strict=True))
+    by_position = labels.dtype.kind in "iub" and not numbered
+    for place, number in enumerate(numbers if by_position else ()):
+        if number in range(len(names)) and number != place:
             raise DataError(
-                f"{key} has {wrong.size} labels outside the declared classes, first label {labels[wrong[0]]} at row "
-                f"{wrong[0]}; allowed: 0 to {len(names) - 1}, the positions in the class list ({listed}); subtract 1 "
-                "if labels count from 1, or write class names as labels"
+                f"{key} holds whole numbers, and {number} could be the class {names[place]!r} or the class at "
+                f"position {number} of the list ({listed}); allowed: class names as text; write them as in the list"
             )
-        return np.asarray(labels, dtype=np.int64)
-    index = {name: position for position, name in enumerate(names)}
-    found = np.array([index.get(str(label), -1) for label in labels.tolist()], dtype=np.int64)
-    wrong = np.flatnonzero(found < 0)
+    index = {str(position) if by_position else name: position for position, name in enumerate(names)}
+    indices = np.array([index.get(str(label), -1) for label in labels.tolist()], dtype=np.int64)
+    wrong = np.flatnonzero(indices < 0)
     if wrong.size:
+        allowed = f"{listed}; declare others with --classes"
+        if by_position:
+            allowed = f"0 to {len(names) - 1}, the positions in the class list ({listed}); subtract 1 if labels count "
+            allowed += "from 1, or write class names as labels"
         raise DataError(
             f"{key} has {wrong.size} labels outside the classes, first label {labels[wrong[0]].item()!r} at row "
-            f"{wrong[0]}; allowed: {listed}; declare others with --classes"
+            f"{wrong[0]}; allowed: {allowed}"
         )
-    return found
+    return indices
 
 
 def holds_label_matrix(arrays: Mapping[str, NDArray[Any]]) -> bool:
@@ -229,7 +250,7 @@ TEST_NAMES = ("test", "val", "validation", "valid")  # of a folder, or in a colu
 OwnerOf = Callable[[str], str | None]  # the owner of the record with an id; None if nobody is named
 LISTED, PERHAPS_LISTED = re.compile(r"[;|\n\t]"), re.compile(r"[,/+&]")  # between the people of a row
 # how programs write that there is no name, in lower case
-MISSING = frozenset(("nan", "-nan", "nat", "na", "#na", "<na>", "n/a", "#n/a", "none", "null", "nil", "\\n"))
+MISSING = frozenset(("", "nan", "-nan", "nat", "na", "#na", "<na>", "n/a", "#n/a", "none", "null", "nil", "\\n"))
 BRACKETS = {"[": "]", "(": ")", "{": "}"}
 Bounds = Indices  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
 
@@ -320,8 +341,7 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
 
     Args:
         batches: the owner of each row, in row order. where: the rows, for the message.
-    Raises DataError: rows of an owner that are not adjacent, an empty name, one that lists several people, or a
-    person in several spellings.
+    Raises DataError: rows of an owner that are not adjacent, or as `check_owners`.
     """
     starts: list[int] = []
     names: list[str] = []
@@ -333,8 +353,6 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
                 names.append(owner)
                 last = owner
             row += 1
-    if not all(map(str.strip, names)):
-        raise DataError(f"{where} has rows whose owner is empty; allowed: a name for every row; write it again")
     if len(set(names)) != len(names):
         raise DataError(
             f"{where} has {len(names) - len(set(names))} owners whose rows are not adjacent; allowed: the rows of a "
@@ -369,14 +387,14 @@ def people_in_both(some: Iterable[str], others: Iterable[str]) -> set[str]:
     return set(map(one_spelling, some)).intersection(map(one_spelling, others))
 
 
-def refuse_spellings(owners: Iterable[str], where: str) -> None:
-    """DataError if two of the `owners` are one name in two spellings: the person would count as two people."""
-    each = set(owners)
+def refuse_spellings(names: Iterable[str], where: str, what: str = "owner") -> None:
+    """DataError if two of the `names` are one name in two spellings: a person would count as two people."""
+    each = set(names)
     twice = len(each) - len(set(map(one_spelling, each)))
     if twice:
         raise DataError(
-            f"{where}: {twice} owners are another owner in another spelling, with blanks at an end, another Unicode "
-            "form, or .0 after a whole number; allowed: one spelling for each person; write them alike"
+            f"{where}: {twice} {what}s are another {what} in another spelling, with blanks at an end, another Unicode "
+            "form, or .0 after a whole number; allowed: one spelling for each; write them alike"
         )
 
 

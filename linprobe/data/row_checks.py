@@ -282,7 +282,7 @@ def check_rows(
         for part in compared:  # public images may repeat each other, as augmented ones do
             if _share_an_image(GroupRows(features, "train", guarded), part):
                 raise PrivacyError(_shared("images", features, part))
-        sha = features.begin_digest("train", keep) if digest and not features.has_digest("train", keep) else None
+        sha = GroupDigest(features, "train", keep) if digest and not features.has_digest("train", keep) else None
         if not features.checked or compared or commitment is not None or sha is not None:
             _check_training_rows(features, (keep, guarded), test, compared, commitment, sha)
         if test is not None:
@@ -292,9 +292,10 @@ def check_rows(
 
 def _check_all_but_training_rows(features: FeatureReader) -> RowSet | None:
     """Check test rows, public rows, text weights, ids and owners; returns the test rows, None without such rows."""
-    test = RowSet(_finite_rows(features, "test"), FEWEST, ONE_SCALE) if "test" in features.sizes else None
+    tested = (x for x, _, _ in _finite_blocks(features, "test"))
+    test = RowSet(tested, FEWEST, ONE_SCALE) if "test" in features.sizes else None
     for group in {"public", UNLABELLED} & features.sizes.keys():
-        for _ in _finite_rows(features, group):
+        for _ in _finite_blocks(features, group):
             pass
     text = features.text_weights()
     if text is not None and not np.isfinite(text).all():
@@ -417,10 +418,6 @@ def _judged(test: RowSet, features: FeatureReader, n_others: int, what: str) -> 
     rows = found[:NAMED].tolist()
     both = f"{found.size:,} of {n_test:,} test rows equal {what}, or multiples of them, first at test rows {rows}"
     return EqualRows(f"{features.path}: {both}", allowed, few=bool(found.size <= allowed))
-
-
-def _finite_rows(features: FeatureReader, group: str) -> Iterator[RawRows]:
-    return (x for x, _, _ in _finite_blocks(features, group))
 
 
 def _finite_blocks(features: FeatureReader, group: str) -> Iterator[tuple[RawRows, NDArray[Any], Reals]]:

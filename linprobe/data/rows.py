@@ -82,6 +82,7 @@ class Rows(ABC):
         sampling_rate: probability with which Poisson sampling selected each unit; 1 without sampling.
         observed: whether the blocks contain all units, outside the sample included.
         in_memory: whether loading a block takes no time.
+        n_tracked: first units of this process whose contributions are recorded; None for all.
     """
 
     n_rows: int
@@ -93,6 +94,7 @@ class Rows(ABC):
     sampling_rate = 1.0
     observed = True
     in_memory = False
+    n_tracked: int | None = None
     _n_local: int | None = None
     _changes: tuple[Callable[[Block], Block], ...] = ()
     _mask: Mask | None = None
@@ -425,10 +427,10 @@ class StreamedRows(Rows):
 
 
 class ChainedRows(Rows):
-    """The rows of several sets, one set after another."""
+    """Private rows, and after them public rows that are sampled and clipped alike."""
 
     def __init__(self, *sets: Rows) -> None:
-        self._sets = sets
+        self._sets, self.n_tracked = sets, sets[0].n_local
         self.n_rows = sum(rows.n_rows for rows in sets)
         self.n_features = sets[0].n_features
         self.units = any(rows.units for rows in sets)

@@ -7,9 +7,10 @@ after its group: `train.csv`, `test.parquet`; or it holds all groups.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, islice
+from itertools import chain, compress, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from linprobe.parallel.array_api import Floats, Singles
 TABLES = (".csv", ".parquet")
 LINES_AT_ONCE = 2048
 UTF32 = 4  # bytes of a character in an array of text
+INDEX = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")  # a column of numbers of rows, which is no feature
+FEATURES = "features"  # key of the names of a table's features, dtype object, shape (n_features,)
 
 
 @dataclass(frozen=True)
@@ -69,23 +72,35 @@ class Columns:
         texts = {kind: name for kind, name in others.items() if name is not None and name in names}
         if self.path is not None:
             return texts, []
-        features = [name for name in names if name not in (*labels, *texts.values())]
+        taken = {*labels, *texts.values()}
+        features = [name for name in names if name not in taken]
         if not features:
             raise DataError(f"{where} has no column of features beside {', '.join(names)}; add at least one")
         return texts, features
 
 
+def check_features(table: Path, found: Sequence[str], wanted: Sequence[str]) -> None:
+    """DataError if the columns of features of a table hold an index, or are not `wanted`, as in a table before it."""
+    for place, (name, before) in enumerate(zip_longest(found, wanted), 1):
+        if name != before:
+            raise DataError(
+                f"{table}: feature {place} is the column {name!r}, and {before!r} in the table before it; allowed: the "
+                "same columns in the same order; write one of the tables again"
+            )
+        if INDEX.fullmatch(name):
+            raise DataError(
+                f"{table} has the column {name!r}, as pandas and R name the numbers of rows; allowed: features under "
+                "names; write the table without its index (pandas: index=False), or rename the column"
+            )
+
+
 def read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    """X, y and, where there are such columns, id and owner of one group, by key, such as `X_train`.
+    """X, y and, where there are such columns, id and owner of one group, by key, such as `X_train`; and `FEATURES`.
 
     Raises UsageError: no such column. DataError: a damaged table, or cells that are no numbers.
     """
-    csv_file = source.suffix == ".csv"
-    return _read_csv(source, columns, progress, group) if csv_file else _read_parquet(source, columns, group)
-
-
-def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    """X, y and, where there are such columns, id and owner of one group, from CSV; a byte-order mark is skipped."""
+    if source.suffix == ".parquet":
+        return _read_parquet(source, columns, group)
     with source.open("rb") as stream:
         n_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
     progress.start(max(1, n_lines - 1), f"reading {source.name}")
@@ -99,7 +114,7 @@ def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) ->
                 f"{source} {found}; allowed: a line with the names of the columns, then a line for each row"
             )
         refuse_twice(header, f"{source} line 1")
-        of_texts, _ = columns.places(header, group, source)
+        of_texts, features = columns.places(header, group, source)
         labels = columns.labels(header)
         if len(labels) == 1:
             of_texts = {"y": labels[0], **of_texts}
@@ -117,10 +132,10 @@ def _read_csv(source: Path, columns: Columns, progress: Progress, group: str) ->
     if not blocks:
         raise DataError(f"{source} has no line after its header; allowed: at least 1 row")
     values, stored = np.concatenate(blocks), source.stat().st_size
-    arrays: Arrays = {f"X_{group}": values}
+    arrays: Arrays = {f"X_{group}": values, FEATURES: np.array(features, dtype=object)}
     if len(labels) > 1:
         marks = [numeric.index(header.index(name)) for name in labels]
-        arrays = {
+        arrays |= {
             f"y_{group}": values[:, marks],
             "class_names": np.array(labels),
             f"X_{group}": np.delete(values, marks, axis=1),
@@ -171,9 +186,8 @@ def _plain(cells: str) -> bool:
 
 
 def _refuse_nul(text: Any, where: str) -> None:
-    if (isinstance(text, str) and "\0" in text) or (
-        isinstance(text, bytes) and b"\0" in text
-    ):  # NumPy drops it at the end of a text: two labels would become one
+    # NumPy drops it at the end of a text: two labels would become one
+    if (isinstance(text, str) and "\0" in text) or (isinstance(text, bytes) and b"\0" in text):
         raise DataError(f"{where}: {text!r} holds the character NUL; allowed: text without it; write the table again")
 
 
@@ -188,13 +202,15 @@ def _refuse_text(cell: str, where: str) -> None:
 
 
 def _read_parquet(where: Path, columns: Columns, group: str) -> Arrays:
-    """X, y and, where there are such columns, id and owner of one group."""
     table, stored = parquet_table(where), where.stat().st_size
     table.validate(full=True)  # Arrow ends the process where lengths contradict each other
     texts, features = columns.places(table.column_names, group, where)
     labels = columns.labels(table.column_names)
     numbers = [_column(table[name], name, where) for name in features]
-    arrays: Arrays = {f"X_{group}": np.concatenate([np.empty((len(table), 0), bool), *numbers], axis=1)}
+    arrays: Arrays = {
+        f"X_{group}": np.concatenate([np.empty((len(table), 0), bool), *numbers], axis=1),
+        FEATURES: np.array(features, dtype=object),
+    }
     if len(labels) == 1:
         texts = {"y": columns.label, **texts}
     else:
@@ -207,7 +223,7 @@ def _read_parquet(where: Path, columns: Columns, group: str) -> Arrays:
         for row, value in enumerate(values):
             _refuse_nul(value, f"{where} row {row}, column {name!r}")
         if kind in ("id", "split", "path"):
-            values = [str(value) for value in values]
+            values = [value if isinstance(value, bytes) else str(value) for value in values]
         is_text = all(isinstance(value, str) for value in values)
         found = text_array(values, f"{where}: column {name!r}", stored) if is_text else np.array(values)
         arrays[f"{kind}_{group}"] = found
@@ -248,7 +264,7 @@ def _column(column: Any, name: str, where: Path) -> Floats:
     _refuse_nulls(column, name, where)
     kind, flat, width = column.type, column, 1
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        lengths = {len(value) for value in column}
+        lengths = compute.unique(compute.list_value_length(column)).to_pylist()
         if len(lengths) > 1:
             raise DataError(
                 f"{where}: lists of column {name!r} have lengths {sorted(lengths)[:5]}; allowed: one length"

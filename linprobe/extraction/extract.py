@@ -88,16 +88,14 @@ def _check_out(request: ExtractRequest) -> None:
     check_place(out, "feature file")
     if out.is_dir():
         raise UsageError(f"feature file {out} is a folder; give --out a file name")
-    for what, path in (("the images", request.images), ("the weights", request.weights)):
-        if path is not None and out.resolve() == Path(path).resolve():
-            raise UsageError(f"feature file {out} would replace {what}; give --out another name")
-    if not request.overwrite or not out.exists():
+    if not out.exists():
         return
-    if not is_hdf5(out):
-        raise UsageError(f"{out} is no feature file, and --overwrite would replace it; give --out another name")
-    for given in () if request.like is None else (request.like, *inputs_of(request.like)):
-        if given.exists() and given.samefile(out):
+    like = () if request.like is None else (request.like, *inputs_of(request.like))
+    for given in (request.images, request.weights, *like):
+        if given is not None and Path(given).exists() and out.samefile(given):
             raise UsageError(f"feature file {out} would replace an input of the command; give --out another name")
+    if request.overwrite and not is_hdf5(out):
+        raise UsageError(f"{out} is no feature file, and --overwrite would replace it; give --out another name")
 
 
 def _refuse_idle(request: ExtractRequest, idle: Iterable[str], beside: str) -> None:

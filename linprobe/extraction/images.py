@@ -63,10 +63,9 @@ def decode(content: bytes | NDArray[np.uint8], mode: str | None) -> Image.Image:
         warnings.simplefilter("ignore")  # Pillow warns of oversized images; MAX_PIXELS refuses them below
         try:
             image: Any = Image.open(io.BytesIO(content), formats=known)
-            if image.width * image.height > MAX_PIXELS:
-                raise UnreadableImage(f"{image.width} x {image.height} pixels; allowed: {MAX_PIXELS:,}")
-            if max(image.size) > MAX_SIDE:
-                raise UnreadableImage(f"{image.width} x {image.height} pixels; allowed: {MAX_SIDE:,} a side")
+            if image.width * image.height > MAX_PIXELS or max(image.size) > MAX_SIDE:
+                allowed = f"{MAX_PIXELS:,}, and {MAX_SIDE:,} a side"
+                raise UnreadableImage(f"{image.width} x {image.height} pixels; allowed: {allowed}")
             image.load()
             return _to_mode(image, mode)
         except UnidentifiedImageError:
@@ -80,15 +79,14 @@ def decode(content: bytes | NDArray[np.uint8], mode: str | None) -> Image.Image:
 
 
 def _to_mode(image: Image.Image, mode: str | None) -> Image.Image:
-    if image.getexif().get(_ORIENTATION, 1) not in (0, 1):
-        image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise UnreadableImage("floating-point pixels, whose range is not known")
+    if image.mode == "I" and image.format != "PPM":  # Pillow scales a PGM to 16 bits by the range that the file states
+        raise UnreadableImage("32-bit or signed pixels, whose range is not known")
+    if image.getexif().get(_ORIENTATION, 1) not in (0, 1):
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):
-        values = np.asarray(image)
-        if values.min() < 0 or values.max() > 0xFFFF:
-            raise UnreadableImage("32-bit pixels, whose range is not known")
-        image = Image.fromarray((values >> 8).astype(np.uint8))
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA")  # a direct conversion could confuse the transparent colour with another
     wanted = mode or ("L" if image.mode in _GREY else "RGB")
@@ -176,11 +174,6 @@ class ImageTransform:
     def output_size(self) -> tuple[int, int] | None:
         """(height, width) of the network's input, or None if it depends on the image."""
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
-
-    def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
-        """Resized and cropped pixels of the first view, uint8 (height, width, channels). Raises as `shown`."""
-        first: NDArray[np.uint8] = self.shown(image)[0]
-        return first
 
     def shown(self, image: Image.Image) -> NDArray[np.uint8]:
         """Resized and cropped pixels of all views, uint8 (views, height, width, channels).
@@ -297,8 +290,8 @@ def _decoded(members: Members, count: int, mode: str | None) -> Iterator[Image.I
 
 def first_size(members: Members, transform: ImageTransform) -> tuple[int, int] | None:
     """(height, width) after the transform of the first readable image, or None."""
-    sizes = (transform.pixels(image).shape for image in _decoded(members, len(members), transform.mode))
-    return next(((int(height), int(width)) for height, width, _ in sizes), None)
+    shapes = (transform.shown(image).shape for image in _decoded(members, len(members), transform.mode))
+    return next(((int(height), int(width)) for _, height, width, _ in shapes), None)
 
 
 def first_shapes(members: Members, count: int) -> set[tuple[str, int, int]]:

@@ -54,11 +54,8 @@ class Partial:
         self._unsynced: list[tuple[str, int, bytes]] = []
         self._synced = time.monotonic()
 
-    def continues(self, settings: dict[str, Any], *, overwrite: bool = False) -> bool:
-        """Whether the folder holds an extraction with the same settings, to resume. Nothing is written.
-
-        Raises UsageError: it holds an extraction with other settings, and `overwrite` is false.
-        """
+    def _continues(self, settings: dict[str, Any], *, overwrite: bool) -> bool:
+        """Whether the folder holds an extraction with the same settings, to resume. Raises as `begin`."""
         if not (self.folder / SETTINGS).is_file():
             return False
         try:
@@ -79,9 +76,9 @@ class Partial:
         """Start a new extraction in the folder, unless it holds one with the same settings to resume.
 
         Returns: Whether there is one to resume.
-        Raises UsageError: as `continues`.
+        Raises UsageError: it holds an extraction with other settings, and `overwrite` is false.
         """
-        if self.continues(settings, overwrite=overwrite):
+        if self._continues(settings, overwrite=overwrite):
             # left by a run that was killed while it assembled the file
             for leftover in {*self.folder.glob("*.h5*"), *self.folder.glob(".*.partial")}:
                 leftover.unlink()

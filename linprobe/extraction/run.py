@@ -281,6 +281,7 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> Ex
                 classes=classes,
                 test_fraction=request.test_fraction,
                 owner_of=splits_by(owners, shared=request.owners_on_both_sides),
+                private_test=request.private_test,
             )
     else:
         source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)

@@ -492,7 +492,8 @@ def clipped_sum(
         weight = float(all_reduce(np.array(float(sum(worker.weight for worker in workers)))) / WEIGHT_STEPS)
         weight += float(all_reduce(sum(worker.wide_weight.total for worker in workers))[0])
     value = geometry.finish(all_reduce(total).T, weight)
-    return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)
+    tracked = np.empty(0) if contributions is None else contributions[: rows.n_tracked]
+    return ClippedSum(value, clip_norm, tracked, rows.sampling_rate)
 
 
 def _rounding(

@@ -28,7 +28,7 @@ from linprobe.data.blocks import BLOCK_ROWS, SEGMENT, Block, row_norms
 from linprobe.data.rows import Rows
 from linprobe.errors import DivergedError, ParameterError
 from linprobe.gradients.backend import HOST, Backend
-from linprobe.gradients.rounding import FLOAT32_ROUNDING, SteadyProducts
+from linprobe.gradients.rounding import FLOAT32_ROUNDING, ROW_BITS, SteadyProducts
 from linprobe.options import Loss
 from linprobe.parallel.array_api import (
     Array,
@@ -116,6 +116,7 @@ class Origin(Geometry):
         # an inner product of n terms has an error of at most n roundings, in any order; a row norm, SEGMENT roundings
         self._slack = 2 * (origin.shape[0] + 1) * FLOAT32_ROUNDING * self._length
         self._own_slack = 1 + 2 * (SEGMENT + 2) * FLOAT32_ROUNDING
+        self._unit_slack = WIDE_SLACK + 2.0**-ROW_BITS * math.sqrt(origin.shape[0])  # the second of `along`
 
     def norms(self, block: Block, r: Singles, r_norms: Reals, multiply: Multiply = np.matmul) -> Reals:
         """||g_i - origin||, rounded up: the inner product may cancel."""
@@ -134,7 +135,7 @@ class Origin(Geometry):
     def unit_norms(self, squared: Array, along: Array, spread: Array) -> Array:
         """||S_u - origin||, rounded up."""
         apart = (squared - 2 * along + self._length**2).clip(0.0, None)
-        return (apart + WIDE_SLACK * (spread + self._length) ** 2) ** 0.5
+        return (apart + self._unit_slack * (spread + self._length) ** 2) ** 0.5
 
     def norm_of(self, matrix: Array) -> Any:
         """||S_u - origin||."""
@@ -171,10 +172,14 @@ class Scale(Geometry):
         self._inverse_square = np.ascontiguousarray(1 / scale**2, dtype=np.float32)
 
     def norms(self, block: Block, r: Singles, r_norms: Reals, multiply: Multiply = np.matmul) -> Reals:
-        """||g_i / scale||, rounded up: a sum of n positive terms has a relative error of at most n roundings."""
-        squared: Reals = np.einsum(
-            "ij,ij->i", multiply(np.square(block.x), self._inverse_square), np.square(r, dtype=np.float64)
-        )
+        """||g_i / scale||, rounded up: a sum of n positive terms has a relative error of at most n roundings.
+
+        `SteadyProducts` would drop the small entries of a row, which may be most of this norm. Positive float64 terms
+        need no fixed order.
+        """
+        squares = np.square(block.x)
+        products = (np.matmul if squares.dtype == np.float64 else multiply)(squares, self._inverse_square)
+        squared: Reals = np.einsum("ij,ij->i", products, np.square(r, dtype=np.float64))
         return np.asarray(np.sqrt(squared * (1 + 2 * block.x.shape[1] * FLOAT32_ROUNDING)), dtype=np.float64)
 
     def norm_of(self, matrix: Array) -> Any:

@@ -199,8 +199,7 @@ class _Prepared:
     Attributes:
         plan: the plan, with the budget that the length of a private mean chose.
         preprocessing: the map to the training space.
-        ledger: of the run. n_tracked: units in this process whose losses are recorded. class_counts,
-            similar: released, or None.
+        ledger: of the run. class_counts, similar: released, or None.
     """
 
     plan: Plan
@@ -210,7 +209,6 @@ class _Prepared:
     run: Run
     ledger: Ledger
     source: NoiseSource
-    n_tracked: int
     class_counts: ClassCounts | None
     similar: SimilarRows | None
 
@@ -263,7 +261,9 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     public = _public_rows(plan, dataset, runtime)
     source = NoiseSource(settings.insecure_seed)
     source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()  # the same in all processes
-    keeper = None if plan.budget is None or rows is None else _checkpoints(runtime, source, rows)
+    keeper = None if plan.budget is None or rows is None else runtime.keep
+    if keeper is not None and rows is not None:
+        keeper.begin(source, slice(rows.first, rows.first + rows.n_local))
     ledger.inherit(plan.inherited)
     mechanism = observer.mechanism(
         backend.noise(source),
@@ -280,8 +280,7 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     problem = _problem(plan, dataset, preprocessing, rows, public, backend)
     sampler = observer.sampler(source, schedule.sampling_rate)
     run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
-    n_tracked = rows.n_local if rows is not None and settings.per_record else 0
-    return _Prepared(plan, dataset, preprocessing, problem, run, ledger, source, n_tracked, counts, similar)
+    return _Prepared(plan, dataset, preprocessing, problem, run, ledger, source, counts, similar)
 
 
 def _problem(
@@ -342,14 +341,6 @@ def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
     public, weights = dataset.free_public, dataset.trained_weights
     others = None if weights is None else weights.of_others
     return None if public is None else prepare(public, plan.preprocessing, runtime.precision, weights=others)
-
-
-def _checkpoints(runtime: Runtime, source: NoiseSource, rows: Rows) -> Checkpoints | None:
-    # in a single process, a method may add public rows to the private ones
-    held = slice(None) if runtime.group.size == 1 else slice(rows.first, rows.first + rows.n_local)
-    if runtime.keep is not None:
-        runtime.keep.begin(source, held)
-    return runtime.keep
 
 
 def _class_counts(
@@ -497,9 +488,9 @@ def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     plan, dataset, run = prepared.plan, prepared.dataset, prepared.run
     factors, noise = plan.settings.shrink, plan.schedule.others[SELECTION]
     candidates = [_folded(prepared.preprocessing, fitted.shrunk(factor)) for factor in factors]
-    first = run.group.rank == 0
+    first, tracked = run.group.rank == 0, prepared.problem.private_rows.n_local if run.per_record else 0
     counts = [count_private(*one, dataset.trained, dataset.bounds) if first else (0, 0) for one in candidates]
-    released = run.backend.released(run.mechanism, correct_counts(counts, prepared.n_tracked), noise, SELECTION)
+    released = run.backend.released(run.mechanism, correct_counts(counts, tracked), noise, SELECTION)
     halved = released[:, 0]  # correct minus wrong predictions, halved
     std = noise * correct_counts_sensitivity(len(factors))
     return Selected(factors[int(halved.argmax())], tuple((halved + plan.n_units / 2).tolist()), std)

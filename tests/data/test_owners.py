@@ -92,10 +92,7 @@ def test_budget_books_have_one_key_for_all_spellings(tmp_path: Path, one: str, t
 
 @pytest.mark.parametrize(
     ("empty", "said"),
-    [
-        *[(blank, " has 1 of 6 rows whose owner is empty") for blank in ("", "  ")],
-        *[(word, f": rows have the owner '{word.strip()}'") for word in ("nan", " None ", "<NA>", "NULL", "n/a")],
-    ],
+    [(word, f": rows have the owner '{word.strip()}'") for word in ("", "  ", "nan", " None ", "<NA>", "NULL", "n/a")],
 )
 def test_an_owner_without_a_name_is_refused_before_a_file_is_written(tmp_path: Path, empty: str, said: str) -> None:
     with pytest.raises(DataError, match=f"owner_train{said}"):
@@ -172,7 +169,7 @@ def test_owners_that_do_not_fit_are_refused(tmp_path: Path, owners: Any) -> None
 def test_rows_of_an_owner_that_are_apart_are_refused() -> None:
     with pytest.raises(DataError, match="1 owners whose rows are not adjacent"):
         owner_bounds([["a", "b"], ["b", "a"]], "here")
-    with pytest.raises(DataError, match="owner is empty"):
+    with pytest.raises(DataError, match="have the owner ''"):
         owner_bounds([["a", ""]], "here")
     assert owner_bounds([["a", "b"], ["b"]], "here")[0].tolist() == [0, 1, 3]
 

@@ -275,6 +275,9 @@ def npz(folder: Path, train: Any, test: Any = None, **more: Any) -> Path:
         (["2.0", "10."] * 4, ("2", "10"), [0, 1] * 4),
         (["2.5", "1.0"] * 4, ("1.0", "2.5"), [1, 0] * 4),
         (["no", "1"] * 4, ("1", "no"), [1, 0] * 4),
+        (["02", "01"] * 4, ("01", "02"), [1, 0] * 4),
+        (["0_1", "1_0"] * 4, ("0_1", "1_0"), [0, 1] * 4),
+        ([b"bee", b"ant"] * 4, ("ant", "bee"), [1, 0] * 4),
         ([0, 2, 1, 2] * 2, ("0", "1", "2"), [0, 2, 1, 2] * 2),
     ],
 )
@@ -302,6 +305,47 @@ def test_wrong_labels_are_named_with_their_row(tmp_path: Path, labels: Any, word
     with pytest.raises(DataError) as caught:
         imported([npz(tmp_path, labels)], classes=NAMES)
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("classes", [["1", "2", "other"], ["01", "00"], ["1.0", "2.0"]])
+def test_a_number_that_is_one_class_and_the_place_of_another_is_refused(tmp_path: Path, classes: list[str]) -> None:
+    with pytest.raises(DataError, match=r"1 could be the class .* or the class at position 1"):
+        imported([npz(tmp_path, [1, 0] * 4)], classes)
+
+
+@pytest.mark.parametrize("label", ["nan", "<NA>", "ant "])
+def test_a_test_label_that_is_missing_or_spelled_in_another_way_makes_no_class(tmp_path: Path, label: str) -> None:
+    with pytest.raises(DataError, match="y_test"):
+        imported([npz(tmp_path, WORDS, np.array([*WORDS[:7], label]))])
+
+
+def test_names_and_ids_of_bytes_become_text(tmp_path: Path) -> None:
+    ids = np.array([f"p{number}".encode() for number in range(8)])
+    found = imported([npz(tmp_path, WORDS.astype("S"), class_names=np.array(NAMES, "S"), id_train=ids)])
+    assert (found["names"], found["y"], found["id"][7]) == (("ant", "bee"), [0, 1] * 4, "p7")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables_with_other_features_and_numbers_of_rows_are_refused(tmp_path: Path, suffix: str) -> None:
+    """The second feature of a row must not meet the first weight, and the place of a row is no feature."""
+
+    def table(group: str, names: Sequence[str]) -> Path:
+        path = tmp_path / f"{group}{suffix}"
+        columns = {"label": WORDS, **dict(zip(names, ROWS.T, strict=True))}
+        if suffix == ".parquet":
+            arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+            parquet.write_table(arrow.table(columns), path)
+        else:
+            np.savetxt(path, np.stack(list(columns.values()), 1), "%s", ",", header=",".join(columns), comments="")
+        return path
+
+    first = table("train", "abc")
+    read_arrays([first, table("test", "abc")])
+    with pytest.raises(DataError, match=r"test.*feature 2 is the column 'c', and 'b'"):
+        read_arrays([first, table("test", "acb")])
+    for name in ("", "Unnamed: 0", "__index_level_0__"):
+        with pytest.raises(DataError, match=f"the column '{name}', as pandas and R name the numbers of rows"):
+            read_arrays([table("train", ("a", "b", name))])
 
 
 def test_object_arrays_are_refused_with_the_way_out(tmp_path: Path) -> None:

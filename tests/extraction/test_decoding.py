@@ -172,6 +172,7 @@ UNREADABLE: dict[str, tuple[Callable[[], bytes], list[str]]] = {
     "just too many pixels": (lambda: bomb(10_001), ["10001 x 10001 pixels", "100,000,000"]),
     "floating-point pixels": (floats, ["floating-point"]),
     "32-bit pixels": (lambda: whole_numbers(70_000), ["32-bit"]),
+    "32-bit pixels of 8 bits, which 16 bits would make black": (lambda: whole_numbers(200), ["32-bit"]),
     "negative pixels": (lambda: whole_numbers(-1), ["32-bit"]),
 }
 

@@ -601,5 +601,5 @@ def test_no_file_that_is_not_a_feature_file_is_replaced(images: Path, tmp_path: 
         run_extract(images, tmp_path / "thesis.h5", overwrite=True)
     assert (tmp_path / "thesis.h5").read_text() == "years of work"
     (tmp_path / "thesis.npz").write_text("years of work")
-    with pytest.raises(UsageError, match="would replace the images"):
+    with pytest.raises(UsageError, match="would replace an input"):
         run_extract(tmp_path / "thesis.npz", tmp_path / "thesis.npz", overwrite=True)

@@ -239,16 +239,38 @@ def _no_images(folder: Path) -> None:
         (folder / "test" / name).mkdir(parents=True)
 
 
+def _link_to_nothing(group: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        write_images(folder, {"train": 1, "test": 1})
+        (folder / group).symlink_to(folder / "not mounted")
+
+    return make
+
+
+def _public_without_classes(folder: Path) -> None:
+    write_images(folder, {"train": 1, "test": 1})
+    (folder / "public").mkdir()
+    photo(0).save(folder / "public" / "a.png")
+
+
+def _other_groups(folder: Path) -> None:
+    write_images(folder, {"Training": 1, "Testing": 1})
+
+
 BAD_FOLDERS: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[LinprobeError], list[str]]] = {
     "nothing there": (lambda folder: None, {}, DataError, ["does not exist", "folder", ".npz"]),
     "an empty folder": (_empty, {}, DataError, ["no class folders", "train/CLASS/IMAGE"]),
-    "one class": (_one_class, {}, DataError, ["1 classes", "at least 2"]),
+    "one class": (_one_class, {}, DataError, ["1 classes", "2 or more"]),
     "no test folder": (_no_test, {}, UsageError, ["no test", "--test-fraction"]),
     "test folder and fraction": (_both, {"test_fraction": 0.5}, UsageError, ["test", "0.5", "not both"]),
     "one level without fraction": (_one_level, {}, UsageError, ["one level", "3 folders", "--test-fraction"]),
     "no test images": (_no_images, {}, DataError, ["test", "no images"]),
-    "repeated classes": (_both, {"classes": ["ant", "ant", "bee"]}, DataError, ["all different"]),
-    "one declared class": (_both, {"classes": ["ant"]}, DataError, ["1 classes"]),
+    "repeated classes": (_both, {"classes": [*CLASSES, "ant"]}, DataError, ["all different"]),
+    "a class that is a link to nothing": (_link_to_nothing("train/dog"), {}, DataError, ["train/dog", "link"]),
+    "public images behind a link to nothing": (_link_to_nothing("public"), {}, DataError, ["public", "link"]),
+    "public images in no class": (_public_without_classes, {}, DataError, ["public/a.png", "no class folder"]),
+    "groups of other names": (_other_groups, {"test_fraction": 0.5}, DataError, ["'Training'", "train", "rename"]),
+    "one declared class": (_one_class, {"classes": ["ant"]}, DataError, ["1 classes"]),
 }
 
 
@@ -263,6 +285,21 @@ def test_a_folder_that_does_not_fit_is_refused_with_the_way_out(tmp_path: Path, 
 
 def fingerprint(folder: Path) -> str:
     return open_source(str(folder)).groups["train"].fingerprint()
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """os.walk would leave its images out without a word."""
+    write_images(tmp_path, {"train": 1, "test": 1})
+    (tmp_path / "train" / "bee" / "more").mkdir()
+    listed_by = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "more":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed_by(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert "train/bee/more cannot be read" in refusal(LinprobeError, str(tmp_path))
 
 
 def test_the_fingerprint_changes_with_names_sizes_and_times(tmp_path: Path) -> None:
@@ -356,6 +393,13 @@ def test_arrays_that_are_no_images_are_refused(tmp_path: Path, case: str) -> Non
     changes, words = BAD_ARRAYS[case]
     text = refusal(DataError, str(as_npz(tmp_path, **changes)))
     assert all(word in text for word in words), text
+
+
+def test_private_test_labels_make_no_class_list(tmp_path: Path) -> None:
+    text = refusal(DataError, str(as_npz(tmp_path)), private_test=True)
+    assert "test labels are private" in text
+    source = open_source(str(as_npz(tmp_path, class_names=CLASSES)), private_test=True)
+    assert source.class_names == CLASSES
 
 
 def test_a_test_fraction_for_arrays_is_refused(tmp_path: Path) -> None:

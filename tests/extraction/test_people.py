@@ -62,6 +62,10 @@ def test_owners_that_are_not_known_are_refused(images: Path, tmp_path: Path) -> 
         run_extract(images, out, owners=tmp_path / "owners.csv", owner_regex="x")
     with pytest.raises(UsageError, match="regular expression"):
         run_extract(images, out, owner_regex="(")
+    for second, fault in (("a.png,bob", "line 3 has another owner"), ("b.png,Doe, Jane", "line 3 has more cells")):
+        (tmp_path / "owners.csv").write_text(f"id,owner\na.png,ann\n{second}\n")
+        with pytest.raises(DataError, match=fault):
+            run_extract(images, out, owners=tmp_path / "owners.csv")
     (tmp_path / "owners.csv").write_text("name,owner\n")
     with pytest.raises(DataError, match="columns id and owner"):
         run_extract(images, out, owners=tmp_path / "owners.csv")

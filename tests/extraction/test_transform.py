@@ -27,7 +27,7 @@ BASE = ImageTransform(32, (24, 24), "bilinear", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 
 def seen(transform: ImageTransform, image: Image.Image) -> Any:
     """What the network sees of one image: float32 (channels, height, width)."""
-    pixels = torch.tensor(transform.pixels(image)).permute(2, 0, 1)
+    pixels = torch.tensor(transform.shown(image)[0]).permute(2, 0, 1)
     return transform.normaliser(pixels.device)(pixels[None])[0]
 
 
@@ -104,10 +104,10 @@ def test_an_override_replaces_its_part_and_no_other() -> None:
 
 def test_zero_turns_resizing_and_cropping_off() -> None:
     image = photo(0, 50, 40)
-    assert BASE.overridden(0, None, None, None, None).pixels(image).shape == (24, 24, 3)
-    assert BASE.overridden(None, 0, None, None, None).pixels(image).shape == (32, 40, 3)
+    assert BASE.overridden(0, None, None, None, None).shown(image)[0].shape == (24, 24, 3)
+    assert BASE.overridden(None, 0, None, None, None).shown(image)[0].shape == (32, 40, 3)
     whole = BASE.overridden(0, 0, None, None, None)
-    assert np.array_equal(whole.pixels(image), np.asarray(image))
+    assert np.array_equal(whole.shown(image)[0], np.asarray(image))
     assert whole.output_size is None
 
 
@@ -120,10 +120,10 @@ def test_resize_and_crop_are_judged_together() -> None:
 
 def test_an_image_smaller_than_its_crop_is_unreadable_and_not_padded() -> None:
     whole = BASE.overridden(0, None, None, None, None)
-    assert whole.pixels(photo(0, 24, 24)).shape == (24, 24, 3)
+    assert whole.shown(photo(0, 24, 24))[0].shape == (24, 24, 3)
     for width, height in ((23, 40), (40, 23)):
         with pytest.raises(UnreadableImage, match=rf"{width} x {height} pixels, smaller than the crop of 24 x 24"):
-            whole.pixels(photo(0, width, height))
+            whole.shown(photo(0, width, height))[0]
 
 
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
@@ -132,7 +132,7 @@ def test_interpolation_is_the_one_that_is_named(interpolation: str) -> None:
     filters = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
     transform = ImageTransform((13, 17), None, interpolation, BASE.mean, BASE.std)
     expected = image.resize((17, 13), Image.Resampling(filters[interpolation]))
-    assert np.array_equal(transform.pixels(image), np.asarray(expected))
+    assert np.array_equal(transform.shown(image)[0], np.asarray(expected))
 
 
 BAD: dict[str, tuple[tuple[Any, ...], list[str]]] = {
@@ -162,11 +162,11 @@ def test_a_bad_override_is_refused_with_what_is_allowed(case: str) -> None:
 
 def test_grey_preprocessing_has_one_channel() -> None:
     grey = ImageTransform(16, (8, 8), "bilinear", (0.5,), (0.5,), "L")
-    assert grey.pixels(photo(0).convert("L")).shape == (8, 8, 1)
+    assert grey.shown(photo(0).convert("L"))[0].shape == (8, 8, 1)
     with pytest.raises(ParameterError, match="mean has 3 values; allowed: 1"):
         grey.overridden(None, None, (0.1, 0.2, 0.3), None, None)
 
 
 def test_an_image_so_narrow_that_resizing_would_fill_the_memory_is_unreadable() -> None:
     with pytest.raises(UnreadableImage, match="200000 x 1 pixels, so narrow"):
-        BASE.pixels(Image.new("RGB", (200000, 1)))
+        BASE.shown(Image.new("RGB", (200000, 1)))[0]

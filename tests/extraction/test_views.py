@@ -56,7 +56,7 @@ def coordinates(height: int, width: int) -> Image.Image:
 def test_views_are_the_crop_its_mirror_image_and_shifts_by_a_sixteenth_of_a_side() -> None:
     shown = with_views(10).shown(coordinates(64, 90))
     top, left = 16, 21
-    assert np.array_equal(shown[0], PLAIN_CROP.pixels(coordinates(64, 90)))
+    assert np.array_equal(shown[0], PLAIN_CROP.shown(coordinates(64, 90))[0])
     assert np.array_equal(shown[1], shown[0][:, ::-1])
     for view, (down, right, mirrored) in zip(shown, VIEWS, strict=True):
         upright = view[:, ::-1] if mirrored else view
@@ -243,7 +243,7 @@ def test_last4_avg_is_the_input_of_dinov2s_linear_probe(images: Path, tmp_path: 
     run_extract(images, tmp_path / "f.h5", backbone="timm:test_vit", layer="last4+avg", **options)
     run_extract(images, tmp_path / "plain.h5", backbone="timm:test_vit", **options)
     transform = load_backbone("timm:test_vit", None, True, VIT).transform
-    shown = [transform.pixels(Image.open(images / name)) for name in ids_of(tmp_path / "f.h5")]
+    shown = [transform.shown(Image.open(images / name))[0] for name in ids_of(tmp_path / "f.h5")]
     pixels = torch.tensor(np.stack(shown)).permute(0, 3, 1, 2)
     tokens, after = [], []
     for block in model.blocks:

@@ -192,3 +192,14 @@ def test_a_record_moves_a_sample_by_less_than_the_clip_norm(geometry: Geometry, 
             blocks = rows.sample(joined, 0.6, observed=False)
             sums.append(clipped_sum(blocks, weights, 0.5, geometry=geometry).value)
         assert 0 < np.linalg.norm(sums[0] - sums[1]) <= 0.5
+
+
+def test_small_entries_of_a_row_count_in_a_scale_where_rows_change_their_places(monkeypatch) -> None:
+    monkeypatch.setattr(host, "LIBRARY", None)
+    x = np.full((1, 600), 2.0**-14.01, np.float32)
+    x[:, 0] = 1  # beside it, all else is lost in `SteadyProducts`, and in the scale it is next to nothing
+    scale = np.ones((600, 2))
+    scale[0] = 1e6
+    sample = ArrayRows(x, [0]).sample(np.ones(1, bool), 0.9, observed=False)
+    found = clipped_sum(sample, np.zeros((600, 2)), 1e-9, geometry=Scale(scale)).value
+    assert 0.99e-9 < np.linalg.norm(found) <= 1e-9  # it was 1e-6

@@ -59,7 +59,7 @@ class _Undrawn(TorchFunctionMode):
 def build_or_fetch(
     name: str, arguments: dict[str, Any], build: Callable[[], nn.Module], fetched: str, random: bool
 ) -> Any:
-    """Build a network whose weights may come from the Hugging Face hub.
+    """Build a network by another library, and perhaps fetch its weights from the Hugging Face hub.
 
     Args:
         name: of the backbone. arguments: of its constructor. Both are for messages.

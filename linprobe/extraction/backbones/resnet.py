@@ -32,17 +32,13 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         raise UsageError(
             f"weights is {named!r}; allowed for {name}: {', '.join(presets)}, or a {', '.join(backbones.SUFFIXES)} file"
         )
-    try:
-        model = backbones.build_network(
-            lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments), random
-        )
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
+    model = backbones.build_or_fetch(
+        name, arguments, lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments), "", random
+    )
     preset = presets[named if named in presets else DEFAULT_WEIGHTS].transforms()
-    if path is not None:
-        backbones.load_strictly(model, backbones.read_weights(path), path, head=("fc",))
-    elif not random:
-        backbones.load_strictly(model, _named_weights(name, presets[named]), Path(named), head=("fc",))
+    if not random:
+        state = _named_weights(name, presets[named]) if path is None else backbones.read_weights(path)
+        backbones.load_strictly(model, state, Path(named), head=("fc",))
     model.fc = nn.Identity()
     transform = ImageTransform(
         int(preset.resize_size[0]),

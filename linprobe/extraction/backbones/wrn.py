@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from linprobe.errors import DataError, UsageError
-from linprobe.extraction.backbones import Backbone, build_network, load_file, name_of_weights
+from linprobe.errors import DataError
+from linprobe.extraction.backbones import Backbone, build_or_fetch, load_file, name_of_weights
 from linprobe.extraction.images import ImageTransform
 
 NETWORKS = {"wrn-16-4": (16, 4), "wrn-40-4": (40, 4), "wrn-28-10": (28, 10)}
@@ -108,10 +108,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     """A wide residual network with group norm. Argument `groups`: number of groups (default 16)."""
     if weights is None and not random:
         raise DataError(f"backbone {name} has no weights to fetch; give --weights FILE, or --random-weights for a test")
-    try:
-        model = build_network(lambda: WideResNet(*NETWORKS[name], **arguments), random)
-    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
-        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
+    model = build_or_fetch(name, arguments, lambda: WideResNet(*NETWORKS[name], **arguments), "", random)
     if weights is not None:
         load_file(model, weights, head=("fc",))
     transform = ImageTransform((SIDE, SIDE), None, "bilinear", CIFAR_MEAN, CIFAR_STD)

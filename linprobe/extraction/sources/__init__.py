@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.array_files import Arrays
-from linprobe.data.array_import import ARRAYS, read_arrays
+from linprobe.data.array_import import ARRAYS, labelled_rows, read_arrays
+from linprobe.data.feature_file import GROUPS
 from linprobe.data.labels import (
     CONTENT,
     FILE_NAMES,
@@ -27,6 +28,7 @@ from linprobe.data.labels import (
     OwnerOf,
     class_list,
     divided,
+    holds_label_matrix,
     label_indices,
     settle_labels,
 )
@@ -48,10 +50,6 @@ def table_source(
     DataError: private test rows without declared classes; a table that cannot be read, a repeated id, a label outside
     the classes, or an unsuitable split. PrivacyError: a file is listed twice.
     """
-    if classes is None and request.private_test:
-        raise DataError(
-            "test labels are private, so class names cannot come from them; declare the classes with --classes A,B,..."
-        )
     arrays = _columns(request, table)
     paths = arrays["path"].tolist()
     ids = list(map(str, arrays.get("id", arrays["path"]).tolist()))
@@ -66,7 +64,8 @@ def table_source(
     people = base.splits_by(owners, shared=request.owners_on_both_sides)
     sides = divided(ids, people, arrays.get("split"), request.test_fraction, str(table))
     labels = settle_labels({"y_train": arrays["y"]}, classes)["y_train"]
-    names, names_from = class_list({"y_test": labels[sides.get("test", np.array([], dtype=np.int64))]}, classes)
+    tested = {"y_test": labels[sides.get("test", np.array([], dtype=np.int64))]}
+    names, names_from = class_list(tested, classes, private_test=request.private_test)
     indices = label_indices(labels, names, f"{table}: column {request.label_column!r}")
     listed = members_of(table.parent, zip((table.parent / path for path in paths), indices.tolist(), strict=True))
     refuse_linked(listed, None, "lines or links")
@@ -96,6 +95,7 @@ def open_source(
     classes: Sequence[str] | None = None,
     test_fraction: float | None = None,
     owner_of: OwnerOf | None = None,
+    private_test: bool = False,
 ) -> base.ImageSource:
     """Open the images of the SOURCE argument of `linprobe extract`.
 
@@ -103,23 +103,16 @@ def open_source(
         classes: class names in label order; None to take them from the source.
         test_fraction: share of the images to use for testing, if the source has no test group.
         owner_of: the person of an image; all images of a person are on one side of the split.
+        private_test: whether test labels are private, so that no class list may come from them.
     Raises UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
     PrivacyError: a private image is public too, or appears twice through links.
     """
     path = located(source)
-    if classes is not None and (len(classes) < 2 or len(set(classes)) != len(classes)):
-        raise DataError(f"the class list names {len(classes)} classes; allowed: at least 2, all different")
     if path.suffix in ARRAYS or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
         if test_fraction is not None:
             raise UsageError(f"--test-fraction does nothing for {path}, which has a test group; leave it out")
-        opened = _array_source(path, classes)
-    else:
-        opened = folder_source(path, classes, test_fraction, owner_of)
-    if len(opened.class_names) < 2:
-        raise DataError(
-            f"{source} has {len(opened.class_names)} classes; allowed: at least 2; declare them with --classes"
-        )
-    return opened
+        return _array_source(path, classes, private_test=private_test)
+    return folder_source(path, classes, test_fraction, owner_of)
 
 
 def located(source: str) -> Path:
@@ -129,10 +122,8 @@ def located(source: str) -> Path:
     """
     path = Path(source)
     kinds = f"a folder of images, or arrays in {', '.join(ARRAYS)}; for a table that lists images, give --table FILE"
-    if not path.exists():
-        raise DataError(f"{source} does not exist; allowed: {kinds}")
     if not path.is_dir() and not path.is_file():
-        raise DataError(f"{source} is no regular file; allowed: {kinds}")
+        raise DataError(f"{source} {'is no regular file' if path.exists() else 'does not exist'}; allowed: {kinds}")
     if path.is_file() and path.suffix not in ARRAYS:
         raise DataError(f"{source} is no folder and no array file; allowed: {kinds}; unpack an archive first")
     return path
@@ -141,17 +132,15 @@ def located(source: str) -> Path:
 class ArrayMembers:
     """Images in a uint8 array of shape (rows, height, width) or (rows, height, width, 3)."""
 
-    def __init__(self, source: Path, group: str, arrays: dict[str, NDArray[Any]], labels: NDArray[np.int64]) -> None:
+    def __init__(
+        self, source: Path, group: str, x: NDArray[Any], labels: NDArray[np.int64], ids: NDArray[Any] | None
+    ) -> None:
         self.source, self.group, self.labels = source, group, labels
-        x = arrays[f"X_{group}"]
         if x.dtype != np.uint8 or x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] not in (3, 4)):
             raise DataError(
                 f"X_{group} has shape {x.shape} and type {x.dtype}; allowed: uint8 images (rows, height, width) or "
                 "(rows, height, width, 3); convert them, or use `linprobe import` for features"
             )
-        ids = arrays.get(f"id_{group}")
-        if ids is not None and len(ids) != len(x):
-            raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
         if ids is None:
             made = ContentIds(group)
             for start in range(0, len(x), AT_ONCE):
@@ -180,27 +169,16 @@ class ArrayMembers:
         """SHA-256 of the files' names, sizes and modification times, and the labels."""
         sha = hashlib.sha256(self.labels.tobytes())
         for path in sorted(self.source.iterdir()) if self.source.is_dir() else [self.source]:
-            sha.update(base.file_stamp(path))
+            status = path.stat()
+            sha.update(f"{path.name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
         return sha.hexdigest()
 
 
-def _array_source(path: Path, classes: Sequence[str] | None) -> base.ImageSource:
-    """Images from X_train, y_train, X_test, y_test and optionally X_public, y_public."""
-    arrays = _image_arrays(path)
-    if classes is None and "class_names" in arrays:
-        classes = [str(name) for name in arrays["class_names"]]
-    arrays = settle_labels(arrays, classes)
-    names, names_from = class_list(arrays, classes)
-    groups: dict[str, base.Members] = {}
-    for group in ("train", "test", "public"):
-        if f"X_{group}" in arrays:
-            labels = label_indices(arrays[f"y_{group}"], names, f"y_{group}")
-            groups[group] = ArrayMembers(path, group, arrays, labels)
-    return base.ImageSource(path.name, names, names_from, groups, ids_from=GIVEN if "id_train" in arrays else CONTENT)
+def _array_source(path: Path, classes: Sequence[str] | None, *, private_test: bool) -> base.ImageSource:
+    """Images from X_train, y_train, X_test, y_test and optionally X_public, y_public.
 
-
-def _image_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a file. DataError unless train and test images are there, with one label per image."""
+    Raises UsageError: owners of images. DataError: no train or test images, or not one label per image.
+    """
     arrays = read_arrays([path])
     if any(key.startswith("owner_") for key in arrays):
         raise UsageError(
@@ -210,9 +188,15 @@ def _image_arrays(path: Path) -> dict[str, NDArray[Any]]:
     for key in ("X_train", "y_train", "X_test", "y_test"):
         if key not in arrays:
             raise DataError(f"{path} holds no {key}; needed: X_train, y_train, X_test, y_test")
-    for group in ("train", "test", "public"):
-        x, y = arrays.get(f"X_{group}"), arrays.get(f"y_{group}")
-        if x is not None and (y is None or y.ndim != 1 or len(y) != len(x)):
-            shape = None if y is None else y.shape
-            raise DataError(f"X_{group} has shape {x.shape} and y_{group} {shape}; allowed: one label per image")
-    return arrays
+    if holds_label_matrix(arrays):
+        raise DataError(f"{path} holds several labels per image; allowed: one label per image, y of shape (rows,)")
+    if classes is None and "class_names" in arrays:
+        classes = [str(name) for name in arrays["class_names"]]
+    arrays = settle_labels(arrays, classes)
+    names, names_from = class_list(arrays, classes, private_test=private_test)
+    groups: dict[str, base.Members] = {
+        group: ArrayMembers(path, group, *labelled_rows(arrays, group, names))
+        for group in GROUPS
+        if f"X_{group}" in arrays
+    }
+    return base.ImageSource(path.name, names, names_from, groups, ids_from=GIVEN if "id_train" in arrays else CONTENT)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.array_files import refuse_twice
 from linprobe.data.labels import FILE_NAMES, OwnerOf, by_owner, check_owners, refuse_both_sides
 from linprobe.errors import DataError, UsageError, reading
 
@@ -50,13 +51,18 @@ class Members(Protocol):
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Images by group (train, test, public) and their class names in label order; `ids_from` as in `Description`."""
+    """Images by group (train, test, public), different class names in label order, `ids_from` as in `Description`."""
 
     name: str
     class_names: tuple[str, ...]
     class_names_from: str
     groups: dict[str, Members]
     ids_from: str = FILE_NAMES
+
+    def __post_init__(self) -> None:
+        count = len(self.class_names)
+        if count == 1 or len(set(self.class_names)) < count:  # rows without labels need no classes
+            raise DataError(f"{self.name} has {count} classes; allowed: 2 or more, all different; give --classes")
 
 
 class Strings:
@@ -79,12 +85,6 @@ class Strings:
 def readable(path: bytes) -> str:
     """A file name as text; bytes that are not UTF-8 are escaped."""
     return path.decode("utf-8", "backslashreplace")
-
-
-def file_stamp(path: Path) -> bytes:
-    """Name, size and modification time of a file, to be hashed into a fingerprint."""
-    status = path.stat()
-    return f"{path.name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode()
 
 
 @dataclass(frozen=True)
@@ -169,11 +169,11 @@ def with_owners(source: ImageSource, owners: Owners | None, *, shared: bool = Fa
         if shared:
             raise UsageError("--owners-on-both-sides does nothing where images have no owners; leave it out")
         return source
-    known = {owners.of(members.id(row)) for members in source.groups.values() for row in range(len(members))}
+    ids_of = {name: [members.id(row) for row in range(len(members))] for name, members in source.groups.items()}
+    known = {owners.of(one) for ids in ids_of.values() for one in ids}
     groups: dict[str, OwnedMembers] = {}
     for name, members in source.groups.items():
-        ids = [members.id(row) for row in range(len(members))]
-        named = [owners.of(one) for one in ids]
+        ids, named = ids_of[name], [owners.of(one) for one in ids_of[name]]
         missing = [one for one, owner in zip(ids, named, strict=True) if not (owner or "").strip()]
         if missing:
             raise DataError(
@@ -211,5 +211,10 @@ def _from_file(file: Path) -> Owners:
             reader = csv.DictReader(stream)
             if not set(COLUMNS) <= set(reader.fieldnames or ()):
                 raise ValueError(f"its first line lacks the columns {' and '.join(COLUMNS)}")
-            owners = {line["id"]: line["owner"] for line in reader}
+            refuse_twice(reader.fieldnames or (), f"owners {file}")
+            owners: dict[str, str] = {}
+            for line in reader:
+                if None in line or owners.setdefault(line["id"], line["owner"]) != line["owner"]:
+                    fault = "more cells than columns" if None in line else "another owner for an image above"
+                    raise ValueError(f"line {reader.line_num} has {fault}")
     return Owners(owners.get, f"owners {file}")

@@ -73,12 +73,19 @@ def class_folders(folder: Path) -> list[str]:
     refuse_stray_images(folder)
     names = []
     for entry in os.scandir(folder):
-        if entry.name.startswith(".") or not entry.is_dir():
+        if entry.name.startswith(".") or not _is_folder(Path(entry.path)):
             continue
         if not entry.name.isprintable():
             raise DataError(f"class folder {entry.name!r} in {folder} has a name that is no plain text; rename it")
         names.append(entry.name)
     return sorted(names)
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a path is a folder. DataError for a link to nothing: what the link should show would be left out."""
+    if path.is_symlink() and not path.exists():
+        raise DataError(f"{path} is a link to nothing; mend the link, or remove it")
+    return path.is_dir()
 
 
 def refuse_stray_images(folder: Path) -> None:
@@ -181,7 +188,7 @@ def refuse_linked(private: FolderMembers, public: FolderMembers | None, how: str
 def _files(folder: Path) -> Iterator[Path]:
     """Visible files under `folder`, sorted, files before subfolders. Links to folders are followed; no folder twice."""
     seen = set()
-    for place, folders, files in os.walk(folder, followlinks=True):
+    for place, folders, files in os.walk(folder, onerror=_unread_folder, followlinks=True):
         status = Path(place).stat()
         if (status.st_dev, status.st_ino) in seen:
             folders.clear()
@@ -193,11 +200,14 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield Path(place) / name
 
 
+def _unread_folder(error: OSError) -> None:
+    what = f"folder {error.filename}"
+    raise read_fault(what, error) or DataError(f"{what} cannot be read ({error.strerror}); restore it, or remove it")
+
+
 def is_group(folder: Path) -> bool:
     """Whether a folder has visible subfolders; otherwise it is a class whose name is train or test."""
-    if not folder.is_dir():
-        return False
-    return any(entry.is_dir() and not entry.name.startswith(".") for entry in os.scandir(folder))
+    return _is_folder(folder) and any(entry.is_dir() and not entry.name.startswith(".") for entry in os.scandir(folder))
 
 
 def folder_source(
@@ -216,7 +226,7 @@ def folder_source(
     named_by = folder / (test or "train") if grouped else folder
     names = tuple(classes or class_folders(named_by))
     private = list_folder(folder, ["train"] if grouped else [], names)
-    public = list_folder(folder, ["public"], names) if grouped and is_group(folder / "public") else None
+    public = list_folder(folder, ["public"], names) if grouped and _is_folder(folder / "public") else None
     refuse_linked(private, public)
     groups: dict[str, base.Members]
     if test is None:
@@ -245,6 +255,11 @@ def _check_layout(folder: Path, test: str | None, fraction: float | None, *, gro
         raise DataError(
             f"{folder} has no class folders; allowed: train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; for a "
             "table that lists images, give --table FILE"
+        )
+    group = next((name for name in found if name.lower() in ("train", "training") and is_group(folder / name)), None)
+    if group is not None:
+        raise DataError(
+            f"{folder} has the group {group!r}; allowed: train, and {' or '.join(TEST_NAMES)}; rename folders"
         )
     if fraction is None:
         raise UsageError(f"{folder} has one level of {len(found)} folders and no test group; give --test-fraction F")

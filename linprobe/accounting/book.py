@@ -182,7 +182,7 @@ class Contents:
     def lacking(self, run: str, releases: Iterable[Releases]) -> tuple[Releases, ...]:
         """The `releases` of a run that its entry here lacks: they were made from a copy that another book counts."""
         known = self.entries.get(run)
-        if known is None or known.selection is not None:  # a selection counts more than its run
+        if known is None or known.selection is not None or not known.private:  # these count more than their releases
             return ()
         return _without(releases, (*known.total, *_covered(self, known.first)), inherited=False)
 

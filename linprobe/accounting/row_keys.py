@@ -138,17 +138,22 @@ def read_with_keys(book: Path, new: RowKeys | None = None) -> tuple[Contents, Ro
     Args:
         new: keys in place of a missing file, if they are those that the book states.
     Raises DataError: a damaged book, damaged keys, or others than the book states: lost, or brought back from an old
-    copy.
+    copy; or keys beside a book that states none, so that it is not there, or has lost its lines.
     """
     path = keys_file(book)
     for attempt in range(ATTEMPTS):  # another process may write both meanwhile
         contents = read_book(book)
-        known = read_keys(path) if path.exists() else None
-        if not contents.keys or ("" if known is None else _digest(known.content)) in contents.keys:
+        stated, known = contents.keys or ("",), read_keys(path) if path.exists() else None
+        if ("" if known is None else _digest(known.content)) in stated:
             return contents, known
-        if known is None and new is not None and _digest(new.content) in contents.keys:
+        if known is None and new is not None and _digest(new.content) in stated:
             return contents, new
         time.sleep(PAUSE * attempt)
+    if not contents.keys:
+        raise DataError(
+            f"row keys {path} are there without their budget book, or without its lines, so the runs on their rows are "
+            "not known; restore the book from a copy, or remove both"
+        )
     raise _unusable(path, "is not there" if known is None else "has not the keys that its budget book states")
 
 
@@ -198,7 +203,8 @@ def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Conte
     Raises DataError: a damaged book, damaged or lost keys, keys without their book, or a link to a book elsewhere.
     """
     found = []
-    for path in sorted(folder.glob(f"*{BOOK_SUFFIX}")):
+    books = {path.with_suffix(BOOK_SUFFIX) for end in (BOOK_SUFFIX, SUFFIX) for path in folder.glob(f"*{end}")}
+    for path in sorted(books):
         if path.is_symlink():
             if path.resolve().parent != folder.resolve():
                 raise DataError(
@@ -209,12 +215,6 @@ def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Conte
             contents, keys = read_with_keys(path)
             if keys is not None:
                 found.append((path, contents, keys))
-    for beside in folder.glob(f"*{SUFFIX}"):
-        if not beside.with_suffix(BOOK_SUFFIX).exists():
-            raise DataError(
-                f"row keys {beside} are there without their budget book, so the runs on their rows are not known; "
-                "restore the book from a copy, or remove the keys too"
-            )
     return found
 
 

@@ -112,10 +112,11 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
-        account = _account(found, plans) if missing else None  # read the rows once for all runs
+        account = _account(found, plans) if missing else None
         earlier = preview(account, ()).runs
-        if account is not None:
-            missing = [replace(run, request=replace(run.request, book=account.path.absolute())) for run in missing]
+        if missing:
+            book = None if request.book is None else request.book.absolute()
+            missing = [replace(run, request=replace(run.request, book=book)) for run in missing]
             for warning in _warnings(missing, found):
                 progress.note(warning)
             progress.start(len(missing), "comparing")
@@ -393,7 +394,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         numbers = [len(runs) for runs in groups]
         entries = [one.entry for one, number in zip(previews, numbers, strict=True) for _ in range(number)]
         spending = [entry for entry in entries if entry.counts]
-        account = _account(found, plans, make=False)
+        account = _account(found, plans)
         book, spent = None if account is None else account.path, preview(account, spending)
         timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]
         facts = {
@@ -454,14 +455,12 @@ def _plan(ready: Ready, run: Planned) -> tuple[Plan | Selection, Dataset]:
     return plan_run(replace(candidates[0], shrink=run.tuning.shrink), dataset), dataset
 
 
-def _account(
-    found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset]], *, make: bool = True
-) -> Account | None:
-    """The book of the rows, with the keys of all that the runs of `plans` protect or use as public.
+def _account(found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset]]) -> Account | None:
+    """The book of the rows, with the keys of all that the runs of `plans` protect or use as public; None without one.
 
-    Returns: None, without `make`, if there is no book. Raises LinprobeError: as `check_rows` and `account_of`.
+    Nothing is written. Raises LinprobeError: as `check_rows` and `account_of`.
     """
-    finder = BookFinder(found.request.book, make=make)
+    finder = BookFinder(found.request.book, make=False)
     check_rows(found.reader, commitment=finder.commitment)
     runs = [(plan if isinstance(plan, Plan) else plan.plans[0], dataset) for plan, dataset in plans]
     return account_of(finder, runs, found.reader)

@@ -38,13 +38,13 @@ def recorded_totals(manifest: Manifest) -> tuple[str, str]:
         shared = Account.at(path).shared()
         evaluations = _evaluations(path, contents, both_sides=manifest.test_owners == SHARED)
     except LinprobeError as error:
-        return _cost(contents.counted, own), f"{UNKNOWN}: {error}"
+        return _cost(contents.counted, manifest, own), f"{UNKNOWN}: {error}"
     public = [one for book in shared if book.within for one in book.contents.counted if one.method == EVALUATION]
     public += [one for one in evaluations if one not in public]
     every = with_shared(contents, shared).counted
     every += [one for one in evaluations if one not in every]
-    line = _cost([*contents.counted, *public], own)
-    private = _cost(every, own) if len(every) > len(contents.counted) else line
+    line = _cost([*contents.counted, *public], manifest, own)
+    private = _cost(every, manifest, own) if len(every) > len(contents.counted) else line
     return line, f"{private} (budget book {path}; do not publish this line)"
 
 
@@ -59,9 +59,11 @@ def _evaluations(path: Path, contents: Contents, *, both_sides: bool) -> list[En
     return [one for one in entries if one.method == EVALUATION and one.first in contents.entries]
 
 
-def _cost(entries: Sequence[Entry], own: str) -> str:
-    """The cost of all `entries`, with that of this run, `own`, in words."""
+def _cost(entries: Sequence[Entry], manifest: Manifest, own: str) -> str:
+    """The cost of all `entries`, and of the run of `manifest`, `own`, in words."""
     spent = spending(entries)
+    if manifest.epsilon is not None and manifest.delta != spent.delta:
+        own += f" at delta {rounded_up(manifest.delta)}"
     if not spent.runs and spent.not_private_runs:
         return f"no epsilon covers the recorded runs on these rows ({spent.not_private_runs}); this run: {own}"
     runs = "1 recorded run on these rows" if spent.runs == 1 else f"{spent.runs} recorded runs on these rows"

@@ -13,7 +13,7 @@ from typing import Self
 from linprobe.accounting import book
 from linprobe.accounting.book import Cap, Check, Contents, Entry, Spending, refuse_above, spending
 from linprobe.accounting.events import Releases, grouped
-from linprobe.accounting.figures import cost_in_words
+from linprobe.accounting.figures import ONE, cost_in_words, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import (
     BOOK_SUFFIX,
@@ -60,19 +60,15 @@ class BookFinder:
     def __init__(self, given: Path | None, *, make: bool = True) -> None:
         self._given, self._make = given, make
         self.commitment: Commitment | None = None
-        self._folder = books_folder() if given is None else keys_file(given).parent
-        if given is not None:
-            if not _has_keys(given):  # it counts by itself, unless a default book of these rows has a cap
-                self._folder = books_folder()
-            if self._folder != books_folder() or (self._folder / KEY).exists():
-                self.commitment = Commitment(_key(self._folder))
-            return
+        # a book without keys counts by itself, unless a default book of these rows has a cap
+        self._folder = keys_file(given).parent if given is not None and _has_keys(given) else books_folder()
         try:
-            if not make and not any(self._folder.glob(f"*{BOOK_SUFFIX}")) and not (self._folder / KEY).exists():
-                return
+            needed = make if given is None else self._folder != books_folder()
+            known = (self._folder / KEY).exists() or (given is None and any(self._folder.glob(f"*{BOOK_SUFFIX}")))
         except OSError as error:
             raise _unusable(self._folder, error) from None
-        self.commitment = Commitment(_key(self._folder))
+        if needed or known:
+            self.commitment = Commitment(_key(self._folder))
 
     def account(
         self,
@@ -449,10 +445,13 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
     text = f"{runs} {cost_in_words(spent.epsilon_by_unit, spent.delta)}"
     text += "" if spent.runs == 1 else PRIVATE_IN_ALL
     progress.note(PrivacyNote(f"{text}{bare_runs(spent)} (budget book {path})"))
-    if entry.cap is not None and others.cap is None and any(one.private and one.cap != entry.cap for one in together):
+    promised = entry.cap, entry.delta, entry.unit
+    kept = all((one.cap, one.delta, one.unit) == promised for one in together if one.private)
+    if entry.cap is not None and others.cap is None and not kept:
         progress.note(
-            f"--cap {entry.cap:g} was not the cap of every earlier run, so it promises nothing for runs chosen after "
-            "results; set a cap for all runs with linprobe budget --set-cap before the first run"
+            f"--cap {entry.cap:g} at delta {rounded_up(entry.delta)} for {ONE[entry.unit]} was not the cap of "
+            "every earlier run, so it promises nothing for runs chosen after results; set a cap for all runs with "
+            "linprobe budget --set-cap before the first run"
         )
 
 

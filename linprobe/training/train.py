@@ -263,14 +263,14 @@ def checked_rows(
     *,
     make: bool = True,
     rank: int = 0,
-    new: bool = False,
+    planned: Entry | None = None,
 ) -> Account | None:
     """Read and check all rows, find their budget book on the way, and print the warnings of a run that may start.
 
     Args:
         warnings: stated before any row is read.
         make: make the key of budget books, if there is none. rank: of the process; rank 0 needs the book.
-        new: whether the book has nothing of the plan and will be charged for it, so that a cap can refuse it at once.
+        planned: what the book will be charged, so that a cap can refuse it at once; of a resumed run it has a part.
     Returns: the book; None for a run that uses no private row, in other ranks, or, without `make`, where there is none.
     Raises LinprobeError: as `check_rows`, or test rows that are training rows.
     """
@@ -282,7 +282,8 @@ def checked_rows(
     refuse_training_rows(ready.features)
     for warning in warnings:
         progress.note(warning)
-    planned = replace(plan.entry(), cap=ready.request.cap) if new else None
+    asked = ready.request
+    planned = None if planned is None or asked.resume else replace(planned, cap=asked.cap)
     return account_of(finder, [(plan, dataset)], ready.features, planned) if rank == 0 else None
 
 
@@ -331,7 +332,7 @@ def train_on(
     runtime = Runtime(request.precision, request.device, group)
     runtime.check_plan(plan)
     said = ready.warnings(plan, dataset)
-    book = checked_rows(ready, plan, dataset, said, progress, rank=group.rank, new=not request.resume)
+    book = checked_rows(ready, plan, dataset, said, progress, rank=group.rank, planned=plan.entry())
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
     with_test = settings.test_epsilon is not None
     identity = run_identity(

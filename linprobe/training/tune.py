@@ -377,7 +377,7 @@ def _select(
     for plan in selection.plans:
         runtime.check_plan(plan)
     said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
-    book = train.checked_rows(ready, selection.plans[0], dataset, said, progress)
+    book = train.checked_rows(ready, selection.plans[0], dataset, said, progress, planned=selection.entry())
 
     try:
         with (

@@ -84,14 +84,16 @@ def test_a_question_writes_nothing(cli: Cli, features_file: Path, own_books: Pat
 def test_runs_without_privacy_are_counted_apart(cli: Cli, features_file: Path) -> None:
     assert cli("train", features_file, "--method", "non-private", "--out", "a").status == 0
     assert cli("train", features_file, *FEW, "--noise-seed", 1, "--insecure-seed", "--out", "b").status == 0
-    assert "no epsilon covers the recorded runs on these rows (2)" in cli("report", "a", "--html", "a.html").stderr
+    for name in "ab":
+        said = cli("report", name, "--html", f"{name}.html").stderr
+        assert "no epsilon covers the recorded runs on these rows (2); this run: no epsilon holds (budget book" in said
     third = cli("train", features_file, *FEW, "--out", "c")
     assert (
         "this run costs epsilon 3 at delta 1e-05 for a record, and no epsilon covers 2 runs without privacy"
         in third.stderr
     )
     found = spent(cli, features_file)
-    assert (found["runs"], found["not_private_runs"]) == (1, 2)
+    assert (found["runs"], found["not_private_runs"], found["not_recorded"]) == (1, 2, [])
     assert found["epsilon"] <= 3
     assert "no epsilon covers 2 runs without privacy on these rows" in cli("budget", features_file).stderr
 
@@ -132,8 +134,11 @@ def test_a_cap_that_earlier_runs_did_not_have_says_so(cli: Cli, features_file: P
     assert "promises nothing" not in same.stderr
     other = cli("train", features_file, *FEW, "--cap", "9", "--out", "c")
     assert other.status == 0
-    assert "--cap 9 was not the cap of every earlier run, so it promises nothing" in other.stderr
+    assert "--cap 9 at delta 1e-05 for a record was not the cap of every earlier run" in other.stderr
     assert [entry["cap"] for entry in spent(cli, features_file)["entries"]] == [5, 5, 9]
+    words = ("train", features_file, *FEW, "--cap", "6", "--book", "looser.jsonl", "--out")
+    assert "promises nothing" not in cli(*words, "d", "--delta", "1e-3").stderr
+    assert "--cap 6 at delta 1e-05 for a record was not the cap" in cli(*words, "e").stderr
     found = spent(cli, features_file, "--set-cap", "9")
     assert (found["cap_runs"], found["cap_raised_from"]) == (3, None)
     assert "the cap was set after 3 runs" in cli("budget", features_file).stderr
@@ -341,6 +346,10 @@ def test_report_and_release_print_the_total_of_the_book(cli: Cli, features_file:
         assert "recorded runs" not in outcome.stdout
     assert words.strip() in Path("a.html").read_text()
     assert words.strip() in Path("released/README.md").read_text()
+    assert cli("train", features_file, *FEW, "--delta", "1e-3", "--out", "d").status == 0
+    outcome = cli("release", "a", "--out", "again")  # a larger delta makes a total that may be below the run's epsilon
+    assert "at delta 0.001 for a record, over 4 recorded runs" in outcome.stderr
+    assert "; this run: 3 at delta 1e-05" in outcome.stderr
     (book,) = books(own_books)
     book.write_text('{"book": 2}\n7\n')
     assert "total of all runs on these rows is not known" in cli("report", "b", "--html", "b.html").stderr

@@ -303,7 +303,12 @@ def test_a_run_that_a_cap_refuses_makes_no_row_public(
     file_of(tmp_path / "public.h5", train=B[:40])
     words = ["train", "a.h5", *PUBLIC, "--public", "public.h5", "--cap", "0.1", "--out", "no"]
     refused(cli(*words), 4, ["cap", "0.1"], notes=2)
+    budgeted = ("--eps", "3", "--delta", "1e-5", "--public", "public.h5", "--out", "no")
+    grid = ("tune", "a.h5", "--method", "adamix", "--grid", "steps=2,3", "--cap", "0.1")
+    refused(cli(*grid, *budgeted), 4, ["cap", "0.1"], notes=2)
     assert not list(own_books.glob("*.rows"))
+    spent(cli, "a.h5", "--set-cap", "0.1")
+    refused(cli("compare", "a.h5", "--methods", "adamix:steps=3", "--jobs", "1", *budgeted), 4, ["cap", "0.1"], notes=2)
     assert trained("b.h5", "b")["epsilon"] <= 3
 
 

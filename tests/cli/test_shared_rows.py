@@ -212,6 +212,27 @@ def test_damaged_keys_are_refused(cli: Cli, refused: Cli, trained: Any, tmp_path
         refused(cli(*words), 3, ["row keys", beside.name, "restore"])
 
 
+@pytest.mark.parametrize("kept", [None, 0, 1], ids=["removed", "emptied", "first line alone"])
+def test_keys_beside_a_book_that_has_lost_its_lines_are_refused(
+    cli: Cli, refused: Cli, trained: Any, tmp_path: Path, kept: int | None
+) -> None:
+    source = written(tmp_path / "a.h5", ROWS)
+    trained(source, "a")
+    book = Path(spent(cli, source)["book"])
+    lines = book.read_bytes().splitlines(keepends=True)
+    book.unlink()
+    if kept is not None:
+        book.write_bytes(b"".join(lines[:kept]))
+    other = written(tmp_path / "b.h5", SHARING["one row"])
+    for words in (
+        ("budget", source),
+        ("budget", source, "--set-cap", "9"),
+        ("train", source, *FEW, "--out", "b"),
+        ("train", other, *FEW, "--out", "b"),
+    ):
+        refused(cli(*words), 3, ["row keys", keys_file(book).name, "restore the book"])
+
+
 def test_a_book_given_by_hand_counts_by_itself(cli: Cli, trained: Any, tmp_path: Path) -> None:
     first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", ROWS[:200])
     trained(first, "a")

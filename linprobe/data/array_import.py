@@ -84,17 +84,9 @@ def read_arrays(
     """
     arrays: Arrays = {}
     features: list[str] = []  # of the tables
-    stems = [source.stem for source in sources if source.suffix in (".npy", ".pt")]
-    pair = _pair(stems, "train", columns.owner or OWNER)
-    for source in sources:
-        with reading(f"array file {source}", "give another name"):
-            is_there, is_folder = source.exists(), source.is_dir()
-        if is_folder:
-            arrays |= read_arrays(_inside(source, progress), columns, progress)
-            continue
-        if not source.is_file():
-            what = "is no regular file" if is_there else "does not exist"
-            raise DataError(f"array file {source} {what}; give an existing {', '.join(SUFFIXES)} file or folder")
+    files = _files(sources, progress)
+    pair = _pair([file.stem for file in files if file.suffix in (".npy", ".pt")], "train", columns.owner or OWNER)
+    for source in files:
         with reading(f"array file {source}", "write it again"):
             named = columns.x is not None
             found = _read_named(source, columns) if named else _read_one(source, columns, progress, group, pair)
@@ -102,8 +94,9 @@ def read_arrays(
             of_table = found.pop(FEATURES).tolist()
             features = features or of_table
             check_features(source, of_table, features)
-        if twice := sorted(arrays.keys() & found.keys() - {"class_names"}):
-            raise DataError(f"{source} holds {twice[0]}, and so does a file before it; allowed: one; leave out a file")
+        for key in sorted(arrays.keys() & found.keys()):
+            if key != "class_names" or arrays[key].tolist() != found[key].tolist():
+                raise DataError(f"{source} holds {key}, and so does a file before it; allowed: one; leave out a file")
         arrays |= found
     for key, values in arrays.items():
         _check_array(key, values)
@@ -112,16 +105,30 @@ def read_arrays(
     return arrays
 
 
-def _inside(folder: Path, progress: Progress) -> list[Path]:
-    """The files of arrays in a folder, in order of name, but for the group `UNREAD`; DataError without any."""
-    found = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
-    unread = [path for path in found if path.stem.rpartition("_")[2] == UNREAD]
-    if unread:
-        listed = ", ".join(path.name for path in unread)
-        progress.note(f"{folder} holds {listed}, which are not read; rename them to _test or _public to use them")
-    if len(unread) == len(found):
-        raise DataError(f"folder {folder} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
-    return [path for path in found if path not in unread]
+def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
+    """The files among the sources; and of arrays in folders, in order of name, but for the group `UNREAD`.
+
+    Raises DataError: no such file, or a folder without one.
+    """
+    files: list[Path] = []
+    for source in sources:
+        with reading(f"array file {source}", "give another name"):
+            if not source.is_dir():
+                files.append(source)
+                continue
+            found = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES and path.name[0] != ".")
+        unread = [path for path in found if path.stem.rpartition("_")[2] == UNREAD]
+        if unread:
+            listed = ", ".join(path.name for path in unread)
+            progress.note(f"{source} holds {listed}, which are not read; rename them to _test or _public to use them")
+        if len(unread) == len(found):
+            raise DataError(f"folder {source} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
+        files += [path for path in found if path not in unread]
+    for file in files:
+        if not file.is_file():
+            what = "is no regular file" if file.exists() else "does not exist"
+            raise DataError(f"array file {file} {what}; give an existing {', '.join(SUFFIXES)} file or folder")
+    return files
 
 
 def _check_array(key: str, values: NDArray[Any]) -> None:
@@ -315,7 +322,6 @@ def import_arrays(
     )
     where = ", ".join(map(str, sources))
     arrays = _read_groups(request, columns, progress)
-    test_owners = _test_owners(arrays, where, shared=shared)
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
         _check_present(arrays, columns, where)
@@ -333,7 +339,7 @@ def import_arrays(
         source=", ".join(source.name for source in sources),
         ids_from=GIVEN if f"id_{first}" in arrays else CONTENT,
         test_rows=PRIVATE if private_test else "public",
-        test_owners=test_owners,
+        test_owners=_test_owners(arrays, where, shared=shared),
         task=MULTILABEL if labelled and holds_label_matrix(arrays) else MULTICLASS,
     )
     with FeatureWriter(request.out, description, shown_as=Path(where)) as writer:

@@ -81,7 +81,7 @@ def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
         return labels if labels.max(initial=0) > np.iinfo(np.int64).max else labels.astype(np.int64)
     if labels.dtype.kind != "f":
         raise DataError(f"{key} has type {labels.dtype}; allowed: whole numbers, or class names as text")
-    wrong = np.flatnonzero(~(labels == np.floor(labels)) | (np.abs(labels) > 2**53))
+    wrong = np.flatnonzero(~(labels == np.floor(labels)) | (np.abs(labels) > np.float64(2**53)))
     if wrong.size:
         raise DataError(
             f"{key} has label {labels[wrong[0]]:g} at row {wrong[0]}; allowed: whole numbers, or class names as text"
@@ -323,10 +323,8 @@ def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
             f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
             "whole number for each row"
         )
-    if owners.dtype.kind == "S":
-        return plain_labels(name, owners)
     if owners.dtype.kind != "O":
-        return owners
+        return plain_labels(name, owners) if owners.dtype.kind == "S" else owners
     missing = sum(not isinstance(owner, str | int | np.integer) or isinstance(owner, bool) for owner in owners)
     if missing:
         raise DataError(

@@ -106,7 +106,7 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
     progress.start(max(1, n_lines - 1), f"reading {source.name}")
     blocks: list[Singles] = []
     with source.open(newline="", encoding="utf-8-sig") as text:
-        reader = csv.reader(text)
+        reader = csv.reader(text, strict=True)  # an unclosed quote would swallow rows
         header = next(reader, [])
         if not header:
             found = "begins with an empty line" if source.stat().st_size else "is empty"

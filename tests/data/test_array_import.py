@@ -515,6 +515,19 @@ def test_an_array_of_two_files_is_refused(tmp_path: Path) -> None:
         read_arrays(sorted(tmp_path.iterdir()))
 
 
+def test_files_and_folders_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    """The last one would win: all labels would be those of other classes, or rows be lost."""
+    for name, listed in (("train", ["a", "b", "c"]), ("test", ["a", "b", "c"]), ("public", ["b", "a", "c"])):
+        np.savez(tmp_path / f"{name}.npz", X=TRAIN, y=Y_TRAIN, class_names=listed)
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "X_train.npy", TRAIN)
+        (tmp_path / name / "._X_test.npy").write_bytes(b"from a Mac")
+    read_arrays([tmp_path / "train.npz", tmp_path / "test.npz"])
+    for suffix, key in ((".npz", "class_names"), ("", "X_train")):
+        with pytest.raises(DataError, match=f"holds {key}, and so does a file before it"):
+            read_arrays([tmp_path / f"train{suffix}", tmp_path / f"public{suffix}"])
+
+
 def test_arrays_with_a_group_win_over_a_pair_without_one(tmp_path: Path) -> None:
     np.savez(tmp_path / "both.npz", **arrays(), features=TEST, labels=Y_TEST)
     assert np.array_equal(read_arrays([tmp_path / "both.npz"])["X_train"], TRAIN)

@@ -78,6 +78,8 @@ def test_columns_of_a_csv_have_any_name_and_a_mark_is_skipped(cli: Cli, tmp_path
         ("kind\nant\n", ["no column of features"]),
         ("kind,f0\n", ["no line after its header"]),
         ('kind,f0\n"ant\nbee",1\nbee,x\n', ["line 4", "'x'"]),
+        ('f0,kind\n1,ant\n2,"bee\n3,ant\n', ["train.csv", "unexpected end"]),
+        ('f0,kind\n1,ant\n2,"bee\n3,"ant\n', ["train.csv", "expected after"]),
     ],
 )
 def test_a_bad_line_of_a_csv_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -271,6 +273,7 @@ def npz(folder: Path, train: Any, test: Any = None, **more: Any) -> Path:
         ([1, 2, 3, 1] * 2, ("1", "2", "3"), [0, 1, 2, 0] * 2),
         ([10.0, 20.0] * 4, ("10", "20"), [0, 1] * 4),
         ([-1, 1] * 4, ("-1", "1"), [0, 1] * 4),
+        (np.float16([3, 1] * 4), ("1", "3"), [1, 0] * 4),
         (["3", "1"] * 4, ("1", "3"), [1, 0] * 4),
         (["2.0", "10."] * 4, ("2", "10"), [0, 1] * 4),
         (["2.5", "1.0"] * 4, ("1.0", "2.5"), [1, 0] * 4),
@@ -281,6 +284,7 @@ def npz(folder: Path, train: Any, test: Any = None, **more: Any) -> Path:
         ([0, 2, 1, 2] * 2, ("0", "1", "2"), [0, 2, 1, 2] * 2),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_labels_need_not_begin_at_zero(tmp_path: Path, labels: Any, names: tuple[str, ...], indices: list[int]) -> None:
     """No class is invented: labels 1 to 3 are three classes."""
     found = imported([npz(tmp_path, labels, labels)])

@@ -86,9 +86,6 @@ def _columns(request: ExtractRequest, table: Path) -> Arrays:
     return {key.removesuffix("_train"): array for key, array in read_arrays([table], columns, group="train").items()}
 
 
-AT_ONCE = 256  # images hashed at a time
-
-
 def open_source(
     source: str,
     *,
@@ -143,8 +140,7 @@ class ArrayMembers:
             )
         if ids is None:
             made = ContentIds(group)
-            for start in range(0, len(x), AT_ONCE):
-                made.add(x[start : start + AT_ONCE], labels[start : start + AT_ONCE])
+            made.add(x, labels)
         self.ids = base.Strings(str(name).encode() for name in (made.names if ids is None else ids))
         self._images: NDArray[np.uint8] | None = x
         self._n_rows = len(x)

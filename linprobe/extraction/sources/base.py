@@ -208,7 +208,7 @@ def _from_file(file: Path) -> Owners:
         if file.exists() and not file.is_file():
             raise ValueError("it is not a regular file")
         with file.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
+            reader = csv.DictReader(stream, strict=True)
             if not set(COLUMNS) <= set(reader.fieldnames or ()):
                 raise ValueError(f"its first line lacks the columns {' and '.join(COLUMNS)}")
             refuse_twice(reader.fieldnames or (), f"owners {file}")

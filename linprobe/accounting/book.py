@@ -325,7 +325,7 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
     Raises PrivacyError: such a cap without `may_raise`. LinprobeError: as `charge`.
     """
     with _opened(path) as (lines, contents):
-        before = contents.cap
+        before, cap = contents.cap, replace(cap, runs=max(cap.runs, len(contents.counted)))  # one may have begun since
         if before is not None and cap.runs and cap.exceeds(before) and not may_raise:
             raise PrivacyError(
                 f"set-cap is epsilon {cap.epsilon:.9g} at delta {cap.delta:.3g}; allowed: at most the cap of epsilon "

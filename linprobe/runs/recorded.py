@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linprobe.accounting.book import EVALUATION, Contents, Entry, read_book, spending
-from linprobe.accounting.figures import cost_in_words, counted, rounded_up
+from linprobe.accounting.figures import ONE, cost_in_words, counted, rounded_up
 from linprobe.accounting.row_keys import PRIVATE_IN_ALL, Account, book_with, books_folder, keyed_books, with_shared
 from linprobe.data.labels import SHARED
 from linprobe.errors import LinprobeError
@@ -62,8 +62,8 @@ def _evaluations(path: Path, contents: Contents, *, both_sides: bool) -> list[En
 def _cost(entries: Sequence[Entry], manifest: Manifest, own: str) -> str:
     """The cost of all `entries`, and of the run of `manifest`, `own`, in words."""
     spent = spending(entries)
-    if manifest.epsilon is not None and manifest.delta != spent.delta:
-        own += f" at delta {rounded_up(manifest.delta)}"
+    if manifest.epsilon is not None and (manifest.delta, manifest.unit) != (spent.delta, spent.unit):
+        own += f" at delta {rounded_up(manifest.delta)} for {ONE[manifest.unit]}"
     if not spent.runs and spent.not_private_runs:
         return f"no epsilon covers the recorded runs on these rows ({spent.not_private_runs}); this run: {own}"
     runs = "1 recorded run on these rows" if spent.runs == 1 else f"{spent.runs} recorded runs on these rows"

@@ -360,6 +360,16 @@ def test_a_cap_refuses_what_would_exceed_it() -> None:
         refuse_above(Cap(100.0, DELTA), Contents(), entry("a", private=False, delta=None))
 
 
+def test_a_cap_counts_the_run_that_began_while_it_was_set(path: Path) -> None:
+    book.set_cap(path, Cap(3, DELTA))
+    book.charge(path, entry("a"))
+    with pytest.raises(PrivacyError, match="under which 1 runs were recorded"):
+        book.set_cap(path, Cap(4, DELTA))
+    book.set_cap(path, Cap(2, DELTA))
+    assert (cap := read_book(path).cap) is not None
+    assert cap.runs == 1
+
+
 def test_releases_that_a_copy_made_elsewhere_are_added_with_the_next_one(path: Path) -> None:
     inherited = replace(STEPS, purpose="inherited")
     elsewhere, here = Releases("histogram", 2.0, 1.0, 1), Releases("histogram", 9.0, 1.0, 1)

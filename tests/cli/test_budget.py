@@ -349,7 +349,7 @@ def test_report_and_release_print_the_total_of_the_book(cli: Cli, features_file:
     assert cli("train", features_file, *FEW, "--delta", "1e-3", "--out", "d").status == 0
     outcome = cli("release", "a", "--out", "again")  # a larger delta makes a total that may be below the run's epsilon
     assert "at delta 0.001 for a record, over 4 recorded runs" in outcome.stderr
-    assert "; this run: 3 at delta 1e-05" in outcome.stderr
+    assert "; this run: 3 at delta 1e-05 for a record (budget book" in outcome.stderr
     (book,) = books(own_books)
     book.write_text('{"book": 2}\n7\n')
     assert "total of all runs on these rows is not known" in cli("report", "b", "--html", "b.html").stderr

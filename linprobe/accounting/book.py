@@ -278,15 +278,15 @@ def finish(path: Path, run: str) -> None:
             _append(lines, {"entry": "finished", "run": run})
 
 
-def settle(path: Path, run: str, releases: Sequence[Releases], *, resumed: bool = False) -> None:
+def settle(path: Path, run: str, releases: Sequence[Releases], *, keeps_plan: bool = False) -> None:
     """State that a run has ended early, and made only `releases`. Does nothing if the book has no such run.
 
-    The plan of a `resumed` run goes on to count: the ledger of an earlier copy has too few releases.
+    With `keeps_plan` its plan goes on to count.
     """
     with _opened(path) as (lines, contents):
         if run in contents.entries:
             made = _without(releases, _covered(contents, contents.entries[run].first))
-            if resumed:
+            if keeps_plan:
                 _append(lines, {"entry": "stopped", "run": run, "made": _number_of(made)})
             else:
                 _append(lines, {"entry": "made", "run": run, "releases": _listed(made)})
@@ -713,9 +713,10 @@ def under_cap(entries: Sequence[Entry], cap: Cap, relation: Relation) -> float:
 
     A privacy filter (`docs/proofs/adaptive.md`). Sums over all rows add mu^2: Gaussian DP. Otherwise Renyi divergences
     of all releases and selections add up at `filter_order`. The first run of a book depends on no result, so its own
-    figure holds, until something is released after it. Infinite if a run bounds nothing for the relation.
+    figure holds, unless it ended early, and until something is released after it. Infinite if a run bounds nothing for
+    the relation.
     """
-    alone = len(entries) == 1 and not entries[0].follows_results
+    alone = len(entries) == 1 and not entries[0].follows_results and not entries[0].ended_early
     if alone or all(entry.selection is None and GAUSSIAN.covers(entry.total) for entry in entries):
         return together(entries, cap.delta, relation)[0]
     if any(neighbours_between(entry.relation, relation) is None for entry in entries):

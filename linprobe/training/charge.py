@@ -254,7 +254,8 @@ class RunCharge(Observer):
     """Charges one training run to its budget book before a private row is used, and shows its progress.
 
     As a context manager it states that the run is finished, or if the block fails, what the run had released. The whole
-    plan of a resumed run counts: its folder may be an earlier copy, whose ledger is too short.
+    plan goes on to count if the run was resumed, as its folder may be an earlier copy, whose ledger is too short; and
+    if the run passed a cap by its own figure alone, as the time of its end may depend on results.
 
     Args:
         account: the book. folder: of the unfinished run. out: the run folder that it becomes. ledger: of the run.
@@ -280,6 +281,7 @@ class RunCharge(Observer):
         self._account, self._out, self._ledger, self._cap, self._progress = account, out, ledger, cap, progress
         self.run = "" if group.rank > 0 else run_folder.run_id(folder)
         self._charged: Plan | None = None
+        self._passes_filter = False
 
     def __enter__(self) -> Self:
         return self
@@ -293,9 +295,11 @@ class RunCharge(Observer):
         elif self._charged.private:
             with suppress(LinprobeError, OSError):
                 made = grouped(self._ledger.events)
-                book.settle(self._account.path, self.run, made, resumed=self._resumed)
+                keeps_plan = self._resumed or (bool(made) and not self._passes_filter)
+                book.settle(self._account.path, self.run, made, keeps_plan=keeps_plan)
                 if issubclass(kind, KeyboardInterrupt | DivergedError | OSError):
-                    _note_end(self._progress, self._account.path, self.run)
+                    why = "it was resumed" if self._resumed else "nothing may follow it under its cap"
+                    _note_end(self._progress, self._account.path, self.run, why)
 
     def start(self, n_steps: int) -> None:
         self._progress.start(n_steps)
@@ -313,10 +317,15 @@ class RunCharge(Observer):
             return  # another rank writes, or no private row is used
         again = self._charged is not None
         entry = replace(plan.entry(self.run, str(self._out.absolute())), cap=self._cap)
-        with _charging(self._account) as shared:
+        with self._account.charging() as account:
+            shared = account.shared()
             check = None if again else _check_caps(self._account, shared, self._cap, plan.settings.delta)
             made = grouped(self._ledger.events)
             others = book.charge(self._account.path, entry, check, made=made)
+            if check is not None:
+                with suppress(PrivacyError):
+                    check(others, replace(others.as_counted(entry), ended_early=True))
+                    self._passes_filter = True
         self._charged = plan
         if not again:
             _note(self._progress, self._account.path, others, entry, shared)
@@ -335,7 +344,8 @@ def charge_entry(account: Account | None, entry: Entry, progress: Progress, cap:
     Returns: the book.
     """
     assert account is not None  # noqa: S101 - what spends has a book
-    with _charging(account) as shared:
+    with account.charging() as charged:
+        shared = charged.shared()
         others = book.charge(account.path, entry, _check_caps(account, shared, cap, entry.delta or 0.0))
     _note(progress, account.path, others, entry, shared)
     return account.path
@@ -370,13 +380,6 @@ def charged_selection(
         for place in (path, keys_file(path), path.parent):
             with suppress(OSError):
                 os.utime(place)
-
-
-@contextmanager
-def _charging(account: Account) -> Iterator[list[SharedBook]]:
-    """Hold the books of a folder; yields the books that count together with the one of the account."""
-    with account.charging() as charged:
-        yield charged.shared()
 
 
 def preview(account: Account | None, entries: Sequence[Entry], cap: float | None = None) -> Spending:
@@ -455,14 +458,17 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
         )
 
 
-def _note_end(progress: Progress, path: Path, run: str) -> None:
-    """Say what a run that the user or a divergence ended early costs, as its book states it."""
+def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
+    """Say what a run that the user or a divergence ended early costs, as its book states it.
+
+    `why` its whole plan counts, if it does.
+    """
     entry = book.read_book(path).entries[run]
     if not entry.counts:
         progress.note("the run ended before it released anything, so nothing was spent")
         return
     spent = spending([entry])
-    counted = "what it had released" if entry.ended_early else "it was resumed, so its whole plan"
+    counted = "what it had released" if entry.ended_early else f"{why}, so its whole plan"
     progress.note(
         f"the run ended early; {counted} costs {cost_in_words(spent.epsilon_by_unit, spent.delta)}, and counts "
         f"(budget book {path})"
@@ -482,7 +488,8 @@ def charge_histogram(
     """
     path, entry = _book_with_entry(run, before, given)
     account = Account.at(path)
-    with _charging(account) as shared:
+    with account.charging() as held:
+        shared = held.shared()
         charged = book.add(path, entry, [histogram], _check_caps(account, shared, None, 0.0, histogram=True))
     others = sum(release.count for release in charged.further) - len(run.manifest.published) - 1
     if others < 1:

@@ -75,7 +75,7 @@ def test_a_copy_of_a_run_that_had_made_more_or_is_finished_is_refused(path: Path
     with pytest.raises(PrivacyError, match=r"had made 20 releases .* its ledger has 19; .* resume it from its files"):
         again(made=[inherited, replace(STEPS, count=19)])
     again(made=[inherited, replace(STEPS, count=20)])
-    book.settle(path, "a", [inherited, replace(STEPS, count=30)], resumed=True)
+    book.settle(path, "a", [inherited, replace(STEPS, count=30)], keeps_plan=True)
     with pytest.raises(PrivacyError, match=r"had made 30 releases .* its ledger has 29"):
         again(made=[inherited, replace(STEPS, count=29)])
     again(made=[inherited, replace(STEPS, count=30)])

@@ -68,6 +68,14 @@ def test_the_first_run_of_a_book_has_its_own_figure() -> None:
     )
 
 
+def test_a_first_run_that_ended_early_is_counted_by_the_filter_alone_too() -> None:
+    cap, early = Cap(8, DELTA), replace(entry(SAMPLED), ended_early=True)
+    with_nothing_after = under_cap([early], cap, RECORDS)
+    assert with_nothing_after > under_cap([entry(SAMPLED)], cap, RECORDS)
+    almost_nothing = entry(Releases("gradient", 1e6, 1.0, 1))
+    assert with_nothing_after == pytest.approx(under_cap([early, almost_nothing], cap, RECORDS), rel=1e-9)
+
+
 @pytest.mark.parametrize("release", [Releases("histogram", 20.0, 1.0, 1), Releases(INHERITED, 20.0, 1.0, 1)])
 def test_what_is_released_before_or_after_the_first_run_is_counted_as_another_run(release: Releases) -> None:
     cap, first = Cap(1.01 * PLD.epsilon([SAMPLED, release], DELTA), DELTA), entry(SAMPLED)

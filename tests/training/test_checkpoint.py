@@ -260,6 +260,26 @@ def test_ctrl_c_before_a_checkpoint_leaves_nothing_and_after_it_says_how_to_go_o
     assert len(unfinished(out)) == 1
 
 
+@pytest.mark.parametrize(
+    ("cap", "method", "counts_plan"), [(3, "dp-sgd", True), (4, "dp-sgd", False), (3, "noisy-gd", False)]
+)
+def test_a_first_run_that_passed_its_cap_alone_counts_its_plan_however_early_it_ends(
+    features_file: Path, tmp_path: Path, cap: float, method: str, counts_plan: bool
+) -> None:
+    watch, sampled = Stops(2), {"sampling_rate": 0.3, "accountant": "auto"} if method == "dp-sgd" else {}
+    request = asked(features_file, tmp_path / "run", method, checkpoint_every=1e9, cap=cap, **sampled)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(request, watch)
+    (entry,) = read_book(next(Path(os.environ["XDG_STATE_HOME"]).rglob("*.jsonl"))).counted
+    assert entry.ended_early is not counts_plan
+    assert (sum(release.count for release in entry.releases) == STEPS) is counts_plan
+    why = "nothing may follow it under its cap, so its whole plan" if counts_plan else "what it had released"
+    assert any(note.startswith(f"the run ended early; {why} costs epsilon ") for note in watch.notes)
+    later = replace(request, out=tmp_path / "later", epsilon=0.1)
+    with pytest.raises(PrivacyError, match="nothing was spent") if counts_plan else contextlib.nullcontext():
+        train_run(later, Silent())
+
+
 def test_a_run_that_failed_for_good_leaves_nothing(features_file: Path, tmp_path: Path) -> None:
     watch = Stops(2, LinprobeError("training diverged"))
     with pytest.raises(LinprobeError, match="diverged"):

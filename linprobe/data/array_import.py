@@ -44,12 +44,13 @@ from linprobe.data.labels import (
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.tables import FEATURES, TABLES, UTF32, Columns, check_features, read_table, text_array
+from linprobe.data.tables import FEATURES, TABLES, UTF32, Columns, check_features, column_order, read_table, text_array
 from linprobe.errors import DataError, Progress, Silent, UsageError, reading
 from linprobe.options.requests import ImportRequest
 from linprobe.parallel.array_api import Singles
 
 KINDS = ("X", "y", "id")
+OF_FILE = ("class_names", FEATURES)  # keys of what holds for all groups
 ALONE = {"X": f"X_{UNLABELLED}", "id": f"id_{UNLABELLED}"}  # arrays of a file of rows without labels, and their keys
 PAIRS = (("X", "y"), ("features", "labels"))  # rows and labels of one group, under names without a group
 SYNONYMS = {"features": "X", "targets": "y"}  # before a group, in files of CLIP_benchmark
@@ -69,7 +70,7 @@ def read_arrays(
     sources: Sequence[Path], columns: Columns = _COLUMNS, progress: Progress = _SILENT, group: str | None = None
 ) -> Arrays:
     """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
-    class_names. A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows.
+    class_names. A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows. Tables add `FEATURES`.
 
     A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
     stem of the file name (`X_train.npy`). A folder means all array files in it. X and y, or features and labels, are
@@ -83,7 +84,6 @@ def read_arrays(
     Raises UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
     """
     arrays: Arrays = {}
-    features: list[str] = []  # of the tables
     files = _files(sources, progress)
     pair = _pair([file.stem for file in files if file.suffix in (".npy", ".pt")], "train", columns.owner or OWNER)
     for source in files:
@@ -91,15 +91,14 @@ def read_arrays(
             named = columns.x is not None
             found = _read_named(source, columns) if named else _read_one(source, columns, progress, group, pair)
         if FEATURES in found:
-            of_table = found.pop(FEATURES).tolist()
-            features = features or of_table
-            check_features(source, of_table, features)
+            check_features(source, found[FEATURES].tolist(), arrays.get(FEATURES, found[FEATURES]).tolist())
         for key in sorted(arrays.keys() & found.keys()):
-            if key != "class_names" or arrays[key].tolist() != found[key].tolist():
+            if key not in OF_FILE or arrays[key].tolist() != found[key].tolist():
                 raise DataError(f"{source} holds {key}, and so does a file before it; allowed: one; leave out a file")
         arrays |= found
     for key, values in arrays.items():
-        _check_array(key, values)
+        if key != FEATURES:
+            _check_array(key, values)
         if values.dtype.kind == "S":
             arrays[key] = plain_labels(key, values)
     return arrays
@@ -341,6 +340,7 @@ def import_arrays(
         test_rows=PRIVATE if private_test else "public",
         test_owners=_test_owners(arrays, where, shared=shared),
         task=MULTILABEL if labelled and holds_label_matrix(arrays) else MULTICLASS,
+        columns=column_order(arrays.get(FEATURES, ()), arrays[f"X_{first}"].shape[1]),
     )
     with FeatureWriter(request.out, description, shown_as=Path(where)) as writer:
         for group in (*GROUPS, UNLABELLED):
@@ -379,8 +379,8 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
     """The arrays of training rows in groups, by their owners, ids or content. Raises as `divided`."""
     if "X_train" not in arrays or "y_train" not in arrays or "X_test" in arrays or "X_public" in arrays:
         raise UsageError(
-            f"{where}: --test-fraction and --split-column divide training rows alone, got {', '.join(sorted(arrays))}; "
-            "leave them out, or give X_train and y_train only"
+            f"{where}: --test-fraction and --split-column divide training rows alone, got "
+            f"{', '.join(sorted({*arrays} - {FEATURES}))}; leave them out, or give X_train and y_train only"
         )
     if columns.split is not None and "split_train" not in arrays:
         raise UsageError(f"{where} has no column {columns.split!r}; --split-column is for one table; leave it out")
@@ -393,7 +393,7 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
     sides = divided(list(map(str, names.tolist())), None, arrays.get("split_train"), fraction, where)
     of_rows = {key.removesuffix("_train"): array for key, array in arrays.items() if key.endswith("_train")}
     of_rows.pop("split", None)
-    return {key: array for key, array in arrays.items() if key == "class_names"} | {
+    return {key: array for key, array in arrays.items() if key in OF_FILE} | {
         f"{kind}_{group}": array[rows] for group, rows in sides.items() for kind, array in of_rows.items()
     }
 

@@ -25,7 +25,7 @@ ALL = slice(None)
 PRIVATE = "private"
 COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "preprocessing", "image_size", "extraction_digest")
 UNSTATED = {"views": 1}  # what an entry of the preprocessing is where it is not stated
-ALWAYS_COMPARED = ("backbone", "weights_digest")
+ALWAYS_COMPARED = ("backbone", "weights_digest", "columns")
 SHOWN = 80  # characters of a value in a message
 PIXELS, SOURCE = "pixels", "source"  # kinds of digests of an image
 IMAGE_KEY_BYTES = 16  # of the digest of an image
@@ -76,6 +76,7 @@ class Description:
         test_rows: `public`, or `private`; accuracy on private ones is released with noise only.
         task: `multiclass`, one class a row, or `multilabel`.
         test_owners: `apart`, or `shared` if people may have rows in test and in another group, as the user declared.
+        columns: of a table of features, as `tables.column_order` gives them.
     """
 
     class_names: tuple[str, ...]
@@ -93,6 +94,7 @@ class Description:
     test_rows: str = "public"
     task: str = MULTICLASS
     test_owners: str = APART
+    columns: str = ""
     tool_version: str = __version__
 
     @property
@@ -370,7 +372,7 @@ def extraction_of(description: Description) -> dict[str, Any]:
 
     Returns: extraction_digest, backbone, weights, weights_digest, arguments, tensor, preprocessing (an object, or the
         text of an imported file), image_size, normalisation, precision, dtype. None or empty where the file does not
-        say. And layer, if it is not the network's own output.
+        say. And layer, if it is not the network's own output, and columns of a table.
     """
     settings = _object(description.extraction) or {}
     return {
@@ -386,6 +388,7 @@ def extraction_of(description: Description) -> dict[str, Any]:
         "normalisation": description.normalisation,
         "precision": settings.get("precision"),
         "dtype": settings.get("dtype"),
+        **({"columns": description.columns} if description.columns else {}),
     }
 
 
@@ -406,8 +409,8 @@ def is_known(extraction: dict[str, Any]) -> bool:
 def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str, str] | None:
     """Name and both values, as short texts, of the first entry in which two results of `extraction_of` differ.
 
-    None if they agree. Rows that were imported are compared by the backbone and the digest of its weights alone, where
-    both are stated.
+    None if they agree. Rows that were imported are compared by the backbone, the digest of its weights and the columns
+    alone, where both are stated.
     """
     if is_known(mine) and is_known(theirs):
         if mine["extraction_digest"] == theirs["extraction_digest"]:

@@ -7,8 +7,10 @@ after its group: `train.csv`, `test.parquet`; or it holds all groups.
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, islice, zip_longest
 from pathlib import Path
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.array_files import LARGEST, Arrays, parquet_table, refuse_twice, too_large
 from linprobe.data.labels import OWNER, refuse_long
-from linprobe.errors import DataError, Progress, UsageError
+from linprobe.errors import DataError, Progress, UsageError, printable
 from linprobe.parallel.array_api import Floats, Singles
 
 TABLES = (".csv", ".parquet")
@@ -92,6 +94,17 @@ def check_features(table: Path, found: Sequence[str], wanted: Sequence[str]) -> 
                 f"{table} has the column {name!r}, as pandas and R name the numbers of rows; allowed: features under "
                 "names; write the table without its index (pandas: index=False), or rename the column"
             )
+
+
+def column_order(names: Collection[str], n_features: int) -> str:
+    """A short text for columns of features, another one for other names or another order.
+
+    Empty without a name for each feature: arrays have none, and a column of lists is several features.
+    """
+    if len(names) != n_features:
+        return ""
+    digest = hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()
+    return f"{printable(', '.join(names))[:40]} (SHA-256 {digest[:16]})"
 
 
 def read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:

@@ -594,7 +594,8 @@ class FirstModel:
     Attributes:
         weights (n_features, n_classes), bias (n_classes,): as in `RunFolder`; the mean over voters if the run votes.
         releases: the earlier run's releases, all under the purpose `inherited`.
-        public_digest, unlabelled_digest: of its public rows, with labels and without; None if it had none.
+        extraction: how its rows were made. public_digest, unlabelled_digest: of its public rows, with labels and
+            without; None if it had none.
         unit: its unit of privacy.
         run_id: its name in budget books. model_digest: of its `model.npz`.
     """
@@ -602,6 +603,7 @@ class FirstModel:
     weights: NDArray[np.floating]
     bias: NDArray[np.floating]
     releases: tuple[Releases, ...]
+    extraction: dict[str, Any]
     public_digest: str | None
     unlabelled_digest: str | None
     unit: str
@@ -641,6 +643,7 @@ class FirstRun:
             weights,
             bias,
             releases=grouped(replace(event, purpose=INHERITED) for event in events),
+            extraction=manifest.extraction or {},
             public_digest=manifest.public_digest,
             unlabelled_digest=None if manifest.refined is None else manifest.refined.digest,
             unit=manifest.unit,

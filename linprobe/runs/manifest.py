@@ -121,7 +121,8 @@ TUNING = record(
     }
 )
 EXTRACTION = record(
-    dict.fromkeys(("preprocessing", "image_size", "normalisation", "precision", "dtype"), ANY) | {"layer": TEXT},
+    dict.fromkeys(("preprocessing", "image_size", "normalisation", "precision", "dtype"), ANY)
+    | dict.fromkeys(("layer", "columns"), TEXT),
     **dict.fromkeys(("extraction_digest", "backbone", "weights", "weights_digest", "tensor"), TEXT),
     arguments=none_or(by_name(ANY)),
 )

@@ -80,12 +80,15 @@ def check_made_alike(
             alike = (
                 f"make the rows with linprobe extract --like {run.folder}"
                 if is_known(trained_on)
-                else (f"make the rows with the settings of the run, from {_network(run)}")
+                else "give rows of the same network, or a table with the same columns in the same order"
             )
             raise DataError(f"{found}; {alike}, or score them all the same with --allow-other-features")
         progress.note(f"OTHER FEATURES: {found}; scores mean little")
     elif is_known(trained_on) and not is_known(given):
-        progress.note(f"{path} does not say how its rows were made; the run's are from {_network(run)}")
+        weights = f" with weights {trained_on['weights']}" if trained_on["weights"] else ""
+        progress.note(
+            f"{path} does not say how its rows were made; the run's are from {trained_on['backbone']}{weights}"
+        )
 
 
 def how_to_make(run: RunFolder, images: Path) -> str:
@@ -100,13 +103,6 @@ def how_to_make(run: RunFolder, images: Path) -> str:
         f"make them with: linprobe extract {shlex.quote(str(images))} --like {shlex.quote(str(run.folder))} "
         f"--out {shlex.quote(made)}"
     )
-
-
-def _network(run: RunFolder) -> str:
-    """The network of a run's rows, in words."""
-    extraction = run.manifest.extraction or {}
-    weights = f" with weights {extraction['weights']}" if extraction["weights"] else ""
-    return f"{extraction['backbone']}{weights}"
 
 
 def check_width(run: RunFolder, n_features: int, where: Path) -> None:

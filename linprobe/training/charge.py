@@ -280,8 +280,7 @@ class RunCharge(Observer):
         self._resumed = (folder / run_folder.CHECKPOINT).is_file()
         self._account, self._out, self._ledger, self._cap, self._progress = account, out, ledger, cap, progress
         self.run = "" if group.rank > 0 else run_folder.run_id(folder)
-        self._charged: Plan | None = None
-        self._passes_filter = False
+        self._charged: tuple[Check, Contents, Entry] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -292,10 +291,15 @@ class RunCharge(Observer):
             return
         if kind is None:
             state_finished(self._account, self.run)
-        elif self._charged.private:
+            return
+        check, others, entry = self._charged
+        if entry.private:
             with suppress(LinprobeError, OSError):
                 made = grouped(self._ledger.events)
-                keeps_plan = self._resumed or (bool(made) and not self._passes_filter)
+                keeps_plan = self._resumed or bool(made)
+                with suppress(PrivacyError):
+                    check(others, replace(others.as_counted(entry), ended_early=True))
+                    keeps_plan = self._resumed
                 book.settle(self._account.path, self.run, made, keeps_plan=keeps_plan)
                 if issubclass(kind, KeyboardInterrupt | DivergedError | OSError):
                     why = "it was resumed" if self._resumed else "nothing may follow it under its cap"
@@ -315,19 +319,14 @@ class RunCharge(Observer):
         """
         if not self.run or self._account is None or (plan.budget is None and plan.method.private):
             return  # another rank writes, or no private row is used
-        again = self._charged is not None
         entry = replace(plan.entry(self.run, str(self._out.absolute())), cap=self._cap)
         with self._account.charging() as account:
             shared = account.shared()
-            check = None if again else _check_caps(self._account, shared, self._cap, plan.settings.delta)
-            made = grouped(self._ledger.events)
-            others = book.charge(self._account.path, entry, check, made=made)
-            if check is not None:
-                with suppress(PrivacyError):
-                    check(others, replace(others.as_counted(entry), ended_early=True))
-                    self._passes_filter = True
-        self._charged = plan
-        if not again:
+            check = _check_caps(self._account, shared, self._cap, plan.settings.delta)
+            first, made = self._charged is None, grouped(self._ledger.events)
+            others = book.charge(self._account.path, entry, check if first else None, made=made)
+        self._charged = check, others, entry
+        if first:
             _note(self._progress, self._account.path, others, entry, shared)
 
 

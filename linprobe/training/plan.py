@@ -39,7 +39,7 @@ from linprobe.accounting.events import REMOVED, Relation, Releases, converted
 from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.data.blocks import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.dataset import Dataset
-from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
 from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
@@ -660,6 +660,15 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
             f"init run {init} has weights of shape {first.weights.shape}; allowed here: "
             f"{dataset.weights_shape}; train it on features of the same kind"
         )
+    if dataset.features is not None:
+        here = extraction_of(dataset.features.description)
+        # a first model may be from rows with another crop, say
+        differs = first_difference({**first.extraction, "extraction_digest": ""}, here)
+        if differs is not None:
+            raise DataError(
+                f"init run {init} has {differs[0]} {differs[1]}, and the rows here {differs[2]}; allowed: the same; "
+                "train it on features of the same kind"
+            )
     if first.public_digest is not None and dataset.public_digest() != first.public_digest:
         raise PrivacyError(
             f"init run {init} had public rows that are not the public rows here, and might be private here; "

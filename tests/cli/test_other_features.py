@@ -111,6 +111,46 @@ def test_imported_rows_are_compared_by_what_both_state() -> None:
     assert first_difference(extraction_of(MADE), other) == ("backbone", '"timm:one"', '"pixels"')
 
 
+def test_columns_in_another_order_are_refused_wherever_two_files_meet(
+    cli: Cli, refused: Refused, tmp_path: Path
+) -> None:
+    """Each import of tables is right by itself; only the order of columns tells that features meet other weights."""
+    rows, labels = gaussian_rows("train", 240, 3)
+    named = {"ours": "abc", "alike": "abc", "other": "cba", "lists": ""}
+    for place, (name, columns) in enumerate(named.items()):
+        for group, part in (("train", slice(0, 40)), ("test", slice(40, 50))):
+            start = 60 * place
+            x, y = rows[start : start + 60][part], [CLASS_NAMES[label] for label in labels[start : start + 60][part]]
+            (tmp_path / name).mkdir(exist_ok=True)
+            if columns:
+                table = np.column_stack([x.astype(str), y])
+                header = ",".join([*columns, "label"])
+                np.savetxt(tmp_path / name / f"{group}.csv", table, "%s", ",", header=header, comments="")
+            else:
+                np.save(tmp_path / name / f"X_{group}.npy", x)
+                np.save(tmp_path / name / f"y_{group}.npy", y)
+        assert cli("import", name, "--out", f"{name}.h5").status == 0
+    few = ("--method", "noisy-gd", "--delta", "1e-4", "--steps", "2")
+    assert cli("train", "ours.h5", *few, "--eps", "1", "--out", "run").status == 0
+    made = json.loads(Path("run/manifest.json").read_text())["extraction"]
+    assert made["columns"].startswith("a, b, c (SHA-256 ")
+    meetings = [
+        ("predict", "run", "{}"),
+        ("evaluate", "run", "{}"),
+        ("train", "ours.h5", *few, "--eps", "1", "--public", "{}", "--out", "public-{}"),
+        ("train", "{}", *few, "--eps", "3", "--init", "run", "--out", "init-{}"),
+    ]
+    for words in meetings:
+        refused(
+            cli(*(word.format("other.h5") for word in words)),
+            3,
+            ['has columns "', '"a, b, c (SHA-256 ', '"c, b, a (SHA-256 '],
+        )
+        for name in () if "--public" in words else ("alike", "lists"):
+            outcome = cli(*(word.format(f"{name}.h5") for word in words))
+            assert outcome.status == 0, outcome.stderr
+
+
 def test_a_run_that_moved_says_where_its_rows_were(cli: Cli, refused: Refused, run: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     shutil.copytree(run, moved)
@@ -160,7 +200,7 @@ def test_a_run_of_imported_rows_is_not_told_to_extract(cli: Cli, refused: Refuse
     assert cli("train", "--method", "noisy-gd", "--eps", "3", "--steps", "3", "--out", "digits").status == 0
     features = write(tmp_path / "f.h5", MADE)
     outcome = cli("predict", "digits", features)
-    refused(outcome, 3, ['backbone "timm:one"', "with the settings of the run, from pixels"])
+    refused(outcome, 3, ['backbone "timm:one"', "give rows of the same network"])
     assert "--like" not in outcome.stderr
 
 

@@ -74,6 +74,7 @@ SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow ou
 MOST_BOOK_BYTES = 1 << 28
 MOST_EQUAL_RELEASES = 10**9
 DIGEST_BYTES = 16  # of row keys
+SECOND_RUN = "a copy gets noise of its own, so it would be a second run that the book counts once"
 EVALUATION = "evaluation"  # of a finished run on private test rows, in place of a method
 RUN_FIELDS = ("run", "name", "method", "created", "unit", "private", "delta")  # of a line, in this order
 
@@ -92,7 +93,6 @@ class Entry:
         further: what was released from it afterwards.
         selection: the private selection that chose it, which states all that it released; None for an ordinary run.
         ended_early: whether its releases are those it had made when it ended, and not its plan.
-        made: the most releases it had made when a process that trained it ended early; 0 if none did.
         finished: whether all its files are written.
         cap: the epsilon that `--cap` of this run allowed all runs together; None without.
         first: id of the run that it started from, or evaluates; None without one.
@@ -111,7 +111,6 @@ class Entry:
     cap: float | None = None
     first: str | None = None
     ended_early: bool = False
-    made: int = 0
     finished: bool = False
     created: str | None = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -213,13 +212,7 @@ def read_book(path: Path) -> Contents:
     return _parsed(path, written)
 
 
-def charge(
-    path: Path,
-    entry: Entry,
-    check: Check | None = None,
-    *,
-    made: Sequence[Releases] = (),
-) -> Contents:
+def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
     """Write `entry` to the book, in place of an earlier entry of the same run; returns what the book held before.
 
     Processes take turns, so that two of them cannot both spend what is left under a cap.
@@ -227,9 +220,8 @@ def charge(
     Args:
         entry: it is written as `Contents.as_counted` gives it.
         check: gets the other entries and the new one, and raises PrivacyError to refuse it. Nothing is written then.
-        made: what a resumed run has released by its own ledger.
     Raises DataError: a damaged book. LinprobeError: one that cannot be written. PrivacyError: the run id of another
-    run, of a finished run, or of one that had released more than `made` when it ended.
+    run, or of a finished run.
     """
     with _opened(path) as (lines, contents):
         entry = contents.as_counted(entry)
@@ -243,32 +235,30 @@ def charge(
                         f"run {entry.run[:16]} has {name} {was!r} in budget book {path} and now {now!r}; allowed: the "
                         "same; give what the run was started with, or train anew under another name"
                     )
-            _refuse_copy(path, before, entry, _without(made, _covered(contents, entry.first)))
-            entry = replace(entry, further=before.further, created=before.created, made=before.made)
+            _refuse_copy(path, before, entry)
+            entry = replace(entry, further=before.further, created=before.created)
         if check is not None:
             check(others, entry)
         _append(lines, _run_line(entry))
         return others
 
 
-def _refuse_copy(path: Path, before: Entry, entry: Entry, made: Iterable[Releases]) -> None:
+def _refuse_copy(path: Path, before: Entry, entry: Entry) -> None:
     """PrivacyError for a run that is resumed from a copy, as far as its book can tell."""
-    left = _number_of(made)
     if Path(before.name).resolve() != Path(entry.name).resolve():
-        found, step = f"is {before.name} in budget book {path}, and is resumed as {entry.name}", f"as {before.name}"
+        found, step = f"is {before.name} in budget book {path}, and is resumed as {entry.name}", before.name
     elif before.finished:
         found, step = f"is finished in budget book {path}, and is resumed", ""
-    elif left < before.made:
-        found, step = (
-            f"had made {before.made} releases by budget book {path}, and its ledger has {left}",
-            "from its files",
-        )
     else:
         return
     raise PrivacyError(
-        f"run {entry.run[:16]} {found}; a copy gets noise of its own, so it would be a second run that the book counts "
-        f"once; {f'resume it {step}, or ' if step else ''}train anew"
+        f"run {entry.run[:16]} {found}; {SECOND_RUN}; {f'resume it as {step}, or ' if step else ''}train anew"
     )
+
+
+def releases_file(path: Path, run: str) -> Path:
+    """The file beside a book with the number of releases at the last checkpoint of an unfinished run."""
+    return path.with_name(f".{run}.releases")
 
 
 def finish(path: Path, run: str) -> None:
@@ -276,24 +266,15 @@ def finish(path: Path, run: str) -> None:
     with _opened(path) as (lines, contents):
         if run in contents.entries:
             _append(lines, {"entry": "finished", "run": run})
+    releases_file(path, run).unlink(missing_ok=True)
 
 
-def settle(path: Path, run: str, releases: Sequence[Releases], *, keeps_plan: bool = False) -> None:
-    """State that a run has ended early, and made only `releases`. Does nothing if the book has no such run.
-
-    With `keeps_plan` its plan goes on to count.
-    """
+def settle(path: Path, run: str, releases: Sequence[Releases]) -> None:
+    """State that a run has ended early, and made only `releases`. Does nothing if the book has no such run."""
     with _opened(path) as (lines, contents):
         if run in contents.entries:
             made = _without(releases, _covered(contents, contents.entries[run].first))
-            if keeps_plan:
-                _append(lines, {"entry": "stopped", "run": run, "made": _number_of(made)})
-            else:
-                _append(lines, {"entry": "made", "run": run, "releases": _listed(made)})
-
-
-def _number_of(releases: Iterable[Releases]) -> int:
-    return sum(release.count for release in releases)
+            _append(lines, {"entry": "made", "run": run, "releases": _listed(made)})
 
 
 def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | None = None) -> Entry:
@@ -431,20 +412,17 @@ def _after(fields: dict[str, Any], entries: dict[str, Entry]) -> Entry:
     kind = fields["entry"]
     if kind in ("run", "selection"):
         entry, known = _entry(fields), entries.get(fields["run"])
-        return entry if known is None else replace(entry, further=known.further, made=known.made)
-    if kind not in ("made", "stopped", "more", "finished"):
+        return entry if known is None else replace(entry, further=known.further)
+    if kind not in ("made", "more", "finished"):
         raise ValueError(f"entry {str(kind)[:40]!r} is not known to this version")
     before: Entry = entries[fields["run"]]
     if kind == "finished":
         return replace(before, finished=True)
     if kind == "more":
         return replace(before, further=(*before.further, *_releases(fields)))
-    if kind == "stopped":
-        return replace(before, made=max(before.made, _count(fields["made"], 0)))
     releases = _releases(fields)
-    if before.selection is not None:  # when it ends is secret
-        return replace(before, releases=releases)
-    return replace(before, releases=releases, ended_early=True, made=max(before.made, _number_of(releases)))
+    # when a selection ends is secret
+    return replace(before, releases=releases, ended_early=before.selection is None)
 
 
 _last: dict[Path, tuple[bytes, Contents]] = {}  # what each book of this process held

@@ -300,7 +300,8 @@ class RunCharge(Observer):
                 with suppress(PrivacyError):
                     check(others, replace(others.as_counted(entry), ended_early=True))
                     keeps_plan = self._resumed
-                book.settle(self._account.path, self.run, made, keeps_plan=keeps_plan)
+                if not keeps_plan:
+                    book.settle(self._account.path, self.run, made)
                 if issubclass(kind, KeyboardInterrupt | DivergedError | OSError):
                     why = "it was resumed" if self._resumed else "nothing may follow it under its cap"
                     _note_end(self._progress, self._account.path, self.run, why)
@@ -323,8 +324,8 @@ class RunCharge(Observer):
         with self._account.charging() as account:
             shared = account.shared()
             check = _check_caps(self._account, shared, self._cap, plan.settings.delta)
-            first, made = self._charged is None, grouped(self._ledger.events)
-            others = book.charge(self._account.path, entry, check if first else None, made=made)
+            first = self._charged is None
+            others = book.charge(self._account.path, entry, check if first else None)
         self._charged = check, others, entry
         if first:
             _note(self._progress, self._account.path, others, entry, shared)

@@ -8,6 +8,9 @@ noise from its step up to the next write, or to the end of the run if there is n
 - later keys cannot be computed: every write mixes fresh bytes of the operating system into the key, on the disk first
   and then in memory. A run with a seed mixes nothing in; the seed reveals every step.
 
+The number of releases at the last write lies beside the budget book too, outside the folder of the run. So an earlier
+copy of the folder is refused: it would go on with another key, a second run that the book counts once.
+
 A resumed run repeats the releases that the ledger has beyond the checkpoint, with the same noise on the same rows, so
 it releases the same values. It writes no checkpoint until it has repeated them. Other rows, settings or versions are
 refused.
@@ -28,16 +31,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe import __version__
+from linprobe.accounting.book import SECOND_RUN, releases_file
 from linprobe.accounting.events import GaussianEvent
 from linprobe.accounting.ledger import Ledger
-from linprobe.atomic_files import replace_when_complete, sync_folder
+from linprobe.accounting.row_keys import Account
+from linprobe.atomic_files import read_text, replace_when_complete, sync_folder, write_whole
 from linprobe.data.array_files import read_archive
 from linprobe.data.dataset import Dataset
-from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.errors import DataError, PrivacyError, UsageError, reading
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.runs.run_folder import CHECKPOINT, commitment
+from linprobe.runs.run_folder import CHECKPOINT, commitment, run_id
 from linprobe.training.plan import Settings
 
 PER_RECORD = ("squared_mu", "levels")
@@ -52,7 +57,7 @@ class Checkpoints:
         ledger: synced to the disk before each checkpoint; moved to the step of a restored state.
         identity: settings and versions, which a resumed run must share, as `run_identity` gives them.
         dataset: the rows, which `check_rows` has read.
-        every: seconds between checkpoints; 0 for one after every step.
+        account: the budget book; None for none. every: seconds between checkpoints; 0 for one after every step.
         group: processes that train together; rank 0 writes.
         test_rows: whether the run releases something about private test rows.
         at_once: write the first checkpoint after the first step, so that a restart repeats that step at no cost.
@@ -67,6 +72,7 @@ class Checkpoints:
         ledger: Ledger,
         identity: Mapping[str, Any],
         dataset: Dataset,
+        account: Account | None,
         every: float,
         group: Group = ALONE,
         *,
@@ -80,14 +86,30 @@ class Checkpoints:
         self._source: NoiseSource | None = None
         self._latest: Mapping[str, Any] | None = None
         self._state = _read(self.path) if self.path.is_file() else None
+        self._account = account
 
     def check(self) -> None:
-        """Refuse the checkpoint of another run before writing to the budget book.
+        """Refuse the checkpoint of another run, or an earlier one of this run, before writing to the budget book.
 
-        Raises DataError, UsageError, PrivacyError: as `check_same_run`.
+        Raises DataError, UsageError, PrivacyError: as `check_same_run`. PrivacyError: an earlier checkpoint.
         """
-        if self._state is not None:
-            check_same_run(self.path, self._state, self._identity, self._private_digest())
+        if self._state is None:
+            return
+        check_same_run(self.path, self._state, self._identity, self._private_digest())
+        if self._last is None or not self._last.exists():
+            return
+        with reading(str(self._last), "restore it from a copy, or train anew without --resume"):
+            last, here = int(read_text(self._last)), int(self._state["next_step"])
+        if here < last:
+            raise PrivacyError(
+                f"checkpoint {self.path} was written after {here} releases, and the last one of this run after {last}, "
+                f"by {self._last}; {SECOND_RUN}; resume the newest folder, or train anew under another name"
+            )
+
+    @property
+    def _last(self) -> Path | None:
+        """The file beside the book with the number of releases at the last checkpoint."""
+        return None if self._account is None else releases_file(self._account.path, run_id(self.path.parent))
 
     def _private_digest(self) -> str:
         digest, features = self._dataset.protected_digest(), self._dataset.features
@@ -184,6 +206,8 @@ class Checkpoints:
                 arrays = {**self._stated, **state, "key": key, "history": np.array(json.dumps(history))}
                 np.savez(stream, allow_pickle=False, **arrays)
             sync_folder(self.path.parent)
+            if self._last is not None:
+                write_whole(self._last, f"{state['next_step']}\n", private=True)
         # only now: after a power cut, the file must have the key of every release in the ledger
         self._source.key = self._group.broadcast(key).tobytes()
         self._latest = None

@@ -350,7 +350,7 @@ def train_on(
             run_folder_of_group(out, group, resume=request.resume, keep_ledger=ready.keep_ledger) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Checkpoints(
-                folder, ledger, identity, dataset, every, group, test_rows=with_test, at_once=request.resume
+                folder, ledger, identity, dataset, book, every, group, test_rows=with_test, at_once=request.resume
             ) as keep,
             RunCharge(book, folder, out, ledger, request.cap, progress, group) as charge,
         ):

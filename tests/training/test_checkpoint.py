@@ -484,7 +484,7 @@ def test_a_copy_that_is_resumed_lowers_no_cost_and_makes_no_second_run(
     last = tmp_path / "last"
     shutil.move(partial, last)
     shutil.copytree(tmp_path / "copy", partial)
-    with pytest.raises(PrivacyError, match=r"had made 4 releases by budget book .* and its ledger has 3"):
+    with pytest.raises(PrivacyError, match=r"written after 3 releases, and the last one of this run after 4, by"):
         train_run(stopped_run, Silent())
     shutil.rmtree(partial)
     shutil.move(last, partial)
@@ -498,6 +498,27 @@ def test_a_copy_that_is_resumed_lowers_no_cost_and_makes_no_second_run(
     with pytest.raises(PrivacyError, match="is finished in budget book"):
         train_run(stopped_run, Silent())
     assert read_book(book).entries[entry.run] == replace(entry, finished=True)
+
+
+def test_an_earlier_copy_of_a_run_that_was_killed_is_refused(
+    stopped_run: TrainRequest, tmp_path: Path, own_books: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps after the next checkpoint get noise of another key, and the book counts one run."""
+    (partial,) = unfinished(stopped_run.out)
+    shutil.copytree(partial, tmp_path / "copy")
+    with monkeypatch.context() as patch:
+        patch.setattr(charge.RunCharge, "__exit__", lambda *_: None)  # as a process that is killed
+        with pytest.raises(KeyboardInterrupt):
+            train_run(stopped_run, Stops(2))
+    (beside,) = own_books.glob(".*.releases")
+    (partial / CHECKPOINT).rename(tmp_path / "last")
+    shutil.copy(tmp_path / "copy" / CHECKPOINT, partial)  # with the ledger of the run, as in a copy of hard links
+    for _ in range(2):
+        with pytest.raises(PrivacyError, match=r"written after 3 releases, and the last one of this run after 5, by"):
+            train_run(stopped_run, Silent())
+    (tmp_path / "last").replace(partial / CHECKPOINT)
+    train_run(stopped_run, Silent())
+    assert not beside.exists()
 
 
 def test_a_run_that_was_killed_before_it_got_its_name_is_finished_for_its_book(
@@ -639,7 +660,7 @@ def test_a_ledger_that_is_not_the_run_s_is_refused(stopped_run: TrainRequest, tm
         ledger.write_text("".join(done) + done[0].replace('"step": 0', '"step": 3').replace("gradient", "mean"))
     before = ledger.read_bytes()
     if lines == "missing":
-        with pytest.raises(PrivacyError, match=r"had made 3 releases by budget book .* and its ledger has 2"):
+        with pytest.raises(PrivacyError, match="the checkpoint is at event 3 and the ledger has 2"):
             train_run(stopped_run, Silent())
         with pytest.raises(UsageError, match="book"):
             train_run(replace(stopped_run, book=tmp_path / "other.book"), Silent())

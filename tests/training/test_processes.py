@@ -470,4 +470,4 @@ def test_a_checkpoint_that_only_some_processes_see_is_refused(tmp_path: Path, he
         np.savez(tmp_path / CHECKPOINT, key=np.zeros(32, dtype=np.uint8))
     group, rows = Second(told=np.array(not here)), Dataset(ArraySource(np.eye(2), np.arange(2)), 2)
     with pytest.raises(DataError, match="shared file system"):
-        Checkpoints(tmp_path, Ledger(), {}, rows, 0.0, group).begin(NoiseSource(), slice(None))
+        Checkpoints(tmp_path, Ledger(), {}, rows, None, 0.0, group).begin(NoiseSource(), slice(None))

@@ -147,9 +147,10 @@ class Cap:
     delta: float
     runs: int = field(default=0, compare=False)
 
-    def exceeds(self, other: Cap) -> bool:
-        """Whether it allows what the other cap does not."""
-        return self.epsilon > other.epsilon or self.delta > other.delta
+    def raised_from(self, before: Cap | None) -> Cap | None:
+        """The cap `before`, if this one was set after a run, and allows what that one does not."""
+        above = before is not None and (self.epsilon > before.epsilon or self.delta > before.delta)
+        return before if above and self.runs else None
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,10 @@ class Contents:
     def as_counted(self, entry: Entry) -> Entry:
         """A new run without the inherited releases that this book counts for the run it started from."""
         return replace(entry, releases=_without(entry.releases, _covered(self, entry.first)))
+
+    def without(self, run: str) -> Contents:
+        """The same without the entry of `run`."""
+        return replace(self, entries={name: one for name, one in self.entries.items() if name != run})
 
     def lacking(self, run: str, releases: Iterable[Releases]) -> tuple[Releases, ...]:
         """The `releases` of a run that its entry here lacks: they were made from a copy that another book counts."""
@@ -226,7 +231,7 @@ def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
     with _opened(path) as (lines, contents):
         entry = contents.as_counted(entry)
         before = contents.entries.get(entry.run)
-        others = replace(contents, entries={run: one for run, one in contents.entries.items() if run != entry.run})
+        others = contents.without(entry.run)
         if before is not None:
             for name in ("method", "unit", "private", "delta"):
                 was, now = getattr(before, name), getattr(entry, name)
@@ -246,14 +251,12 @@ def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
 def _refuse_copy(path: Path, before: Entry, entry: Entry) -> None:
     """PrivacyError for a run that is resumed from a copy, as far as its book can tell."""
     if Path(before.name).resolve() != Path(entry.name).resolve():
-        found, step = f"is {before.name} in budget book {path}, and is resumed as {entry.name}", before.name
+        found, step = f"is {before.name}", f"resumed as {entry.name}; {SECOND_RUN}; resume it as {before.name}, or"
     elif before.finished:
-        found, step = f"is finished in budget book {path}, and is resumed", ""
+        found, step = "is finished", f"resumed; {SECOND_RUN};"
     else:
         return
-    raise PrivacyError(
-        f"run {entry.run[:16]} {found}; {SECOND_RUN}; {f'resume it as {step}, or ' if step else ''}train anew"
-    )
+    raise PrivacyError(f"run {entry.run[:16]} {found} in budget book {path}, and is {step} train anew")
 
 
 def releases_file(path: Path, run: str) -> Path:
@@ -287,7 +290,7 @@ def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | No
     Raises: as `charge`.
     """
     with _opened(path) as (lines, contents):
-        others = replace(contents, entries={run: one for run, one in contents.entries.items() if run != entry.run})
+        others = contents.without(entry.run)
         charged = contents.after(entry, further)
         if check is not None:
             check(others, charged)
@@ -306,8 +309,9 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
     Raises PrivacyError: such a cap without `may_raise`. LinprobeError: as `charge`.
     """
     with _opened(path) as (lines, contents):
-        before, cap = contents.cap, replace(cap, runs=max(cap.runs, len(contents.counted)))  # one may have begun since
-        if before is not None and cap.runs and cap.exceeds(before) and not may_raise:
+        cap = replace(cap, runs=max(cap.runs, len(contents.counted)))  # one may have begun since
+        before = cap.raised_from(contents.cap)
+        if before is not None and not may_raise:
             raise PrivacyError(
                 f"set-cap is epsilon {cap.epsilon:.9g} at delta {cap.delta:.3g}; allowed: at most the cap of epsilon "
                 f"{before.epsilon:.9g} at delta {before.delta:.3g}, under which {cap.runs} runs were recorded; a cap "
@@ -453,7 +457,7 @@ def _contents(path: Path, written: bytes) -> Contents:
                     raise ValueError(f"{got} is not format {BOOK_FORMAT}; linprobe 0.2.1 converts format 1")
             elif fields["entry"] == "cap":
                 before, cap = cap, _cap(fields)
-                first_cap = first_cap or _raised(before, cap)
+                first_cap = first_cap or cap.raised_from(before)
             elif fields["entry"] == "keys":
                 keys = (*(keys or ("",)), _digest(fields))
             else:
@@ -467,11 +471,6 @@ def _contents(path: Path, written: bytes) -> Contents:
                 "proved; restore the file, or give --book another"
             ) from None
     return Contents(entries, cap, first_cap, keys)
-
-
-def _raised(before: Cap | None, cap: Cap) -> Cap | None:
-    """The cap `before`, if `cap` raised it after a run."""
-    return before if before is not None and cap.runs and cap.exceeds(before) else None
 
 
 def _digest(fields: dict[str, Any]) -> str:

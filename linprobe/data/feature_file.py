@@ -42,6 +42,7 @@ from linprobe.data.feature_reader import (
     FeatureReader,
     extraction_of,
     first_difference,
+    shown,
 )
 from linprobe.data.labels import APART, LONGEST_NAME, MOST_CLASSES, SHARED, TASKS, check_stored, refuse_long
 from linprobe.errors import DataError, printable, read_fault, reading
@@ -718,14 +719,11 @@ def _refuse_different(first: FeatureFile, other: FeatureFile) -> None:
     facts["width"] = first.n_features, other.n_features
     mine, theirs = (str(one.rows(next(iter(one.sizes)), slice(0, 0)).dtype) for one in (first, other))
     facts["type of numbers"] = mine, theirs
-    for name, (mine, theirs) in facts.items():
-        if mine != theirs:
-            shown = [str(value) if len(str(value)) <= 60 else f"{str(value)[:60]} ..." for value in (theirs, mine)]
-            raise DataError(
-                f"{other.path} has {name.replace('_', ' ')} {shown[0]}, and {first.path} {shown[1]}; allowed: the same "
-                "in every shard; make the shards in the same way, or name them apart"
-            )
-    differs = first_difference(extraction_of(here), extraction_of(there))
+    found = ((name.replace("_", " "), *map(shown, pair)) for name, pair in facts.items() if pair[0] != pair[1])
+    differs = next(found, None) or first_difference(extraction_of(here), extraction_of(there))
     if differs is not None:
         name, mine, theirs = differs
-        raise DataError(f"{other.path} has {name} {theirs}, and {first.path} {mine}; allowed: the same in every shard")
+        raise DataError(
+            f"{other.path} has {name} {theirs}, and {first.path} {mine}; allowed: the same in every shard; "
+            "make the shards in the same way, or name them apart"
+        )

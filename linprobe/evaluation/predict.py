@@ -62,26 +62,25 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
     yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
     if features.is_dir():
         raise DataError(f"{features} is a folder, and predict takes rows; {matching.how_to_make(run, features)}")
+
+    def answered(
+        blocks: Callable[[], Iterator[NDArray[np.floating]]], n_rows: int, where: str, ids: Iterator[str]
+    ) -> Iterator[tuple[str | float, ...]]:
+        given = prior is not None
+        scored = _scored(run, moved, lambda: _finite(blocks(), features), n_rows, together=together, shares_given=given)
+        for place, scores in enumerate(scored):
+            if place == 0:
+                progress.note(f"{n_rows} {where}")
+            yield from _predicted(run, ids, scores, temperature, all_classes)
+
     if features.suffix == ".npy":
-        array = open_array(features)
-        if array.dtype.kind not in "fiub":
-            raise DataError(f"{features} has type {array.dtype}; allowed: real numbers")
-        if array.ndim != 2:
-            raise DataError(
-                f"{features} has shape {array.shape}; allowed: (rows, {run.weights.shape[-2]}), the features of this "
-                "run; save the array with a row for each record"
-            )
-        matching.check_made_alike(run, features, {}, progress)
-        matching.check_width(run, array.shape[1], features)
-        ids: Iterator[str] = (str(row) for row in range(len(array)))
+        array = _rows_of(features, run.weights.shape[-2])
+        matching.check_made_alike(run, features, {}, array.shape[1], progress)
 
         def parts() -> Iterator[NDArray[np.floating]]:
-            blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
-            return _finite(blocks, features)
+            return (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
 
-        scored = _scored(run, moved, parts, len(array), together=together, shares_given=prior is not None)
-        noted = _noted(scored, f"{len(array)} rows of {features}", progress)
-        yield from _predicted(run, ids, noted, temperature, all_classes)
+        yield from answered(parts, len(array), f"rows of {features}", map(str, range(len(array))))
         return
     with open_features(features, whole=False, labelled=False) as opened:
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
@@ -90,15 +89,14 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
             raise UsageError(
                 f"group is {group!r}; allowed for {features}: {allowed}; give --group {next(iter(opened.sizes))}"
             )
-        matching.check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
-        matching.check_width(run, opened.n_features, features)
+        made = extraction_of(opened.description)
+        matching.check_made_alike(run, features, made, opened.n_features, progress, allow_other=allow_other)
 
         def blocks() -> Iterator[NDArray[np.floating]]:
-            return _finite((x for x, _ in opened.blocks(group)), features)
+            return (x for x, _ in opened.blocks(group))
 
-        scored = _scored(run, moved, blocks, opened.sizes[group], together=together, shares_given=prior is not None)
-        noted = _noted(scored, f"{opened.sizes[group]} rows of the group {group} of {features}", progress)
-        yield from _predicted(run, iter(opened.ids(group)), noted, temperature, all_classes)
+        where = f"rows of the group {group} of {features}"
+        yield from answered(blocks, opened.sizes[group], where, iter(opened.ids(group)))
 
 
 def write_predictions(rows: Iterator[tuple[str | float, ...]], stream: IO[str]) -> None:
@@ -141,12 +139,15 @@ def _scored(
         start, done = start + len(x), stop
 
 
-def _noted(blocks: Iterator[NDArray[np.float64]], text: str, progress: Progress) -> Iterator[NDArray[np.float64]]:
-    """The same blocks, with a note as soon as the first is scored."""
-    for place, scores in enumerate(blocks):
-        if place == 0:
-            progress.note(text)
-        yield scores
+def _rows_of(array_file: Path, width: int) -> NDArray[Any]:
+    """The rows of an array file. DataError unless they are real numbers with two axes; `width` is for the message."""
+    array = open_array(array_file)
+    if array.dtype.kind not in "fiub" or array.ndim != 2:
+        raise DataError(
+            f"{array_file} has type {array.dtype} and shape {array.shape}; allowed: real numbers of shape (rows, "
+            f"{width}), the features of this run; save the array with a row for each record"
+        )
+    return array
 
 
 def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
@@ -159,25 +160,19 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
 
 
 def _predicted(
-    run: run_folder.RunFolder,
-    ids: Iterator[str],
-    blocks: Iterator[NDArray[np.float64]],
-    temperature: float,
-    all_classes: bool,
+    run: run_folder.RunFolder, ids: Iterator[str], scores: NDArray[np.float64], temperature: float, all_classes: bool
 ) -> Iterator[tuple[str | float, ...]]:
-    names = run.class_names
+    """The lines of a block of rows with `scores` (b, n_classes)."""
     if run.manifest.several_labels:
-        for scores in blocks:
-            shares = label_probabilities(scores).tolist() if all_classes else [[]] * len(scores)
-            for marks, line in zip((scores > 0).astype(int).tolist(), shares, strict=True):
-                yield next(ids), *marks, *line
+        shares = label_probabilities(scores).tolist() if all_classes else [[]] * len(scores)
+        for marks, line in zip((scores > 0).astype(int).tolist(), shares, strict=True):
+            yield next(ids), *marks, *line
         return
-    for scores in blocks:
-        best, share = scores.argmax(axis=1), probabilities(scores, run.weights, temperature)
-        score = share[np.arange(len(best)), best].tolist()
-        others = share.tolist() if all_classes else [[]] * len(score)
-        for index, value, line in zip(best.tolist(), score, others, strict=True):
-            yield next(ids), names[index], value, *line
+    best, share = scores.argmax(axis=1), probabilities(scores, run.weights, temperature)
+    score = share[np.arange(len(best)), best].tolist()
+    others = share.tolist() if all_classes else [[]] * len(score)
+    for index, value, line in zip(best.tolist(), score, others, strict=True):
+        yield next(ids), run.class_names[index], value, *line
 
 
 def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from linprobe.runs.manifest import LEDGER, MODEL, TEST_FIGURES, UNREFINED, Accur
 from linprobe.runs.matching import (
     ROUNDING,
     check_made_alike,
-    check_width,
     features_of,
     refuse_private_as_public,
     training_file,
@@ -55,8 +54,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
         )
     with claimed(request.out), new_run_folder(request.out) as folder:
         with open_features(request.unlabelled, labelled=False) as rows:
-            check_made_alike(run, rows.path, extraction_of(rows.description), progress)
-            check_width(run, rows.n_features, rows.path)
+            check_made_alike(run, rows.path, extraction_of(rows.description), rows.n_features, progress)
             given = unlabelled_group(rows)
             refuse_private_as_public(run, rows, "a refinement", progress, group=UNLABELLED)
             refuse_private_in_books([given])

@@ -494,15 +494,12 @@ def no_better_than_commonest_answers(figures: Mapping[str, Any]) -> str | None:
 
 
 METRIC, INTERVAL = none_or(SHARE), none_or(list_of(SHARE))
-OF_CLASS = record(
-    n=WHOLE,
-    recall=METRIC,
-    recall_interval=INTERVAL,
-    predicted=WHOLE,
-    precision=METRIC,
-    precision_interval=INTERVAL,
-    auroc=METRIC,
-)
+OF_BOTH = {  # of a class, and of a label
+    **dict.fromkeys(("n", "predicted"), WHOLE),
+    **dict.fromkeys(("recall", "precision", "auroc"), METRIC),
+    **dict.fromkeys(("recall_interval", "precision_interval"), INTERVAL),
+}
+OF_CLASS = record(**OF_BOTH)
 CLASS_METRICS = record(
     test_rows=COUNT,
     test_accuracy=SHARE,
@@ -515,18 +512,7 @@ CLASS_METRICS = record(
     confusion_matrix=none_or(list_of(list_of(WHOLE))),
     calibration=list_of(record(n=COUNT, confidence=NUMBER, accuracy=NUMBER)),
 )
-OF_LABEL = record(
-    n=WHOLE,
-    predicted=WHOLE,
-    accuracy=SHARE,
-    accuracy_interval=INTERVAL,
-    auroc=METRIC,
-    average_precision=METRIC,
-    recall=METRIC,
-    recall_interval=INTERVAL,
-    precision=METRIC,
-    precision_interval=INTERVAL,
-)
+OF_LABEL = record(**OF_BOTH, accuracy=SHARE, accuracy_interval=INTERVAL, average_precision=METRIC)
 LABEL_METRICS = record(
     test_rows=COUNT,
     macro_auroc=METRIC,
@@ -538,17 +524,10 @@ LABEL_METRICS = record(
 STATED_OF_CLASSES = {  # keys of the manifest, and of the file
     "n_test": "test_rows",
     "test_accuracy": "test_accuracy",
-    "test_balanced_accuracy": "balanced_accuracy",
-    "test_macro_auroc": "macro_auroc",
-    "test_calibration_error": "calibration_error",
-}
-STATED_OF_LABELS = {
-    "n_test": "test_rows",
-    "test_macro_auroc": "macro_auroc",
-    "test_macro_average_precision": "macro_average_precision",
-    "test_label_accuracy": "label_accuracy",
+    **{f"test_{name}": name for name in ("balanced_accuracy", "macro_auroc", "calibration_error")},
 }
 MEANS = {"macro_auroc": "auroc", "macro_average_precision": "average_precision", "label_accuracy": "accuracy"}
+STATED_OF_LABELS = {"n_test": "test_rows", **{f"test_{name}": name for name in MEANS}}
 ROUNDING = 1e-9
 NAMED_CLASSES = 5  # in a note
 

@@ -63,13 +63,20 @@ def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[F
 
 
 def check_made_alike(
-    run: RunFolder, path: Path, given: dict[str, Any], progress: Progress, *, allow_other: bool = False
+    run: RunFolder,
+    path: Path,
+    given: dict[str, Any],
+    n_features: int,
+    progress: Progress,
+    *,
+    allow_other: bool = False,
 ) -> None:
-    """Compare the extraction settings of some rows with the settings that the manifest states for the training rows.
+    """Compare how some rows were made, and their width, with what the manifest states of the training rows.
 
     Args:
         given: `extraction_of` the rows in `path`. If they state no settings, a note says so.
-    Raises DataError: they were made otherwise, by the first difference. With `allow_other`, a note instead.
+    Raises DataError: they were made otherwise, by the first difference. With `allow_other`, a note instead. Or another
+    width.
     """
     trained_on: dict[str, Any] = run.manifest.extraction or {}
     differs = first_difference(trained_on, given)
@@ -89,6 +96,7 @@ def check_made_alike(
         progress.note(
             f"{path} does not say how its rows were made; the run's are from {trained_on['backbone']}{weights}"
         )
+    check_width(run, n_features, path)
 
 
 def how_to_make(run: RunFolder, images: Path) -> str:
@@ -116,8 +124,8 @@ def check_width(run: RunFolder, n_features: int, where: Path) -> None:
 
 def check_fits(run: RunFolder, features: FeatureReader, progress: Progress, *, allow_other: bool = False) -> None:
     """Check how the rows of a feature file were made, their width and their classes. Raises as these checks do."""
-    check_made_alike(run, features.path, extraction_of(features.description), progress, allow_other=allow_other)
-    check_width(run, features.n_features, features.path)
+    given = extraction_of(features.description)
+    check_made_alike(run, features.path, given, features.n_features, progress, allow_other=allow_other)
     check_classes(run, features)
 
 

@@ -512,7 +512,7 @@ def new_run_folder(out: Path, *, resume: bool = False, keep_ledger: bool = False
             raise DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
         except BaseException as error:
             if not _worth_keeping(partial, error, resumed=unfinished is not None):
-                if keep_ledger and _has_lines(partial / LEDGER):
+                if keep_ledger and (partial / LEDGER).is_file() and (partial / LEDGER).stat().st_size:
                     _remove_all_but_ledger(partial)
                 else:
                     _remove(partial, new_parents)
@@ -583,10 +583,6 @@ def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
     for parent in new_parents:
         with suppress(OSError):  # not empty: another run uses it
             parent.rmdir()
-
-
-def _has_lines(ledger: Path) -> bool:
-    return ledger.is_file() and ledger.stat().st_size > 0
 
 
 def _remove_all_but_ledger(partial: Path) -> None:

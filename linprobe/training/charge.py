@@ -459,10 +459,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
 
 
 def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
-    """Say what a run that the user or a divergence ended early costs, as its book states it.
-
-    `why` its whole plan counts, if it does.
-    """
+    """Say what a run that ended early costs, as its book states it; and `why`, if its whole plan counts."""
     entry = book.read_book(path).entries[run]
     if not entry.counts:
         progress.note("the run ended before it released anything, so nothing was spent")
@@ -509,14 +506,10 @@ def preview_histogram(
     Raises LinprobeError: as `charge_histogram`.
     """
     path, entry = _book_with_entry(run, before, given)
-    contents = book.read_book(path)
-    others = {name: other for name, other in contents.entries.items() if name != entry.run}
-    after = contents.after(entry, [histogram])
-    account = Account.at(path)
-    shared = account.shared()
-    _check_caps(account, shared, None, 0.0, histogram=True)(replace(contents, entries=others), after)
-    together = with_shared(replace(contents, entries={**others, entry.run: after}), shared)
-    return path, spending(together.counted)
+    contents, account = book.read_book(path), Account.at(path)
+    others, after, shared = contents.without(entry.run), contents.after(entry, [histogram]), account.shared()
+    _check_caps(account, shared, None, 0.0, histogram=True)(others, after)
+    return path, spending([*with_shared(others, shared).counted, after])
 
 
 def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], given: Path | None) -> tuple[Path, Entry]:

@@ -660,15 +660,14 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
             f"init run {init} has weights of shape {first.weights.shape}; allowed here: "
             f"{dataset.weights_shape}; train it on features of the same kind"
         )
-    if dataset.features is not None:
-        here = extraction_of(dataset.features.description)
-        # a first model may be from rows with another crop, say
-        differs = first_difference({**first.extraction, "extraction_digest": ""}, here)
-        if differs is not None:
-            raise DataError(
-                f"init run {init} has {differs[0]} {differs[1]}, and the rows here {differs[2]}; allowed: the same; "
-                "train it on features of the same kind"
-            )
+    here = {} if dataset.features is None else extraction_of(dataset.features.description)
+    # without the digest: another crop of the images, say, is no reason to refuse
+    differs = first_difference({**first.extraction, "extraction_digest": ""}, here)
+    if differs is not None:
+        raise DataError(
+            f"init run {init} has {differs[0]} {differs[1]}, and the rows here {differs[2]}; allowed: the same; train "
+            "it on features of the same kind"
+        )
     if first.public_digest is not None and dataset.public_digest() != first.public_digest:
         raise PrivacyError(
             f"init run {init} had public rows that are not the public rows here, and might be private here; "

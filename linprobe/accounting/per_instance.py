@@ -23,7 +23,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from linprobe.accounting.accountants import choose_accountant, renyi_table
+from linprobe.accounting.accountants import UP_SUMS, choose_accountant, renyi_table
 from linprobe.accounting.calibrate import LEAST_DELTA
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import upper_float
@@ -35,7 +35,6 @@ HISTOGRAM_BINS = 20
 ORDERS = np.array([*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024])
 RECORDS_AT_ONCE = 65536
 UP_ROUNDING = 1 + 2.0**-50  # covers up to three roundings of numbers that are not negative
-UP_SUMS = 1 + 2.0**-32  # covers a sum of up to 2^20 such numbers, each after a few roundings
 
 
 @dataclass(frozen=True)

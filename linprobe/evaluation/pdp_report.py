@@ -69,7 +69,7 @@ def publish(
 
     The charge is written to the budget book and the ledger before the noise is drawn.
 
-    Returns: the histogram, the manifest of the run with it, and what the manifest does not state of other histograms.
+    Returns: the histogram with its place, the manifest of the run with it, and what that does not state of others.
     Raises PrivacyError: a run that is not private, or one that does not match its manifest; or see `refuse_moving`.
     UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
     """
@@ -95,17 +95,15 @@ def publish(
         noisy = released_histogram(epsilons, training_epsilon, mechanism, planned.noise_multiplier)
         updated = _charged(manifest, ledger.events, Published(HISTOGRAM, epsilon, planned.noise_multiplier, name))
         histogram = {
-            "what": "noisy number of records by their own training epsilon; safe to publish",
+            "what": f"noisy number of {NOUNS[manifest.unit]} by their own training epsilon; safe to publish",
             "bin_edges": np.linspace(0, training_epsilon, HISTOGRAM_BINS + 1).tolist(),
             "noisy_counts": np.rint(noisy).astype(int).tolist(),
             "noise_std": planned.noise_multiplier,
             "epsilon_charged": epsilon,
             "epsilon_of_run_now": updated.epsilon,
-            "run": str(out),
-            "file": str(out / name),
         }
         write_derived(folder, run, updated, {name: json_text(histogram).encode()}, key)
-    return histogram, updated, not_stated
+    return {**histogram, "run": str(out), "file": str(out / name)}, updated, not_stated
 
 
 def _planned(run: RunFolder, epsilon: float) -> tuple[list[GaussianEvent], Releases]:
@@ -325,8 +323,9 @@ def _checked_files(request: PdpReportRequest) -> AbstractContextManager[None]:
         plots.check_format(request.plot)
     if request.publish_epsilon is not None:
         check_epsilon(request.publish_epsilon)
-    elif request.sign is not None:
-        raise UsageError("option --sign does nothing without --publish-epsilon; leave it out")
+    for flag, value in (("--sign", request.sign), ("--book", request.book)):
+        if value is not None and request.publish_epsilon is None:
+            raise UsageError(f"option {flag} does nothing without --publish-epsilon; leave it out")
     inputs = (*inputs_of(request.run), request.sign, request.book)
     return new_files({"--csv": request.csv, "--plot": request.plot}, inputs=inputs, overwrite=request.overwrite)
 

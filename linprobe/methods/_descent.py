@@ -16,6 +16,7 @@ nats, with g = mu N / C the ratio of signal to noise. The default s is the lesse
                       from 1 to 4
     3 b T / g         if rows are not centred: a step must not move scores by more than 3 b nats, or it oscillates along
                       the common mean of the rows; b = (1 + beta) / (1 - beta) for momentum beta
+    25 b T / g        if they are, and at most 10,000 / g: the same, without the common mean
 
 A score by W_1, from k public rows per class, has an error of 1 / sqrt(k d) relative to the signal of one row, if rows
 spread over d directions; noise is 1 / g. The ratio of the two, with a factor that was measured, is the weight:
@@ -136,7 +137,8 @@ def score_noise(
         momentum: beta, if directions are exponential means of gradients.
         row_norm: typical norm of a row, if it is not 1; the default s is for rows of this norm.
         damped: whether steps on rows that are not centred are damped where they overshoot, so that they need no bound.
-        preconditioned: whether steps are equally long in all directions in which rows spread, so that none overshoots.
+        preconditioned: whether steps are equally long in all directions in which rows spread, or in all weights (Adam),
+            so that none overshoots.
     """
     if options.score_noise is not None:
         return options.score_noise
@@ -146,11 +148,14 @@ def score_noise(
     elif damped and problem.centred:
         noise = _reach(ratio)
         if momentum:
-            noise = max(1.0, min(noise, schedule.n_steps / DEFAULT_STEPS, STEEPEST / max(1.0, ratio)))
+            noise = max(1.0, min(noise, schedule.n_steps / DEFAULT_STEPS))
     elif damped:
         noise = min(max(1.0, ratio / COLD_RATIO), LARGEST_COLD)
-    if not (problem.centred or damped or preconditioned) and ratio > 0:
-        noise = min(noise, LARGEST_MOVE * (1 + momentum) / (1 - momentum) * schedule.n_steps / ratio)
+    plain_steps = (1 + momentum) / (1 - momentum) * schedule.n_steps
+    if problem.centred and not preconditioned and ratio > 0:
+        noise = min(noise, STEEPEST * min(1.0, plain_steps / CENTRED_STEPS) / ratio)
+    elif not (damped or preconditioned) and ratio > 0:
+        noise = min(noise, LARGEST_MOVE * plain_steps / ratio)
     return noise / row_norm
 
 
@@ -249,7 +254,8 @@ class Descent(Iterates):
         momentum = {"sgd": 0.0, "momentum": options.momentum, "adam": ADAM_BETAS[0]}[options.optimizer]
         facts: dict[str, Any] = {"informed": bool(np.any(start)), "momentum": momentum, "row_norm": row_norm}
         if options.optimizer == "adam" and options.learning_rate is None:
-            self.learning_rate = score_noise(options, problem, schedule, **facts) / math.sqrt(schedule.n_steps)
+            noise = score_noise(options, problem, schedule, preconditioned=True, **facts)
+            self.learning_rate = noise / math.sqrt(schedule.n_steps)
         else:
             self.learning_rate = step_size(options, problem, schedule, **facts)(self._clip_norm)
 

@@ -107,7 +107,7 @@ KEYS: Mapping[str, Proof] = {
     "class_counts": Proof(STATED, "needs the `class counts` release, whose noise is `std`; names the classes"),
     "class_prior": Proof(STATED, "`uniform` needs `class_counts`"),
     "test_owners": Proof(STATED, "`--features` proves it"),
-    "test_rows": Proof(STATED, "`private` has no figures without a `test accuracy` release; `none` has none"),
+    "test_rows": Proof(STATED, "`private` has released figures only; `none` has none; `--features` proves `public`"),
     "test_accuracy": Proof(STATED, "`test_figures.json`, or `test_counts`; `--features` proves it on public rows"),
     "test_accuracy_std": Proof(MATCHED, "the `test accuracy` release and `test_counts`; else null"),
     "test_balanced_accuracy": Proof(MATCHED, "`test_accuracy_per_class`"),

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from flint import arb, ctx
 
 from linprobe.accounting.accountants import FILTER_ORDERS, GAUSSIAN, PLD, renyi_divergences, repeated_epsilon
 from linprobe.accounting.book import Cap, Contents, Entry, filter_order, refuse_above, together, under_cap
 from linprobe.accounting.events import INHERITED, OWNER, RECORD, REMOVED, Releases
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.errors import PrivacyError
+from tests.accounting.choices import largest_factor
 
 DELTA = 1e-5
 STEPS = Releases("gradient", 9.833, 1.0, 50)
@@ -42,6 +44,24 @@ def test_with_samples_the_divergences_add_up_at_an_order_that_the_cap_alone_deci
     assert figure > PLD.epsilon([SAMPLED, SAMPLED, STEPS], DELTA)
     orders = {filter_order(Cap(epsilon, DELTA)) for epsilon in (0.1, 1, 8, 50)}
     assert len(orders) > 2
+
+
+@pytest.mark.parametrize(("rate", "sigma"), [(0.1, 1e5), (0.001, 1e3), (1.0, 20.0), (0.15, 3.12)])
+def test_no_divergence_is_below_the_exact_one(rate: float, sigma: float) -> None:
+    found = dict(zip(FILTER_ORDERS, renyi_divergences((Releases("gradient", sigma, rate, 3),)), strict=True))
+    q = arb(rate)
+    with ctx.workprec(256):
+        for order in (3, 37, 46):
+            terms = [
+                math.comb(order, k) * q**k * (1 - q) ** (order - k) * (arb(k * (k - 1)) / (2 * arb(sigma) ** 2)).exp()
+                for k in range(order + 1)
+            ]
+            exact = 3 * sum(terms, arb(0)).log() / (order - 1)
+            assert exact <= found[order] <= exact * (1 + arb(1e-9))
+
+
+def test_a_choice_between_the_two_filters_costs_more_than_the_delta_of_the_cap_and_at_most_twice_as_much() -> None:
+    assert 1.005 < largest_factor(30, DELTA, (0.97,), 6) <= 2
 
 
 def test_a_cap_that_numerical_composition_would_pass_is_refused_by_the_filter() -> None:

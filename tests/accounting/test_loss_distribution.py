@@ -289,6 +289,13 @@ def test_deltas_hold_and_epsilon_is_their_inverse(steps: int) -> None:
     assert PLD.epsilon(releases, float(deltas[1])) == pytest.approx(epsilon / 2, rel=1e-2)
 
 
+@pytest.mark.parametrize("delta", [1e-200, 5e-324])
+def test_a_delta_whose_square_or_shares_float64_does_not_hold_has_bounds(delta: float) -> None:
+    exact, _ = one_release(arb(3), 0.1, 1.0)
+    assert exact <= PLD.deltas(sampled(0.1, 1.0, 1), [3.0], delta)[0] <= 1
+    assert PLD.epsilon(sampled(0.1, 1.0, 1), delta) >= PLD.epsilon(sampled(0.1, 1.0, 1), 1e-100)
+
+
 WORKLOADS = {
     "rate": st.floats(-3, 0).map(lambda power: 10**power),
     "sigma": st.floats(-0.5, 1.5).map(lambda power: 10**power),

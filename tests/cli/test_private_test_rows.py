@@ -196,6 +196,15 @@ def test_nothing_else_shows_an_exact_accuracy(
     assert "private" in cli("info", private_test).stdout.split("test_rows")[1].splitlines()[0]
 
 
+def test_exact_figures_on_rows_that_the_file_declares_private_are_refused(
+    cli: Callable[..., Any], refused: Callable[..., None], private_test: Path, tmp_path: Path
+) -> None:
+    assert cli("import", "rows.npz", "--out", "public.h5").status == 0
+    assert cli("train", "public.h5", *TRAIN[2:], "--out", "run").status == 0
+    assert cli("verify", "run", "--features", "public.h5").status == 0
+    refused(cli("verify", "run", "--features", private_test), 4, ["test_rows is public", "private.h5 gives private"])
+
+
 def test_a_price_without_private_test_rows_is_refused(
     cli: Callable[..., Any], refused: Callable[..., None], private_test: Path, features_file: Path
 ) -> None:

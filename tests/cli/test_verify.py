@@ -332,7 +332,9 @@ def test_report_of_a_seeded_run_says_that_nothing_holds(cli: Cli, features_file:
     assert "NOT PRIVATE" in (tmp_path / "r.svg").read_text()
 
 
-def test_publishing_the_histogram_makes_a_run_that_is_charged_and_composes(cli: Cli, run_copy: Path) -> None:
+def test_publishing_the_histogram_makes_a_run_that_is_charged_and_composes(
+    cli: Cli, run_copy: Path, tmp_path: Path
+) -> None:
     whole = {path.name: path.read_bytes() for path in run_copy.iterdir()}
     before = json.loads(whole["manifest.json"])
     spent, target, run = before["epsilon"], before["epsilon_target"], run_copy
@@ -345,6 +347,7 @@ def test_publishing_the_histogram_makes_a_run_that_is_charged_and_composes(cli: 
         manifest = json.loads((run / "manifest.json").read_text())
         assert manifest["run_id"] == before["run_id"]
         assert published["epsilon_of_run_now"] == manifest["epsilon"]
+        assert str(tmp_path) not in Path(published["file"]).read_text()  # nor any folder of the owner
         assert spent < manifest["epsilon"] < spent + 0.5
         target += 0.5
         assert manifest["epsilon_target"] == pytest.approx(target)
@@ -358,6 +361,11 @@ def test_publishing_the_histogram_makes_a_run_that_is_charged_and_composes(cli: 
         spent = manifest["epsilon"]
     assert len(manifest["published"]) == 2
     assert {path.name: path.read_bytes() for path in run_copy.iterdir()} == whole
+
+
+@pytest.mark.parametrize("flag", ["--sign", "--book"])
+def test_what_only_a_histogram_needs_is_refused_without_one(refused: Cli, cli: Cli, run_copy: Path, flag: str) -> None:
+    refused(cli("pdp-report", run_copy, flag, "file"), 2, [f"option {flag} does nothing without --publish-epsilon"])
 
 
 def test_a_second_histogram_is_published_from_the_run_with_the_first(cli: Cli, refused: Cli, run_copy: Path) -> None:

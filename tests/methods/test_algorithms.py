@@ -188,10 +188,13 @@ def test_a_given_learning_rate_or_score_noise_is_used_as_it_is() -> None:
         (8000, 1.0, {"informed": False, "damped": True}, 4.0),
         (3200, 0.5, {"informed": False, "damped": True}, 400 / 300),
         (3200, 0.5, {"informed": False, "damped": True, "centred": True}, 1.0),
-        (6000, 1.0, {"informed": False, "damped": True, "centred": True}, 1.5),
-        (80000, 1.0, {"informed": False, "damped": True, "centred": True}, 2.0),
+        (2400, 2.0, {"informed": False, "damped": True, "centred": True}, 10_000 / 8 / 1200),
+        (16000, 1.0, {"informed": False, "damped": True, "centred": True, "momentum": 7 / 9}, 1.0),
+        (80000, 5.0, {"informed": True, "centred": True, "momentum": 7 / 9}, 0.1),  # 10,000 / g
+        (80000, 5.0, {"informed": True, "centred": True}, 0.1 / 8),
+        (80000, 5.0, {"informed": True, "preconditioned": True}, 1.0),
         (8000, 1.0, {"informed": True, "momentum": 0.5}, 3 * 50 * 3 / 2000),
-        (8000, 1.0, {"informed": True, "centred": True, "row_norm": 0.4}, 2.5),
+        (4000, 1.0, {"informed": True, "centred": True, "row_norm": 0.4}, 2.5),
         (320, 0.1, {"informed": True, "public": 2 * np.eye(4, dtype=np.float32)[[0, 1, 0, 1]]}, 1.0),
     ],
 )

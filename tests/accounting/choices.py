@@ -1,0 +1,65 @@
+"""What a choice between the two filters of a cap may cost: `python -m tests.accounting.choices 30 1e-5` prints it.
+
+A user makes a sum over all rows, looks at its result, and spends what the cap leaves on another one, or on one sum over
+a Poisson sample. docs/proofs/adaptive.md, lemma 2a, bounds the delta of both together by twice the delta of the cap.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import ndtr
+
+from linprobe.accounting.accountants import FILTER_ORDERS, renyi_divergences
+from linprobe.accounting.book import Cap, _conversion, filter_order
+from linprobe.accounting.events import Releases
+from linprobe.accounting.figures import largest_mu
+
+Losses = NDArray[np.float64]
+FIRST = (0.5, 0.9, 0.95, 0.97, 0.98)  # of the largest mu that leaves a sampled run anything
+NEARLY_ALL = 1 - 1e-12
+
+
+def delta_of_sample(epsilons: Losses, rate: float, sigma: float) -> Losses:
+    """delta of one sampled sum at each of `epsilons`, of either sign, if the record is removed."""
+    excess = np.expm1(epsilons) + rate
+    place = sigma**2 * np.log(np.maximum(excess, 1e-300) / rate) + 0.5
+    joined, absent = ndtr((1 - place) / sigma), ndtr(-place / sigma)
+    return np.where(excess > 0, rate * joined - excess * absent, -np.expm1(epsilons))
+
+
+def rate_for(sigma: float, place: int, left: float) -> float:
+    """The largest rate at which a sampled sum has a divergence of at most `left`."""
+
+    def excess(log_rate: float) -> float:
+        return renyi_divergences((Releases("gradient", sigma, math.exp(log_rate), 1),))[place] - left
+
+    if excess(math.log(NEARLY_ALL)) <= 0:
+        return NEARLY_ALL
+    return math.exp(brentq(excess, -100.0, math.log(NEARLY_ALL), xtol=1e-6))
+
+
+def largest_factor(epsilon: float, delta: float, shares: tuple[float, ...] = FIRST, n_sigmas: int = 30) -> float:
+    """The largest delta at a cap, relative to the cap's, of the choices that are tried."""
+    cap = Cap(epsilon, delta)
+    order, whole = filter_order(cap), largest_mu(epsilon, delta)
+    bound, factors = epsilon - _conversion(order, delta), []
+    deviations = np.linspace(-9, 9, 1001)
+    chances = np.exp(-(deviations**2) / 2) / math.sqrt(2 * math.pi) * (deviations[1] - deviations[0])
+    for share in shares:
+        mu = share * math.sqrt(2 * bound / order)
+        left, rest = epsilon - mu**2 / 2 - mu * deviations, math.sqrt(whole**2 - mu**2)
+        best = ndtr(rest / 2 - left / rest) - np.exp(left) * ndtr(-rest / 2 - left / rest)
+        for sigma in np.geomspace(0.2, 3, n_sigmas).tolist():
+            rate = rate_for(sigma, FILTER_ORDERS.index(order), bound - order * mu**2 / 2)
+            best = np.maximum(best, delta_of_sample(left, rate, sigma))
+        factors.append(float(chances @ best) / delta)
+    return max(factors)
+
+
+if __name__ == "__main__":
+    print(f"{largest_factor(float(sys.argv[1]), float(sys.argv[2])):.5f}")

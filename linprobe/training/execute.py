@@ -102,7 +102,7 @@ class Runtime:
     keep: Checkpoints | None = None
 
     def check(self, options: Options, *, samples_people: bool = False) -> None:
-        """Refuse a device or a group that cannot train a method with these options, or on samples of people.
+        """Refuse a device or a group that cannot train a method with these options, or a method for samples of people.
 
         Raises UsageError: a method, an option, samples or a group that need device cpu, or an option that needs one
         process. Errors of `choose_backend`.
@@ -118,8 +118,8 @@ class Runtime:
         refuse_on_gpu(options, self.device)
         if samples_people:
             raise UsageError(
-                f"device is {self.device!r}, and each step takes a sample of people; allowed: device cpu, or "
-                "--sampling-rate 1"
+                f"device is {self.device!r}, and the method is for samples, here of people; allowed: device cpu, or a "
+                "method without samples, such as noisy-gd"
             )
         if size > 1:
             raise UsageError(f"device is {self.device!r} with {size} processes; allowed: one process, or device cpu")

@@ -435,8 +435,8 @@ class Plan:
 
     @property
     def samples_people(self) -> bool:
-        """Whether each step takes a Poisson sample of people."""
-        return self.unit == OWNER and self.schedule.sampling_rate < 1
+        """Whether people are protected by a method on Poisson samples, at any rate."""
+        return self.unit == OWNER and self.method.sampling is not None
 
     @property
     def inherited(self) -> tuple[Releases, ...]:

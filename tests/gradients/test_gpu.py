@@ -307,13 +307,12 @@ def test_a_step_does_not_wait_for_a_real_device(monkeypatch) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_samples_of_people_are_refused_on_a_device(torch_cpu) -> None:
+@pytest.mark.parametrize(("kind", "rate", "public"), [(DPSGD, 0.1, None), (DopeSGD, 1.0, PUBLIC)])
+def test_methods_for_samples_of_people_are_refused_on_a_device(kind, rate, public, torch_cpu) -> None:
     people = np.repeat(np.arange(N // 2), 2)
-    probe = DPSGD(epsilon=2.0, classes=range(C), n_steps=2, sampling_rate=0.1, accountant="rdp")
-    with pytest.raises(
-        UsageError, match=r"each step takes a sample of people; allowed: device cpu, or --sampling-rate"
-    ):
-        probe.fit_sources(ArraySource(X, Y), owners=people[:N], runtime=Runtime(device="cuda"))
+    probe = kind(epsilon=2.0, classes=range(C), n_steps=2, sampling_rate=rate)
+    with pytest.raises(UsageError, match=r"here of people; allowed: device cpu, or a method without samples"):
+        probe.fit_sources(ArraySource(X, Y), public, owners=people[:N], runtime=Runtime(device="cuda"))
 
 
 SHAPES = [(10, 2048), (10, 2049), (1, 7), (3, 385), (24, 513), (12, 2049), (5, 33)]

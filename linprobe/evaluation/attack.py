@@ -247,10 +247,9 @@ def _check(request: AttackRequest) -> None:
         raise ParameterError(
             f"resamples is {request.resamples}; allowed: {LEAST_RESAMPLES} or more, or 0 for no interval"
         )
-    if not request.lira:
-        for name in ("shadows", "jobs", "public"):
-            if getattr(request, name) is not None:
-                raise UsageError(f"option --{name} does nothing without --lira; add --lira, or leave it out")
+    for name in ("shadows", "jobs", "public"):
+        if not request.lira and getattr(request, name) is not None:
+            raise UsageError(f"option --{name} does nothing without --lira; add --lira, or leave it out")
     if request.shadows is not None and request.shadows % 2:
         raise ParameterError(
             f"shadows is {request.shadows}; allowed: an even number, {LEAST_SHADOWS} or more; {SHADOWS} is the default"
@@ -330,7 +329,7 @@ def _lira(
     settings = Settings.of_given(find_method(manifest.method), options)
     counted, balanced = manifest.class_counts is not None, manifest.class_prior == UNIFORM
     similar = manifest.refined is not None and manifest.refined.similar is not None
-    settings = replace(settings, class_counts=counted, balanced=balanced, similar=similar)
+    settings = replace(settings, class_counts=counted, balanced=balanced, similar=similar, per_record=False)
     if manifest.unit == OWNER and compared.sizes is None:
         raise UsageError(
             f"run {run.folder} protects people, and test rows of {features.path} have no owners, so shadow probes "
@@ -341,7 +340,6 @@ def _lira(
             f"run {run.folder} started from {settings.first_run.folder}, which was trained on members; shadow "
             "probes would start from it too; leave --lira out, or attack that run"
         )
-    settings = replace(settings, per_record=False)
     public = _public_rows(features, request.public, run)
     x, y = (
         np.concatenate(column)
@@ -354,13 +352,13 @@ def _lira(
     text = features.text_weights()
     by_class = manifest.class_weights
     weights = None if by_class is None else RowWeights(np.array(list(by_class.values())))
-    n_classes = manifest.n_classes
 
     def half_of(half: NDArray[np.bool_]) -> Dataset:
         rows = np.repeat(half, sizes)
         bounds = None if compared.sizes is None else np.concatenate([[0], np.cumsum(sizes[half])])
         joined = settings.method.joins_public
-        return Dataset(ArraySource(x[rows], y[rows]), n_classes, public, text, bounds, weights, joined=joined)
+        source = ArraySource(x[rows], y[rows])
+        return Dataset(source, manifest.n_classes, public, text, bounds, weights, joined=joined)
 
     shadows = ((place, settings, half_of(half), x, y) for place, half in enumerate(halves))
     for shadow, found in unordered(_shadow, shadows, request.jobs):

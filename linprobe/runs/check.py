@@ -625,13 +625,16 @@ class FirstRun:
     def model(self) -> FirstModel:
         """The weights and the releases they depend on, at the first use.
 
-        Raises DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a
+        Raises DataError, PrivacyError: as `verified`, or a damaged model. PrivacyError: the run is not private, so a
         run that starts from it cannot be private either, or a private selection chose it.
         """
         run = RunFolder(self.folder)
         manifest, weights, bias = run.manifest, run.weights, run.bias
         events = read_ledger(run.folder / LEDGER, ledger_of(run))
-        check_run(run)
+        try:
+            verified(run)
+        except PrivacyError as error:
+            raise PrivacyError(f"init run {self.folder}: {error}") from None
         if not manifest.private:
             raise PrivacyError(
                 f"init run {self.folder} is {manifest.guarantee.split(':')[0]}, and so is any run that starts from it; "

@@ -22,6 +22,7 @@ from linprobe.data.feature_file import FeatureFile
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 from tests.cli.test_verify import _edit_manifest
 from tests.conftest import copied, trained_once
+from tests.hostile.runs import charged
 
 # Renyi accounting calibrates in a tenth of the time of the default
 QUICK = ["--accountant", "rdp", "--steps", "40", "--q", "0.3"]
@@ -320,6 +321,9 @@ def test_first_runs_that_cannot_be_built_upon_are_refused(
     shutil.copytree(cheap_run, "cheaper")
     _edit_manifest(Path("cheaper"), sealed=True, releases=[])
     refused(cli(*start, "cheaper", "--eps", "3"), 4, ["releases"])
+    shutil.copytree(cheap_run, "sampled")
+    charged(Path("sampled"), lambda line: line.update(sampling_rate=0.01))
+    refused(cli(*start, "sampled", "--eps", "3"), 4, ["init run sampled", "method noisy-gd makes it of all rows"])
     assert not Path("run").exists()
 
 

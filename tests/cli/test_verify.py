@@ -375,9 +375,12 @@ def test_a_second_histogram_is_published_from_the_run_with_the_first(cli: Cli, r
 
 
 def test_nothing_is_published_from_an_edited_run(cli: Cli, refused: Cli, run_copy: Path) -> None:
+    ledger, manifest = ((run_copy / name).read_bytes() for name in ("ledger.jsonl", "manifest.json"))
     _edit_manifest(run_copy, sealed=False, epsilon=0.1)
-    ledger = (run_copy / "ledger.jsonl").read_bytes()
     refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 4, ["edited"])
+    (run_copy / "manifest.json").write_bytes(manifest)
+    _edit_manifest(run_copy, sealed=True, paper="Anon 2030")
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 4, ["paper"])
     assert (run_copy / "ledger.jsonl").read_bytes() == ledger
 
 

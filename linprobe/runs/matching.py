@@ -75,7 +75,7 @@ def check_made_alike(
 
     Args:
         given: `extraction_of` the rows in `path`. If they state no settings, a note says so.
-    Raises DataError: another width; or made otherwise, by the first difference. With `allow_other` a note instead of it.
+    Raises DataError: another width; or made otherwise, by the first difference, or a note of it with `allow_other`.
     """
     trained_on: dict[str, Any] = run.manifest.extraction or {}
     differs = first_difference(trained_on, given)

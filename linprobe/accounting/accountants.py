@@ -576,12 +576,11 @@ def _renyi_epsilon(kinds: Kinds, delta: float) -> float:
 @lru_cache(maxsize=1024)
 def renyi_divergences(releases: tuple[Releases, ...]) -> tuple[float, ...]:
     """Renyi divergences of all `releases` together at `FILTER_ORDERS`, nats: proven upper bounds."""
-    kinds, orders, total = _kinds(releases), np.array(FILTER_ORDERS), np.zeros(len(FILTER_ORDERS))
+    kinds, orders = _kinds(releases), np.array(FILTER_ORDERS)
     if _unresolved(kinds):
-        return (math.inf,) * len(FILTER_ORDERS)
-    for multiplier, rate, count in kinds:
-        total += count * renyi_table(multiplier, rate, np.ones(1), orders)[0]
-    return tuple((total * UP_SUMS).tolist())
+        return (math.inf,) * len(orders)
+    each = (count * renyi_table(multiplier, rate, np.ones(1), orders)[0] for multiplier, rate, count in kinds)
+    return tuple((sum(each, np.zeros(len(orders))) * UP_SUMS).tolist())
 
 
 @lru_cache(maxsize=1024)

@@ -142,11 +142,13 @@ class Cap:
 
     Attributes:
         runs: number of runs that were recorded when it was set. A cap holds for runs chosen after results if it is 0.
+        order: of Renyi divergences, which a cap that was lowered after runs keeps; None for its own (`filter_order`).
     """
 
     epsilon: float
     delta: float
     runs: int = field(default=0, compare=False)
+    order: int | None = field(default=None, compare=False)
 
     def exceeds(self, other: Cap) -> bool:
         """Whether it allows what the other cap does not."""
@@ -332,7 +334,7 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
                 f"{before.epsilon:.9g} at delta {before.delta:.3g}, under which {cap.runs} runs were recorded; a cap "
                 "raised after results is a new promise, and the book keeps both; give --raise-cap too to make it"
             )
-        _append(lines, {"entry": "cap", **asdict(cap)})
+        _append(lines, {"entry": "cap", "epsilon": cap.epsilon, "delta": cap.delta, "runs": cap.runs})
 
 
 def state_keys(path: Path, digest: str) -> None:
@@ -474,7 +476,7 @@ def _contents(path: Path, written: bytes) -> Contents:
                     got = line.decode()[:40]
                     raise ValueError(f"{got} is not format {BOOK_FORMAT}; linprobe 0.2.1 converts format 1")
             elif fields["entry"] == "cap":
-                before, cap = cap, _cap(fields)
+                before, cap = cap, _cap(fields, cap)
                 first_cap = first_cap or _raised(before, cap)
             elif fields["entry"] == "keys":
                 keys = (*(keys or ("",)), _digest(fields))
@@ -503,12 +505,11 @@ def _digest(fields: dict[str, Any]) -> str:
     return digest
 
 
-def _cap(fields: dict[str, Any]) -> Cap:
-    """The cap of a line; books of 0.2 do not say how many runs there were."""
-    runs = fields.get("runs", 0)
-    if not isinstance(runs, int) or isinstance(runs, bool) or not 0 <= runs <= MOST_EQUAL_RELEASES:
-        raise ValueError(f"runs is {str(runs)[:40]}")
-    return Cap(_number(fields["epsilon"], 0, 1e300), _number(fields["delta"], 0, 1), runs)
+def _cap(fields: dict[str, Any], before: Cap | None) -> Cap:
+    """The cap of a line, after the cap `before`; books of 0.2 do not say how many runs there were."""
+    runs = _count(fields.get("runs", 0), 0)
+    cap = Cap(_number(fields["epsilon"], 0, 1e300), _number(fields["delta"], 0, 1), runs)
+    return cap if before is None or not runs or cap.exceeds(before) else replace(cap, order=filter_order(before))
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
@@ -696,8 +697,10 @@ def _merged(releases: Sequence[Releases]) -> list[Releases]:
 def filter_order(cap: Cap) -> int:
     """The Renyi order at which a cap counts: the one that leaves a Gaussian mechanism the largest mu.
 
-    It depends on the cap alone, so no result can change it. The order of a filter must not depend on results.
+    It depends on the first cap alone, so no result can change it. The order of a filter must not depend on results.
     """
+    if cap.order is not None:
+        return cap.order
     left = [(cap.epsilon - _conversion(order, cap.delta)) / order for order in FILTER_ORDERS]
     return FILTER_ORDERS[left.index(max(left))]
 

@@ -16,8 +16,8 @@ import pytest
 
 from linprobe.accounting import book
 from linprobe.accounting.accountants import GAUSSIAN, PLD, RENYI
-from linprobe.accounting.book import Cap, Contents, Entry, composed, read_book, refuse_above, spending
-from linprobe.accounting.events import INHERITED, Releases
+from linprobe.accounting.book import Cap, Contents, Entry, composed, read_book, refuse_above, spending, under_cap
+from linprobe.accounting.events import INHERITED, RECORD, REMOVED, Releases
 from linprobe.accounting.figures import epsilon_of
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.errors import DataError, LinprobeError, PrivacyError
@@ -368,6 +368,21 @@ def test_a_cap_counts_the_run_that_began_while_it_was_set(path: Path) -> None:
     book.set_cap(path, Cap(2, DELTA))
     assert (cap := read_book(path).cap) is not None
     assert cap.runs == 1
+
+
+def test_a_cap_that_is_lowered_after_a_run_counts_at_the_order_of_the_first(path: Path) -> None:
+    event = SelectionEvent(10, ((Releases("gradient", 3.5, 1.0, 1),),))
+    runs = [selection("a", event), entry("b", Releases("gradient", 1e6, 1.0, 1))]
+    own = {epsilon: under_cap(runs, Cap(epsilon, DELTA), REMOVED[RECORD]) for epsilon in (3.024, 3.025)}
+    assert own[3.024] < 3.024 < 3.25 < own[3.025]  # the best order changes between the two
+    book.set_cap(path, Cap(3.025, DELTA))
+    book.charge(path, entry("first"))
+    book.set_cap(path, Cap(3.024, DELTA))
+    assert (cap := read_book(path).cap) is not None
+    assert under_cap(runs, cap, REMOVED[RECORD]) == own[3.025]
+    book.set_cap(path, Cap(3.5, DELTA), may_raise=True)
+    assert (raised := read_book(path).cap) is not None
+    assert under_cap(runs, raised, REMOVED[RECORD]) == under_cap(runs, Cap(3.5, DELTA), REMOVED[RECORD])
 
 
 def test_releases_that_a_copy_made_elsewhere_are_added_with_the_next_one(path: Path) -> None:

@@ -318,3 +318,16 @@ def test_a_gradient_of_nothing_leaves_the_axes(n_features: int, dim: int) -> Non
     block = _block(np.random.default_rng(1).normal(size=(9, n_features)).astype(np.float32))
     exact = np.linalg.norm(block.x[:, : min(dim, n_features - 1)].astype(np.float64), axis=1)
     np.testing.assert_allclose(subspace.row_norms(block), exact, rtol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["random", "inside", "equal in all classes"])
+def test_coordinates_of_a_sum_are_off_by_few_units_of_its_length(kind: str) -> None:
+    # the rounding of a sum over very many rows must stay below the margin: docs/proofs/gaussian.md, lemma 5
+    g = np.random.default_rng(5)
+    axes = np.linalg.qr(g.normal(size=(512, 9)))[0]
+    sums = {"random": g.normal(size=(512, C)), "inside": axes @ g.normal(size=(9, C))}
+    matrix = sums.get(kind, np.outer(axes[:, 0], np.ones(C)))
+    subspace = OrthonormalSubspace(axes, 0)
+    exact = subspace._directions.T.astype(np.longdouble) @ matrix.astype(np.longdouble)
+    off = np.linalg.norm((subspace.coordinates(matrix) - exact).astype(np.float64))
+    assert off <= 32 * 2.0**-53 * np.linalg.norm(matrix)

@@ -36,7 +36,7 @@ from linprobe.options.requests import PdpReportRequest, name_of
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.reporting import plots
 from linprobe.runs import signature
-from linprobe.runs.check import check_digests, check_signature, verified
+from linprobe.runs.check import check_digests, check_run, check_signature
 from linprobe.runs.guarantee import accountant_of, guarantee_text
 from linprobe.runs.manifest import CARD, LEDGER, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
 from linprobe.runs.release_rules import HISTOGRAM
@@ -108,7 +108,7 @@ def publish(
 
 def _planned(run: RunFolder, epsilon: float) -> tuple[list[GaussianEvent], Releases]:
     """The checked ledger of a run, and the release of a histogram for `epsilon`."""
-    verified(run)
+    check_run(run)
     refuse_moving(run.manifest)
     events = read_ledger(run.folder / LEDGER, run[LEDGER])
     budget = calibrate(epsilon=epsilon, delta=run.manifest.bound[1], n_private=run.manifest.n_private, steps=1)

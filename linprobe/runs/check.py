@@ -114,7 +114,6 @@ def verified(run: RunFolder) -> Recomputed:
     check_complete(run)
     manifest, recomputed = run.manifest, check_run(run)
     _check_names(run)
-    _check_derived(manifest)
     try:
         _ = run.weights, run.unrefined, run.test_metrics, run.histograms
         named = len(run.per_record.ids) if run.may_read_per_record else manifest.n_private
@@ -139,9 +138,9 @@ def check_complete(run: RunFolder) -> None:
 
 
 def check_run(run: RunFolder) -> Recomputed:
-    """Recompute the guarantee of a run from its ledger with all accountants, and compare every figure and digest.
+    """Recompute the guarantee of a run from its ledger with all accountants; compare every figure, digest and key.
 
-    Raises PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
+    Raises PrivacyError: an edited manifest, weights or ledger, a missing file, or a figure or key that does not match.
     DataError: not a run folder, or a damaged manifest.
     """
     path, content, manifest = run.folder / LEDGER, ledger_of(run), run.manifest
@@ -158,7 +157,9 @@ def check_run(run: RunFolder) -> Recomputed:
             check_sensitivities(manifest, events, history)
         else:
             check_selection_line(run[LEDGER], selection)
-        return nothing or _recomputed(manifest, events, selection)
+        recomputed = nothing or _recomputed(manifest, events, selection)
+        _check_derived(manifest)
+        return recomputed
     except (ValueError, OverflowError) as error:  # of a library, about figures that no run has
         raise PrivacyError(f"{run.folder}/{MANIFEST} has a malformed {error}; do not trust it") from None
 
@@ -625,14 +626,14 @@ class FirstRun:
     def model(self) -> FirstModel:
         """The weights and the releases they depend on, at the first use.
 
-        Raises DataError, PrivacyError: as `verified`, or a damaged model. PrivacyError: the run is not private, so a
+        Raises DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a
         run that starts from it cannot be private either, or a private selection chose it.
         """
         run = RunFolder(self.folder)
         manifest, weights, bias = run.manifest, run.weights, run.bias
         events = read_ledger(run.folder / LEDGER, ledger_of(run))
         try:
-            verified(run)
+            check_run(run)
         except PrivacyError as error:
             raise PrivacyError(f"init run {self.folder}: {error}") from None
         if not manifest.private:

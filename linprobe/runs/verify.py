@@ -98,9 +98,8 @@ def _check_private(run: RunFolder, features: Path | None, result: dict[str, Any]
     if run.may_read_per_record:
         result["per_record"] = "matches its commitment; losses not recomputed"
     else:
-        result["per_record"] = (
-            "private, and this user may not read it; not checked" if PER_RECORD in run.names else absent
-        )
+        hidden = "private, and this user may not read it; not checked"
+        result["per_record"] = hidden if PER_RECORD in run.names else absent
     result["not_covered"] = not_covered(run)
     result["stated_not_checked"] = not_checked(run)
     if features is not None:

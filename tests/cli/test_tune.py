@@ -56,6 +56,9 @@ def test_shrinkage_is_one_more_release_of_an_ordinary_run(cli: Cli, features_fil
     report = result_of(cli("pdp-report", "run", "--json"))
     assert report["max"] <= result["epsilon"]
     assert report["quantiles"]["0.01"] > 0.1  # every record pays for the counts in full
+    assert cli("release", "run", "--out", "pub").status == 0
+    for page in ("README.md", "claim.yaml"):
+        assert "chosen on these rows by noisy counts of correct predictions" in Path("pub", page).read_text()
 
 
 def test_the_best_count_chooses_the_weights(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

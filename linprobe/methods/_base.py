@@ -190,6 +190,7 @@ class Problem:
         private: rows protected under zero-out of one record, or of one person, which then counts as a row; None if
             the method reads none.
         public: labelled public rows, or None.
+        drawn: whether all public rows were taken from the training rows, and so come from their distribution.
         text_weights: scaled class encodings in training space, shape (n_features, n_classes), or None.
         run_weights: weights of an earlier run, shape (n_features, n_classes), or None.
         centred: whether the mean of the rows was subtracted, so that no direction holds most of their length.
@@ -200,6 +201,7 @@ class Problem:
     n_classes: int
     private: Rows | None = None
     public: Rows | None = None
+    drawn: bool = False
     text_weights: Weights | None = None
     run_weights: Weights | None = None
     centred: bool = False
@@ -207,7 +209,7 @@ class Problem:
 
     def with_public(self, public: Rows) -> Problem:
         """The same problem with other public rows."""
-        return replace(self, public=public)
+        return replace(self, public=public, drawn=False)
 
     def loss(self, chosen: Loss | None = None) -> Loss:
         """The loss `chosen` by an option; by default the loss for the kind of labels."""

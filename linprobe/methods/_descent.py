@@ -23,6 +23,7 @@ spread over d directions; noise is 1 / g. The ratio of the two, with a factor th
 
     w = min(1, g / (1.5 sqrt(k d))),    1 / d = mean squared cosine between two public rows around their mean
 
+where k d is at most 1,024 unless all public rows were taken from the training rows.
 `docs/decisions/0022-score-noise.md` derives and measures it.
 
 Text weights are unit vectors of classes, scaled by beta. A unit row in a random direction has scores of which the std
@@ -64,7 +65,7 @@ CENTRED_RATIO, LARGEST_CENTRED = 1000.0, 2.0  # the same around a mean
 START_FACTOR = 1.5
 UNKNOWN_START = 100.0  # k d of a start that is not from public rows
 TEXT_SPREAD, TRAINED_TEXT_SCALE = 0.8, 100.0
-STRONGEST_START = 1024.0  # largest k d, as public rows may be from another distribution
+STRONGEST_START = 1024.0  # largest k d of public rows that may be from another distribution
 SPREAD_ROWS = 1000
 
 
@@ -90,7 +91,8 @@ def start_strength(problem: Problem) -> float:
     """The g at which private rows weigh as much as the start: 1.5 sqrt(k d)."""
     public, strength = problem.public, UNKNOWN_START
     if public is not None and public.n_rows > 1:
-        strength = min(public.n_rows / problem.n_classes * spread(public), STRONGEST_START)
+        strength = public.n_rows / problem.n_classes * spread(public)
+        strength = strength if problem.drawn else min(strength, STRONGEST_START)
     return START_FACTOR * math.sqrt(strength)
 
 

@@ -291,11 +291,13 @@ def _problem(
     A method that takes its steps on the host reads public rows there.
     """
     beside = backend if plan.method.options.on_gpu == "steps" else HOST
+    shots = dataset.free_shots
     return Problem(
         dataset.private.n_features + bool(preprocessing.intercept),
         dataset.n_classes,
         private=None if rows is None else backend.place(rows),
         public=None if public is None else beside.place(public),
+        drawn=public is not None and shots is not None and shots.n_rows == public.n_rows,
         text_weights=None if plan.text_weights is None else preprocessing.unfold(plan.text_weights),
         run_weights=plan.first_weights,
         centred=preprocessing.centre is not None,

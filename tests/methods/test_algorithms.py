@@ -14,7 +14,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule, text_scale
 from linprobe.methods._base import Iterates
-from linprobe.methods._descent import TEXT_SPREAD, TRAINED_TEXT_SCALE, score_noise, spread, step_size
+from linprobe.methods._descent import TEXT_SPREAD, TRAINED_TEXT_SCALE, score_noise, spread, start_strength, step_size
 from linprobe.methods._directions import top_left_subspace
 from linprobe.methods.adamix import AdaMixOptions
 from linprobe.methods.noisy_gd import NoisyGDOptions
@@ -204,6 +204,16 @@ def test_the_default_score_noise_follows_the_budget_and_the_rows_of_a_class(n_ro
     known = None if public is None else ArrayRows(public, np.arange(4))
     data = Problem(4, 4, private=rows, public=known, centred=facts.pop("centred", False))
     assert score_noise(NoisyGDOptions(), data, Schedule(50, 1.0, mu), **facts) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("drawn", "expected"), [(True, 4096), (False, 1024)])
+def test_public_rows_from_elsewhere_are_trusted_less_than_rows_from_the_training_rows(drawn, expected) -> None:
+    x = np.kron(np.ones((64, 1)), np.eye(64)).astype(np.float32)  # k = 64 rows of 64 classes, in 63 directions
+    public = ArrayRows(x, np.tile(np.arange(64), 64))
+    rows = ArrayRows(np.zeros((64, 64), np.float32), np.arange(64))
+    data = Problem(64, 64, private=rows, public=public, drawn=drawn)
+    assert start_strength(data) == pytest.approx(1.5 * expected**0.5, rel=0.02)
+    assert start_strength(data.with_public(public)) == 1.5 * 1024**0.5  # synthetic rows, for example
 
 
 def test_the_spread_of_public_rows_is_the_number_of_directions_they_fill() -> None:

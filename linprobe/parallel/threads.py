@@ -51,7 +51,8 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
         return
     from joblib import Parallel, delayed, parallel_config
 
-    watched = {"initializer": _watch_parent, "initargs": (os.getpid(),)}
+    # joblib keeps workers for the next call; other arguments make new ones, with the environment of this call
+    watched = {"initializer": _watch_parent, "initargs": (os.getpid(), dict(os.environ))}
     with (
         parallel_config(backend="loky", inner_max_num_threads=max(1, processors // jobs), **watched),
         ExitStack() as held,
@@ -104,7 +105,7 @@ def _call_shared(memory: tuple[str, tuple[int, ...]], place: int) -> Any:
     return values[0](*values[place])
 
 
-def _watch_parent(parent: int) -> None:
+def _watch_parent(parent: int, _: dict[str, str]) -> None:
     """End this worker when its parent was killed, even before it has got a call."""
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 

@@ -107,7 +107,9 @@ def test_looking_at_those_who_stay_out_changes_no_sum(name, rate) -> None:
             for observed in (True, False)
         )
         np.testing.assert_allclose(blind.value, looked.value, atol=1e-4)
-        assert (looked.contributions.size, blind.contributions.size) == (len(X), 0)
+        # contributions of the public rows of a chain are not recorded
+        private = {"chained": 1500, "translated chain": 30}.get(name, len(X))
+        assert (looked.contributions.size, blind.contributions.size) == (private, 0)
         assert looked.sensitivity == blind.sensitivity == 0.3
         assert looked.sampling_rate == blind.sampling_rate == rate
         # what a record is charged does not depend on the sample

@@ -66,3 +66,9 @@ def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
     process.wait()
     assert _files() <= before  # joblib's folder stays, empty
     assert not [path for path in temporary.rglob("*") if path.is_file()]
+
+
+def test_processes_have_the_environment_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("first", "second"):
+        monkeypatch.setenv("LINPROBE_TEST_OF_JOBS", value)
+        assert list(unordered(os.getenv, [("LINPROBE_TEST_OF_JOBS",)] * 2, 2)) == [value, value]

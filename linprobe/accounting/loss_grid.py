@@ -20,7 +20,7 @@ PER_DEVIATION = 6
 MOST_PLACES = 12000
 LARGEST_TILT = 50.0  # in multiples of sigma / q
 TRUNCATED = 1e-9  # share of delta that is given to each kind of truncation
-LEAST_DELTA = 1e-300  # grids for smaller ones, whose shares float64 does not hold, are grids for this one
+SMALLEST_DELTA = 1e-300  # grids for smaller ones, whose shares float64 does not hold, are grids for this one
 WRAPPED = 25.0  # nats: share of the tilted mass outside a window, which is added within
 STANDARD = (
     0.003,
@@ -229,7 +229,7 @@ def grid_for(
 
     tilted: tilt of the grid, as a share of the tilt of Chernoff's bound.
     """
-    most, delta = LARGEST / fineness, max(delta, LEAST_DELTA)
+    most, delta = LARGEST / fineness, max(delta, SMALLEST_DELTA)
     for _ in range(MOST_TRIES):
         grid = _grid(kinds, delta, fineness, reverse, tilted)
         sizes = [window.size for groups in grid.groups for _, _, window in groups]

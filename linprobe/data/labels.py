@@ -152,8 +152,11 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> Indic
                 f"{key} holds whole numbers, and {number} could be the class {names[place]!r} or the class at "
                 f"position {number} of the list ({listed}); allowed: class names as text; write them as in the list"
             )
-    index = {str(position) if by_position else name: position for position, name in enumerate(names)}
-    indices = np.array([index.get(str(label), -1) for label in labels.tolist()], dtype=np.int64)
+    index = {name: position for position, name in enumerate(names)}
+    if by_position:
+        indices = np.where((labels < 0) | (labels >= len(names)), -1, labels.astype(np.int64))
+    else:
+        indices = np.array([index.get(str(label), -1) for label in labels.tolist()], dtype=np.int64)
     wrong = np.flatnonzero(indices < 0)
     if wrong.size:
         allowed = f"{listed}; declare others with --classes"

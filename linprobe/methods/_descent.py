@@ -148,9 +148,7 @@ def score_noise(
     if informed:
         noise = private_weight(problem, schedule)
     elif damped and problem.centred:
-        noise = _reach(ratio)
-        if momentum:
-            noise = max(1.0, min(noise, schedule.n_steps / DEFAULT_STEPS))
+        noise = _reach(ratio, schedule.n_steps if momentum else math.inf)
     elif damped:
         noise = min(max(1.0, ratio / COLD_RATIO), LARGEST_COLD)
     plain_steps = (1 + momentum) / (1 - momentum) * schedule.n_steps
@@ -161,9 +159,9 @@ def score_noise(
     return noise / row_norm
 
 
-def _reach(ratio: float) -> float:
-    """s of descent from zero around a mean, if no step overshoots: g / 1000, at least 1 and at most 2."""
-    return min(max(1.0, ratio / CENTRED_RATIO), LARGEST_CENTRED)
+def _reach(ratio: float, n_steps: float) -> float:
+    """s of descent from zero around a mean: g / 1000, at most 2 and T / 50 (infinite without momentum), at least 1."""
+    return max(1.0, min(ratio / CENTRED_RATIO, LARGEST_CENTRED, n_steps / DEFAULT_STEPS))
 
 
 def step_size(options: Steps, problem: Problem, schedule: Schedule, **facts: Any) -> Callable[[float], float]:
@@ -212,7 +210,7 @@ class Pace:
         one_class = problem.centred and not problem.several_labels
         if not (many and one_class and n_steps < CENTRED_STEPS and has_momentum(options)):
             return cls(0.0, np.ones(n_steps))
-        longer = 1.0 if informed else max(1.0, min(_reach(class_signal(problem, schedule)), n_steps / DEFAULT_STEPS))
+        longer = 1.0 if informed else _reach(class_signal(problem, schedule), n_steps)
         plain = CENTRED_STEPS * longer
         beta = (plain - n_steps) / (plain + n_steps)
         growth = np.linspace(1, math.sqrt(plain / n_steps), n_steps, endpoint=False)

@@ -173,17 +173,13 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Composed:
-    """All releases composed, in one direction. Fields as in `Measure` and `Grid`, on the coarse grid.
+class Composed(Measure):
+    """All releases composed, in one direction, on the coarse grid.
 
     Attributes:
-        weights: exp(-tilt i) (1 - exp(-step i)) for i from 1, shape (n,).
+        tilt, step: as in `Grid`. weights: exp(-tilt i) (1 - exp(-step i)) for i from 1, shape (n,).
     """
 
-    start: int
-    masses: Reals
-    scale: Any
-    infinite: float
     tilt: float
     step: float
     weights: Reals

@@ -61,7 +61,7 @@ from linprobe.accounting.events import (
     converted,
     neighbours_between,
 )
-from linprobe.accounting.figures import NO_PERSON, ONE, counted, rounded_up
+from linprobe.accounting.figures import NO_PERSON, ONE, cost_in_words, counted, finite, rounded_up
 from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.atomic_files import PRIVATE_MODE, alone
@@ -566,6 +566,17 @@ class Spending:
     zcdp_rho: float | None
     accountant: str
     epsilon_by_unit: dict[str, float]
+
+    @property
+    def in_words(self) -> str:
+        """What the runs cost together, and for whom."""
+        return cost_in_words(self.epsilon_by_unit, self.delta)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, JSON-ready: None in place of infinity."""
+        by_unit = {unit: finite(epsilon) for unit, epsilon in self.epsilon_by_unit.items()}
+        figures = {name: finite(getattr(self, name)) for name in ("epsilon", "gdp_mu", "zcdp_rho")}
+        return {**asdict(self), **figures, "epsilon_by_unit": by_unit}
 
 
 def spending(entries: Sequence[Entry], delta: float | None = None) -> Spending:

@@ -48,6 +48,11 @@ def gaussian_words(gdp_mu: float | None, zcdp_rho: float | None) -> str:
     return f"GDP mu {rounded_up(gdp_mu)}, zCDP rho {rounded_up(zcdp_rho)}"
 
 
+def finite(value: float | None) -> float | None:
+    """`value`, or None if it is infinite."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def counted(count: int, noun: str) -> str:
     """A number and its noun, as `1 run` and `3 runs`."""
     ending = "" if count == 1 else "es" if noun.endswith("s") else "s"

@@ -82,7 +82,7 @@ def _one_selection(
     seen = previewed(request, tuned, dataset)
     warnings = ready.warnings(tuned.plans[0], dataset, delta=tuned.delta)
     account = checked_rows(ready, tuned.plans[0], dataset, warnings, progress, make=False)
-    book, spent = None if account is None else account.path, preview(account, [seen.entry], request.cap)
+    book, spent = None if account is None else account.path, preview(account, [seen.entry])
     warnings.append(selection_note(tuned, mean))  # not before a refusal
     progress.note(warnings[-1])
     plans = [
@@ -118,7 +118,7 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
     account, spent = checked_rows(ready, plan, dataset, warnings, progress, make=False), None
     book = None if account is None else account.path
     if budgets and plan.private:
-        spent = preview(account, [seen.entry], request.cap)
+        spent = preview(account, [seen.entry])
     facts = {
         **rows_facts(ready, dataset),
         "epsilon_target": settings.epsilon,
@@ -157,7 +157,7 @@ def previewed(request: TrainRequest, plan: Plan | Selection, dataset: Dataset) -
     timed = [_seconds(request, one, dataset) for one in plans]
     measured = [seconds for seconds in timed if seconds is not None]
     seconds = mean * fmean(measured) if len(measured) == len(timed) else None
-    return Preview(tuple(one.budgets for one in plans), plan.entry(), seconds)
+    return Preview(tuple(one.budgets for one in plans), replace(plan.entry(), cap=request.cap), seconds)
 
 
 def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:

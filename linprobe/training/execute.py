@@ -259,14 +259,14 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     room = early and bool(preprocessing.intercept)
     rows = private_rows(plan, dataset, space, runtime, room=room) if reads else None
     public = _public_rows(plan, dataset, runtime)
-    source = NoiseSource(settings.insecure_seed)
+    source = backend.noise(settings.insecure_seed)
     source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()  # the same in all processes
     keeper = None if plan.budget is None or rows is None else runtime.keep
     if keeper is not None and rows is not None:
         keeper.begin(source, slice(rows.first, rows.first + rows.n_local))
     ledger.inherit(plan.inherited)
     mechanism = observer.mechanism(
-        backend.noise(source),
+        source,
         ledger.append,
         first_step=ledger.position,
         group=group,

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from linprobe import __version__
@@ -271,5 +272,6 @@ def run_identity(
         "class weights": None if weights is None else weights.by_class.tolist(),
         "linprobe": __version__,
         "NumPy": np.__version__,
+        "SciPy": scipy.__version__,  # solves for the weights of some methods between their releases
         "arithmetic": arithmetic,
     }

@@ -34,8 +34,6 @@ from linprobe.training.tune import Selection, Tuning, candidates_of, selection_n
 TIMED_ROWS = 8192
 CLIP_NORM = 0.5  # of the timed step
 
-ON_HOST = "cpu"
-
 
 def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
     """Check a request of `train` as far as that is possible without a release.
@@ -50,10 +48,9 @@ def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
     Raises LinprobeError: as `train`, if the run would be refused.
     """
     request, choice = with_method(request)
-    method = find_method(str(request.method))
-    settings = make_settings(request, method)
-    with opened(request, method, progress) as ready:
-        ready, dataset = replace(ready, choice=choice), ready.dataset()
+    settings = make_settings(request, find_method(str(request.method)))
+    with opened(request, choice, progress) as ready:
+        dataset = ready.dataset()
         return _one_run(ready, dataset, plan_run(ready.with_test(settings), dataset), progress)
 
 
@@ -65,8 +62,7 @@ def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -
     Raises LinprobeError: as `tune`, if the choice would be refused.
     """
     request, choice, candidates = candidates_of(request, tuning)
-    with opened(request, candidates[0].method, progress) as ready:
-        ready = replace(ready, choice=choice)
+    with opened(request, choice, progress) as ready:
         dataset = tunable_rows(ready, tuning, candidates)
         if not tuning.grid:
             settings = ready.with_test(replace(candidates[0], shrink=tuning.shrink))
@@ -230,7 +226,7 @@ def _seconds(request: TrainRequest, plan: Plan, dataset: Dataset) -> float | Non
     Leaves out reading the rows, the initial weights, and other work of the method. Each shape is timed once. None on
     another device, without steps, and for steps that cost more than a gradient.
     """
-    if not plan.budgets or request.device != ON_HOST or plan.method.n_steps is not None:
+    if not plan.budgets or request.device != "cpu" or plan.method.n_steps is not None:
         return None
     budget, rows = max(plan.budgets, key=lambda budget: budget.n_steps), dataset.trained
     n_timed, per_record = min(rows.n_rows, TIMED_ROWS), plan.settings.per_record

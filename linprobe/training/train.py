@@ -41,7 +41,7 @@ from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder, signature
-from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
+from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
@@ -173,11 +173,9 @@ def train_run(request: TrainRequest, progress: Progress | None = None, group: Gr
     if group is ALONE:
         refuse_copies("train")
     request, choice = with_method(request)
-    method = find_method(str(request.method))
-    settings = make_settings(request, method)  # a wrong option is reported before data is read
-    with opened(request, method, progress, group) as ready:
-        config = config_text(ready.request, method)
-        return train_on(replace(ready, choice=choice), ready.with_test(settings), progress, group, config)
+    settings = make_settings(request, find_method(str(request.method)))  # reports a wrong option before data is read
+    with opened(request, choice, progress, group) as ready:
+        return train_on(ready, ready.with_test(settings), progress, group, config_text(ready))
 
 
 def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | None]:
@@ -205,8 +203,10 @@ def _shots(request: TrainRequest, progress: Progress) -> int | None:
 
 
 @contextmanager
-def opened(request: TrainRequest, method: Method, progress: Progress, group: Group = ALONE) -> Iterator[Ready]:
-    """Check a request, open its feature files and reserve the run folder. No row is read.
+def opened(
+    request: TrainRequest, choice: ChosenMethod | None, progress: Progress, group: Group = ALONE
+) -> Iterator[Ready]:
+    """Check a request that has a method, open its feature files and reserve the run folder. No row is read.
 
     Raises UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
     """
@@ -215,6 +215,7 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
     # a wrong key is reported before the data is read
     signing_key = None if request.sign is None or group.rank > 0 else signature.private_key(request.sign, progress)
+    method = find_method(str(request.method))
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
     request = replace(request, public_shots=_shots(request, progress), out=request.out or default_out(request))
@@ -225,17 +226,12 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
         other = None if request.public is None else stack.enter_context(open_features(request.public))
         unlabelled = None
         if request.unlabelled is not None:
-            _refuse_unlabelled(request, method, features)
+            votes = (request.options or {}).get("output") == VOTE
+            reason = unrefinable(method, votes=votes, several_labels=features.description.several_labels)
+            if reason is not None:
+                raise UsageError(f"option --unlabelled cannot refine this run: {reason}; leave it out")
             unlabelled = stack.enter_context(open_features(request.unlabelled, labelled=False))
-        yield Ready(request, features, other, unlabelled, signing_key)
-
-
-def _refuse_unlabelled(request: TrainRequest, method: Method, features: FeatureReader) -> None:
-    """UsageError if rows without labels cannot refine the weights of a run."""
-    votes = (request.options or {}).get("output") == VOTE
-    reason = unrefinable(method, votes=votes, several_labels=features.description.several_labels)
-    if reason is not None:
-        raise UsageError(f"option --unlabelled cannot refine this run: {reason}; leave it out")
+        yield Ready(request, features, other, unlabelled, signing_key, choice)
 
 
 def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
@@ -326,8 +322,7 @@ def train_on(
     `config` is the text of the run's config file; None for a run that no options of `linprobe train` repeat.
     """
     started, request, features = time.perf_counter(), ready.request, ready.features
-    out = request.out or default_out(request)
-    dataset = ready.dataset()
+    out, dataset = Path(request.out or ""), ready.dataset()
     plan = plan_run(settings, dataset)
     runtime = Runtime(request.precision, request.device, group)
     runtime.check_plan(plan)
@@ -485,21 +480,17 @@ def write_trained(
     )
 
 
-def _refinement(ready: Ready, trained: Trained) -> Refinement | None:
-    if ready.unlabelled is None or trained.refined is None:
-        return None
-    found = trained.similar
-    similar = None if found is None else NoisyNumber(found.count, found.std)
-    return refinement(ready.unlabelled, trained.refined, similar=similar)
-
-
 def manifest_of(
     ready: Ready, dataset: Dataset, settings: Settings, trained: Trained, measured: dict[str, Any] | None
 ) -> Manifest:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
     description, weights, counts = features.description, dataset.weights, trained.class_counts
-    names = description.class_names
+    names, refined = description.class_names, None
+    if ready.unlabelled is not None and trained.refined is not None:
+        found = trained.similar
+        similar = None if found is None else NoisyNumber(found.count, found.std)
+        refined = refinement(ready.unlabelled, trained.refined, similar=similar)
     return Manifest.of(
         trained.privacy,
         figures.accuracy_of(features, trained.tested, measured, dataset.unit),
@@ -529,7 +520,7 @@ def manifest_of(
         class_prior=UNIFORM if settings.balanced else TRAINED,
         test_owners=description.test_owners,
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
-        refined=_refinement(ready, trained),
+        refined=refined,
     )
 
 
@@ -539,9 +530,10 @@ HEADER = """\
 """
 
 
-def config_text(request: TrainRequest, method: Method) -> str:
+def config_text(ready: Ready) -> str:
     """TOML text with the options that differ from the defaults, by their flags."""
-    keys = config_keys(*TRAIN, *method.options.takes, method.options)
+    request, options = ready.request, ready.method.options
+    keys = config_keys(*TRAIN, *options.takes, options)
     given: dict[str, Any] = {}
     for field in fields(request):
         value = getattr(request, field.name)

@@ -281,8 +281,8 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
     """
     refuse_copies("tune")
     request, choice, candidates = candidates_of(request, tuning)
-    with train.opened(request, find_method(str(request.method)), progress) as ready:
-        return tune_on(replace(ready, choice=choice), tuning, candidates, progress)
+    with train.opened(request, choice, progress) as ready:
+        return tune_on(ready, tuning, candidates, progress)
 
 
 def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, ChosenMethod | None, list[Settings]]:

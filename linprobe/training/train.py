@@ -226,12 +226,17 @@ def opened(
         other = None if request.public is None else stack.enter_context(open_features(request.public))
         unlabelled = None
         if request.unlabelled is not None:
-            votes = (request.options or {}).get("output") == VOTE
-            reason = unrefinable(method, votes=votes, several_labels=features.description.several_labels)
-            if reason is not None:
-                raise UsageError(f"option --unlabelled cannot refine this run: {reason}; leave it out")
+            _refuse_unlabelled(request, method, features)
             unlabelled = stack.enter_context(open_features(request.unlabelled, labelled=False))
         yield Ready(request, features, other, unlabelled, signing_key, choice)
+
+
+def _refuse_unlabelled(request: TrainRequest, method: Method, features: FeatureReader) -> None:
+    """UsageError if rows without labels cannot refine the weights of a run."""
+    votes = (request.options or {}).get("output") == VOTE
+    reason = unrefinable(method, votes=votes, several_labels=features.description.several_labels)
+    if reason is not None:
+        raise UsageError(f"option --unlabelled cannot refine this run: {reason}; leave it out")
 
 
 def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:

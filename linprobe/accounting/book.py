@@ -235,14 +235,7 @@ def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
         before = contents.entries.get(entry.run)
         others = contents.without(entry.run)
         if before is not None:
-            for name in ("method", "unit", "private", "delta"):
-                was, now = getattr(before, name), getattr(entry, name)
-                if was != now:
-                    raise PrivacyError(
-                        f"run {entry.run[:16]} has {name} {was!r} in budget book {path} and now {now!r}; allowed: the "
-                        "same; give what the run was started with, or train anew under another name"
-                    )
-            _refuse_copy(path, before, entry)
+            refuse_another(path, before, entry)
             entry = replace(entry, further=before.further, created=before.created)
         if check is not None:
             check(others, entry)
@@ -250,8 +243,15 @@ def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
         return others
 
 
-def _refuse_copy(path: Path, before: Entry, entry: Entry) -> None:
-    """PrivacyError for a run that is resumed from a copy, as far as its book can tell."""
+def refuse_another(path: Path, before: Entry, entry: Entry) -> None:
+    """PrivacyError for a run that is resumed as another one, or from a copy, as far as its book can tell."""
+    for name in ("method", "unit", "private", "delta"):
+        was, now = getattr(before, name), getattr(entry, name)
+        if was != now:
+            raise PrivacyError(
+                f"run {entry.run[:16]} has {name} {was!r} in budget book {path} and now {now!r}; allowed: the "
+                "same; give what the run was started with, or train anew under another name"
+            )
     if Path(before.name).resolve() != Path(entry.name).resolve():
         found, step = f"is {before.name}", f"resumed as {entry.name}; {SECOND_RUN}; resume it as {before.name}, or"
     elif before.finished:

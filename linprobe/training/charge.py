@@ -402,9 +402,11 @@ def _under_caps(account: Account | None, entries: Sequence[Entry]) -> Contents:
         contents, shared = book.read_book(account.path), account.shared()
         check = _check_caps(account.path, shared)
     for entry in entries:
-        counted = contents.as_counted(entry)
-        check(contents, counted)
-        contents = replace(contents, entries={**contents.entries, f"{len(contents.entries)} planned": counted})
+        counted, others = contents.as_counted(entry), contents.without(entry.run)
+        if account is not None and entry.run in contents.entries:  # a run that is resumed
+            book.refuse_another(account.path, contents.entries[entry.run], entry)
+        check(others, counted)
+        contents = replace(others, entries={**others.entries, f"{len(others.entries)} planned": counted})
     return with_shared(contents, shared)
 
 

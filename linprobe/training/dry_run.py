@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ import numpy as np
 from linprobe.accounting.book import Entry, Spending
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.figures import NOUNS, counted
+from linprobe.accounting.ledger import Ledger
+from linprobe.accounting.row_keys import Account
 from linprobe.data.blocks import STORAGE, ArraySource, Precision, Preprocessing, normalise_rows
 from linprobe.data.dataset import DIGITS, Dataset
 from linprobe.data.rows import prepare
@@ -24,9 +27,11 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
+from linprobe.runs import run_folder
 from linprobe.training import words
 from linprobe.training.charge import preview
-from linprobe.training.execute import Runtime
+from linprobe.training.checkpoint import Checkpoints, run_identity
+from linprobe.training.execute import Runtime, choose_backend
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run
 from linprobe.training.train import Ready, checked_rows, opened, with_method
 from linprobe.training.tune import Selection, Tuning, candidates_of, selection_note, selection_of, tunable_rows
@@ -114,7 +119,8 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
     account, spent = checked_rows(ready, plan, dataset, warnings, progress, make=False), None
     book = None if account is None else account.path
     if budgets and plan.private:
-        spent = preview(account, [seen.entry])
+        run = _resumed(request, plan, dataset, account)
+        spent = preview(account, [replace(seen.entry, run=run, name=str(Path(request.out or "").absolute()))])
     facts = {
         **rows_facts(ready, dataset),
         "epsilon_target": settings.epsilon,
@@ -131,6 +137,19 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
     for index, text in enumerate(dict.fromkeys(map(words.plan_in_words, budgets))):
         lines.append(("or", f"{text}, if the private mean is short") if index else ("", text))
     return words.DryRun(facts, [*lines, *_closing(facts, spent, book, "the steps")])
+
+
+def _resumed(request: TrainRequest, plan: Plan, dataset: Dataset, account: Account | None) -> str:
+    """The id of the unfinished run that --resume would go on with; empty without one.
+
+    Raises UsageError: several such runs. LinprobeError: as `Checkpoints.check`.
+    """
+    folder = run_folder.unfinished_folder(Path(request.out or "")) if request.resume else None
+    if folder is None or not (folder / run_folder.CHECKPOINT).is_file():
+        return ""
+    identity = run_identity(plan.settings, dataset, request, choose_backend(request.device).arithmetic)
+    Checkpoints(folder, Ledger(), identity, dataset, account, math.inf).check()
+    return run_folder.run_id(folder)
 
 
 @dataclass(frozen=True)

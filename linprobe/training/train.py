@@ -334,24 +334,14 @@ def train_on(
     said = ready.warnings(plan, dataset)
     book = checked_rows(ready, plan, dataset, said, progress, rank=group.rank, planned=plan.entry())
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
-    with_test = settings.test_epsilon is not None
-    identity = run_identity(
-        settings,
-        dataset,
-        precision=request.precision,
-        device=request.device,
-        arithmetic=choose_backend(request.device).arithmetic,
-        book=request.book,
-    )
+    identity = run_identity(settings, dataset, request, choose_backend(request.device).arithmetic)
     _refuse_other_views(group, identity, dataset, plan)
     keep: Checkpoints | None = None
     try:
         with (
             run_folder_of_group(out, group, resume=request.resume, keep_ledger=ready.keep_ledger) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
-            Checkpoints(
-                folder, ledger, identity, dataset, book, every, group, test_rows=with_test, at_once=request.resume
-            ) as keep,
+            Checkpoints(folder, ledger, identity, dataset, book, every, group, at_once=request.resume) as keep,
             RunCharge(book, folder, out, ledger, request.cap, progress, group) as charge,
         ):
             if group.rank == 0:

@@ -81,7 +81,7 @@ def _one_selection(
 ) -> words.DryRun:
     request, mean = ready.request, tuning.mean_repetitions
     seen = previewed(request, tuned, dataset)
-    warnings = ready.warnings(tuned.plans[0], dataset, delta=tuned.delta)
+    warnings = ready.warnings(tuned.plans[0], dataset, seen.entry)
     account = checked_rows(ready, tuned.plans[0], dataset, warnings, progress, make=False)
     book, spent = None if account is None else account.path, preview(account, [seen.entry])
     warnings.append(selection_note(tuned, mean))  # not before a refusal

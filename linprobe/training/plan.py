@@ -23,7 +23,7 @@ release in the ledger. Line 2 maps each row by itself. `dpsgd-f` releases the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,10 +32,10 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.accountants import Accountant, round_up
-from linprobe.accounting.book import EXAMPLES, Entry
+from linprobe.accounting.accountants import round_up
+from linprobe.accounting.book import Entry, rows_of_a_person
 from linprobe.accounting.calibrate import Budget, calibrate, check_delta, check_epsilon, large_delta
-from linprobe.accounting.events import REMOVED, Relation, Releases, converted
+from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.data.blocks import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.dataset import Dataset
@@ -520,45 +520,35 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     return plan
 
 
-def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
+def warnings_of(plan: Plan, dataset: Dataset, entry: Entry | None = None) -> list[str]:
     """What to say to people before the run starts.
 
     Args:
-        delta: of a choice among several runs; None for one run.
+        entry: of a choice among several runs; None for one run.
     """
     said: list[str | None] = []
+    entry = plan.entry() if entry is None else entry
     if plan.method.spends:
-        said.append(large_delta(plan.settings.delta if delta is None else delta, plan.n_units))
+        said.append(large_delta(plan.settings.delta if entry.delta is None else entry.delta, plan.n_units))
     if plan.method.private and not plan.private:
         said.append("NOT PRIVATE: the noise comes from a seed you gave; use this run for tests only")
-    elif plan.budget is not None and delta is None:
-        budget = plan.budget
-        said.append(fewer_protected(dataset.features, dataset.unit, budget.releases, budget.delta, budget.accountant))
+    else:
+        said.append(fewer_protected(dataset.features, entry))
     if dataset.unit == OWNER and dataset.free_shots is not None:
         people, n_rows = len(set(dataset.free_shots.owners())), dataset.free_shots.n_rows
         said.append(f"public shots take whole people: {people} with {n_rows} rows are public, without protection")
     return [text for text in said if text is not None]
 
 
-def fewer_protected(
-    features: FeatureReader | None,
-    unit: str,
-    releases: Sequence[Releases],
-    delta: float,
-    accountant: Accountant,
-    group: str = "train",
-) -> str | None:
-    """One line on what releases that protect rows mean for people with several; None if no rows have owners.
+def fewer_protected(features: FeatureReader | None, entry: Entry, group: str = "train") -> str | None:
+    """One line on what an entry that protects rows means for people with several; None if no rows have owners.
 
     No number comes from the data.
     """
-    if features is None or unit != RECORD or not features.has_owners(group):
+    if features is None or entry.unit != RECORD or entry.delta is None or not features.has_owners(group):
         return None
-
-    def epsilon(k: int) -> float:
-        return accountant.epsilon(converted(releases, REMOVED[RECORD], Relation(OWNER, rows=k)), delta)
-
-    costs = ", ".join(f"{rounded_up(epsilon(k))} with {k} rows" for k in EXAMPLES)
+    by_rows = rows_of_a_person([entry], entry.delta)
+    costs = ", ".join(f"{rounded_up(cost)} with {rows} rows" for rows, cost in by_rows.items())
     return (
         f"{features.path} names the owner of each row, and this protects single rows: the epsilon of a person is "
         f"{costs}; --unit {OWNER} protects people"

@@ -130,8 +130,8 @@ class Ready:
         n_test, n_classes = figures.test_units(self.features, request.unit), len(self.features.description.class_names)
         return replace(settings, test_epsilon=found, n_test=n_test, n_classes=n_classes)
 
-    def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
-        """Warnings to print before the run starts. `delta`: of a choice among runs, None for one run."""
+    def warnings(self, plan: Plan, dataset: Dataset, entry: Entry | None = None) -> list[str]:
+        """Warnings to print before the run starts. `entry`: of a choice among runs, None for one run."""
         said = []
         for file in (self.features, self.other):
             if file is not None and file.description.weights == RANDOM_WEIGHTS:
@@ -144,7 +144,7 @@ class Ready:
             )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}; --method chooses another")
-        return [*said, *map(PrivacyNote, warnings_of(plan, dataset, delta=delta))]
+        return [*said, *map(PrivacyNote, warnings_of(plan, dataset, entry))]
 
 
 def default_out(request: TrainRequest, *, timed: bool = True) -> Path:

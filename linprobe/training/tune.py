@@ -376,7 +376,7 @@ def _select(
     runtime = Runtime(request.precision, request.device)
     for plan in selection.plans:
         runtime.check_plan(plan)
-    said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
+    said = ready.warnings(selection.plans[0], dataset, selection.entry())
     book = train.checked_rows(ready, selection.plans[0], dataset, said, progress, planned=selection.entry())
 
     try:

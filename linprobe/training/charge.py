@@ -318,7 +318,7 @@ class RunCharge(Observer):
         Raises PrivacyError: the run would exceed the cap. DataError: a damaged book. LinprobeError: one that cannot be
         written.
         """
-        if not self.run or self._account is None or (plan.budget is None and plan.method.private):
+        if not self.run or self._account is None or not plan.charged:
             return  # another rank writes, or no private row is used
         entry = replace(plan.entry(self.run, str(self._out.absolute())), cap=self._cap)
         check, others = _charge(self._account, entry, self._progress, again=self._charged is not None)

@@ -47,9 +47,9 @@ def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
 
     Returns: the facts of `rows_facts` and epsilon_target, delta, plans (one, or two if the length of a private mean
         decides between them; each with steps, noise_multiplier, sampling_rate and releases); together (runs,
-        not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with this one; None if
-        nothing is spent); out, book (None if there is none yet); seconds (an estimate; None on a GPU, without steps,
-        or for steps that cost more than a gradient); warnings.
+        not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with this one; None for a
+        run that uses no private row); out, book (None if there is none yet); seconds (an estimate; None on a GPU,
+        without steps, or for steps that cost more than a gradient); warnings.
     Raises LinprobeError: as `train`, if the run would be refused.
     """
     request, choice = with_method(request)
@@ -83,7 +83,7 @@ def _one_selection(
     seen = previewed(request, tuned, dataset)
     warnings = ready.warnings(tuned.plans[0], dataset, seen.entry)
     account = checked_rows(ready, tuned.plans[0], dataset, warnings, progress, make=False)
-    book, spent = None if account is None else account.path, preview(account, [seen.entry])
+    spent = preview(account, [seen.entry])
     warnings.append(selection_note(tuned, mean))  # not before a refusal
     progress.note(warnings[-1])
     plans = [
@@ -92,14 +92,12 @@ def _one_selection(
         for budget in several
     ]
     facts = {
-        **rows_facts(ready, dataset),
         "epsilon_target": request.epsilon,
         "delta": tuned.delta,
         "settings": len(tuned.plans),
         "mean_runs": mean,
         "epsilon_of_a_run": tuned.epsilon,
         "plans": plans,
-        **_outputs(request, book, spent, seen.seconds, warnings),
     }
     spends = [
         f"epsilon {request.epsilon:g} at delta {tuned.delta:g} for the whole choice, however many runs",
@@ -107,8 +105,7 @@ def _one_selection(
         f"each epsilon {tuned.epsilon:.4g} at delta {tuned.delta / mean:.4g}",
         *dict.fromkeys(words.plan_in_words(budget) for several in seen.budgets for budget in several),
     ]
-    closing = _closing(facts, spent, book, f"the steps of {mean} runs")
-    return words.DryRun(facts, [*rows_lines(facts), *words.listed("spends", spends), *closing])
+    return _stated(ready, dataset, seen, facts, words.listed("spends", spends), account, spent, warnings)
 
 
 def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> words.DryRun:
@@ -116,27 +113,57 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
     Runtime(request.precision, request.device).check_plan(plan)
     warnings = ready.warnings(plan, dataset)
     seen = previewed(request, plan, dataset)
-    account, spent = checked_rows(ready, plan, dataset, warnings, progress, make=False), None
-    book = None if account is None else account.path
-    if budgets and plan.private:
-        run = _resumed(request, plan, dataset, account)
-        spent = preview(account, [replace(seen.entry, run=run, name=str(Path(request.out or "").absolute()))])
+    account = checked_rows(ready, plan, dataset, warnings, progress, make=False)
+    run, name = _resumed(request, plan, dataset, account), str(Path(request.out or "").absolute())
+    spent = preview(account, [replace(seen.entry, run=run, name=name)]) if plan.charged else None
     facts = {
-        **rows_facts(ready, dataset),
         "epsilon_target": settings.epsilon,
         "delta": settings.delta,
         "plans": [plan_facts(budget) for budget in budgets],
         "centre": plan.centre,
-        **_outputs(request, book if budgets and plan.private else None, spent, seen.seconds, warnings),
     }
-    lines = rows_lines(facts)
+    lines: words.Lines = []
     if plan.centre_unlabelled:
         lines.append(("centres", "rows on the mean of the rows without labels, if most private rows are near these"))
     if budgets:
         lines.append(("spends", f"epsilon {settings.epsilon:g} at delta {settings.delta:g}"))
     for index, text in enumerate(dict.fromkeys(map(words.plan_in_words, budgets))):
         lines.append(("or", f"{text}, if the private mean is short") if index else ("", text))
-    return words.DryRun(facts, [*lines, *_closing(facts, spent, book, "the steps")])
+    return _stated(ready, dataset, seen, facts, lines, account, spent, warnings)
+
+
+def _stated(
+    ready: Ready,
+    dataset: Dataset,
+    seen: Preview,
+    facts: dict[str, Any],
+    spends: words.Lines,
+    account: Account | None,
+    spent: Spending | None,
+    warnings: Sequence[str],
+) -> words.DryRun:
+    """What a command reads, spends by `facts` and lines, and writes. `spent` is None for a run that no book counts."""
+    out, book, seconds = str(ready.request.out), None if account is None else account.path, seen.seconds
+    timed = f"the steps of {facts['mean_runs']} runs" if "mean_runs" in facts else "the steps"
+    facts = {
+        **rows_facts(ready, dataset),
+        **facts,
+        "together": words.together_facts(spent),
+        "out": out,
+        "book": None if book is None else str(book),
+        "seconds": seconds,
+        "warnings": list(warnings),
+    }
+    where = "in memory" if facts["in_memory"] else "streamed"
+    lines = [
+        *rows_lines(facts),
+        *spends,
+        *words.together_line(spent),
+        ("memory", f"{words.bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"),
+        *([] if seconds is None else words.time_line(seconds, timed)),
+        *(words.listed("writes", [out]) if spent is None else words.written(out, book=book)),
+    ]
+    return words.DryRun(facts, lines)
 
 
 def _resumed(request: TrainRequest, plan: Plan, dataset: Dataset, account: Account | None) -> str:
@@ -213,29 +240,6 @@ def rows_lines(facts: dict[str, Any]) -> words.Lines:
         ("", f"{facts['public_rows']} public rows, {facts['test_rows']} test rows, {facts['n_classes']} classes"),
         *([("", f"{counted(unlabelled, 'public row')} without labels")] if unlabelled else []),
         ("protects", f"{facts['n_units']} {NOUNS[facts['unit']]}{tested}"),
-    ]
-
-
-def _outputs(
-    request: TrainRequest, book: Path | None, spent: Spending | None, seconds: float | None, warnings: Sequence[str]
-) -> dict[str, Any]:
-    return {
-        "together": words.together_facts(spent),
-        "out": str(request.out),
-        "book": None if book is None else str(book),
-        "seconds": seconds,
-        "warnings": list(warnings),
-    }
-
-
-def _closing(facts: dict[str, Any], spent: Spending | None, book: Path | None, timed: str) -> words.Lines:
-    """The lines on cost together, memory, time and files."""
-    where = "in memory" if facts["in_memory"] else "streamed"
-    return [
-        *words.together_line(spent),
-        ("memory", f"{words.bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"),
-        *([] if facts["seconds"] is None else words.time_line(facts["seconds"], timed)),
-        *words.written(facts["out"], book=book),
     ]
 
 

@@ -444,6 +444,11 @@ class Plan:
         return () if self.first is None else self.first.releases
 
     @property
+    def charged(self) -> bool:
+        """Whether the run uses private rows, so that a budget book counts it."""
+        return self.budget is not None or not self.method.private
+
+    @property
     def private(self) -> bool:
         """Whether the run has a guarantee."""
         return self.method.private and self.settings.insecure_seed is None

@@ -275,8 +275,7 @@ def checked_rows(
     Returns: the book; None for a run that uses no private row, in other ranks, or, without `make`, where there is none.
     Raises LinprobeError: as `check_rows`, or test rows that are training rows.
     """
-    charged = rank == 0 and (plan.budget is not None or not plan.method.private)
-    finder = BookFinder(ready.request.book, make=make) if charged else None
+    finder = BookFinder(ready.request.book, make=make) if rank == 0 and plan.charged else None
     # every process has the digest, for `_refuse_other_views`
     dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends)
     note_equal_rows(ready.features, progress)

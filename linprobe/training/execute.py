@@ -241,7 +241,9 @@ def execute(
     try:
         prepared = _prepare(plan, dataset, runtime, ledger, observer)
         observer.start(prepared.plan.schedule.n_steps)
-        return _finish(prepared, _fit(prepared))
+        fitted = plan.method.fit(prepared.problem, prepared.plan.settings.options, prepared.run)
+        check_weights(fitted.weights)
+        return _finish(prepared, fitted)
     except UsageError:
         if ledger.position <= before:
             raise
@@ -276,7 +278,10 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     if early and rows is not None:
         plan, preprocessing, similar = _centred(plan, dataset, rows, mechanism, observer, group, backend)
         rows = private_rows(plan, dataset, preprocessing, runtime, spent=rows)
-    schedule, counts = plan.schedule, _class_counts(plan, dataset, rows, mechanism, group, backend)
+    schedule, counts = plan.schedule, None
+    if settings.class_counts and rows is not None:
+        noise, several = schedule.others[CLASS_COUNTS], dataset.several_labels
+        counts = released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
     problem = _problem(plan, dataset, preprocessing, rows, public, backend)
     sampler = observer.sampler(source, schedule.sampling_rate)
     run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
@@ -345,16 +350,6 @@ def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
     return None if public is None else prepare(public, plan.preprocessing, runtime.precision, weights=others)
 
 
-def _class_counts(
-    plan: Plan, dataset: Dataset, rows: Rows | None, mechanism: GaussianMechanism, group: Group, backend: Backend
-) -> ClassCounts | None:
-    """The noisy class counts, if the plan releases them."""
-    if not plan.settings.class_counts or rows is None:
-        return None
-    noise, several = plan.schedule.others[CLASS_COUNTS], dataset.several_labels
-    return released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
-
-
 def private_rows(
     plan: Plan,
     dataset: Dataset,
@@ -384,13 +379,6 @@ def private_rows(
     if runtime.device != "cpu":
         rows_in_memory(rows, runtime.device)  # before the first release
     return rows if dataset.present is None else rows.emptied(dataset.present[rows.first : rows.first + rows.n_local])
-
-
-def _fit(prepared: _Prepared) -> Fitted:
-    """`method.fit`. Raises DivergedError: weights without bound."""
-    fitted = prepared.plan.method.fit(prepared.problem, prepared.plan.settings.options, prepared.run)
-    check_weights(fitted.weights)
-    return fitted
 
 
 def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:

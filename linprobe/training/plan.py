@@ -443,7 +443,7 @@ class Plan:
         """The releases of the first model."""
         return () if self.first is None else self.first.releases
 
-    @property
+    @cached_property
     def charged(self) -> bool:
         """Whether the run uses private rows, so that a budget book counts it."""
         return self.budget is not None or not self.method.private

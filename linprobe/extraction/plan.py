@@ -165,11 +165,6 @@ class ExtractionPlan:
         return np.dtype(str(self.settings["dtype"]))
 
     @property
-    def precision(self) -> str:
-        """Type in which the network computes, a key of `PRECISIONS`."""
-        return str(self.settings["precision"])
-
-    @property
     def folder(self) -> Path:
         """Folder of the unfinished extraction."""
         return self.out.with_name(f"{self.out.name}.partial")
@@ -209,18 +204,19 @@ def make_plan(
         _refuse_repeated_ids(group, members)
     width = _width(backbone, size)
     prompts = None if recipe else prompt_parts(request.class_names, request.templates, source, backbone)
+    stamps = "".join(f"{group}\0{members.fingerprint()}\0" for group, members in source.groups.items())
     settings = {
         "backbone": backbone.name,
         "weights": backbone.weights,
         "weights_digest": backbone.weights_digest(),
         "arguments": backbone.arguments,
         "tensor": backbone.tensor,
-        **backbone.stated_layer,
+        **({} if backbone.layer is None else {"layer": backbone.layer}),
         "transform": json.loads(transform.text),
         "image_size": size,
         "source": source.name,
         "images": {group: len(members) for group, members in source.groups.items()},
-        "fingerprint": _fingerprint(source),
+        "fingerprint": hashlib.sha256(stamps.encode()).hexdigest(),
         "classes": source.class_names,
         "prompts": prompts,
         "device": device.type,
@@ -285,13 +281,6 @@ def _refuse_repeated_ids(group: str, members: Members) -> None:
         raise DataError(
             f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: one id per image; rename"
         )
-
-
-def _fingerprint(source: ImageSource) -> str:
-    sha = hashlib.sha256()
-    for group, members in source.groups.items():
-        sha.update(f"{group}\0{members.fingerprint()}\0".encode())
-    return sha.hexdigest()
 
 
 def _width(backbone: Backbone, size: tuple[int, int]) -> int:

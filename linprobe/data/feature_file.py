@@ -239,6 +239,15 @@ def check_class_names(names: Sequence[str], where: str) -> None:
         raise DataError(f"{where} has the class name {twice!r} twice; allowed: different names; rename or remove one")
 
 
+def refuse_mixed(groups: Sequence[str], where: str) -> None:
+    """DataError for rows without labels beside other groups: nothing would compare them with private rows."""
+    if UNLABELLED in groups and len(groups) > 1:
+        raise DataError(
+            f"{where} the groups {', '.join(groups)}; allowed: {UNLABELLED} alone, rows without labels, or groups with "
+            "labels; keep them in files of their own"
+        )
+
+
 def is_hdf5(path: Path) -> bool:
     """Whether a file has the HDF5 signature. Raises LinprobeError: it cannot be read."""
     with reading(str(path), "give another file"):
@@ -285,6 +294,7 @@ class FeatureFile(FeatureReader):
                 f"{self.path} has no group 'train'; allowed: train, and optionally test and public; or {UNLABELLED}"
             )
         groups = [name for name in (*GROUPS, UNLABELLED) if name in self._file.id]
+        refuse_mixed(groups, f"{self.path} holds")
         shapes = {name: self._check_group(name, n_classes) for name in groups}
         self.sizes = {name: n_rows for name, (n_rows, _) in shapes.items()}
         widths = {width for _, width in shapes.values()}
@@ -626,11 +636,7 @@ class ShardedFeatures(FeatureReader):
         groups = [name for name in (*GROUPS, UNLABELLED) if any(name in shard.sizes for shard in self._shards)]
         self._ends = {name: list(accumulate(shard.sizes.get(name, 0) for shard in self._shards)) for name in groups}
         self.sizes = {name: ends[-1] for name, ends in self._ends.items()}
-        if UNLABELLED in groups and len(groups) > 1:
-            raise DataError(
-                f"{self.path}: some shards hold rows with labels, and some without; allowed: one of the two; name "
-                "them apart"
-            )
+        refuse_mixed(groups, f"{self.path}: the shards hold")
         self._with_owners = {name for name in groups if self._names_owners(name)}
         self._text = self._text_weights()
 

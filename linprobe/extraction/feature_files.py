@@ -8,8 +8,8 @@ from typing import Any
 from linprobe.data.array_import import import_arrays
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import is_hdf5
-from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.labels import owner_bounds, people_in_both
+from linprobe.data.feature_reader import FeatureReader, GroupRows
+from linprobe.data.labels import people_in_both
 from linprobe.errors import Progress, UsageError, writing
 from linprobe.extraction.request import read_class_names
 from linprobe.options.requests import ImportRequest
@@ -40,7 +40,7 @@ def describe_features(path: Path, *, whole: bool = True) -> dict[str, Any]:
             "file": str(path),
             "rows": dict(features.sizes),
             "owners": {
-                group: len(owner_bounds(features.owner_batches(group), f"group {group} of {path}")[1])
+                group: len(GroupRows(features, group).people()[1])
                 for group in features.sizes
                 if features.has_owners(group)
             },

@@ -200,8 +200,7 @@ def make_plan(
     precision = _precision(request.precision, backbone, device)
     size = transform.output_size or (_test_size(request, source, transform) if recipe is None else recipe.image_size)
     batches = {group: Batches(members, transform, batch_size, size) for group, members in source.groups.items()}
-    for group, members in source.groups.items():
-        _refuse_repeated_ids(group, members)
+    _refuse_repeated_ids(source)
     width = _width(backbone, size)
     prompts = None if recipe else prompt_parts(request.class_names, request.templates, source, backbone)
     stamps = "".join(f"{group}\0{members.fingerprint()}\0" for group, members in source.groups.items())
@@ -273,14 +272,15 @@ def _test_size(request: ExtractRequest, source: ImageSource, transform: ImageTra
     return size
 
 
-def _refuse_repeated_ids(group: str, members: Members) -> None:
-    hashes = id_hashes(map(members.id, range(len(members))), 0)
-    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-    if (counts > 1).any():
-        name = members.id(int(first[np.argmax(counts > 1)]))
-        raise DataError(
-            f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: one id per image; rename"
-        )
+def _refuse_repeated_ids(source: ImageSource) -> None:
+    for group, members in source.groups.items():
+        hashes = id_hashes(map(members.id, range(len(members))), 0)
+        _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+        if (counts > 1).any():
+            name = members.id(int(first[np.argmax(counts > 1)]))
+            raise DataError(
+                f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: one id per image; rename"
+            )
 
 
 def _width(backbone: Backbone, size: tuple[int, int]) -> int:

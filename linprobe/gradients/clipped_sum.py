@@ -269,7 +269,6 @@ def sums_over_pairs(bounds: Indices, factors: Sequence[Reals], term: Callable[..
 
 WEIGHT_STEPS = np.float32(2.0**22)  # clip factors are rounded to 1 / WEIGHT_STEPS, so that integers sum them exactly
 WIDE_ROWS = 1 << 12  # in a float64 sum that is rounded as a whole, at most: lemma 2 of docs/proofs/clipped-sum.md
-FEW_ENTRIES = 1 << 15  # of a sum that takes less time than a thread to start
 MOST_TOTAL_BYTES = 1 << 28  # for the sums of all threads
 Reduce = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -325,17 +324,10 @@ class _Worker:
         self._units = UnitClip(clip, double(weights), alone, self._fused) if rows.units else None
         self._further: Callable[[Array], Array] | None = None
         self.weight = 0
-        # a large sum is made by its thread
-        self._sum = self._empty_sum() if math.prod(weights.shape) <= FEW_ENTRIES else None
 
-    @property
+    @cached_property
     def sum(self) -> ExactSum:
         """Clipped sum over this thread's blocks, shape (n_classes, n_features)."""
-        if self._sum is None:
-            self._sum = self._empty_sum()
-        return self._sum
-
-    def _empty_sum(self) -> ExactSum:
         clip = self._clip
         return ExactSum(self._products.zeros(), clip.geometry.longest(clip.clip_norm).T, self._n_rows)
 
@@ -351,7 +343,7 @@ class _Worker:
         if block.bounds is not None or block.weights is not None:
             return block
         sample = Sample.of(block.sampled, self._clip.rate)
-        return self._fused.chosen(block.rows, block.y, block.norms, self._clip.bound, sample)
+        return self._fused.chosen(block, self._clip.bound, sample)
 
     def take(self, given: Block | ChosenRows) -> None:
         """Clip the gradients of a block, or of what `prepared` made of it, and add them."""

@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.blocks import BLOCK_ROWS, PAIRED_ROWS, Block, Pairs, inner_products, pairs_of, widened
-from linprobe.data.rows import BLOCK_UNITS, Rows
+from linprobe.data.rows import BLOCK_UNITS, FAR, Rows
 from linprobe.gradients.backend import HOST, Backend, ChosenRows, KernelProducts, Part, Products
 from linprobe.gradients.loss import PLAIN, Geometry, Weights, checked_weights, residual_norms, residuals_of
 from linprobe.gradients.rounding import (
@@ -525,6 +525,8 @@ def row_sum(
         x = block.x.astype(np.float64) if origin is None else block.x - origin
         if block.bounds is not None:
             x = unit_means(block, x)
+        elif origin is not None:
+            x[block.norms == FAR] = 0  # an empty place differs from no origin
         norms = np.sqrt(np.einsum("ij,ij->i", x, x))
         factors = clip_factors(norms, clip_norm, SMALLEST_MARGIN)
         here = slice(block.start, block.start + len(x))

@@ -131,10 +131,13 @@ class FeatureWriter:
         for part, values in (("id", ids), ("owner", owners)):
             if values is None:
                 continue
+            texts = list(values)
             try:
-                group.create_dataset(part, data=list(values), dtype=h5py.string_dtype("utf-8"))
-            except UnicodeEncodeError:
-                raise DataError(f"{self._shown}: an {part} of {name} is no Unicode text; rename it") from None
+                group.create_dataset(part, data=texts, dtype=h5py.string_dtype("utf-8"))
+            except ValueError:  # HDF5 ends a text at a NUL
+                raise DataError(
+                    f"{self._shown}: an {part} of {name} holds NUL or is no Unicode text; rename it"
+                ) from None
 
     def write_private_log(
         self,

@@ -691,7 +691,7 @@ class ShardedFeatures(FeatureReader):
         return [name for shard, here in self._parts(group, part) for name in shard.ids(group, here)]
 
     def has_owners(self, group: str) -> bool:
-        return self._having(group)[0].has_owners(group)
+        return any(shard.has_owners(group) for shard in self._shards)
 
     def owners(self, group: str, part: slice = ALL) -> list[str]:
         return [name for shard, here in self._parts(group, part) for name in shard.owners(group, here)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,5 @@ def info(path: Path) -> dict[str, Any]:
 
 def _on_both_sides(features: FeatureReader) -> int:
     """The number of people with test rows and other rows. Private."""
-    groups = [group for group in features.sizes if group != "test" and features.has_owners(group)]
-    others = (name for group in groups for name in features.owners(group))
-    return len(people_in_both(features.owners("test"), others))
+    owners = {group: features.owners(group) for group in features.sizes if features.has_owners(group)}
+    return len(people_in_both(owners.pop("test", []), chain.from_iterable(owners.values())))

@@ -74,6 +74,7 @@ from linprobe.runs.manifest import (
     by_name,
     fits,
     list_of,
+    no_repeated_keys,
     none_or,
     record,
 )
@@ -592,7 +593,7 @@ def read_test_metrics(content: bytes, path: Path, manifest: Manifest) -> dict[st
     Raises DataError: no JSON, another kind of value, or metrics that contradict each other or the manifest.
     """
     with reading(str(path), "restore it from a copy"):
-        metrics = json.loads(content.decode())
+        metrics = json.loads(content.decode(), object_pairs_hook=no_repeated_keys)
     if not fits(LABEL_METRICS if manifest.several_labels else CLASS_METRICS, metrics):
         raise DataError(
             f"{path} cannot be read: a key is unknown or missing, or a value is wrong; restore it from a copy"

@@ -62,11 +62,14 @@ from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
 from linprobe.runs.figures import read_test_metrics
 from linprobe.runs.manifest import (
+    ANY,
     CONFIG,
     HISTORY,
+    INTEGER,
     LEDGER,
     MANIFEST,
     MODEL,
+    NUMBER,
     OPTIONAL_FILES,
     PAGES,
     PER_RECORD,
@@ -76,7 +79,10 @@ from linprobe.runs.manifest import (
     UNREFINED,
     DamagedManifestError,
     Manifest,
+    fits,
+    list_of,
     no_repeated_keys,
+    record,
 )
 from linprobe.runs.signature import LONGEST_SIGNATURE, sign
 
@@ -267,8 +273,10 @@ MOST_BYTES = {
     MODEL: MOST_WEIGHTS,
     UNREFINED: MOST_WEIGHTS,
 }
-HISTOGRAM_KEYS = frozenset(
-    ("what", "bin_edges", "noisy_counts", "noise_std", "epsilon_charged", "epsilon_of_run_now", "run", "file")
+PUBLISHED_HISTOGRAM = record(
+    dict.fromkeys(("what", "noise_std", "epsilon_charged", "epsilon_of_run_now", "run", "file"), ANY),
+    bin_edges=list_of(NUMBER),
+    noisy_counts=list_of(INTEGER),
 )
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 MakePages = Callable[[Manifest], Mapping[str, str]]
@@ -366,12 +374,11 @@ class RunFolder:
             path = self.folder / name
             with reading(str(path), "restore it from a copy"):
                 histogram = json.loads(self[name].decode(), object_pairs_hook=no_repeated_keys)
-                if not HISTOGRAM_KEYS.issuperset(histogram):
-                    raise ValueError("a key that linprobe does not write")
-                edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
-            if not counts or len(edges) != len(counts) + 1:
+                if not fits(PUBLISHED_HISTOGRAM, histogram):
+                    raise ValueError("a key is unknown or missing, or a value is wrong")
+            if not 0 < len(histogram["noisy_counts"]) == len(histogram["bin_edges"]) - 1:
                 raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
-            found.append({"bin_edges": edges, "noisy_counts": counts})
+            found.append({name: histogram[name] for name in ("bin_edges", "noisy_counts")})
         return found
 
     @cached_property

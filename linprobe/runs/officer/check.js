@@ -800,13 +800,13 @@ function checkLabels(figures, one, agree) {
   }
 }
 
-const HISTOGRAM_KEYS = "what bin_edges noisy_counts noise_std epsilon_charged epsilon_of_run_now run file".split(" ");
+const HISTOGRAM = object({ bin_edges: listOf({ type: "number" }), noisy_counts: listOf({ type: "integer" }) });
+for (const key of "what noise_std epsilon_charged epsilon_of_run_now run file".split(" ")) HISTOGRAM.properties[key] = {};
 function checkHistogram(bytes, where) {
-  const found = plain(decoded(textOf(bytes, where), where)), lists = [found?.bin_edges, found?.noisy_counts];
-  const other = Object.keys(found ?? {}).find((key) => !HISTOGRAM_KEYS.includes(key));
-  must(other === undefined, `${where} holds the key ${shown(other)}, which linprobe does not write.`);
-  const right = lists.every((list) => Array.isArray(list) && list.every(Number.isFinite)) && lists[0].length === lists[1].length + 1 && lists[1].length;
-  must(right, `${where} holds no histogram.`);
+  const typed = decoded(textOf(bytes, where), where), path = misfit(HISTOGRAM, typed);
+  must(path === null, `${where} lacks ${shown(path)}, or holds another key or value there than linprobe writes.`);
+  const counts = typed.get("noisy_counts");
+  must(counts.length && typed.get("bin_edges").length === counts.length + 1, `${where} holds no histogram.`);
 }
 
 /* Archives: zip files, and the .npz files of NumPy, which are zip files of arrays. */

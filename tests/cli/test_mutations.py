@@ -137,6 +137,13 @@ def _near(run: Path) -> None:
     sealed(run, refined={**refined, "similar": {**refined["similar"], "count": -1e9}})
 
 
+def _unpaid(run: Path) -> None:
+    """A second histogram, which the manifest lists among the files alone."""
+    files = json.loads((run / "manifest.json").read_text())["files"]
+    sealed(run, files={**files, "published_histogram_2.json": files["published_histogram_1.json"]})
+    shutil.copy(run / "published_histogram_1.json", run / "published_histogram_2.json")
+
+
 def _price(run: Path) -> None:
     (published,) = json.loads((run / "manifest.json").read_text())["published"]
     sealed(run, published=[{**published, "epsilon": 0.0}])
@@ -268,6 +275,7 @@ FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {  # kind of run, and wh
     "a grid as one run": ("selected", as_one_run),
     "no private mean": ("moved to a private mean", lambda run: charged(run, _without("mean"))),
     "a histogram for nothing": ("histogram", _price),
+    "a histogram that no release paid for": ("histogram", _unpaid),
     "a histogram of nothing": ("histogram", _content),
     "a histogram with another key": ("histogram", _more("[1, 2]", "rows")),
     "a histogram with a key twice": ("histogram", _more("[1, 2]", "what")),

@@ -222,7 +222,6 @@ function plain(value) {
 const RUN_FILES = ["model.npz", "ledger.jsonl", "history.csv"];
 const PAGES = ["README.md", "claim.yaml"];
 const LISTED = new Set([...RUN_FILES, "test_figures.json", "config.toml", "unrefined.npz", ...PAGES]);
-const HISTOGRAM_FILE = /^published_histogram_[1-9][0-9]{0,5}\.json$/;
 const UNLISTED = new Set(["manifest.json", "manifest.json.sig", "per_record.npz", "verify.html", ...PAGES]);
 const ADJACENCIES = {
   record: "zero-out adjacency (one private record is present, or its place is empty; the number of places is public)",
@@ -323,8 +322,9 @@ function checkTogether(m, typed) {
     const empty = needed.find((key) => !known(m[key]));
     must(empty === undefined, `${empty} is empty, although noise was added.`);
   }
+  const histograms = m.published.map((one) => one.file);
   for (const name of Object.keys(m.files)) {
-    must(LISTED.has(name) || HISTOGRAM_FILE.test(name), `The manifest lists ${shown(name)}, which is no public file of a run.`);
+    must(LISTED.has(name) || histograms.includes(name), `The manifest lists ${shown(name)}, which is no public file of a run.`);
   }
   for (const name of RUN_FILES) must(known(m.files[name]), `The manifest has no digest of ${name}.`);
   must(m.class_names.length === m.n_classes, "n_classes is not the number of class_names.");

@@ -41,7 +41,6 @@ from linprobe.runs.guarantee import (
     accountant_of,
     claimed_texts,
     guarantee_text,
-    selected_guarantee,
     without_noise,
 )
 from linprobe.runs.manifest import (
@@ -219,7 +218,7 @@ def _cost_of_selection(manifest: Manifest, selection: SelectionEvent) -> Recompu
     checked = selection_cross_check(selection, delta)
     epsilon = selection_epsilon(selection, delta, accountant_of(manifest))
     found = Recomputed(epsilon, checked, None, None, None, None, 1)
-    guarantee = selected_guarantee(stated, delta, manifest.unit)
+    guarantee = guarantee_text(stated, delta, None, unit=manifest.unit)
     confirmed = accountants.RENYI.agrees(stated, checked)  # both figures are upper bounds, as for sampled sums
     refuse(_of_claim(manifest, found, guarantee, accountants.PLD, SELECTION_CROSS_CHECK, confirmed=confirmed))
     return found

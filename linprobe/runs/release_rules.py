@@ -23,7 +23,7 @@ from linprobe.methods import METHODS, Method
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS, sensitivity_of_counts
 from linprobe.methods.private_mean import MEAN
-from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows
+from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS
 from linprobe.options.declaration import declared
 from linprobe.runs.manifest import UNIFORM, UNLABELLED_CENTRE, Manifest
 
@@ -324,9 +324,8 @@ def _possible(count: float, std: float, manifest: Manifest) -> bool:
 
 def similar_share(manifest: Manifest) -> float | None:
     """Lower bound on the share of private units near the unlabelled rows of a run; None if it was not released."""
-    refined = manifest.refined
-    similar = None if refined is None else refined.similar
-    return None if similar is None else SimilarRows(similar.count, similar.std).share(manifest.n_private)
+    similar = None if manifest.refined is None else manifest.refined.similar
+    return None if similar is None else similar.share(manifest.n_private)
 
 
 def _of_similar(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str]:

@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
 
 from linprobe.accounting.figures import NOUNS
-from linprobe.accounting.figures import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
 from linprobe.data.blocks import ArraySource, ChainedSource, normalise_rows
 from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features

@@ -597,6 +597,9 @@ def prepare_shard(
         streamed: read the rows again in every pass, though they fit in memory.
     Raises UsageError: more processes than blocks of `shard_units` units.
     """
+    if group.size == 1:
+        whole = prepare(source, preprocessing, precision, weights=weights, streamed=streamed, room=room, spent=spent)
+        return whole if bounds is None else whole.of_people(bounds)
     shard_units = shard_units or SHARD_ROWS
     n_units = source.n_rows if bounds is None else len(bounds) - 1
     n_parts = row_parts(n_units, group, shard_units)

@@ -41,7 +41,7 @@ from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder, signature
-from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber
+from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
@@ -482,9 +482,7 @@ def manifest_of(
     description, weights, counts = features.description, dataset.weights, trained.class_counts
     names, refined = description.class_names, None
     if ready.unlabelled is not None and trained.refined is not None:
-        found = trained.similar
-        similar = None if found is None else NoisyNumber(found.count, found.std)
-        refined = refinement(ready.unlabelled, trained.refined, similar=similar)
+        refined = refinement(ready.unlabelled, trained.refined, similar=trained.similar)
     return Manifest.of(
         trained.privacy,
         figures.accuracy_of(features, trained.tested, measured, dataset.unit),

@@ -278,10 +278,7 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     if early and rows is not None:
         plan, preprocessing, similar = _centred(plan, dataset, rows, mechanism, observer, group, backend)
         rows = private_rows(plan, dataset, preprocessing, runtime, spent=rows)
-    schedule, counts = plan.schedule, None
-    if settings.class_counts and rows is not None:
-        noise, several = schedule.others[CLASS_COUNTS], dataset.several_labels
-        counts = released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
+    schedule, counts = plan.schedule, _class_counts(plan, dataset, rows, mechanism, group, backend)
     problem = _problem(plan, dataset, preprocessing, rows, public, backend)
     sampler = observer.sampler(source, schedule.sampling_rate)
     run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
@@ -348,6 +345,16 @@ def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
     public, weights = dataset.free_public, dataset.trained_weights
     others = None if weights is None else weights.of_others
     return None if public is None else prepare(public, plan.preprocessing, runtime.precision, weights=others)
+
+
+def _class_counts(
+    plan: Plan, dataset: Dataset, rows: Rows | None, mechanism: GaussianMechanism, group: Group, backend: Backend
+) -> ClassCounts | None:
+    """The noisy class counts, if the plan releases them."""
+    if not plan.settings.class_counts or rows is None:
+        return None
+    noise, several = plan.schedule.others[CLASS_COUNTS], dataset.several_labels
+    return released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
 
 
 def private_rows(

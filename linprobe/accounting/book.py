@@ -61,7 +61,7 @@ from linprobe.accounting.events import (
     converted,
     neighbours_between,
 )
-from linprobe.accounting.figures import NO_PERSON, ONE, cost_in_words, counted, finite, rounded_up
+from linprobe.accounting.figures import NO_PERSON, ONE, cost_in_words, counted, finite, renyi_conversion, rounded_up
 from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.atomic_files import PRIVATE_MODE, alone
@@ -690,14 +690,8 @@ def filter_order(cap: Cap) -> int:
     """
     if cap.order is not None:
         return cap.order
-    left = [(cap.epsilon - _conversion(order, cap.delta)) / order for order in FILTER_ORDERS]
+    left = [(cap.epsilon - renyi_conversion(order, cap.delta)) / order for order in FILTER_ORDERS]
     return FILTER_ORDERS[left.index(max(left))]
-
-
-def _conversion(order: int, delta: float) -> float:
-    """What turns a Renyi divergence into epsilon (Canonne, Kamath, Steinke 2020, Proposition 12), rounded up."""
-    exact = math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
-    return exact + 1e-12 * (1 + abs(exact))
 
 
 def under_cap(entries: Sequence[Entry], cap: Cap, relation: Relation) -> float:
@@ -715,7 +709,7 @@ def under_cap(entries: Sequence[Entry], cap: Cap, relation: Relation) -> float:
         return math.inf
     order = filter_order(cap)
     spent = math.fsum(_divergence(entry, relation, order) for entry in entries)
-    return max(0.0, math.nextafter(spent + _conversion(order, cap.delta), math.inf))
+    return max(0.0, math.nextafter(spent + renyi_conversion(order, cap.delta), math.inf))
 
 
 def _divergence(entry: Entry, relation: Relation, order: int) -> float:

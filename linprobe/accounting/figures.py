@@ -170,6 +170,13 @@ def _delta(epsilon: float, mu: float) -> Any:
     return (((loss - half) / root).erfc() - arb(epsilon).exp() * ((loss + half) / root).erfc()) / 2
 
 
+def renyi_conversion(order: int, delta: float) -> float:
+    """What turns a Renyi divergence into epsilon (Canonne, Kamath, Steinke 2020, Proposition 12), rounded up."""
+    from flint import arb
+
+    return upper_float((1 - 1 / arb(order)).log() - (arb(delta) * order).log() / (order - 1))
+
+
 def _least(condition: Callable[[float], bool], high: float) -> float:
     """The least positive float64 at which a condition holds that stays true from there on; 0 if it holds at 0."""
     if condition(0.0):

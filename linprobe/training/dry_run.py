@@ -110,9 +110,7 @@ def _one_selection(
 
 def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> words.DryRun:
     request, settings, budgets = ready.request, plan.settings, plan.budgets
-    Runtime(request.precision, request.device).check_plan(plan)
-    warnings = ready.warnings(plan, dataset)
-    seen = previewed(request, plan, dataset)
+    seen, warnings = previewed(request, plan, dataset), ready.warnings(plan, dataset)
     account = checked_rows(ready, plan, dataset, warnings, progress, make=False)
     run, name = _resumed(request, plan, dataset, account), str(Path(request.out or "").absolute())
     spent = preview(account, [replace(seen.entry, run=run, name=name)]) if plan.charged else None
@@ -194,8 +192,10 @@ class Preview:
 
 
 def previewed(request: TrainRequest, plan: Plan | Selection, dataset: Dataset) -> Preview:
-    """What one run, or one private selection, would do."""
+    """What one run, or one private selection, would do. Raises UsageError: as `Runtime.check_plan`."""
     plans, mean = ([plan], 1) if isinstance(plan, Plan) else (plan.plans, plan.event.mean_repetitions)
+    for one in plans:
+        Runtime(request.precision, request.device).check_plan(one)
     timed = [_seconds(request, one, dataset) for one in plans]
     measured = [seconds for seconds in timed if seconds is not None]
     seconds = mean * fmean(measured) if len(measured) == len(timed) else None

@@ -65,6 +65,13 @@ def test_a_run_that_no_epsilon_covers_is_counted_and_refused_under_a_cap(
         refused(cli(*words, *dry), 4, ["cap is epsilon 2", "no epsilon covers a run"], notes=2)
 
 
+@pytest.mark.parametrize("words", [("train",), ("tune", "--grid", "clip-norm=0.3,1")])
+def test_a_device_that_is_not_there_is_refused(cli, refused, features_file: Path, words: tuple[str, ...]) -> None:
+    command, *others = words
+    named = ("--method", "noisy-gd", "--eps", "1", "--steps", "3", "--device", "cuda:99", "--dry-run")
+    refused(cli(command, features_file, *named, *others), 2, ["cuda:99"], notes=1)
+
+
 def test_a_run_without_private_rows_names_no_book(cli, features_file: Path) -> None:
     words = ("train", features_file, "--method", "only-public", "--public-shots", "1", "--dry-run")
     assert "budget book" not in cli(*words).stdout

@@ -204,10 +204,7 @@ class Settings:
             return None
         epsilon, others, default = check_epsilon(self.epsilon), [*inherited, *self.others], self.method.default_steps
         for share in self.method.shares(self.options):
-            part = calibrate(
-                epsilon=share.epsilon_share * epsilon, delta=self.delta, n_private=n_private, steps=share.count
-            )
-            others.append(Releases(share.purpose, part.noise_multiplier, 1.0, share.count))
+            others.append(paid_by(share.epsilon_share * epsilon, self.delta, n_private, share.purpose, share.count))
         if self.class_counts:
             mu = math.sqrt(COUNTS_SHARE) * largest_mu(epsilon, check_delta(self.delta, n_private))
             others.append(Releases(CLASS_COUNTS, round_up(1 / mu), 1.0, 1))
@@ -217,8 +214,7 @@ class Settings:
         if self.test_epsilon is not None:
             others += test_releases(self.test_epsilon, self.delta, self.n_test, self.n_classes)
         if self.shrink:
-            part = calibrate(epsilon=SELECTION_SHARE * epsilon, delta=self.delta, n_private=n_private, steps=1)
-            others.append(Releases(SELECTION, part.noise_multiplier, 1.0, 1))
+            others.append(paid_by(SELECTION_SHARE * epsilon, self.delta, n_private, SELECTION))
         return calibrate(
             epsilon=epsilon,
             delta=self.delta,
@@ -232,6 +228,12 @@ class Settings:
         )
 
 
+def paid_by(epsilon: float, delta: float, n_units: int, purpose: str, count: int = 1) -> Releases:
+    """`count` releases over all rows that cost (`epsilon`, `delta`) together."""
+    part = calibrate(epsilon=epsilon, delta=delta, n_private=n_units, steps=count)
+    return Releases(purpose, part.noise_multiplier, 1.0, count)
+
+
 def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int) -> tuple[Releases, ...]:
     """The releases of correct predictions and of scores on private test rows, which cost `epsilon` together.
 
@@ -239,10 +241,10 @@ def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int) -> 
     them stand for any number.
     """
     n_units = max(1, n_test)
-    whole = calibrate(epsilon=epsilon, delta=delta, n_private=n_units, steps=1).noise_multiplier
-    scores = Releases(TEST_AUROC, whole / math.sqrt(AUROC_SHARE), 1.0, 1)
+    accuracy = paid_by(epsilon, delta, n_units, TEST_ACCURACY)
+    scores = Releases(TEST_AUROC, accuracy.noise_multiplier / math.sqrt(AUROC_SHARE), 1.0, 1)
     if n_test and expected_error(scores.noise_multiplier, n_test, n_classes) > MOST_ERROR:
-        return (Releases(TEST_ACCURACY, whole, 1.0, 1),)
+        return (accuracy,)
     rest = calibrate(epsilon=epsilon, delta=delta, n_private=n_units, steps=1, others=(scores,)).noise_multiplier
     return Releases(TEST_ACCURACY, rest, 1.0, 1), scores
 
@@ -354,14 +356,6 @@ LARGEST_NOISE = 1.0
 SHORTEST_MEAN = 0.2
 
 
-def mean_release(settings: Settings, n_private: int) -> Releases:
-    """The release of the mean, with the noise that `MEAN_SHARE` of epsilon buys."""
-    budget = calibrate(
-        epsilon=MEAN_SHARE * check_epsilon(settings.epsilon), delta=settings.delta, n_private=n_private, steps=1
-    )
-    return Releases(MEAN, budget.noise_multiplier, 1.0, 1)
-
-
 def settled(settings: Settings, n_private: int, n_features: int, *, known: str | None) -> Settings:
     """`settings` with `condition` either `mean` or `none`, and the release that it needs.
 
@@ -377,7 +371,7 @@ def settled(settings: Settings, n_private: int, n_features: int, *, known: str |
         if settings.condition == MEAN:
             raise UsageError(f"condition is 'mean', but there are {known}; use condition none, or leave it out")
         return replace(settings, condition="none")
-    release = mean_release(settings, n_private)
+    release = paid_by(MEAN_SHARE * check_epsilon(settings.epsilon), settings.delta, n_private, MEAN)
     noise = math.sqrt(n_features) * release.noise_multiplier / n_private
     if settings.condition == "auto" and noise > LARGEST_NOISE:
         return replace(settings, condition="none")

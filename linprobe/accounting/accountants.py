@@ -34,7 +34,6 @@ from linprobe.accounting.figures import (
     LARGEST_MU,
     delta_of,
     epsilon_of,
-    largest_mu,
     mu_and_rho,
     rounded_up,
     upper_float,
@@ -174,10 +173,6 @@ class Accountant(ABC):
         deltas = self.deltas(releases, epsilons.tolist(), delta)
         return AttackLimit(f"all pairs of epsilon and delta, {self.words}", None, epsilons, deltas)
 
-    def mu_of(self, releases: Sequence[Releases], delta: float) -> float:
-        """mu of `releases`, as a guess: mu of a Gaussian mechanism with the same epsilon."""
-        return largest_mu(self.epsilon(releases, delta), delta) if releases else 0.0
-
     def calibrate(
         self, releases_at: Callable[[float], Sequence[Releases]], epsilon: float, delta: float, guess: float
     ) -> float:
@@ -226,10 +221,6 @@ class _GaussianDP(Accountant):
 
     def attack_limit(self, releases: Sequence[Releases], delta: float) -> AttackLimit:
         return AttackLimit("mu of Gaussian DP", gdp_mu(releases), np.empty(0), np.empty(0))
-
-    def mu_of(self, releases: Sequence[Releases], delta: float) -> float:
-        """mu of `releases`, exactly."""
-        return gdp_mu(releases)
 
     def calibrate(
         self, releases_at: Callable[[float], Sequence[Releases]], epsilon: float, delta: float, guess: float

@@ -28,6 +28,7 @@ from linprobe.accounting.accountants import (
     choose_accountant,
     confirmed,
     gaussian_figures,
+    gdp_mu,
     round_up,
 )
 from linprobe.accounting.events import Releases
@@ -201,10 +202,12 @@ def calibrate(
 
 
 def _squared_mu_left(judge: Accountant, others: Sequence[Releases], epsilon: float, delta: float) -> float:
-    """mu^2 that is left beside `others`. PrivacyError if nothing is."""
-    spent = judge.epsilon(others, delta)
-    affordable = spent <= LARGEST_SPENT * epsilon
-    left = largest_mu(epsilon, delta) ** 2 - judge.mu_of(others, delta) ** 2 if affordable else 0.0
+    """mu^2 that is left beside `others`, a guess with samples. PrivacyError if nothing is."""
+    spent, left = judge.epsilon(others, delta), 0.0
+    if spent <= LARGEST_SPENT * epsilon:
+        # of a Gaussian mechanism with the same epsilon, where there is no exact mu
+        mu = gdp_mu(others) if judge is GAUSSIAN else largest_mu(spent, delta) if others else 0.0
+        left = largest_mu(epsilon, delta) ** 2 - mu**2
     if left <= 0:
         raise PrivacyError(
             f"epsilon is {rounded_up(epsilon)}, and {', '.join(sorted({release.purpose for release in others}))} "

@@ -4,20 +4,16 @@
 public facts only: settings, sizes, public rows, text weights, the run of a warm start. What it states can be printed,
 compared and charged. `execute` in `linprobe.training` follows it and may only refuse to go on.
 
-Centring without public rows: a noisy mean of the private rows, for a small share of epsilon. Rows of most networks
-share a large mean. It dominates the largest eigenvalue of their second moment, so that steps must be short, and
-directions that tell classes apart are learned slowly. With public rows, their mean is subtracted. Without them:
+Centring (docs/decisions/0025-private-mean.md): with public rows, their mean is subtracted. Without them:
 
     1  m <- the noisy mean of unit rows (`linprobe.methods.private_mean`), with noise multiplier sigma_m
     2  x_i <- (x_i - m) / ||x_i - m||;  rows stay as they are if ||m|| < `SHORTEST_MEAN`, where nothing is gained
 
-sigma_m is calibrated for `MEAN_SHARE` of epsilon. Budgets compose as mu^2, so 5 % of epsilon is about 0.5 % of mu^2.
-The rule for `auto` uses public facts only: the mean is released if its noise, sqrt(D) sigma_m / N, is at most
-`LARGEST_NOISE` of the length of a row.
-
-If rows stay as they are, the number of steps is the default for rows that are not centred. The noise of these steps is
-calibrated for the same remaining budget, so the run costs the same for every value of m. The mean is one Gaussian
-release in the ledger. Line 2 maps each row by itself. `dpsgd-f` releases the same mean.
+sigma_m is calibrated for `MEAN_SHARE` of epsilon, about 0.5 % of mu^2. The rule for `auto` uses public facts only: the
+mean is released if its noise, sqrt(D) sigma_m / N, is at most `LARGEST_NOISE` of the length of a row. If rows stay as
+they are, the number of steps is the default for rows that are not centred. The noise of these steps is calibrated for
+the same remaining budget, so the run costs the same for every value of m. Line 2 maps each row by itself. `dpsgd-f`
+releases the same mean.
 """
 
 from __future__ import annotations

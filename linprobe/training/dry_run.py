@@ -47,8 +47,8 @@ def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
 
     Returns: the facts of `rows_facts` and epsilon_target, delta, plans (one, or two if the length of a private mean
         decides between them; each with steps, noise_multiplier, sampling_rate and releases); together (runs,
-        not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with this one; None for a
-        run that uses no private row); out, book (None if there is none yet); seconds (an estimate; None on a GPU,
+        not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with this one; None if
+        none of these has an epsilon); out, book (None if there is none yet); seconds (an estimate; None on a GPU,
         without steps, or for steps that cost more than a gradient); warnings.
     Raises LinprobeError: as `train`, if the run would be refused.
     """
@@ -146,7 +146,7 @@ def _stated(
     facts = {
         **rows_facts(ready, dataset),
         **facts,
-        "together": words.together_facts(spent),
+        "together": words.together_facts(spent if spent is not None and spent.runs else None),
         "out": out,
         "book": None if book is None else str(book),
         "seconds": seconds,

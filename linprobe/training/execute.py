@@ -45,7 +45,7 @@ from linprobe.methods.class_counts import (
 from linprobe.methods.private_mean import MEAN, expected_squared_norm, released_mean
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
 from linprobe.native import arithmetic_name
-from linprobe.options.declaration import Options, refuse_on_gpu
+from linprobe.options.declaration import refuse_on_gpu
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.threads import blas_held_to_one_thread
@@ -55,7 +55,7 @@ from linprobe.runs.manifest import PrivacyStatement
 from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows
 from linprobe.runs.release_rules import HISTOGRAM, SELECTION
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.plan import SHORTEST_MEAN, Plan
+from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,14 @@ class Runtime:
     shard_units: int | None = None
     keep: Checkpoints | None = None
 
-    def check(self, options: Options, *, samples_people: bool = False) -> None:
-        """Refuse a device or a group that cannot train a method with these options, or a method for samples of people.
+    def check(self, settings: Settings, unit: str) -> None:
+        """Refuse a device or a group that cannot train with these settings, or samples of people.
 
         Raises UsageError: a method, an option, samples or a group that need device cpu, or an option that needs one
         process. Errors of `choose_backend`.
         """
-        extended, size = getattr(options, "extended", 0), self.group.size
+        options, size = settings.options, self.group.size
+        extended = getattr(options, "extended", 0)
         if extended and size > 1:
             raise UsageError(
                 f"extended is {extended} in {size} processes, each of which would add the same rows; allowed: 0, or "
@@ -116,7 +117,7 @@ class Runtime:
         if self.device == "cpu":
             return
         refuse_on_gpu(options, self.device)
-        if samples_people:
+        if unit == OWNER and settings.method.sampling is not None:
             raise UsageError(
                 f"device is {self.device!r}, and the method is for samples, here of people; allowed: device cpu, or a "
                 "method without samples, such as noisy-gd"
@@ -127,7 +128,7 @@ class Runtime:
 
     def check_plan(self, plan: Plan) -> None:
         """`check` for a plan. Raises UsageError: as `check`, `check_column` and `row_parts`."""
-        self.check(plan.settings.options, samples_people=plan.samples_people)
+        self.check(plan.settings, plan.unit)
         check_column(plan.preprocessing.intercept, self.precision)
         if self.group.size > 1 and "private" in plan.method.needs:
             # before the budget: torchrun ends process 0 when another one refuses, and then the whole plan would count

@@ -424,11 +424,6 @@ class Plan:
         return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
 
     @property
-    def samples_people(self) -> bool:
-        """Whether people are protected by a method on Poisson samples, at any rate."""
-        return self.unit == OWNER and self.method.sampling is not None
-
-    @property
     def inherited(self) -> tuple[Releases, ...]:
         """The releases of the first model."""
         return () if self.first is None else self.first.releases

@@ -40,6 +40,7 @@ from linprobe.methods import METHODS, Run, Schedule
 from linprobe.methods._base import Iterates, Keeper, project_to_ball
 from linprobe.parallel.array_api import on_host
 from linprobe.training.execute import Runtime
+from linprobe.training.plan import Settings
 from tests.conftest import mostly_nightly
 from tests.mechanisms.test_gpu_noise import Watch
 
@@ -261,7 +262,7 @@ def test_rows_beyond_the_memory_are_refused_before_a_release(torch_cpu) -> None:
 def test_a_missing_gpu_is_refused_before_a_charge(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ParameterError, match="torch finds no GPU here"):
-        Runtime(device="cuda").check(METHODS["noisy-gd"].make_options({}))
+        Runtime(device="cuda").check(Settings.of_given(METHODS["noisy-gd"], {"epsilon": 1.0}), "record")
 
 
 def test_what_computes_is_torch_on_this_kind_of_device() -> None:

@@ -34,7 +34,7 @@ from linprobe import AdaMix, NoisyGD, OnlyPublic
 from linprobe.accounting.events import Releases
 from linprobe.methods.similar_rows import Surroundings
 from linprobe.runs.figures import class_scores
-from linprobe.runs.refined_weights import Known, gathered, refined_weights
+from linprobe.runs.refined_weights import Known, gathered, mu_of_weights, refined_weights
 
 sys.path.append(str(Path(__file__).parents[1] / "accuracy"))
 from synthetic import around_means, rare
@@ -98,7 +98,7 @@ def measure(
     """Accuracy without and with unlabelled rows, in per cent; `probe` is None to refine `plain` as `refine` does."""
     weights, privacy = np.ascontiguousarray(plain.coef_.T), plain.privacy_
     releases = [Releases(**release) for release in privacy["releases"] or ()]
-    known = Known.of(privacy["n_private"], releases, centred=plain.centre_ != "none")
+    known = Known(privacy["n_private"], mu_of_weights(releases), centred=plain.centre_ != "none")
     found = {"plain": share(class_scores(test[0], weights, plain.intercept_), test[1])}
     if probe is not None:
         found["refined"] = share(class_scores(test[0], np.ascontiguousarray(probe.coef_.T), probe.intercept_), test[1])

@@ -486,7 +486,7 @@ class TrainedProbe(LinearClassifier):
 
         run = read_run(self.folder)
         self.privacy_, self.centre_ = run.manifest.to_json(), run.manifest.centre
-        self.classes_, self.multilabel_ = np.array(run.class_names), run.manifest.several_labels
+        self.classes_, self.multilabel_ = np.array(run.manifest.class_names), run.manifest.several_labels
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(run.weights, -1, -2)), run.bias
         self.n_features_in_ = run.weights.shape[-2]
         return self

@@ -80,11 +80,9 @@ class ArraySource:
         self.n_rows, self.n_features = x.shape
 
     def shard(self, start: int, stop: int) -> ArraySource:
-        """The rows from `start` up to `stop`."""
         return ArraySource(self._x[start:stop], self._y[start:stop])
 
     def blocks(self) -> RawBlocks:
-        """All rows in blocks."""
         for start in range(0, self.n_rows, BLOCK_ROWS):
             here = slice(start, start + BLOCK_ROWS)
             yield self._x[here], self._y[here]
@@ -99,7 +97,6 @@ class ChainedSource:
         self.n_features = sources[0].n_features
 
     def shard(self, start: int, stop: int) -> ChainedSource:
-        """The rows from `start` up to `stop`."""
         shards, first = [], 0
         for source in self._sources:
             low, high = max(start - first, 0), min(stop - first, source.n_rows)
@@ -109,7 +106,6 @@ class ChainedSource:
         return ChainedSource(*shards)
 
     def blocks(self) -> RawBlocks:
-        """All rows in blocks."""
         for source in self._sources:
             yield from source.blocks()
 

@@ -40,8 +40,7 @@ class ComparisonFolder:
 
     def __init__(self, out: Path, of: dict[str, Any]) -> None:
         self.out, self.of, self.runs = out, of, out / RUNS
-        self._lines = _read_lines(out / SPENT)
-        self._known = {line["run_key"] for line in self._lines}
+        self._recorded = {entry.run: entry for entry in self._read_entries()}
         self._manifests: dict[str, Manifest] = {}
 
     def finished(self) -> list[Path]:
@@ -70,7 +69,7 @@ class ComparisonFolder:
         self, key: str, name: str, releases: Iterable[Releases], selection: SelectionEvent | None, *, private: bool
     ) -> None:
         """Add a line, which is on the disk when this returns, unless there is one with the same key."""
-        if key in self._known:
+        if key in self._recorded:
             return
         line = {
             "run_key": key,
@@ -82,8 +81,7 @@ class ComparisonFolder:
         with closing(AppendOnlyFile(self.out / SPENT)) as lines:
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         sync_folder(self.out)
-        self._lines.append(line)
-        self._known.add(key)
+        self._recorded[key] = self._entry_of(line)
 
     def composed(self, delta: float) -> dict[str, Any]:
         """The total cost of all runs that ever were here, for a record or person private in all of them.
@@ -104,21 +102,34 @@ class ComparisonFolder:
         """
         # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
         kept = [path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{LEDGER}")]
-        unfinished = [self._unfinished(ledger) for ledger in kept if ledger.parent.name not in self._known]
+        unfinished = [self._unfinished(ledger) for ledger in kept if ledger.parent.name not in self._recorded]
         for run in self.finished():
             self.record(run)
-        return unfinished + [
-            self._entry(
-                line["run_key"],
-                [
-                    Releases("gradient", float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"]))
-                    for one in line["releases"]
-                ],
-                SelectionEvent.from_dict(line["selection"]) if line.get("selection") else None,
-                private=line["private"],
-            )
-            for line in self._lines
+        return [*unfinished, *self._recorded.values()]
+
+    def _read_entries(self) -> list[Entry]:
+        """The runs in `spent.jsonl`. Raises PrivacyError: it cannot be read."""
+        path = self.out / SPENT
+        if not path.exists():
+            return []
+        try:
+            return [self._entry_of(json.loads(line)) for line in read_text(path).splitlines()]
+        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+            raise PrivacyError(
+                f"{path} cannot be read ({error}); without it no epsilon can be proved; restore it"
+            ) from None
+
+    def _entry_of(self, line: dict[str, Any]) -> Entry:
+        """The run of a line of `spent.jsonl`."""
+        releases = [
+            Releases("gradient", float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"]))
+            for one in line["releases"]
         ]
+        selection = SelectionEvent.from_dict(line["selection"]) if line.get("selection") else None
+        private = line["private"]
+        if not isinstance(private, bool):
+            raise ValueError(f"private is {private!r:.40}")
+        return self._entry(str(line["run_key"]), releases, selection, private=private)
 
     def _unfinished(self, ledger: Path) -> Entry:
         """An unfinished or diverged run, by its ledger. Raises PrivacyError: it cannot be read."""
@@ -220,22 +231,6 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
         finally:
             if is_new and not any((out / RUNS).iterdir()) and not (out / SPENT).exists():
                 shutil.rmtree(out, ignore_errors=True)  # nothing was released
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    try:
-        lines = [json.loads(line) for line in read_text(path).splitlines()]
-        for line in lines:
-            _ = line["run_key"], line["private"], [one["noise_multiplier"] for one in line["releases"]]
-            if line.get("selection"):
-                SelectionEvent.from_dict(line["selection"])
-    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
-        raise PrivacyError(
-            f"{path} cannot be read ({error}); without it no epsilon can be proved; restore it"
-        ) from None
-    return lines
 
 
 def _commit(path: Path, features: FeatureReader) -> None:

@@ -172,7 +172,11 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
         temperature = temperature_of(run, request.calibrate, progress)
         scale = np.float32(temperature)
         probe = Probe(
-            run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature), run.manifest.several_labels
+            run.weights / scale,
+            run.bias / scale,
+            run.manifest.class_names,
+            _note(run, temperature),
+            run.manifest.several_labels,
         )
         if to == "onnx" and probe.weights.nbytes >= LARGEST_ONNX:
             raise UsageError(
@@ -209,7 +213,7 @@ def _note(run: RunFolder, temperature: float) -> dict[str, str]:
         "delta": manifest.delta,
         "unit": manifest.unit,
         "run_digest": manifest.manifest_digest,
-        "class_names": run.class_names,
+        "class_names": run.manifest.class_names,
         "input": INPUT,
         "output": LABELS if run.manifest.several_labels else VOTES if run.weights.ndim == 3 else OUTPUT,
         "temperature": temperature,

@@ -187,7 +187,7 @@ def _charged(manifest: Manifest, events: Sequence[GaussianEvent], published: Pub
     figures: dict[str, Any] = gaussian_figures(releases)
     return replace(
         manifest,
-        guarantee=guarantee_text(total, delta, releases, insecure=False, unit=manifest.unit),
+        guarantee=guarantee_text(total, delta, releases, unit=manifest.unit),
         epsilon=total,
         epsilon_target=max(total, (manifest.epsilon_target or 0.0) + published.epsilon),
         **figures,

@@ -58,8 +58,8 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
         refuse_unrefinable(run, "leave out --together")
     moved = _moved(run, prior)
     temperature = temperature_of(run, request.calibrate, progress, moved[0], allow_other=allow_other)
-    answers = run.class_names if run.manifest.several_labels else ["label", "score"]
-    yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
+    answers = run.manifest.class_names if run.manifest.several_labels else ["label", "score"]
+    yield "id", *answers, *(f"p_{name}" for name in run.manifest.class_names if all_classes)
     if features.is_dir():
         raise DataError(f"{features} is a folder, and predict takes rows; {matching.how_to_make(run, features)}")
 
@@ -172,7 +172,7 @@ def _predicted(
     score = share[np.arange(len(best)), best].tolist()
     others = share.tolist() if all_classes else [[]] * len(score)
     for index, value, line in zip(best.tolist(), score, others, strict=True):
-        yield next(ids), run.class_names[index], value, *line
+        yield next(ids), run.manifest.class_names[index], value, *line
 
 
 def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
@@ -195,11 +195,11 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
             matching.refuse_private_rows(run, opened, progress)
         refuse_protected_test_rows(opened)
         given = (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
-        figures = figures_by_task(run.manifest.task, *given, bias, run.class_names, temperature=temperature)
+        figures = figures_by_task(run.manifest.task, *given, bias, run.manifest.class_names, temperature=temperature)
         by_prior: dict[str, Any] = {}
         if _movable_shares(run) is not None:
             found = {
-                word: class_figures(*given, bias_for(run, word), run.class_names, most_passes=0)
+                word: class_figures(*given, bias_for(run, word), run.manifest.class_names, most_passes=0)
                 for word in (TRAINED, UNIFORM)
             }
             kept = ("test_accuracy", "balanced_accuracy")
@@ -233,7 +233,7 @@ def _moved(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.flo
             "class a row, --class-counts yes or --class-weight balanced, no weights of classes; leave out --prior"
         )
     known = {TRAINED: shares, UNIFORM: equal_shares(shares)}
-    wanted = known[prior] if prior in known else shares_given(prior, run.class_names)
+    wanted = known[prior] if prior in known else shares_given(prior, run.manifest.class_names)
     shift = shift_between(known[run.manifest.class_prior], wanted)
     return np.asarray(run.bias + shift, dtype=run.bias.dtype), wanted
 

@@ -77,7 +77,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     }
     tested = NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY])
     scores = NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC]) if TEST_AUROC in noise else None
-    accuracy = vars(noisy_accuracy(tested, scores, n_test, run.class_names)) | {"test_scores": None}
+    accuracy = vars(noisy_accuracy(tested, scores, n_test, run.manifest.class_names)) | {"test_scores": None}
     return {
         "run": str(request.run),
         "run_private": run.manifest.private,

@@ -19,7 +19,7 @@ from linprobe.options.requests import ReleaseRequest
 from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs import signature
 from linprobe.runs.check import check_signature, verified
-from linprobe.runs.manifest import CARD, MANIFEST, NAMED_FILES, PAGES, SIGNATURE, VERIFY_PAGE
+from linprobe.runs.manifest import CARD, MANIFEST, PAGES, SIGNATURE, VERIFY_PAGE
 from linprobe.runs.officer_page import officer_page
 from linprobe.runs.recorded import recorded_totals
 from linprobe.runs.run_folder import RunFolder, claimed, write_manifest
@@ -99,7 +99,6 @@ def _checked(request: ReleaseRequest) -> _Parts:
             f"run {request.run} is {run.manifest.guarantee}; only private runs may leave; train with a private "
             "method and without a seed"
         )
-    _refuse_private_files(run)
     listed = list(run.manifest.files)
     signed, has_pages = SIGNATURE in run.names, CARD in listed
     if has_pages and not _words_of(request) and request.sign is None:
@@ -130,16 +129,6 @@ def _key(request: ReleaseRequest, run: RunFolder, *, has_pages: bool) -> Ed25519
             "KEY with the key that signed it"
         )
     return None
-
-
-def _refuse_private_files(run: RunFolder) -> None:
-    """PrivacyError if the manifest lists a file that is not public."""
-    for name in run.manifest.files:
-        if name not in NAMED_FILES and name not in run.manifest.histogram_files:
-            raise PrivacyError(
-                f"the manifest of {run.folder} lists {name!r}, which is no public file of a run; allowed: "
-                f"{', '.join(NAMED_FILES)} and published histograms; do not publish this run"
-            )
 
 
 def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:

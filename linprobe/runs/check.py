@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -41,7 +41,6 @@ from linprobe.runs.guarantee import (
     accountant_of,
     claimed_texts,
     guarantee_text,
-    selected_guarantee,
     without_noise,
 )
 from linprobe.runs.manifest import (
@@ -66,13 +65,14 @@ from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.release_rules import (
     HISTOGRAM,
     all_releases,
-    check_lines,
-    check_method,
-    check_purposes,
-    check_selection_line,
-    check_sensitivities,
     clips_by_release,
+    of_lines,
+    of_method,
+    of_purposes,
+    of_selection_line,
+    of_sensitivities,
     read_history,
+    refuse,
     registered,
     start_of,
     steps_of,
@@ -148,142 +148,126 @@ def check_run(run: RunFolder) -> Recomputed:
     events = read_ledger(path, content) if selection is None else []
     try:
         check_digests(run)
-        if manifest.selection != selection:
-            raise PrivacyError("selection differs between manifest and ledger; do not trust it")
-        nothing = _nothing_released(run, events) if manifest.accountant is None else None
-        history = read_history(run[HISTORY], manifest.steps)
-        if selection is None:
-            check_lines(run[LEDGER], events)
-            check_sensitivities(manifest, events, history)
-        else:
-            check_selection_line(run[LEDGER], selection)
-        recomputed = nothing or _recomputed(manifest, events, selection)
-        _check_derived(manifest)
+        refuse(_of_ledger(run, content, events, selection))
+        recomputed = _recomputed(manifest, events)
+        refuse(_of_keys(manifest))
         return recomputed
     except (ValueError, OverflowError) as error:  # of a library, about figures that no run has
         raise PrivacyError(f"{run.folder}/{MANIFEST} has a malformed {error}; do not trust it") from None
 
 
-@dataclass(frozen=True)
-class _Cost:
-    """What a ledger costs, and what a manifest must say of it.
-
-    Attributes:
-        checker, cross_check: the words and the epsilon of the second accountant. judge: whose epsilon is of record.
-        confirmed: whether the second accountant confirms the stated epsilon. opinions: epsilon by further accountants.
-        contradicted: whether one of these shows that the ledger costs more.
-    """
-
-    epsilon: float
-    cross_check: float
-    checker: str
-    judge: accountants.Accountant
-    confirmed: bool
-    guarantee: str
-    figures: dict[str, float | None]
-    releases: int
-    opinions: dict[accountants.Judge, float]
-    contradicted: bool = False
+def _of_ledger(
+    run: RunFolder, content: bytes, events: Sequence[GaussianEvent], selection: SelectionEvent | None
+) -> Iterator[str]:
+    """The ledger, whose `content` holds `events` or a `selection`, and the history are as linprobe writes them."""
+    manifest = run.manifest
+    if manifest.selection != selection:
+        yield "selection differs between manifest and ledger"
+    if manifest.accountant is None:
+        yield from _of_no_release(run, events)
+    history = read_history(run[HISTORY], manifest.steps)
+    if selection is None:
+        yield from of_lines(content, events)
+        yield from of_sensitivities(manifest, events, history)
+    else:
+        yield from of_selection_line(content, selection)
 
 
-def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> _Cost:
+def _of_no_release(run: RunFolder, events: Sequence[GaussianEvent]) -> Iterator[str]:
+    """The claims of a run without noisy releases follow from its method."""
+    manifest, method = run.manifest, registered(run.manifest.method)
+    if events:
+        yield f"{run.folder}/{LEDGER} holds {len(events)} releases, the manifest says that none were made"
+    if method.spends or manifest.published:
+        yield f"method {manifest.method} releases sums with noise, the ledger is empty"
+    yield from _unequal(manifest, without_noise(method.private))
+
+
+def _recomputed(manifest: Manifest, events: list[GaussianEvent]) -> Recomputed:
+    """What the ledger costs. Raises PrivacyError: the manifest claims something else."""
+    if manifest.accountant is None:
+        return Recomputed(manifest.epsilon, manifest.epsilon, None, None, manifest.gdp_mu, manifest.zcdp_rho, 0)
+    refuse(_of_delta_and_seed(manifest))
+    if manifest.selection is None:
+        return _cost_of_sums(manifest, events)
+    return _cost_of_selection(manifest, manifest.selection)
+
+
+def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> Recomputed:
     releases, accountant, (stated, delta) = grouped(events), accountant_of(manifest), manifest.bound
-    _check_releases(manifest, events, releases)
-    if not accountant.covers(releases):
-        raise PrivacyError(
-            "the ledger holds sampled releases, which the manifest's accountant does not cover; do not trust it"
-        )
-    found, opinion = accountant.epsilon(releases, delta), accountants.third_opinion(accountant, releases, delta)
-    return _Cost(
-        found,
-        accountant.cross_check.epsilon(releases, delta),
-        accountant.cross_check.words,
-        accountant,
-        accountants.confirmed(accountant, stated, releases, delta),
-        guarantee_text(stated, delta, releases, insecure=not manifest.private, unit=manifest.unit),
-        accountants.gaussian_figures(releases),
-        len(events),
-        {} if opinion is None else dict([opinion]),
-        opinion is not None and opinion[0].contradicts(found, releases, delta, opinion[1]),
-    )
+    refuse(_of_releases(manifest, events, releases, accountant))
+    epsilon, checked = (one.epsilon(releases, delta) for one in (accountant, accountant.cross_check))
+    opinion = accountants.third_opinion(accountant, releases, delta)
+    opinions = {} if opinion is None else dict([opinion])
+    by_autodp, by_google = opinions.get(accountants.AUTODP), opinions.get(accountants.GOOGLE)
+    figures = accountants.gaussian_figures(releases)
+    found = Recomputed(epsilon, checked, by_autodp, by_google, **figures, releases=len(events))
+    guarantee = guarantee_text(stated, delta, releases, insecure=not manifest.private, unit=manifest.unit)
+    confirmed = accountants.confirmed(accountant, stated, releases, delta)
+    refuse(_of_claim(manifest, found, guarantee, accountant, accountant.cross_check.words, confirmed=confirmed))
+    for judge, third in opinions.items():
+        if judge.contradicts(epsilon, releases, delta, third):
+            costs = f"the ledger costs {rounded_up(epsilon, 9)}"
+            refuse([f"{judge.words} finds epsilon {rounded_up(third, 9)}, {costs}"])
+    return found
 
 
-def _cost_of_selection(manifest: Manifest, selection: SelectionEvent) -> _Cost:
-    _check_selection(manifest, selection)
+def _cost_of_selection(manifest: Manifest, selection: SelectionEvent) -> Recomputed:
+    refuse(_of_selection(manifest, selection))
     stated, delta = manifest.bound
     checked = selection_cross_check(selection, delta)
-    return _Cost(
-        selection_epsilon(selection, delta, accountant_of(manifest)),
-        checked,
-        SELECTION_CROSS_CHECK,
-        accountants.PLD,
-        accountants.RENYI.agrees(stated, checked),  # both figures are upper bounds, as for sampled sums
-        selected_guarantee(stated, delta, manifest.unit),
-        {"gdp_mu": None, "zcdp_rho": None},
-        1,
-        {},
-    )
+    epsilon = selection_epsilon(selection, delta, accountant_of(manifest))
+    found = Recomputed(epsilon, checked, None, None, None, None, 1)
+    guarantee = guarantee_text(stated, delta, None, unit=manifest.unit)
+    confirmed = accountants.RENYI.agrees(stated, checked)  # both figures are upper bounds, as for sampled sums
+    refuse(_of_claim(manifest, found, guarantee, accountants.PLD, SELECTION_CROSS_CHECK, confirmed=confirmed))
+    return found
 
 
-def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: SelectionEvent | None) -> Recomputed:
-    """Compare the claim with the ledger of a run that released something with noise."""
-    stated, delta = manifest.bound
-    _check_delta(manifest, delta)
-    _check_seed(manifest)
-    cost = _cost_of_sums(manifest, events) if selection is None else _cost_of_selection(manifest, selection)
-    if stated < cost.epsilon * (1 - cost.judge.tolerance):
-        raise PrivacyError(
-            f"the ledger costs epsilon {rounded_up(cost.epsilon, 9)}, the manifest says {stated:.9g}; do not trust it"
-        )
-    for name, value in cost.figures.items():
-        found = getattr(manifest, name)
-        if found != value:
-            raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}; do not trust it")
-    if manifest.guarantee != cost.guarantee:
-        raise PrivacyError(
-            f"the manifest's guarantee ({manifest.guarantee!r}) does not follow from the ledger; do not trust it"
-        )
-    if not cost.confirmed:
-        raise PrivacyError(
-            f"{cost.checker} finds epsilon {rounded_up(cost.cross_check)}, the manifest says {rounded_up(stated)}; "
-            "do not trust it"
-        )
-    for accountant, epsilon in cost.opinions.items():
-        if cost.contradicted:
-            raise PrivacyError(
-                f"{accountant.words} finds epsilon {rounded_up(epsilon, 9)}, the ledger costs "
-                f"{rounded_up(cost.epsilon, 9)}; do not trust it"
-            )
+def _of_claim(
+    manifest: Manifest,
+    found: Recomputed,
+    guarantee: str,
+    judge: accountants.Accountant,
+    checker: str,
+    *,
+    confirmed: bool,
+) -> Iterator[str]:
+    """The manifest claims at least what the ledger costs, and at most its target.
+
+    Args:
+        judge: whose epsilon is of record. checker: words of the second accountant. confirmed: whether it confirms the
+            claim.
+    """
+    (stated, _), epsilon = manifest.bound, found.epsilon or 0.0
+    if stated < epsilon * (1 - judge.tolerance):
+        yield f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}"
+    for name in ("gdp_mu", "zcdp_rho"):
+        value, claimed = getattr(found, name), getattr(manifest, name)
+        if claimed != value:
+            yield f"{name} follows from the ledger as {value}, the manifest says {claimed}"
+    if manifest.guarantee != guarantee:
+        yield f"the manifest's guarantee ({manifest.guarantee!r}) does not follow from the ledger"
+    if not confirmed:
+        checked = rounded_up(found.epsilon_cross_check)
+        yield f"{checker} finds epsilon {checked}, the manifest says {rounded_up(stated)}"
     if stated > (manifest.epsilon_target or 0.0):
-        raise PrivacyError(
-            f"epsilon {rounded_up(stated, 9)} is above the target, {manifest.epsilon_target:.9g}; do not trust it"
-        )
-    by_autodp, by_google = cost.opinions.get(accountants.AUTODP), cost.opinions.get(accountants.GOOGLE)
-    return Recomputed(cost.epsilon, cost.cross_check, by_autodp, by_google, **cost.figures, releases=cost.releases)
+        yield f"epsilon {rounded_up(stated, 9)} is above the target, {manifest.epsilon_target:.9g}"
 
 
-def _check_delta(manifest: Manifest, delta: float) -> None:
+def _of_delta_and_seed(manifest: Manifest) -> Iterator[str]:
+    """Delta is below 1/N, and four places agree on where the key of the noise came from."""
+    _, delta = manifest.bound
     if not (manifest.n_private > 0 and 0 < delta < 1 and delta * manifest.n_private < 1):
-        raise PrivacyError(
-            f"delta is {rounded_up(delta)} for {manifest.n_private} private units; allowed: above 0 and below 1/N; "
-            "do not trust it"
+        units = f"{manifest.n_private} private units"
+        yield f"delta is {rounded_up(delta)} for {units}; allowed: above 0 and below 1/N"
+    seed = manifest.options.get("insecure_seed")
+    stated = (manifest.private, manifest.seed_kind, manifest.noise_source, seed is not None)
+    if stated not in ((True, "os", SECURE, False), (False, "insecure", INSECURE, True)):
+        yield (
+            f"the manifest says private: {manifest.private}, noise from {manifest.noise_source!r}, seed kind "
+            f"{manifest.seed_kind!r} and seed {seed}, which contradict each other"
         )
-
-
-def _nothing_released(run: RunFolder, events: Sequence[GaussianEvent]) -> Recomputed:
-    """The figures of a run without noisy releases. Its claims must follow from its method."""
-    manifest = run.manifest
-    if events:
-        raise PrivacyError(
-            f"{run.folder}/{LEDGER} holds {len(events)} releases, the manifest says that none were made; do "
-            "not trust it"
-        )
-    method = registered(manifest.method)
-    if method.spends or manifest.published:
-        raise PrivacyError(f"method {manifest.method} releases sums with noise, the ledger is empty; do not trust it")
-    for key, value in without_noise(method.private).items():
-        _same(manifest, key, value)
-    return Recomputed(manifest.epsilon, manifest.epsilon, None, None, manifest.gdp_mu, manifest.zcdp_rho, 0)
 
 
 def ledger_of(run: RunFolder) -> bytes:
@@ -313,187 +297,158 @@ def check_digests(run: RunFolder) -> None:
         )
 
 
-def _check_seed(manifest: Manifest) -> None:
-    """Compare the four places that say where the key of the noise came from."""
-    seed = manifest.options.get("insecure_seed")
-    stated = (manifest.private, manifest.seed_kind, manifest.noise_source, seed is not None)
-    if stated not in ((True, "os", SECURE, False), (False, "insecure", INSECURE, True)):
-        raise PrivacyError(
-            f"the manifest says private: {manifest.private}, noise from {manifest.noise_source!r}, seed kind "
-            f"{manifest.seed_kind!r} and seed {seed}, which contradict each other; do not trust it"
-        )
-
-
-def _check_releases(manifest: Manifest, events: list[GaussianEvent], releases: Sequence[Releases]) -> None:
-    """Compare the steps, the published histograms and the list of releases with the ledger."""
+def _of_releases(
+    manifest: Manifest,
+    events: list[GaussianEvent],
+    releases: tuple[Releases, ...],
+    accountant: accountants.Accountant,
+) -> Iterator[str]:
+    """The steps, histograms and releases that are stated are those of the ledger, which the accountant covers."""
     steps = [release for release in releases if release.purpose == GRADIENT]
     claimed = [steps_of(manifest)]
     if steps != claimed:
-        raise PrivacyError(
-            f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}; do not trust it"
-        )
+        yield f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}"
     paid = sorted(event.noise_multiplier for event in events if event.purpose == HISTOGRAM)
     listed = sorted(release.noise_multiplier for release in manifest.published)
     if paid != listed:
-        raise PrivacyError(
-            f"the manifest lists published histograms with noise {listed}, the ledger paid for {paid}; do not trust it"
-        )
+        yield f"the manifest lists published histograms with noise {listed}, the ledger paid for {paid}"
     names = manifest.histogram_files
     for name in names:
         if name not in manifest.files or names.count(name) > 1:
-            raise PrivacyError(
-                f"the manifest has no digest of the published {name}, or names it twice; do not trust it"
-            )
+            yield f"the manifest has no digest of the published {name}, or names it twice"
     for one in manifest.published:
         cost = epsilon_of(mu_and_rho([(1, one.noise_multiplier)])[0], manifest.bound[1])
         if one.epsilon < cost * (1 - ROUNDING):
-            raise PrivacyError(
-                f"a published histogram costs epsilon {rounded_up(cost)}, the manifest says {one.epsilon:g}; do not "
-                "trust it"
-            )
+            yield f"a published histogram costs epsilon {rounded_up(cost)}, the manifest says {one.epsilon:g}"
     if manifest.releases != releases:
-        raise PrivacyError(
-            f"the manifest's list of releases is not the ledger's, {_described(releases)}; do not trust it"
-        )
+        yield f"the manifest's list of releases is not the ledger's, {_described(releases)}"
+    if not accountant.covers(releases):
+        yield "the ledger holds sampled releases, which the manifest's accountant does not cover"
 
 
-def _check_selection(manifest: Manifest, selection: SelectionEvent) -> None:
-    """Compare what a manifest states of the selected run with the ledger of the selection."""
+def _of_selection(manifest: Manifest, selection: SelectionEvent) -> Iterator[str]:
+    """What a manifest states of the selected run is in the ledger of the selection."""
     if not manifest.private:
-        raise PrivacyError("the manifest says that a run of tune --grid is not private; such runs are; do not trust it")
+        yield "the manifest says that a run of tune --grid is not private; such runs are"
     unexpected = {name: value for name in ("releases", "published") if (value := getattr(manifest, name))}
     steps = steps_of(manifest)
     if unexpected or not any(steps in run for run in selection.runs):
-        raise PrivacyError(
-            f"the manifest states {unexpected or steps}, which no run of the ledger has; do not trust it"
-        )
+        yield f"the manifest states {unexpected or steps}, which no run of the ledger has"
 
 
-def _check_derived(manifest: Manifest) -> None:
-    """PrivacyError if a key contradicts another one from which it follows."""
+def _of_keys(manifest: Manifest) -> Iterator[str]:
+    """A key agrees with the others from which it follows."""
     method = registered(manifest.method)
-    _same(manifest, "paper", method.paper)
-    _check_unit(manifest)
+    yield from _unequal(manifest, {"paper": method.paper})
+    yield from _of_unit(manifest)
     if manifest.several_labels and not method.several_labels:
-        raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")
+        yield f"task is {manifest.task}, which method {method.name} does not train"
     for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
         if getattr(manifest, key) is not None:
-            raise PrivacyError(f"{key} is {getattr(manifest, key)}, and task {manifest.task} has none; do not trust it")
-    _check_noise(manifest)
-    _check_refined(manifest, method)
-    check_purposes(manifest, manifest.selection)
-    check_method(manifest, method)
+            yield f"{key} is {getattr(manifest, key)}, and task {manifest.task} has none"
+    yield from _of_noise(manifest)
+    yield from _of_refinement(manifest, method)
+    yield from of_purposes(manifest)
+    yield from of_method(manifest, method)
     if (manifest.test_rows == "none") != (manifest.n_test == 0):
-        raise PrivacyError(f"test_rows is {manifest.test_rows} and n_test {manifest.n_test}; do not trust it")
-    _check_accuracy(manifest)
-    _check_noisy_test(manifest)
+        yield f"test_rows is {manifest.test_rows} and n_test {manifest.n_test}"
+    yield from _of_accuracy(manifest)
+    yield from _of_noisy_test(manifest)
     try:
         if TIME.fullmatch(manifest.created) is None:
             raise ValueError
         datetime.fromisoformat(manifest.created)
     except ValueError:
-        raise PrivacyError(f"created is {manifest.created[:40]!r}, which is no time; do not trust it") from None
+        yield f"created is {manifest.created[:40]!r}, which is no time"
 
 
-def _check_unit(manifest: Manifest) -> None:
-    """PrivacyError if the unit, its adjacency and its numbers contradict each other."""
+def _of_unit(manifest: Manifest) -> Iterator[str]:
+    """The unit, its adjacency and its numbers agree."""
     n_units = manifest.n_private if manifest.n_units is None else manifest.n_units
     if manifest.adjacency != ADJACENCIES[manifest.unit] or n_units != manifest.n_private:
-        raise PrivacyError(
+        yield (
             f"the manifest's unit {manifest.unit!r}, its adjacency and its numbers {n_units} and {manifest.n_private} "
-            f"of private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
+            f"of private units contradict each other; allowed: {', '.join(ADJACENCIES)}"
         )
     if manifest.per_owner_rows is not None and manifest.unit != OWNER:
-        raise PrivacyError(
-            f"per_owner_rows is {manifest.per_owner_rows} and unit {manifest.unit!r}, which has none; do not trust it"
-        )
+        yield f"per_owner_rows is {manifest.per_owner_rows} and unit {manifest.unit!r}, which has none"
 
 
-def _check_noise(manifest: Manifest) -> None:
-    """PrivacyError if what a manifest says of noise and commitments does not follow from its accountant and options."""
+def _of_noise(manifest: Manifest) -> Iterator[str]:
+    """What a manifest says of noise and commitments follows from its accountant and options."""
     for key in ("private_commitment", "per_record_commitment"):
         if (manifest.accountant is None) != (getattr(manifest, key) is None):
-            raise PrivacyError(
-                f"{key} is {getattr(manifest, key)}, and accountant {manifest.accountant}; do not trust it"
-            )
+            yield f"{key} is {getattr(manifest, key)}, and accountant {manifest.accountant}"
     texts = claimed_texts(manifest)
     if texts is None:
-        _same(manifest, "seed_kind", SEED_KINDS["none drawn"])
-        _same(manifest, "noise_source", "none drawn")
+        yield from _unequal(manifest, {"seed_kind": SEED_KINDS["none drawn"], "noise_source": "none drawn"})
         return
-    _same(manifest, "mechanism", texts[0])
+    yield from _unequal(manifest, {"mechanism": texts[0]})
     if (accountant_of(manifest), manifest.cross_check) != (accountants.GAUSSIAN, EARLIER_CROSS_CHECK):
-        _same(manifest, "cross_check", texts[1])
+        yield from _unequal(manifest, {"cross_check": texts[1]})
     if manifest.private:
-        _same(manifest, "epsilon_if_seed_were_secret", None)
-    stated = {"delta": "delta", "n_steps": "steps", "noise_multiplier": "noise_multiplier"}
-    for option, key in {**stated, "sampling_rate": "sampling_rate"}.items():
+        yield from _unequal(manifest, {"epsilon_if_seed_were_secret": None})
+    for key in ("delta", "steps", "noise_multiplier", "sampling_rate"):
+        option = "n_steps" if key == "steps" else key
         given, found = manifest.options.get(option), getattr(manifest, key)
         if given is not None and given != found:
-            raise PrivacyError(f"option {option} is {given}, the manifest's {key} {found}; do not trust it")
+            yield f"option {option} is {given}, the manifest's {key} {found}"
 
 
-def _check_refined(manifest: Manifest, method: Method) -> None:
-    """PrivacyError for a refinement that no run can have."""
-    refined = manifest.refined
+def _of_refinement(manifest: Manifest, method: Method) -> Iterator[str]:
+    """A run can have the refinement that its manifest states."""
+    refined, votes = manifest.refined, manifest.options.get("output") == VOTE
     if refined is None:
         return
-    votes = manifest.options.get("output") == VOTE
     if unrefinable(method, votes=votes, several_labels=manifest.several_labels) is not None:
-        raise PrivacyError(f"method {method.name} on {manifest.task} rows cannot be refined; do not trust it")
+        yield f"method {method.name} on {manifest.task} rows cannot be refined"
     if (refined.run is None) != (refined.run_digest is None):
-        raise PrivacyError(f"refined names run {refined.run} with digest {refined.run_digest}; do not trust it")
+        yield f"refined names run {refined.run} with digest {refined.run_digest}"
 
 
-def _check_accuracy(manifest: Manifest) -> None:
+def _of_accuracy(manifest: Manifest) -> Iterator[str]:
+    """The balanced accuracy is the mean over the classes."""
     by_class, balanced = manifest.test_accuracy_per_class, manifest.test_balanced_accuracy
     if by_class is None:
-        _same(manifest, "test_balanced_accuracy", None)
+        yield from _unequal(manifest, {"test_balanced_accuracy": None})
         return
     unknown = set(by_class) - set(manifest.class_names)
     if unknown:
-        raise PrivacyError(f"test_accuracy_per_class names {min(unknown)!r}, which is no class; do not trust it")
+        yield f"test_accuracy_per_class names {min(unknown)!r}, which is no class"
     found = [value for value in by_class.values() if value is not None]
     if found and (balanced is None or not math.isclose(balanced, sum(found) / len(found), abs_tol=1e-9)):
-        raise PrivacyError(
-            f"test_balanced_accuracy is {balanced}, and the classes give {sum(found) / len(found):.9g}; do not trust it"
-        )
+        yield f"test_balanced_accuracy is {balanced}, and the classes give {sum(found) / len(found):.9g}"
 
 
-def _check_noisy_test(manifest: Manifest) -> None:
-    """PrivacyError if the accuracies on private test rows do not follow from the noisy counts and the release.
-
-    Earlier manifests state no counts.
-    """
+def _of_noisy_test(manifest: Manifest) -> Iterator[str]:
+    """Accuracies on private test rows follow from the noisy counts and the release. Earlier manifests lack counts."""
     counts = manifest.test_counts
     if counts is None:
-        _check_no_figures(manifest)
+        yield from _of_no_noisy_test(manifest)
         return
-    release = next((one for one in manifest.releases or () if one.purpose == TEST_ACCURACY), None)
+    release = _release_for(manifest, TEST_ACCURACY)
     sizes = [len(pair) for pair in counts.by_class]
     if release is None or manifest.test_rows != "private" or sizes != [2] * manifest.n_classes:
-        raise PrivacyError("test_counts belong to no release on private test rows by class; do not trust it")
+        yield "test_counts belong to no release on private test rows by class"
+        return
     tested = NoisyTest.of(np.append(counts.right, counts.by_class), release.noise_multiplier)
-    for key, value in vars(
-        noisy_accuracy(tested, _noisy_scores(manifest), manifest.n_test, manifest.class_names)
-    ).items():
+    scores, released = None, _release_for(manifest, TEST_AUROC)
+    if manifest.test_scores is not None:
+        shape = [[len(cells) for cells in histogram] for histogram in manifest.test_scores]
+        if released is None or shape != [[BINS] * 2] * n_histograms(manifest.n_classes):
+            yield "test_scores belong to no release of scores on private test rows"
+            return
+        scores = NoisyScores.of(np.array(manifest.test_scores), released.noise_multiplier)
+    expected = vars(noisy_accuracy(tested, scores, manifest.n_test, manifest.class_names))
+    for key, value in expected.items():
         stated = getattr(manifest, key)
         sums = key in SUMS and None not in (stated, value)
         if stated != value and not (sums and math.isclose(stated, value, abs_tol=1e-9)):
-            raise PrivacyError(
-                f"{key} follows from test_counts as {value}, the manifest says {stated}; do not trust it"
-            )
+            yield f"{key} follows from test_counts as {value}, the manifest says {stated}"
 
 
-def _noisy_scores(manifest: Manifest) -> NoisyScores | None:
-    """The released histograms that a manifest states; PrivacyError if they have another shape or no release."""
-    if manifest.test_scores is None:
-        return None
-    release = next((one for one in manifest.releases or () if one.purpose == TEST_AUROC), None)
-    sizes = [[len(cells) for cells in histogram] for histogram in manifest.test_scores]
-    if release is None or sizes != [[BINS] * 2] * n_histograms(manifest.n_classes):
-        raise PrivacyError("test_scores belong to no release of scores on private test rows; do not trust it")
-    return NoisyScores.of(np.array(manifest.test_scores), release.noise_multiplier)
+def _release_for(manifest: Manifest, purpose: str) -> Releases | None:
+    return next((one for one in manifest.releases or () if one.purpose == purpose), None)
 
 
 # sums, which another machine or version of Python adds in another order
@@ -501,25 +456,21 @@ SUMS = ("test_balanced_accuracy", "test_balanced_accuracy_std", "test_macro_auro
 NOISE_OF_FIGURES = ("test_accuracy_std", "test_balanced_accuracy_std", "test_macro_auroc_std")
 
 
-def _check_no_figures(manifest: Manifest) -> None:
-    """PrivacyError if a run without noisy counts states figures that only they, or public test rows, can give."""
-    released = any(one.purpose == TEST_ACCURACY for one in manifest.releases or ())
-    forbidden: tuple[str, ...] = () if released else NOISE_OF_FIGURES
-    if manifest.test_rows != "public" and not released:
-        forbidden = tuple(key for key in Accuracy.__dataclass_fields__ if key not in ("test_rows", "n_test"))
-    for key in forbidden:
-        if getattr(manifest, key) is not None:
-            raise PrivacyError(
-                f"{key} is {getattr(manifest, key)!r:.60}, test_rows is {manifest.test_rows}, and no noisy count was "
-                "released; do not trust it"
-            )
+def _of_no_noisy_test(manifest: Manifest) -> Iterator[str]:
+    """A run without noisy counts states no figure that only they, or public test rows, can give."""
+    if _release_for(manifest, TEST_ACCURACY) is not None:
+        return
+    for key in NOISE_OF_FIGURES if manifest.test_rows == "public" else Accuracy.__dataclass_fields__:
+        value = getattr(manifest, key)
+        if value is not None and key not in ("test_rows", "n_test"):
+            yield f"{key} is {value!r:.60}, test_rows is {manifest.test_rows}, and no noisy count was released"
 
 
-def _same(manifest: Manifest, key: str, value: Any) -> None:
-    if getattr(manifest, key) != value:
-        raise PrivacyError(
-            f"{key} follows from the run as {value!r}, the manifest says {getattr(manifest, key)!r}; do not trust it"
-        )
+def _unequal(manifest: Manifest, expected: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of a manifest that differ from what follows from the run."""
+    for key, value in expected.items():
+        if getattr(manifest, key) != value:
+            yield f"{key} follows from the run as {value!r}, the manifest says {getattr(manifest, key)!r}"
 
 
 def _check_names(run: RunFolder) -> None:
@@ -550,7 +501,7 @@ def not_covered(run: RunFolder) -> list[str]:
 def not_checked(run: RunFolder) -> list[str]:
     """The keys and files that a run states and nothing in the folder proves."""
     unknown = [f"{LEDGER} (sensitivities of dpsgd-f's theory variant)"] if clips_by_release(run.manifest) else []
-    start, released = start_of(run.manifest), all_releases(run.manifest, run.manifest.selection)
+    start, released = start_of(run.manifest), all_releases(run.manifest)
     if start is not None and INHERITED not in {one.purpose for one in released}:
         unknown.append(
             f"{LEDGER} (started from run {printable(Path(start).name or start)}, and counts no release of it: right "

@@ -34,10 +34,8 @@ The loss is convex in 1/T, so its minimum over an interval is found by a line se
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any, TypeVar
 
@@ -49,7 +47,7 @@ from linprobe.accounting.events import OWNER
 from linprobe.data.blocks import RawBlocks, Source, normalise_rows, whole_blocks
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.data.labels import MULTILABEL, Bounds
-from linprobe.errors import DataError, UsageError, reading
+from linprobe.errors import UsageError
 from linprobe.mechanisms.correct_predictions import SHARE_STEP, TEST_ACCURACY, NoisyTest, held_out_counts
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.mechanisms.score_histogram import (
@@ -164,7 +162,8 @@ def _scored(
     """Class scores and classes of the rows that are not zero, by block, or by person with `bounds`."""
     for x, y in blocks if bounds is None else _people(blocks, bounds):
         present = np.any(x != 0, axis=1)
-        yield class_scores(x, weights, bias)[present], y[present]  # scored with zero rows, so that no row moves
+        # zero rows stay in the product: the rounding of a row's scores may depend on the number of rows
+        yield class_scores(x, weights, bias)[present], y[present]
 
 
 def _people(blocks: RawBlocks, bounds: Bounds) -> RawBlocks:
@@ -184,16 +183,12 @@ def count_private(
     who have rows.
     """
     right, total = 0.0, 0
-    for x, y in () if bounds is None else _people(rows.blocks(), bounds):
-        hit = class_scores(x, weights, bias).argmax(axis=1) == y
-        right, total = right + math.floor(hit.mean() / SHARE_STEP) * SHARE_STEP, total + 1
-    if bounds is not None:
-        return right, total
-    for x, y in rows.blocks():
-        present = np.any(x != 0, axis=1)
-        # zero rows stay in the product: the rounding of a row's scores may depend on the number of rows
-        hit = class_scores(x, weights, bias).argmax(axis=1) == y
-        right, total = right + int((hit & present).sum()), total + int(present.sum())
+    for scores, y in _scored(rows.blocks(), weights, bias, bounds):
+        hit = scores.argmax(axis=1) == y
+        if bounds is None:
+            right, total = right + int(hit.sum()), total + len(hit)
+        else:
+            right, total = right + math.floor(hit.mean() / SHARE_STEP) * SHARE_STEP, total + 1
     return right, total
 
 
@@ -251,9 +246,31 @@ def figures_by_task(
 
 
 def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
-    """A warning if the model is no more accurate than always predicting the majority class, or majority labels."""
-    warn = no_better_than_commonest_answers if of_labels(figures) else no_better_than_commonest
-    return warn(figures)
+    """A warning if the model is no more accurate than always predicting the majority class, or majority labels.
+
+    There is no warning if the balanced accuracy is more than `CLEARLY` standard errors above the balanced accuracy of
+    the majority class: a model for equal classes may have a lower accuracy, and yet find every class.
+    """
+    if of_labels(figures):
+        if figures["label_accuracy"] > figures["commonest_accuracy"]:
+            return None
+        return (
+            f"label accuracy {figures['label_accuracy']:.4f} is not above {figures['commonest_accuracy']:.4f}, the "
+            "accuracy of always predicting the majority answer of each label; macro AUROC is "
+            f"{'-' if figures['macro_auroc'] is None else format(figures['macro_auroc'], '.4f')}, by guessing 0.5"
+        )
+    if figures["test_accuracy"] > figures["commonest_share"]:
+        return None
+    found = [(one["recall"], one["n"]) for one in figures["per_class"].values() if one["n"] > 0]
+    present = len(found)
+    error = math.sqrt(sum(max(recall * (1 - recall), 1 / n) / n for recall, n in found)) / present
+    if figures["balanced_accuracy"] > 1 / present + CLEARLY * error:
+        return None
+    return (
+        f"test accuracy {figures['test_accuracy']:.4f} is not above {figures['commonest_share']:.4f}, the accuracy "
+        f"of always predicting the majority class {figures['commonest_class']!r}; balanced accuracy is "
+        f"{figures['balanced_accuracy']:.4f}, and {1 / present:.4f} for the majority class"
+    )
 
 
 def of_labels(figures: Mapping[str, Any]) -> bool:
@@ -395,26 +412,6 @@ def share_of(name: str, hits: int, n: int) -> dict[str, Any]:
     return {name: hits / n, f"{name}_interval": list(wilson(hits, n))}
 
 
-def no_better_than_commonest(figures: Mapping[str, Any]) -> str | None:
-    """A warning if the predictions are no better than the majority class of the test rows.
-
-    There is no warning if the balanced accuracy is more than `CLEARLY` standard errors above the balanced accuracy of
-    the majority class: a model for equal classes may have a lower accuracy, and yet find every class.
-    """
-    if figures["test_accuracy"] > figures["commonest_share"]:
-        return None
-    found = [(one["recall"], one["n"]) for one in figures["per_class"].values() if one["n"] > 0]
-    present = len(found)
-    error = math.sqrt(sum(max(recall * (1 - recall), 1 / n) / n for recall, n in found)) / present
-    if figures["balanced_accuracy"] > 1 / present + CLEARLY * error:
-        return None
-    return (
-        f"test accuracy {figures['test_accuracy']:.4f} is not above {figures['commonest_share']:.4f}, the accuracy "
-        f"of always predicting the majority class {figures['commonest_class']!r}; balanced accuracy is "
-        f"{figures['balanced_accuracy']:.4f}, and {1 / present:.4f} for the majority class"
-    )
-
-
 def label_figures(
     read: Callable[[], Blocks],
     n_rows: int,
@@ -480,17 +477,6 @@ def average_precision(mine: Marks, score: Floats) -> float:
     hits = np.cumsum(mine[order])[last]
     taken = np.flatnonzero(last) + 1
     return float(np.sum(np.diff(hits, prepend=0) / hits[-1] * hits / taken))
-
-
-def no_better_than_commonest_answers(figures: Mapping[str, Any]) -> str | None:
-    """A warning if the label accuracy is no better than always predicting the majority answer of each label."""
-    if figures["label_accuracy"] > figures["commonest_accuracy"]:
-        return None
-    return (
-        f"label accuracy {figures['label_accuracy']:.4f} is not above {figures['commonest_accuracy']:.4f}, the "
-        "accuracy of always predicting the majority answer of each label; macro AUROC is "
-        f"{'-' if figures['macro_auroc'] is None else format(figures['macro_auroc'], '.4f')}, by guessing 0.5"
-    )
 
 
 METRIC, INTERVAL = none_or(SHARE), none_or(list_of(SHARE))
@@ -586,24 +572,11 @@ def stated_metrics(manifest: Manifest) -> dict[str, str]:
     return {key: name for key, name in known.items() if manifest.has(key)}
 
 
-def read_test_metrics(content: bytes, path: Path, manifest: Manifest) -> dict[str, Any]:
-    """The metrics of a run on public test rows, as `figures_by_task` gives them.
-
-    Raises DataError: no JSON, another kind of value, or metrics that contradict each other or the manifest.
-    """
-    with reading(str(path), "restore it from a copy"):
-        metrics = json.loads(content.decode())
+def contradictions(metrics: Any, manifest: Manifest) -> Iterator[str]:
+    """What is wrong with the JSON value of `test_figures.json`, by itself or beside the manifest."""
     if not fits(LABEL_METRICS if manifest.several_labels else CLASS_METRICS, metrics):
-        raise DataError(
-            f"{path} cannot be read: a key is unknown or missing, or a value is wrong; restore it from a copy"
-        )
-    wrong = next(_contradictions(metrics, manifest), None)
-    if wrong is not None:
-        raise DataError(f"{path}: {wrong}; restore it from a copy")
-    return dict(metrics)
-
-
-def _contradictions(metrics: Mapping[str, Any], manifest: Manifest) -> Iterator[str]:
+        yield "a key is unknown or missing, or a value is wrong"
+        return
     for key, name in stated_metrics(manifest).items():
         if getattr(manifest, key) != metrics[name]:
             yield f"{name} is {metrics[name]}, and the manifest's {key} {getattr(manifest, key)}"

@@ -147,19 +147,16 @@ def _sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
     return sorted((Releases(*kind, count) for kind, count in counts.items()), key=astuple)
 
 
-def guarantee_text(epsilon: float, delta: float, releases: Sequence[Releases], *, insecure: bool, unit: str) -> str:
-    """The guarantee in one sentence: the headline figures, rounded up, what is protected, and the adjacency."""
+def guarantee_text(
+    epsilon: float, delta: float, releases: Sequence[Releases] | None, *, insecure: bool = False, unit: str
+) -> str:
+    """The guarantee in one sentence: the headline figures, rounded up, what is protected, and the adjacency.
+
+    `releases` is None for a run that private selection chose.
+    """
     if insecure:
         return "not private: the noise came from a seed the user gave"
-    return _sentence(epsilon, delta, gaussian_words(**gaussian_figures(releases)), unit)
-
-
-def selected_guarantee(epsilon: float, delta: float, unit: str) -> str:
-    """`guarantee_text` of a run that private selection chose."""
-    return _sentence(epsilon, delta, "private selection", unit)
-
-
-def _sentence(epsilon: float, delta: float, kind: str, unit: str) -> str:
+    kind = "private selection" if releases is None else gaussian_words(**gaussian_figures(releases))
     return (
         f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of {PROTECTED[unit]} ({kind}) under "
         f"{ADJACENCIES[unit]}"
@@ -206,7 +203,7 @@ def selected(
         )
     return replace(
         manifest,
-        guarantee=selected_guarantee(epsilon, delta, manifest.unit),
+        guarantee=guarantee_text(epsilon, delta, None, unit=manifest.unit),
         mechanism=selection_mechanism_text(manifest.unit),
         epsilon=epsilon,
         delta=delta,

@@ -23,6 +23,7 @@ from linprobe.accounting.events import OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.data.labels import APART, LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, SHARED, TASKS
 from linprobe.errors import DataError, PrivacyError
+from linprobe.methods.similar_rows import SimilarRows
 
 MANIFEST_FORMAT = 3
 MANIFEST, SIGNATURE, PER_RECORD = "manifest.json", "manifest.json.sig", "per_record.npz"
@@ -213,14 +214,6 @@ class Published:
 
 
 @dataclass(frozen=True)
-class NoisyNumber:
-    """A noisy number of private rows (of people, the sum of their shares), and the standard deviation of its noise."""
-
-    count: float
-    std: float
-
-
-@dataclass(frozen=True)
 class Refinement:
     """How public rows without labels changed the weights; `unrefined.npz` holds those before.
 
@@ -238,7 +231,7 @@ class Refinement:
     digest: str
     strength: float
     class_shares: list[float] | None = None
-    similar: NoisyNumber | None = None
+    similar: SimilarRows | None = None
     near_shots: dict[str, int] | None = None
     run: str | None = None
     run_digest: str | None = None
@@ -495,11 +488,12 @@ def _check_together(found: Mapping[str, Any]) -> None:  # long: a list of rules,
         empty = [key for key in needed if found.get(key) is None]
         if empty:
             raise ValueError(f"{empty[0]} is null, and noise was released; allowed: its value")
-    unknown = [name for name in found["files"] if name not in NAMED_FILES and not re.fullmatch(HISTOGRAM_FILE, name)]
+    histograms = [release["file"] for release in found["published"]]
+    unknown = [name for name in found["files"] if name not in (*NAMED_FILES, *histograms)]
     if unknown:
         raise ValueError(
             f"files lists {_shown(unknown[0])}, which is no public file of a run; allowed: {', '.join(NAMED_FILES)} "
-            "and published_histogram_N.json"
+            "and the histograms in published"
         )
     unlisted = [name for name in RUN_FILES if name not in found["files"]]
     if unlisted:
@@ -568,7 +562,7 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
     "releases": lambda found: None if found is None else tuple(Releases(**release) for release in found),
     "published": lambda found: tuple(Published(**release) for release in found),
     "selection": _selection,
-    "refined": lambda found: Refinement(**{**found, "similar": found["similar"] and NoisyNumber(**found["similar"])}),
+    "refined": lambda found: Refinement(**{**found, "similar": found["similar"] and SimilarRows(**found["similar"])}),
     "test_counts": lambda found: None if found is None else NoisyCounts(**found),
     "class_counts": lambda found: None if found is None else CountsByClass(**found),
 }

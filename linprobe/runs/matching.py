@@ -130,7 +130,7 @@ def check_fits(run: RunFolder, features: FeatureReader, progress: Progress, *, a
 
 def check_classes(run: RunFolder, features: FeatureReader) -> None:
     """DataError unless a feature file declares the classes of the run, or its labels, in the same order."""
-    mine, theirs = run.class_names, list(features.description.class_names)
+    mine, theirs = run.manifest.class_names, list(features.description.class_names)
     if (run.manifest.task, mine) == (features.description.task, theirs):
         return
     if run.manifest.task != features.description.task:
@@ -258,7 +258,7 @@ def check_stated(run: RunFolder, features: FeatureReader) -> list[str]:
     Raises PrivacyError: a key contradicts the file.
     """
     manifest = run.manifest
-    if list(features.description.class_names) != run.class_names or features.n_features != manifest.n_features:
+    if list(features.description.class_names) != run.manifest.class_names or features.n_features != manifest.n_features:
         raise PrivacyError(f"{features.path} has other classes or features than the manifest; find the right file")
     _same("task", run.manifest.task, features.description.task, features)
     shared = manifest.has("test_owners")

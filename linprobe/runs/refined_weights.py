@@ -127,27 +127,15 @@ class Known:
     similar: float | None = None
     near_shots: NearShots | None = None
 
-    @classmethod
-    def of(
-        cls,
-        n_units: int,
-        releases: Iterable[Releases],
-        *,
-        centred: bool,
-        similar: float | None = None,
-        near_shots: NearShots | None = None,
-    ) -> Known:
-        """The facts of a ledger; releases that the weights do not depend on are left out."""
-        squared = sum(
-            one.count * (one.sampling_rate / one.noise_multiplier) ** 2
-            for one in releases
-            if one.purpose not in NOT_OF_WEIGHTS
-        )
-        return cls(n_units, math.sqrt(squared), centred, similar, near_shots)
-
     def noise(self, n_classes: int) -> float:
         """r: noise over signal of the sum of a class."""
         return n_classes / (self.n_units * self.mu) if self.n_units and self.mu else math.inf
+
+
+def mu_of_weights(releases: Iterable[Releases]) -> float:
+    """mu of the releases of a ledger that the weights depend on, as in `Known`."""
+    of_weights = (one for one in releases if one.purpose not in NOT_OF_WEIGHTS)
+    return math.sqrt(sum(one.count * (one.sampling_rate / one.noise_multiplier) ** 2 for one in of_weights))
 
 
 @dataclass(frozen=True)

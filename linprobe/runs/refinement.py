@@ -16,12 +16,12 @@ from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares
-from linprobe.methods.similar_rows import NearShots, Surroundings
+from linprobe.methods.similar_rows import NearShots, SimilarRows, Surroundings
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import claimed_releases
-from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Manifest, NoisyNumber, Refinement
+from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Manifest, Refinement
 from linprobe.runs.matching import split_of
-from linprobe.runs.refined_weights import Known, Refined, refined_weights, unlabelled_rows, unrefinable
+from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows, unrefinable
 from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import RunFolder
 
@@ -32,7 +32,7 @@ CHANGED = {"refined", "files", "manifest_digest", *(each.name for each in fields
 
 
 def refinement(
-    unlabelled: FeatureReader, refined: Refined, parent: RunFolder | None = None, similar: NoisyNumber | None = None
+    unlabelled: FeatureReader, refined: Refined, parent: RunFolder | None = None, similar: SimilarRows | None = None
 ) -> Refinement:
     """What the manifest states of a refinement; `parent` is the run that was refined, None for training itself, which
     may have released the number of `similar` rows."""
@@ -86,8 +86,8 @@ def kept_shares(run: RunFolder) -> NDArray[np.float64] | None:
 
 def known_of(manifest: Manifest) -> Known:
     """The public facts about the noise of a run."""
-    releases, centred = claimed_releases(manifest), manifest.centre != "none"
-    return Known.of(manifest.n_private, releases, centred=centred, similar=similar_share(manifest))
+    mu, centred = mu_of_weights(claimed_releases(manifest)), manifest.centre != "none"
+    return Known(manifest.n_private, mu, centred, similar_share(manifest))
 
 
 def refuse_unrefinable(run: RunFolder, step: str = "give another run") -> None:

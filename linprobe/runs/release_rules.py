@@ -1,6 +1,7 @@
 """Rules that the lines of a ledger, the history and the keys about releases must keep together.
 
-Each rule is a sentence about what linprobe writes. A run that breaks one was edited.
+Each rule is a sentence about what linprobe writes. A run that breaks one was edited. A function yields what contradicts
+its rules, in words, and `refuse` raises the first of them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO, StringIO
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from linprobe.methods import METHODS, Method
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS, sensitivity_of_counts
 from linprobe.methods.private_mean import MEAN
-from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows
+from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS
 from linprobe.options.declaration import declared
 from linprobe.runs.manifest import UNIFORM, UNLABELLED_CENTRE, Manifest
 
@@ -43,32 +44,32 @@ QUANTILES = ("median", "radius", "quantile")  # of the theory variant of dpsgd-f
 STEP, CLIP_NORM = "step", "clip_norm"
 OF_STEPS = {"count": "n_steps", "noise_multiplier": "noise_multiplier", "sampling_rate": "sampling_rate"}  # options
 MOST_DEVIATIONS = 40  # of noise: beyond, the probability is below 1e-340
-FACTS = frozenset(
-    (
-        *(CLIP_NORM, "learning_rate", "captured_energy", "public_loss", "ridge"),
-        *("scale_spread", "origin_norm", "alpha"),
-    )
-)
+FACTS = frozenset(f"{CLIP_NORM} learning_rate captured_energy public_loss ridge scale_spread origin_norm alpha".split())
 INIT_WORDS = ("auto", "zero", "public", "text")
 CENTRES = ("none", "public", "private", UNLABELLED_CENTRE)
 
 
-def check_lines(content: bytes, events: Sequence[GaussianEvent]) -> None:
-    """PrivacyError unless a ledger holds the lines that linprobe writes: no other key, each once, steps in order."""
-    expected = [event.as_dict() for event in events]
-    for number, (line, fields) in enumerate(zip(BytesIO(content), expected, strict=True), start=1):
-        found = json.loads(line)
+def refuse(contradictions: Iterable[str]) -> None:
+    """PrivacyError with the first of what contradicts a run, if anything does."""
+    for words in contradictions:
+        raise PrivacyError(f"{words}; do not trust it")
+
+
+def of_lines(content: bytes, events: Sequence[GaussianEvent]) -> Iterator[str]:
+    """A ledger holds the lines that linprobe writes: no other key, each once, steps in order."""
+    for number, (line, event) in enumerate(zip(BytesIO(content), events, strict=True)):
+        found, fields = json.loads(line), event.as_dict()
         if list(found) != list(fields) or json.dumps(found).encode() + b"\n" != line:
-            raise PrivacyError(f"ledger line {number} is not as linprobe writes it; do not trust it")
-        if fields["step"] != number - 1:
-            raise PrivacyError(f"ledger line {number} has step {fields['step']}, not {number - 1}; do not trust it")
+            yield f"ledger line {number + 1} is not as linprobe writes it"
+        if event.step != number:
+            yield f"ledger line {number + 1} has step {event.step}, not {number}"
 
 
-def check_selection_line(content: bytes, selection: SelectionEvent) -> None:
-    """PrivacyError unless the ledger of a selection is the line that linprobe writes."""
+def of_selection_line(content: bytes, selection: SelectionEvent) -> Iterator[str]:
+    """The ledger of a selection is the line that linprobe writes."""
     plain = not any(isinstance(figure, bool) for one in selection.releases for figure in (one.sampling_rate, one.count))
     if not plain or json.dumps(selection.as_dict()).encode() + b"\n" != content:
-        raise PrivacyError("the ledger's selection is not as linprobe writes it; do not trust it")
+        yield "the ledger's selection is not as linprobe writes it"
 
 
 def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
@@ -99,28 +100,24 @@ def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
     return rows
 
 
-def check_sensitivities(
+def of_sensitivities(
     manifest: Manifest, events: Sequence[GaussianEvent], history: Sequence[Mapping[str, float]]
-) -> None:
-    """PrivacyError if a sensitivity does not follow from the purpose of the release, or a step from the clip norm."""
+) -> Iterator[str]:
+    """A sensitivity follows from the purpose of the release, and that of a step from the clip norm."""
     allowed, clips = _sensitivities(manifest), iter(history)
     for event in events:
         known = allowed.get(event.purpose)
         if event.purpose == GRADIENT:
             known = (next(clips, {}).get(CLIP_NORM, 1.0),)
         if known is None and not clips_by_release(manifest):
-            raise PrivacyError(
-                f"the ledger has a release for {event.purpose!r}, which linprobe never makes; do not trust it"
-            )
+            yield f"the ledger has a release for {event.purpose!r}, which linprobe never makes"
         if known is not None and event.sensitivity not in known:
-            raise PrivacyError(
-                f"the {event.purpose} release of step {event.step} has sensitivity {event.sensitivity:g}, and the run "
-                f"gives {known[0]:g}; do not trust it"
-            )
+            has = f"the {event.purpose} release of step {event.step} has sensitivity {event.sensitivity:g}"
+            yield f"{has}, and the run gives {known[0]:g}"
     given = manifest.options.get(CLIP_NORM)
     wrong = [row[CLIP_NORM] for row in history if given is not None and row.get(CLIP_NORM, given) != given]
     if wrong and not clips_by_release(manifest):
-        raise PrivacyError(f"history.csv has clip_norm {wrong[0]:g}, and option clip_norm is {given}; do not trust it")
+        yield f"history.csv has clip_norm {wrong[0]:g}, and option clip_norm is {given}"
 
 
 def clips_by_release(manifest: Manifest) -> bool:
@@ -155,60 +152,50 @@ def start_of(manifest: Manifest) -> str | None:
     return init if isinstance(init, str) and init not in INIT_WORDS else None
 
 
-def all_releases(manifest: Manifest, selection: SelectionEvent | None) -> tuple[Releases, ...]:
+def all_releases(manifest: Manifest) -> tuple[Releases, ...]:
     """The releases of a run; of a private selection, those of every run that it may make."""
-    return (manifest.releases or ()) if selection is None else selection.releases
+    return (manifest.releases or ()) if manifest.selection is None else manifest.selection.releases
 
 
-def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None:
-    """PrivacyError if a key needs a release that the ledger lacks, or the ledger has one that no key explains."""
-    releases = all_releases(manifest, selection)
+def of_purposes(manifest: Manifest) -> Iterator[str]:
+    """A key that needs a release has one in the ledger, and a key explains each release."""
+    releases = all_releases(manifest)
     made = {release.purpose for release in releases}
-    init, tuning = manifest.options.get("init"), manifest.tuning
-    rules = (
-        (manifest.centre not in CENTRES, f"centre is {manifest.centre[:40]!r}; allowed: {', '.join(CENTRES)}"),
-        (manifest.centre == "private" and MEAN not in made, "centre is private, and no mean was released"),
-        (
-            INHERITED in made and start_of(manifest) is None,
-            f"init is {init!r:.60}, and the ledger inherits {made & {INHERITED} or 'nothing'}",
-        ),
-        ((tuning is not None) != (SELECTION in made), "tuning and a release for a selection need each other"),
-        (
-            (TEST_ACCURACY in made) and manifest.test_rows != "private",
-            f"test_rows is {manifest.test_rows}, and noisy counts on private ones were released",
-        ),
-        (
-            (TEST_AUROC in made) != (manifest.test_scores is not None),
-            "test_scores and a release for an AUROC on test rows need each other",
-        ),
-        (manifest.test_scores is not None and manifest.test_counts is None, "test_scores has no test_counts"),
-    )
-    for broken, words in rules:
-        if broken:
-            raise PrivacyError(f"{words}; do not trust it")
-    _check_counts(manifest, releases)
-    _check_similar(manifest, releases)
-    if tuning is not None:
-        _check_tuning(tuning, releases, of_grid=selection is not None)
+    if manifest.centre not in CENTRES:
+        yield f"centre is {manifest.centre[:40]!r}; allowed: {', '.join(CENTRES)}"
+    if manifest.centre == "private" and MEAN not in made:
+        yield "centre is private, and no mean was released"
+    if INHERITED in made and start_of(manifest) is None:
+        yield f"init is {manifest.options.get('init')!r:.60}, and the ledger has {INHERITED} releases"
+    if (manifest.tuning is not None) != (SELECTION in made):
+        yield "tuning and a release for a selection need each other"
+    if TEST_ACCURACY in made and manifest.test_rows != "private":
+        yield f"test_rows is {manifest.test_rows}, and noisy counts on private ones were released"
+    if (TEST_AUROC in made) != (manifest.test_scores is not None):
+        yield "test_scores and a release for an AUROC on test rows need each other"
+    if manifest.test_scores is not None and manifest.test_counts is None:
+        yield "test_scores has no test_counts"
+    yield from _of_counts(manifest, releases)
+    yield from _of_similar(manifest, releases)
+    if manifest.tuning is not None:
+        yield from _of_tuning(manifest.tuning, releases, of_grid=manifest.selection is not None)
 
 
-def check_method(manifest: Manifest, method: Method) -> None:
-    """PrivacyError if the method does not make the releases of the ledger, or contradicts the stated public rows."""
+def of_method(manifest: Manifest, method: Method) -> Iterator[str]:
+    """The method makes the releases of the ledger, and has the public rows that it needs."""
     if manifest.selection is not None:
-        _check_runs(manifest, manifest.selection.runs, manifest.tuning or {})
+        yield from _of_runs(manifest, manifest.selection.runs, manifest.tuning or {})
     elif manifest.accountant is not None:
         words = _not_made(manifest.releases or (), method, _numbers(manifest, _setting_of(manifest, {})))
         if words is not None:
-            raise PrivacyError(f"the ledger has {words}; do not trust it")
-    public, digest, known = manifest.n_public > 0, manifest.public_digest is not None, not method.joins_public
-    rules = (
-        (known and public != (manifest.public_from != "nowhere"), f"public_from is {manifest.public_from!r:.60}"),
-        (known and public != digest, f"public_digest is {manifest.public_digest!r:.20}"),
-        ("public" in method.needs and not public, f"method {method.name} needs public rows"),
-    )
-    for broken, words in rules:
-        if broken:
-            raise PrivacyError(f"{words}, and n_public is {manifest.n_public}; do not trust it")
+            yield f"the ledger has {words}"
+    public, known = manifest.n_public > 0, not method.joins_public
+    if known and public != (manifest.public_from != "nowhere"):
+        yield f"public_from is {manifest.public_from!r:.60}, and n_public is {manifest.n_public}"
+    if known and public != (manifest.public_digest is not None):
+        yield f"public_digest is {manifest.public_digest!r:.20}, and n_public is {manifest.n_public}"
+    if "public" in method.needs and not public:
+        yield f"method {method.name} needs public rows, and n_public is {manifest.n_public}"
 
 
 def registered(name: object) -> Method:
@@ -268,25 +255,25 @@ def _not_made(releases: Sequence[Releases], method: Method, numbers: Mapping[str
     return None
 
 
-def _check_runs(manifest: Manifest, runs: Sequence[Sequence[Releases]], tuning: Mapping[str, Any]) -> None:
-    """PrivacyError unless each run of a selection has a setting of the grid, and each setting and the choice a run."""
-    _check_chosen(manifest, tuning)
+def _of_runs(manifest: Manifest, runs: Sequence[Sequence[Releases]], tuning: Mapping[str, Any]) -> Iterator[str]:
+    """Each run of a selection has a setting of the grid, and each setting and the choice a run."""
+    yield from _of_chosen(manifest, tuning)
     settings, chosen = [_setting_of(manifest, given) for given in tuning["settings"]], tuning["chosen"]
     always = {SELECTION: (1,), CLASS_COUNTS: (int(manifest.class_counts is not None),)}
     numbers = [{**_numbers(manifest, setting), **always} for setting in settings]
     unlike = [[_unlike(run, *planned) for planned in zip(settings, numbers, strict=True)] for run in runs]
     for number, words in enumerate(unlike):
         if None not in words:
-            raise PrivacyError(f"run {number} of the selection has {words[chosen]}; do not trust it")
+            yield f"run {number} of the selection has {words[chosen]}"
     for place in range(len(settings)):
         if all(words[place] is not None for words in unlike):
-            raise PrivacyError(f"the selection has no run with setting {place} of tuning; do not trust it")
+            yield f"the selection has no run with setting {place} of tuning"
     steps = steps_of(manifest)
     own = [run for run, words in zip(runs, unlike, strict=True) if words[chosen] is None and steps in run]
     if not own:
-        raise PrivacyError(f"the manifest states {steps}, which no run with the chosen setting has; do not trust it")
+        yield f"the manifest states {steps}, which no run with the chosen setting has"
     if manifest.centre == "private" and all(one.purpose != MEAN for run in own for one in run):
-        raise PrivacyError("centre is private, and no run with the chosen setting has a mean; do not trust it")
+        yield "centre is private, and no run with the chosen setting has a mean"
 
 
 def _unlike(run: Sequence[Releases], setting: _Setting, numbers: Mapping[str, tuple[int, ...]]) -> str | None:
@@ -316,18 +303,18 @@ def steps_of(manifest: Manifest) -> Releases:
     return Releases(GRADIENT, *stated)  # type: ignore[arg-type]  # not None beside an accountant
 
 
-def _check_counts(manifest: Manifest, releases: Sequence[Any]) -> None:
-    """PrivacyError if class counts have no release, or another noise than it, or scores are balanced without them."""
+def _of_counts(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str]:
+    """Class counts have a release, its noise and possible numbers, and balanced scores need them."""
     counts, sensitivity = manifest.class_counts, sensitivity_of_counts(manifest.n_classes, manifest.several_labels)
     noise = {one.noise_multiplier * sensitivity for one in releases if one.purpose == CLASS_COUNTS}
     if (counts is not None) != bool(noise):
-        raise PrivacyError("class_counts and a release for class counts need each other; do not trust it")
+        yield "class_counts and a release for class counts need each other"
     if counts is not None and noise != {counts.std}:
-        raise PrivacyError("class_counts has another noise than its release; do not trust it")
+        yield "class_counts has another noise than its release"
     if counts is not None and not all(_possible(one, counts.std, manifest) for one in counts.by_class.values()):
-        raise PrivacyError(f"class_counts has a number that {manifest.n_private} units cannot have; do not trust it")
+        yield f"class_counts has a number that {manifest.n_private} units cannot have"
     if counts is None and manifest.class_prior == UNIFORM:
-        raise PrivacyError("class_prior is uniform, without class counts; do not trust it")
+        yield "class_prior is uniform, without class counts"
 
 
 def _possible(count: float, std: float, manifest: Manifest) -> bool:
@@ -337,46 +324,45 @@ def _possible(count: float, std: float, manifest: Manifest) -> bool:
 
 def similar_share(manifest: Manifest) -> float | None:
     """Lower bound on the share of private units near the unlabelled rows of a run; None if it was not released."""
-    refined = manifest.refined
-    similar = None if refined is None else refined.similar
-    return None if similar is None else SimilarRows(similar.count, similar.std).share(manifest.n_private)
+    similar = None if manifest.refined is None else manifest.refined.similar
+    return None if similar is None else similar.share(manifest.n_private)
 
 
-def _check_similar(manifest: Manifest, releases: Sequence[Any]) -> None:
-    """PrivacyError if a number of similar rows has no release, or another noise, or does not allow the centre."""
+def _of_similar(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str]:
+    """A number of similar rows has a release and its noise, is possible, and allows the centre."""
     noise, share = {one.noise_multiplier for one in releases if one.purpose == SIMILAR_ROWS}, similar_share(manifest)
     similar = None if manifest.refined is None else manifest.refined.similar
     if (similar is not None) != bool(noise):
-        raise PrivacyError("refined.similar and a release for similar rows need each other; do not trust it")
+        yield "refined.similar and a release for similar rows need each other"
     if similar is not None and noise != {similar.std}:
-        raise PrivacyError("refined.similar has another noise than its release; do not trust it")
+        yield "refined.similar has another noise than its release"
     if similar is not None and not _possible(similar.count, similar.std, manifest):
-        raise PrivacyError(f"refined.similar.count is {similar.count:g} of {manifest.n_private}; do not trust it")
+        yield f"refined.similar.count is {similar.count:g} of {manifest.n_private}"
     if manifest.centre == UNLABELLED_CENTRE and (share is None or share < SAME_KIND):
-        raise PrivacyError(f"centre is {UNLABELLED_CENTRE}, and too few rows are similar to them; do not trust it")
+        yield f"centre is {UNLABELLED_CENTRE}, and too few rows are similar to them"
 
 
-def _check_chosen(manifest: Manifest, tuning: Mapping[str, Any]) -> None:
-    """PrivacyError unless the chosen setting of a grid was offered, and is the setting of the run."""
+def _of_chosen(manifest: Manifest, tuning: Mapping[str, Any]) -> Iterator[str]:
+    """The chosen setting of a grid was offered, and is the setting of the run."""
     settings, chosen = tuning.get("settings", ()), tuning.get("chosen")
     if not isinstance(chosen, int) or not 0 <= chosen < len(settings):
-        raise PrivacyError(f"tuning chose setting {chosen} of {len(settings)}; do not trust it")
+        yield f"tuning chose setting {chosen} of {len(settings)}"
     (method, offered), (own, stated) = _setting_of(manifest, settings[chosen]), _setting_of(manifest, {})
     if method is not own:
-        raise PrivacyError(f"tuning chose method {method.name}, and the run has {own.name}; do not trust it")
+        yield f"tuning chose method {method.name}, and the run has {own.name}"
     for name, argument in method.arguments.items():
         value, found = (one.get(name, argument.default) for one in (offered, stated))
         if found != value:
-            raise PrivacyError(f"tuning chose {name} {value!s:.40}, and the run has {found!s:.40}; do not trust it")
+            yield f"tuning chose {name} {value!s:.40}, and the run has {found!s:.40}"
 
 
-def _check_tuning(tuning: Mapping[str, Any], releases: Sequence[Any], *, of_grid: bool) -> None:
-    """PrivacyError if a choice states other noise than its release has, or a factor or a grid that was not offered."""
+def _of_tuning(tuning: Mapping[str, Any], releases: Sequence[Releases], *, of_grid: bool) -> Iterator[str]:
+    """A choice has the noise of its release, and a factor and a grid that were offered."""
     noise = {release.noise_multiplier for release in releases if release.purpose == SELECTION}
     factors, counts, std = tuning.get("factors", ()), tuning.get("counts", ()), tuning.get("std")
     if not of_grid and ("settings" in tuning or len(factors) < 2):
-        raise PrivacyError("tuning is of a grid, and the ledger has no selection; do not trust it")
+        yield "tuning is of a grid, and the ledger has no selection"
     agree = bool(factors) and len(counts) == len(factors)
     agree = agree and {multiplier * correct_counts_sensitivity(len(factors)) for multiplier in noise} == {std}
     if not agree or tuning.get("shrink") != factors[max(range(len(counts)), key=counts.__getitem__)]:
-        raise PrivacyError("tuning does not follow from the release for the selection; do not trust it")
+        yield "tuning does not follow from the release for the selection"

@@ -60,13 +60,16 @@ from linprobe.errors import (
 )
 from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
-from linprobe.runs.figures import read_test_metrics
+from linprobe.runs.figures import contradictions
 from linprobe.runs.manifest import (
+    ANY,
     CONFIG,
     HISTORY,
+    INTEGER,
     LEDGER,
     MANIFEST,
     MODEL,
+    NUMBER,
     OPTIONAL_FILES,
     PAGES,
     PER_RECORD,
@@ -76,7 +79,10 @@ from linprobe.runs.manifest import (
     UNREFINED,
     DamagedManifestError,
     Manifest,
+    fits,
+    list_of,
     no_repeated_keys,
+    record,
 )
 from linprobe.runs.signature import LONGEST_SIGNATURE, sign
 
@@ -267,8 +273,10 @@ MOST_BYTES = {
     MODEL: MOST_WEIGHTS,
     UNREFINED: MOST_WEIGHTS,
 }
-HISTOGRAM_KEYS = frozenset(
-    ("what", "bin_edges", "noisy_counts", "noise_std", "epsilon_charged", "epsilon_of_run_now", "run", "file")
+PUBLISHED_HISTOGRAM = record(
+    dict.fromkeys(("what", "noise_std", "epsilon_charged", "epsilon_of_run_now", "run", "file"), ANY),
+    bin_edges=list_of(NUMBER),
+    noisy_counts=list_of(INTEGER),
 )
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 MakePages = Callable[[Manifest], Mapping[str, str]]
@@ -363,16 +371,20 @@ class RunFolder:
         """The published histograms: bin_edges and noisy_counts. Raises DataError: a file that holds none."""
         found = []
         for name in self.manifest.histogram_files:
-            path = self.folder / name
-            with reading(str(path), "restore it from a copy"):
-                histogram = json.loads(self[name].decode(), object_pairs_hook=no_repeated_keys)
-                if not HISTOGRAM_KEYS.issuperset(histogram):
-                    raise ValueError("a key that linprobe does not write")
-                edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
-            if not counts or len(edges) != len(counts) + 1:
-                raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
-            found.append({"bin_edges": edges, "noisy_counts": counts})
+            histogram, wrong = self._json(name), None
+            if not fits(PUBLISHED_HISTOGRAM, histogram):
+                wrong = "a key is unknown or missing, or a value is wrong"
+            elif not 0 < len(histogram["noisy_counts"]) == len(histogram["bin_edges"]) - 1:
+                wrong = "it must have one more bin edge than counts"
+            if wrong is not None:
+                raise DataError(f"{self.folder / name}: {wrong}; restore it from a copy")
+            found.append({key: histogram[key] for key in ("bin_edges", "noisy_counts")})
         return found
+
+    def _json(self, name: str) -> Any:
+        """The value of a JSON file. Raises DataError: it cannot be read, is no JSON, or holds a key twice."""
+        with reading(str(self.folder / name), "restore it from a copy"):
+            return json.loads(self[name].decode(), object_pairs_hook=no_repeated_keys)
 
     @cached_property
     def _model(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -415,10 +427,10 @@ class RunFolder:
         """
         if TEST_FIGURES not in self.manifest.files:
             return None
-        path = self.folder / TEST_FIGURES
-        with reading(str(path), "restore it from a copy"):
-            content = self[TEST_FIGURES]
-        return read_test_metrics(content, path, self.manifest)
+        metrics: dict[str, Any] = self._json(TEST_FIGURES)
+        for wrong in contradictions(metrics, self.manifest):
+            raise DataError(f"{self.folder / TEST_FIGURES}: {wrong}; restore it from a copy")
+        return metrics
 
     @cached_property
     def may_read_per_record(self) -> bool:
@@ -432,11 +444,6 @@ class RunFolder:
     def per_record(self) -> PerRecordFile:
         """The private sidecar: ids, losses and the key of the commitment. Raises as `read_per_record`."""
         return read_per_record(self.folder, self.manifest.per_record_commitment)
-
-    @property
-    def class_names(self) -> list[str]:
-        """Class names in label order."""
-        return self.manifest.class_names
 
 
 def read_run(folder: str | os.PathLike[str]) -> RunFolder:
@@ -480,7 +487,6 @@ def new_run_folder(out: Path, *, resume: bool = False, keep_ledger: bool = False
     a name ending in `.partial`, with the ledger of what it spent.
     """
     refuse_existing(out)
-    new_parents = [parent for parent in out.parents if not parent.exists()]
     unfinished = unfinished_folder(out) if resume else None
     partial = _new_partial(out) if unfinished is None else unfinished
     busy = f"unfinished run {partial} is being written by another process; wait for it, or stop it"
@@ -489,7 +495,7 @@ def new_run_folder(out: Path, *, resume: bool = False, keep_ledger: bool = False
             stack.enter_context(held(partial, busy))
         except OSError:
             if unfinished is None:
-                _remove(partial, new_parents)
+                _remove(partial)
             raise
         if unfinished is not None and (partial / MANIFEST).is_file():
             run = run_id(partial) if (partial / RUN_ID).is_file() else ""
@@ -507,7 +513,7 @@ def new_run_folder(out: Path, *, resume: bool = False, keep_ledger: bool = False
         except DivergedError as error:
             kept = _keep_charge(partial, out, str(error))
             if kept is None:
-                _remove(partial, new_parents)
+                _remove(partial)
                 raise
             raise DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
         except BaseException as error:
@@ -515,7 +521,7 @@ def new_run_folder(out: Path, *, resume: bool = False, keep_ledger: bool = False
                 if keep_ledger and (partial / LEDGER).is_file() and (partial / LEDGER).stat().st_size:
                     _remove_all_but_ledger(partial)
                 else:
-                    _remove(partial, new_parents)
+                    _remove(partial)
             raise
 
 
@@ -534,7 +540,6 @@ class _TakenError(UsageError):
 def _new_partial(out: Path) -> Path:
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     with writing(f"run folder {out}", fault="cannot be made"):
-        partial.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir(mode=PRIVATE_FOLDER)
     return partial
 
@@ -571,8 +576,8 @@ def run_id(partial: Path) -> str:
     return text
 
 
-def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
-    """Remove the folder of an unfinished run, and the empty folders made for it."""
+def _remove(partial: Path) -> None:
+    """Remove the folder of an unfinished run."""
     shutil.rmtree(partial, ignore_errors=True)
     if partial.exists():  # `rmtree` opens folders, which a limit on open files forbids
         for name in (*RUN_FILES, *OPTIONAL_FILES, *PAGES, SIGNATURE, PER_RECORD, MANIFEST, CHECKPOINT, RUN_ID):
@@ -580,9 +585,6 @@ def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
                 (partial / name).unlink()
         with suppress(OSError):
             partial.rmdir()
-    for parent in new_parents:
-        with suppress(OSError):  # not empty: another run uses it
-            parent.rmdir()
 
 
 def _remove_all_but_ledger(partial: Path) -> None:

@@ -18,6 +18,7 @@ from linprobe.runs.manifest import (
     LEDGER,
     MANIFEST,
     MODEL,
+    NOISY_TEST,
     OF_LABELS,
     PER_RECORD,
     SIGNATURE,
@@ -38,7 +39,6 @@ MEANINGS = {
     SIGNED: "`--public-key` checks the signature",
     STATED: "nothing in the folder proves the value; rules may bound it. `verify` lists it as stated, not checked",
 }
-COUNTS, OF_REFINED = ("test_counts",), ("refined",)
 HISTOGRAM_FILES = "published_histogram_N.json"
 
 
@@ -146,7 +146,7 @@ FILES: Mapping[str, Proof] = {
     HISTORY: Proof(STATED, "digest; a line of public facts for each of the `steps`; `clip_norm` is matched"),
     TEST_FIGURES: Proof(STATED, "digest; agrees with itself and with the manifest"),
     CONFIG: Proof(STATED, "digest"),
-    HISTOGRAM_FILES: Proof(STATED, "digest"),
+    HISTOGRAM_FILES: Proof(STATED, "digest; finite `bin_edges`, one more than `noisy_counts`, which are whole"),
     CARD: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
     CLAIM: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
     VERIFY_PAGE: Proof(MATCHED, "the page that this linprobe or an earlier one puts into a release; may be absent"),
@@ -166,10 +166,10 @@ def stated_in(manifest: Manifest, names: frozenset[str]) -> list[str]:
     """
     of_kind = {
         *(() if manifest.several_labels else OF_LABELS),
-        *(() if manifest.test_rows == "private" else COUNTS),
+        *(() if manifest.test_rows == "private" else NOISY_TEST),
         *(WITH_COUNTS if manifest.class_counts is None else ()),
         "test_owners",  # a run without it has test people apart
-        *OF_REFINED,  # a run without it was not refined
+        "refined",  # a run without it was not refined
     }
     keys = [key for key, proof in KEYS.items() if proof.by == STATED and (manifest.has(key) or key not in of_kind)]
     if PER_RECORD not in names and manifest.per_record_commitment is not None:

@@ -52,7 +52,7 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.figures import count_private, sums_of_test_rows
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
-from linprobe.runs.refined_weights import Known, Refined, refined_weights, unlabelled_rows
+from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows
 from linprobe.runs.release_rules import HISTOGRAM, SELECTION
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.plan import SHORTEST_MEAN, Plan
@@ -450,8 +450,7 @@ def _refined(
     rows, shots = unlabelled_rows(dataset.unlabelled, dataset.n_classes), dataset.free_shots
     similar = None if prepared.similar is None else prepared.similar.share(plan.n_units)
     near = Surroundings(rows).shots_near(shots.blocks()) if similar is None and shots is not None else None
-    releases = grouped(prepared.ledger.events)
-    known = Known.of(plan.n_units, releases, centred=centre is not None, similar=similar, near_shots=near)
+    known = Known(plan.n_units, mu_of_weights(grouped(prepared.ledger.events)), centre is not None, similar, near)
     return refined_weights(rows, weights, bias, known, shares)
 
 

@@ -41,7 +41,7 @@ from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder, signature
-from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, NoisyNumber, Refinement
+from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, Refinement
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
@@ -488,9 +488,7 @@ def write_trained(
 def _refinement(ready: Ready, trained: Trained) -> Refinement | None:
     if ready.unlabelled is None or trained.refined is None:
         return None
-    found = trained.similar
-    similar = None if found is None else NoisyNumber(found.count, found.std)
-    return refinement(ready.unlabelled, trained.refined, similar=similar)
+    return refinement(ready.unlabelled, trained.refined, similar=trained.similar)
 
 
 def manifest_of(

@@ -316,6 +316,21 @@ def test_an_edited_run_is_refused(cli: Cli, features_file: Path, refused: Callab
     refused(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp"), 4, ["was edited"])
 
 
+@pytest.mark.parametrize("fault", ["no rate", "a list for a key", "no JSON"])
+def test_a_damaged_list_of_runs_is_refused(
+    cli: Cli, features_file: Path, refused: Callable[..., None], tmp_path: Path, fault: str
+) -> None:
+    cli("compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp")
+    path = tmp_path / "cmp/spent.jsonl"
+    line = json.loads(path.read_text())
+    if fault == "no rate":
+        del line["releases"][0]["sampling_rate"]
+    if fault == "a list for a key":
+        line["private"] = []
+    path.write_text("{" if fault == "no JSON" else json.dumps(line))
+    refused(cli("compare", features_file, *QUICK, "--out", "cmp"), 4, ["spent.jsonl cannot be read", "restore it"])
+
+
 def test_a_deleted_run_still_counts(cli: Cli, features_file: Path, tmp_path: Path) -> None:
     words = ["--methods", "noisy-gd:steps=3", "--seeds", "1", "--jobs", "1", "--out", "cmp", "--json"]
     both = result_of(cli("compare", features_file, *words, "--eps", "1,2"))["composed"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +14,8 @@ import numpy as np
 import pytest
 
 from linprobe.options.requests import VerifyRequest
-from linprobe.runs.manifest import VERIFY_PAGE, Manifest
-from linprobe.runs.specification import KEYS, MEANINGS
+from linprobe.runs.manifest import NOISY_TEST, VERIFY_PAGE, Manifest
+from linprobe.runs.specification import KEYS, MEANINGS, STATED
 from linprobe.runs.verify import verify_run
 from tests.cli import test_report_check
 from tests.conftest import mostly_nightly
@@ -136,9 +137,40 @@ def _near(run: Path) -> None:
     sealed(run, refined={**refined, "similar": {**refined["similar"], "count": -1e9}})
 
 
+def _unpaid(run: Path) -> None:
+    """A second histogram, which the manifest lists among the files alone."""
+    files = json.loads((run / "manifest.json").read_text())["files"]
+    sealed(run, files={**files, "published_histogram_2.json": files["published_histogram_1.json"]})
+    shutil.copy(run / "published_histogram_1.json", run / "published_histogram_2.json")
+
+
 def _price(run: Path) -> None:
     (published,) = json.loads((run / "manifest.json").read_text())["published"]
     sealed(run, published=[{**published, "epsilon": 0.0}])
+
+
+def _test_accuracy_twice(run: Path) -> None:
+    path = run / "test_figures.json"
+    path.write_text(path.read_text().replace('"test_accuracy"', '"test_accuracy": 1.0, "test_accuracy"', 1))
+    sealed(run)
+
+
+def _edge(text: str) -> Callable[[Path], None]:
+    """A published histogram whose first edge is this text."""
+
+    def change(run: Path) -> None:
+        path = run / "published_histogram_1.json"
+        path.write_text(re.sub(r'(?<="bin_edges": \[)\s*[^,]+', text, path.read_text()))
+        sealed(run)
+
+    return change
+
+
+def _half_a_row(run: Path) -> None:
+    path = run / "published_histogram_1.json"
+    histogram = json.loads(path.read_text())
+    path.write_text(json.dumps({**histogram, "noisy_counts": [0.5, *histogram["noisy_counts"][1:]]}))
+    sealed(run)
 
 
 def _content(run: Path) -> None:
@@ -243,9 +275,15 @@ FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {  # kind of run, and wh
     "a grid as one run": ("selected", as_one_run),
     "no private mean": ("moved to a private mean", lambda run: charged(run, _without("mean"))),
     "a histogram for nothing": ("histogram", _price),
+    "a histogram that no release paid for": ("histogram", _unpaid),
     "a histogram of nothing": ("histogram", _content),
     "a histogram with another key": ("histogram", _more("[1, 2]", "rows")),
     "a histogram with a key twice": ("histogram", _more("[1, 2]", "what")),
+    "a histogram from no number on": ("histogram", _edge("NaN")),
+    "a histogram from infinity on": ("histogram", _edge("1e999")),
+    "a histogram from text on": ("histogram", _edge('"0.0"')),
+    "a histogram with half a row": ("histogram", _half_a_row),
+    "test figures with a key twice": ("plain", _test_accuracy_twice),
     "an accuracy off by 1e-10": ("private test rows", _little),
     "a choice with the next noise": ("shrunk", _tuned),
     "weights in float64": ("plain", _type),
@@ -283,6 +321,15 @@ def test_edits_that_version_0_2_accepted_are_refused(kinds: dict[str, Path]) -> 
         for mutation, outcome in judged(kinds["signed"], lambda every: [one for one in every if one.name in NAMED])
     }
     assert found == dict.fromkeys(NAMED, "refused")
+
+
+@pytest.mark.parametrize("key", NOISY_TEST)
+def test_a_key_of_noisy_test_figures_is_stated_only_where_test_rows_are_private(
+    kinds: dict[str, Path], key: str
+) -> None:
+    for kind in ("plain", "several labels", "private test rows"):
+        listed = verify_run(VerifyRequest(run=kinds[kind]))["stated_not_checked"]
+        assert (key in listed) == (kind == "private test rows" and KEYS[key].by == STATED)
 
 
 def test_every_key_is_declared() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from linprobe.runs.guarantee import selected_guarantee
+from linprobe.runs.guarantee import guarantee_text
 from linprobe.runs.officer_page import officer_page
 from linprobe.runs.specification import KEYS, STATED
 from tests.cli.outcomes import Cli
@@ -418,5 +418,5 @@ def test_a_tuned_run_states_at_least_its_exact_cost(page: Officer, kinds: dict[s
     event, delta = manifest["selection"], manifest["delta"]
     exact = page.ask("selection", runs=event["runs"], mean=event["mean_repetitions"], delta=delta)
     for stated, refused in ((exact, False), (exact * (1 - 1e-9), True)):
-        sealed(run, epsilon=stated, guarantee=selected_guarantee(stated, delta, "record"))
+        sealed(run, epsilon=stated, guarantee=guarantee_text(stated, delta, None, unit="record"))
         assert ("refused" in page.run(run)) is refused

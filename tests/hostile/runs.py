@@ -17,7 +17,7 @@ from linprobe.accounting import accountants
 from linprobe.accounting.events import GaussianEvent, grouped
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.mechanisms.correct_predictions import correct_counts_sensitivity
-from linprobe.runs.guarantee import guarantee_text, mechanism_text, selected_guarantee, selection_accountant_text
+from linprobe.runs.guarantee import guarantee_text, mechanism_text, selection_accountant_text
 from tests.hostile.case import Case, Good
 from tests.hostile.features import mutated
 
@@ -107,7 +107,7 @@ def charged_selection(run: Path, change: Callable[[list[Any]], list[Any]], **cha
         "noise_multiplier": steps.noise_multiplier,
         "sampling_rate": steps.sampling_rate,
         "steps": steps.count,
-        "guarantee": selected_guarantee(epsilon, manifest["delta"], manifest["unit"]),
+        "guarantee": guarantee_text(epsilon, manifest["delta"], None, unit=manifest["unit"]),
     }
     sealed(run, **{**follows, **changes})
 

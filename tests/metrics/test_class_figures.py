@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from linprobe.runs import figures as module
-from linprobe.runs.figures import calibration, class_figures, no_better_than_commonest, wilson
+from linprobe.runs.figures import calibration, class_figures, no_better_than_guessing, wilson
 
 NAMES = ["a", "b", "c"]
 
@@ -129,14 +129,14 @@ def test_bins_are_open_below_and_closed_above() -> None:
 
 def test_a_model_that_is_no_better_than_the_commonest_class_is_told() -> None:
     found = figures(SHARES, LABELS)
-    assert no_better_than_commonest(found) == (
+    assert no_better_than_guessing(found) == (
         "test accuracy 0.6000 is not above 0.8000, the accuracy of always predicting the majority class 'a'; "
         "balanced accuracy is 0.7500, and 0.5000 for the majority class"
     )
     tied = figures([[0.9, 0.1], [0.9, 0.1]], [0, 1])
     assert tied["commonest_class"] == "a"  # of classes with equal numbers of rows, the first
-    assert no_better_than_commonest(tied) is not None
-    assert no_better_than_commonest(figures([[0.9, 0.1], [0.2, 0.8]], [0, 1])) is None
+    assert no_better_than_guessing(tied) is not None
+    assert no_better_than_guessing(figures([[0.9, 0.1], [0.2, 0.8]], [0, 1])) is None
 
 
 @pytest.mark.parametrize(("found", "warned"), [(0.8, False), (0.1, True)])
@@ -147,7 +147,7 @@ def test_a_model_for_balanced_use_is_not_said_to_guess(found: float, warned: boo
     shares[:, 0] = 1 - shares[:, 1]
     made = figures(0.98 * shares + 0.01, [1] * rare + [0] * common)
     assert made["test_accuracy"] < made["commonest_share"]
-    assert (no_better_than_commonest(made) is not None) == warned
+    assert (no_better_than_guessing(made) is not None) == warned
 
 
 def test_a_note_names_the_classes_that_noise_hides() -> None:

@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score, precision_score, recall_sco
 
 from linprobe.data.blocks import normalise_rows
 from linprobe.runs import figures as module
-from linprobe.runs.figures import LABEL_METRICS, label_contradictions, label_figures, no_better_than_commonest_answers
+from linprobe.runs.figures import LABEL_METRICS, label_contradictions, label_figures, no_better_than_guessing
 from linprobe.runs.manifest import fits
 
 G = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def test_figures_of_a_run_agree_with_each_other_and_an_edit_is_found() -> None:
 
 
 def test_a_model_that_answers_the_commonest_is_told() -> None:
-    assert no_better_than_commonest_answers(figures()) is None
+    assert no_better_than_guessing(figures()) is None
     rare = np.zeros_like(Y)
     rare[:5] = 1
-    assert "majority answer" in str(no_better_than_commonest_answers(figures(rare)))
+    assert "majority answer" in str(no_better_than_guessing(figures(rare)))

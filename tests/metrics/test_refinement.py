@@ -13,7 +13,7 @@ from linprobe.errors import UsageError
 from linprobe.methods.similar_rows import NearShots
 from linprobe.runs import refined_weights as refinement
 from linprobe.runs.figures import class_scores
-from linprobe.runs.refined_weights import Known, gathered, refined_weights
+from linprobe.runs.refined_weights import Known, gathered, mu_of_weights, refined_weights
 
 N_CLASSES, WIDTH = 5, 30
 NOISY, CLEAN = Known(500, 0.1), Known(100_000, 3.0)
@@ -173,11 +173,10 @@ def test_shares_that_are_no_distribution_are_refused(shares: list[float]) -> Non
 def test_the_noise_of_a_run_follows_from_its_releases() -> None:
     steps = Releases("gradient", 20.0, 1.0, 400)
     others = [Releases(purpose, 0.1, 1.0, 1) for purpose in ("test accuracy", "histogram")]
-    counted = Known.of(700, [steps, *others], centred=True)
-    assert counted == Known.of(700, [steps], centred=True)
-    assert counted.mu == pytest.approx(1.0)
-    assert counted.noise(7) == pytest.approx(0.01)
-    assert Known.of(0, [], centred=True).noise(7) == math.inf
+    mu = mu_of_weights([steps, *others])
+    assert mu == mu_of_weights([steps]) == pytest.approx(1.0)
+    assert Known(700, mu).noise(7) == pytest.approx(0.01)
+    assert Known(0, mu_of_weights([])).noise(7) == math.inf
 
 
 def test_many_rows_are_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,6 @@ function plain(value) {
 const RUN_FILES = ["model.npz", "ledger.jsonl", "history.csv"];
 const PAGES = ["README.md", "claim.yaml"];
 const LISTED = new Set([...RUN_FILES, "test_figures.json", "config.toml", "unrefined.npz", ...PAGES]);
-const HISTOGRAM_FILE = /^published_histogram_[1-9][0-9]{0,5}\.json$/;
 const UNLISTED = new Set(["manifest.json", "manifest.json.sig", "per_record.npz", "verify.html", ...PAGES]);
 const ADJACENCIES = {
   record: "zero-out adjacency (one private record is present, or its place is empty; the number of places is public)",
@@ -323,8 +322,9 @@ function checkTogether(m, typed) {
     const empty = needed.find((key) => !known(m[key]));
     must(empty === undefined, `${empty} is empty, although noise was added.`);
   }
+  const histograms = m.published.map((one) => one.file);
   for (const name of Object.keys(m.files)) {
-    must(LISTED.has(name) || HISTOGRAM_FILE.test(name), `The manifest lists ${shown(name)}, which is no public file of a run.`);
+    must(LISTED.has(name) || histograms.includes(name), `The manifest lists ${shown(name)}, which is no public file of a run.`);
   }
   for (const name of RUN_FILES) must(known(m.files[name]), `The manifest has no digest of ${name}.`);
   must(m.class_names.length === m.n_classes, "n_classes is not the number of class_names.");
@@ -800,13 +800,13 @@ function checkLabels(figures, one, agree) {
   }
 }
 
-const HISTOGRAM_KEYS = "what bin_edges noisy_counts noise_std epsilon_charged epsilon_of_run_now run file".split(" ");
+const HISTOGRAM = object({ bin_edges: listOf({ type: "number" }), noisy_counts: listOf({ type: "integer" }) });
+for (const key of "what noise_std epsilon_charged epsilon_of_run_now run file".split(" ")) HISTOGRAM.properties[key] = {};
 function checkHistogram(bytes, where) {
-  const found = plain(decoded(textOf(bytes, where), where)), lists = [found?.bin_edges, found?.noisy_counts];
-  const other = Object.keys(found ?? {}).find((key) => !HISTOGRAM_KEYS.includes(key));
-  must(other === undefined, `${where} holds the key ${shown(other)}, which linprobe does not write.`);
-  const right = lists.every((list) => Array.isArray(list) && list.every(Number.isFinite)) && lists[0].length === lists[1].length + 1 && lists[1].length;
-  must(right, `${where} holds no histogram.`);
+  const typed = decoded(textOf(bytes, where), where), path = misfit(HISTOGRAM, typed);
+  must(path === null, `${where} lacks ${shown(path)}, or holds another key or value there than linprobe writes.`);
+  const counts = typed.get("noisy_counts");
+  must(counts.length && typed.get("bin_edges").length === counts.length + 1, `${where} holds no histogram.`);
 }
 
 /* Archives: zip files, and the .npz files of NumPy, which are zip files of arrays. */

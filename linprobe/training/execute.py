@@ -72,11 +72,6 @@ class Selected:
     counts: tuple[float, ...]
     std: float
 
-    @property
-    def score(self) -> float:
-        """The noisy count of the chosen factor."""
-        return max(self.counts)
-
 
 @dataclass(frozen=True)
 class Runtime:

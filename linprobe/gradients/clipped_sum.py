@@ -362,7 +362,7 @@ class _Worker:
         else:
             rounded = self._moving or not isinstance(self.sum.shift, float)
             for part in sample.parts(BLOCK_ROWS, rounded=rounded):
-                self._take_rows(block.chosen(part.places), part.compact())
+                self._take_rows(block.chosen(part.places), Sample(np.arange(len(part.places)), part.ends))
 
     def _take_rows(self, block: Block, sample: Sample | None) -> None:
         """Clip the gradients of all rows, and add the gradients of `sample`, or of all rows."""

@@ -24,7 +24,7 @@ from linprobe.data.blocks import Block, LazyBlock, Pairs, inner_products, pairs_
 from linprobe.data.labels import Bounds
 from linprobe.data.rows import ArrayRows, Rows, rows_in_memory
 from linprobe.errors import ParameterError
-from linprobe.gradients.backend import Backend, ClippedBlock, Part, Products
+from linprobe.gradients.backend import Backend, ClippedBlock, Part, Products, whole_multiple
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.mechanisms.gpu_noise import DeviceNoise, check_ndtri
 from linprobe.mechanisms.noise import NoiseSource
@@ -65,11 +65,6 @@ def check_device(name: str) -> torch.device:
     )
 
 
-def _padded(width: int) -> int:
-    """`width` rounded up to whole groups of features."""
-    return -(-width // GROUP) * GROUP
-
-
 @dataclass(frozen=True)
 class DeviceBlock(Block):
     """Rows in the memory of a GPU, in their storage type, padded with zeros.
@@ -100,7 +95,7 @@ class DeviceRows(Rows):
         torch.backends.cuda.matmul.allow_tf32 = False
         x = torch.from_numpy(rows.x)
         x = x.view(torch.bfloat16) if rows.x.dtype == np.uint16 else x
-        padded = torch.zeros((len(x), _padded(x.shape[1])), dtype=x.dtype, device=device)
+        padded = torch.zeros((len(x), whole_multiple(x.shape[1], GROUP)), dtype=x.dtype, device=device)
         padded[:, : x.shape[1]].copy_(x)
         others = (
             None if each is None else torch.from_numpy(each).to(device) for each in (rows.y, rows.norms, rows.weights)
@@ -212,7 +207,7 @@ class Shape(NamedTuple):
 
 def shape_of(n_features: int, n_classes: int) -> Shape | None:
     """The shape of the kernel for weights (n_classes, n_features); None if they do not fit into registers."""
-    groups = _padded(n_features) // GROUP
+    groups = -(-n_features // GROUP)
     threads = FEWER_THREADS if groups <= FEWER_THREADS + MOST_LEFT else THREADS
     whole, left = divmod(groups, threads)
     of_a_thread = whole if whole and left <= MOST_LEFT else whole + 1
@@ -296,7 +291,7 @@ class DeviceProducts(Products):
 
     def zeros(self) -> Tensor:
         """The empty sum, a part of padded memory, as the kernel needs."""
-        shape = (self.n_classes, _padded(self.n_features))
+        shape = (self.n_classes, whole_multiple(self.n_features, GROUP))
         return torch.zeros(shape, dtype=torch.float64, device=self._weights.device)[:, : self.n_features]
 
     def add(self, total: ExactSum, r: Tensor, x: Tensor, sample: Any = None) -> None:
@@ -314,7 +309,7 @@ class DeviceProducts(Products):
 
     @cached_property
     def _padded_weights(self) -> Tensor:
-        return torch.nn.functional.pad(self._weights, (0, _padded(self.n_features) - self.n_features)).contiguous()
+        return torch.nn.functional.pad(self._weights, (0, -self.n_features % GROUP)).contiguous()
 
     def clip_block(
         self, total: ExactSum, block: Block, bound: float, parts: Sequence[Part] = (), *, sample: Any = None

@@ -63,19 +63,15 @@ class Products:
         """The empty sum, shape (n_classes, n_features), float64, in the memory layout that `add` needs."""
         return np.zeros(self._weights.shape)
 
-    def clips(self, block: Block) -> bool:
-        """Whether `clip_block` takes the softmax gradients of a block."""
-        return False
-
     def sample(self, mask: Array, rate: float) -> Sample:
         """The sample of a block for `add`, from its mask (b,) and the public sampling rate."""
         return Sample.of(mask, rate)
 
     def clip_block(
         self, total: ExactSum, block: Block, bound: float, parts: Sequence[Part] = (), *, sample: Sample | None = None
-    ) -> ClippedBlock:
-        """Score, clip and add the rows of a block in one pass, where `clips` says so."""
-        raise NotImplementedError(f"{type(self).__name__} clips no block")
+    ) -> ClippedBlock | None:
+        """Score, clip and add the rows of a block in one pass; None, and nothing is added, without a kernel for it."""
+        return None
 
     @cached_property
     def _block_sum(self) -> Array:
@@ -343,9 +339,6 @@ class KernelProducts(Products):
         scores = _padded(len(x), self.n_classes)
         self._score(_storable(StoredRows(x)), [self.part(0, scores)])
         return scores
-
-    def clips(self, block: Block) -> bool:
-        return True
 
     def clip_block(
         self, total: ExactSum, block: Block, bound: float, parts: Sequence[Part] = (), *, sample: Sample | None = None

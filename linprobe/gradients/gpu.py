@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -275,13 +275,6 @@ class DeviceProducts(Products):
     def for_thread(self) -> DeviceProducts:
         return self
 
-    def clips(self, block: Block) -> bool:
-        return isinstance(block, DeviceBlock) and block.y.ndim == 1 and self._kernel(block) is not None
-
-    def _kernel(self, block: Block) -> Kernel | None:
-        kind: Any = block.stored.dtype
-        return Kernel.of(self.n_features, self.n_classes, kind, self._weights.device)
-
     def sample(self, mask: Any, rate: float) -> Any:
         """The mask: sums are over all places, and rows outside the sample add zeros."""
         return mask
@@ -313,18 +306,22 @@ class DeviceProducts(Products):
 
     def clip_block(
         self, total: ExactSum, block: Block, bound: float, parts: Sequence[Part] = (), *, sample: Any = None
-    ) -> ClippedBlock:
-        """As of the kernel's products on the host, for a block that `clips` accepts, with one `shift` for all entries.
+    ) -> ClippedBlock | None:
+        """As of the kernel's products on the host, for rows of one class each, with one `shift` for all entries.
 
         Factors are float32, at most a few roundings from the float64 factors. No scores of `parts` are computed.
 
         Raises ValueError: a sum that `zeros` did not make.
         """
-        kernel, made, stored = self._kernel(block), total.total, block.stored
-        if kernel is None or made.stride() != (stored.shape[1], 1) or not isinstance(total.shift, float):
+        if not isinstance(block, DeviceBlock) or block.y.ndim != 1:
+            return None
+        stored, y, norms, made = (cast("Tensor", each) for each in (block.stored, block.y, block.norms, total.total))
+        kernel = Kernel.of(self.n_features, self.n_classes, stored.dtype, self._weights.device)
+        if kernel is None:
+            return None
+        if made.stride() != (stored.shape[1], 1) or not isinstance(total.shift, float):
             raise ValueError("a sum or rows that do not fit the kernel")
-        y, norms = block.y, block.norms
-        taken: Any = kernel(stored, self._padded_weights, y, norms, sample, made, bound, total.shift)  # type: ignore[arg-type]
+        taken: Any = kernel(stored, self._padded_weights, y, norms, sample, made, bound, total.shift)
         r_norms, factors = taken
         return ClippedBlock(block.y, block.norms, bound, r_norms, factors, (), [])
 

@@ -480,11 +480,12 @@ class Preprocessing:
         n_rows, width = given.shape
         found = aligned_empty((n_rows, width + bool(self.intercept)), np.float32) if out is None else out
         centre = None if self.centre is None else self.centre.astype(np.float32)
+        scratch = aligned_empty((min(n_rows, CACHED_ROWS), width), np.float32)
         for start in range(0, n_rows, CACHED_ROWS):
             here = slice(start, start + CACHED_ROWS)
             x = widened(given[here]) if given.dtype == np.float16 else given[here].astype(np.float32, copy=False)
             if centre is not None:
-                x = (x if unit else normalise_rows(x)) - centre
+                x = np.subtract(x if unit else normalise_rows(x, out=scratch[: len(x)]), centre, out=scratch[: len(x)])
             if unit and centre is None:
                 found[here, :width] = x
             else:

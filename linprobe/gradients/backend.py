@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import BLOCK_ROWS, STORED, Block, StoredRows, aligned_empty, paired, widened
 from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
-from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, NoiseGenerator
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY, KernelPart, KernelPeople, KernelRows, address, arithmetic_name
 from linprobe.parallel.array_api import Array, Indices, Mask, Reals, Singles, on_host
@@ -589,9 +589,9 @@ class Backend:
         """`rows` on this backend. Raises UsageError: rows that this backend does not support."""
         return rows
 
-    def noise(self, source: NoiseSource) -> NoiseGenerator:
-        """Noise from the stream of `source`, generated on this backend."""
-        return source
+    def noise(self, insecure_seed: int | None = None) -> NoiseSource:
+        """A source whose noise is generated on this backend."""
+        return NoiseSource(insecure_seed)
 
     def released(self, mechanism: GaussianMechanism, total: ClippedSum, noise_multiplier: float, purpose: str) -> Reals:
         """A sum on the host, released by a mechanism whose noise is generated on this backend; on the host again."""

@@ -657,13 +657,9 @@ def label_contradictions(metrics: Mapping[str, Any], names: Sequence[str]) -> It
 
 MOST_PASSES = 4  # over the test rows, for the AUROC of classes; `evaluate` has no limit
 PRINTED = (  # keys of every manifest
-    "test_accuracy",
-    "test_accuracy_std",
-    "test_balanced_accuracy",
-    "test_balanced_accuracy_std",
-    "test_macro_auroc",
+    "test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_balanced_accuracy_std", "test_macro_auroc",
     "test_calibration_error",
-)
+)  # fmt: skip
 # of rows with several labels, and of private test rows
 PRINTED_OF_SOME = ("test_label_accuracy", "test_macro_average_precision", "test_macro_auroc_std")
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from linprobe.options.requests import VerifyRequest
+from linprobe.runs.check import verify_run
 from linprobe.runs.manifest import NOISY_TEST, VERIFY_PAGE, Manifest
 from linprobe.runs.specification import KEYS, MEANINGS, STATED
-from linprobe.runs.verify import verify_run
 from tests.cli import test_report_check
 from tests.conftest import mostly_nightly
 from tests.hostile.mutations import KINDS, Mutation, judged

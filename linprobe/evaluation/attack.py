@@ -32,7 +32,7 @@ from scipy.special import log_softmax, logsumexp
 
 from linprobe.accounting.figures import NOUNS
 from linprobe.atomic_files import write_json
-from linprobe.data.blocks import ArraySource, ChainedSource, normalise_rows
+from linprobe.data.blocks import ArraySource, ChainedSource, concatenated, normalise_rows
 from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features
 from linprobe.data.feature_reader import FeatureReader, GroupRows
 from linprobe.data.labels import owner_bounds
@@ -340,10 +340,7 @@ def _lira(
             "probes would start from it too; leave --lira out, or attack that run"
         )
     public = _public_rows(features, request.public, run)
-    x, y = (
-        np.concatenate(column)
-        for column in zip(*ChainedSource(compared.inside, compared.outside).blocks(), strict=True)
-    )
+    x, y = concatenated(ChainedSource(compared.inside, compared.outside).blocks())
     sizes = np.ones(len(y), dtype=np.int64) if compared.sizes is None else compared.sizes
     halves = complementary_halves(request.shadows or SHADOWS, len(sizes))
     odds = np.empty((len(halves), len(y)))
@@ -385,8 +382,7 @@ def _public_rows(features: FeatureReader, given: Path | None, run: RunFolder) ->
             )
         if public is None:
             return None
-        x, y = (np.concatenate(column) for column in zip(*public.blocks(), strict=True))
-    return ArraySource(x, y)
+        return ArraySource(*concatenated(public.blocks()))
 
 
 def _shadow(

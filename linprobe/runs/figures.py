@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta
 from linprobe.accounting.events import OWNER
-from linprobe.data.blocks import RawBlocks, Source, normalise_rows, whole_blocks
+from linprobe.data.blocks import RawBlocks, Source, concatenated, normalise_rows, whole_blocks
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.data.labels import MULTILABEL, Bounds
 from linprobe.errors import UsageError
@@ -206,8 +206,7 @@ def fit_temperature(
     from scipy.optimize import minimize_scalar  # scipy would slow down every command
     from scipy.special import log_softmax
 
-    pairs = [(class_scores(x, weights, bias), y) for x, y in blocks]
-    scores, labels = np.concatenate([scores for scores, _ in pairs]), np.concatenate([y for _, y in pairs])
+    scores, labels = concatenated((class_scores(x, weights, bias), y) for x, y in blocks)
     rows = np.arange(len(labels))
 
     def loss(log_temperature: float) -> float:

@@ -384,11 +384,12 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
         )
     if columns.split is not None and "split_train" not in arrays:
         raise UsageError(f"{where} has no column {columns.split!r}; --split-column is for one table; leave it out")
-    x, ids, owners = arrays["X_train"], arrays.get("id_train"), _owners(arrays, "train", len(arrays["X_train"]))
+    x, y, ids = _rows_of(arrays, "train")
+    owners = _owners(arrays, "train", len(x))
     names = ids if owners is None or by_row else owners
     if names is None:
         made = ContentIds("train")
-        made.add(x, arrays["y_train"])
+        made.add(x, y)
         names = np.array([first_of_equal(name) for name in made.names])  # equal rows are on one side
     sides = divided(list(map(str, names.tolist())), None, arrays.get("split_train"), fraction, where)
     of_rows = {key.removesuffix("_train"): array for key, array in arrays.items() if key.endswith("_train")}
@@ -444,10 +445,11 @@ def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
             )
 
 
-def labelled_rows(
-    arrays: Arrays, group: str, names: Sequence[str]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    """Rows, label indices or `NO_LABEL`, and ids if given, of a group. DataError if their lengths differ."""
+GroupArrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]
+
+
+def _rows_of(arrays: Arrays, group: str) -> GroupArrays:
+    """Rows, labels or `NO_LABEL`, and ids if given, of a group. DataError if their lengths differ."""
     x, y, ids = (arrays.get(f"{kind}_{group}") for kind in KINDS)
     if x is not None and group == UNLABELLED:
         y = np.full(len(x), NO_LABEL)
@@ -458,6 +460,12 @@ def labelled_rows(
         )
     if ids is not None and len(ids) != len(x):
         raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
+    return x, y, ids
+
+
+def labelled_rows(arrays: Arrays, group: str, names: Sequence[str]) -> GroupArrays:
+    """Rows, label indices or `NO_LABEL`, and ids if given, of a group. DataError as `_rows_of` and `label_indices`."""
+    x, y, ids = _rows_of(arrays, group)
     labelled = y.ndim == 1 and group != UNLABELLED
     return x, label_indices(y, names, f"y_{group}") if labelled else y, ids
 

@@ -82,11 +82,9 @@ class ArraySource:
         self.n_rows, self.n_features = x.shape
 
     def shard(self, start: int, stop: int) -> ArraySource:
-        """The rows from `start` up to `stop`."""
         return ArraySource(self._x[start:stop], self._y[start:stop])
 
     def blocks(self) -> RawBlocks:
-        """All rows in blocks."""
         for start in range(0, self.n_rows, BLOCK_ROWS):
             here = slice(start, start + BLOCK_ROWS)
             yield self._x[here], self._y[here]
@@ -101,7 +99,6 @@ class ChainedSource:
         self.n_features = sources[0].n_features
 
     def shard(self, start: int, stop: int) -> ChainedSource:
-        """The rows from `start` up to `stop`."""
         shards, first = [], 0
         for source in self._sources:
             low, high = max(start - first, 0), min(stop - first, source.n_rows)
@@ -111,7 +108,6 @@ class ChainedSource:
         return ChainedSource(*shards)
 
     def blocks(self) -> RawBlocks:
-        """All rows in blocks."""
         for source in self._sources:
             yield from source.blocks()
 
@@ -486,11 +482,12 @@ class Preprocessing:
         n_rows, width = given.shape
         found = aligned_empty((n_rows, width + bool(self.intercept)), np.float32) if out is None else out
         centre = None if self.centre is None else self.centre.astype(np.float32)
+        scratch = aligned_empty((min(n_rows, CACHED_ROWS), width), np.float32)
         for start in range(0, n_rows, CACHED_ROWS):
             here = slice(start, start + CACHED_ROWS)
             x = widened(given[here]) if given.dtype == np.float16 else given[here].astype(np.float32, copy=False)
             if centre is not None:
-                x = (x if unit else normalise_rows(x)) - centre
+                x = np.subtract(x if unit else normalise_rows(x, out=scratch[: len(x)]), centre, out=scratch[: len(x)])
             if unit and centre is None:
                 found[here, :width] = x
             else:

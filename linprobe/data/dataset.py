@@ -22,7 +22,6 @@ from linprobe.data.labels import (
     capped,
     first_of_equal,
     id_hashes,
-    owner_bounds,
     people_in_both,
     refuse_both_sides,
 )
@@ -484,26 +483,26 @@ def private_units(
     Raises UsageError: `owner` without owners, or `per_owner_rows` without `owner`. DataError: rows of a person that are
     not adjacent.
     """
-    keep, most = None if taken is None else ~taken, split.per_owner_rows
+    rows, most = GroupRows(features, "train", None if taken is None else ~taken), split.per_owner_rows
     if (split.unit or RECORD) == RECORD:
         if most is not None:
             raise UsageError(f"per-owner-rows is {most} with unit record; give --unit owner, or leave it out")
-        return GroupRows(features, "train", keep), None, []
+        return rows, None, []
     if not features.has_owners("train"):
         raise UsageError(
             f"unit is 'owner', and {features.path} does not name the owners of its rows; allowed: record, or a file "
             "with owners; import it with an array owner_train, or with --owner-column NAME"
         )
-    bounds, people = owner_bounds(features.owner_batches("train", keep), f"group train of {features.path}")
+    bounds, people = rows.people()
     if most is not None:
-        ids = [name for batch in features.id_batches("train", keep) for name in batch]
+        ids = rows.ids()
         if features.description.ids_from == CONTENT:  # the numbers of equal rows depend on other people
             ids = [first_of_equal(name) for name in ids]
-        used = capped(bounds, ids, most, split.seed)
-        whole = np.ones(features.sizes["train"], dtype=bool) if keep is None else keep.copy()
-        whole[whole] = used
-        keep, bounds = whole, np.concatenate([[0], np.cumsum(np.minimum(np.diff(bounds), most))])
-    return GroupRows(features, "train", keep), bounds, people
+        keep = np.ones(features.sizes["train"], dtype=bool) if taken is None else ~taken
+        keep[keep] = capped(bounds, ids, most, split.seed)
+        rows = GroupRows(features, "train", keep)
+        bounds = np.concatenate([[0], np.cumsum(np.minimum(np.diff(bounds), most))])
+    return rows, bounds, people
 
 
 def check_unit(features: FeatureReader, unit: str | None) -> None:

@@ -239,6 +239,15 @@ def check_class_names(names: Sequence[str], where: str) -> None:
         raise DataError(f"{where} has the class name {twice!r} twice; allowed: different names; rename or remove one")
 
 
+def refuse_mixed(groups: Sequence[str], where: str) -> None:
+    """DataError for rows without labels beside other groups: nothing would compare them with private rows."""
+    if UNLABELLED in groups and len(groups) > 1:
+        raise DataError(
+            f"{where} the groups {', '.join(groups)}; allowed: {UNLABELLED} alone, rows without labels, or groups with "
+            "labels; keep them in files of their own"
+        )
+
+
 def is_hdf5(path: Path) -> bool:
     """Whether a file has the HDF5 signature. Raises LinprobeError: it cannot be read."""
     with reading(str(path), "give another file"):
@@ -285,6 +294,7 @@ class FeatureFile(FeatureReader):
                 f"{self.path} has no group 'train'; allowed: train, and optionally test and public; or {UNLABELLED}"
             )
         groups = [name for name in (*GROUPS, UNLABELLED) if name in self._file.id]
+        refuse_mixed(groups, f"{self.path} holds")
         shapes = {name: self._check_group(name, n_classes) for name in groups}
         self.sizes = {name: n_rows for name, (n_rows, _) in shapes.items()}
         widths = {width for _, width in shapes.values()}
@@ -426,7 +436,18 @@ class FeatureFile(FeatureReader):
             return np.asarray(self._sets["text/weights"][:], dtype=np.float32)
 
     def rows(self, group: str, part: slice) -> Floats:
-        found = self._stored_rows(group, part)
+        with self._reading(f"{group}/x"):
+            start, stop, step = part.indices(self.sizes[group])
+            if group not in self._extents:
+                try:
+                    self._extents[group] = Extents.of(self._sets[f"{group}/x"])
+                except (RuntimeError, IndexError):  # a damaged file: reading through h5py gives the error message
+                    self._extents[group] = None
+            extents = self._extents[group]
+            if extents is not None and step == 1:
+                found = extents.read(start, stop)
+            else:
+                found = np.asarray(self._sets[f"{group}/x"][part])
         if self._written() != self._as_opened:  # the rows that were checked, and that a budget book knows, are others
             raise DataError(
                 f"{self.path} was written to after it was opened; allowed: a file that stays as it is; stop what "
@@ -438,19 +459,6 @@ class FeatureFile(FeatureReader):
         """Size of the file, and when it was last written to."""
         found = os.fstat(self._file.id.get_vfd_handle())
         return found.st_size, found.st_mtime_ns
-
-    def _stored_rows(self, group: str, part: slice) -> Floats:
-        with self._reading(f"{group}/x"):
-            start, stop, step = part.indices(self.sizes[group])
-            if group not in self._extents:
-                try:
-                    self._extents[group] = Extents.of(self._sets[f"{group}/x"])
-                except (RuntimeError, IndexError):  # a damaged file: reading through h5py gives the error message
-                    self._extents[group] = None
-            extents = self._extents[group]
-            if extents is None or step != 1:
-                return np.asarray(self._sets[f"{group}/x"][part])
-            return extents.read(start, stop)
 
     def fingerprint(self) -> str:
         """Fingerprint of the images; empty if `extract` did not make the file. Private."""
@@ -626,19 +634,16 @@ class ShardedFeatures(FeatureReader):
         groups = [name for name in (*GROUPS, UNLABELLED) if any(name in shard.sizes for shard in self._shards)]
         self._ends = {name: list(accumulate(shard.sizes.get(name, 0) for shard in self._shards)) for name in groups}
         self.sizes = {name: ends[-1] for name, ends in self._ends.items()}
-        if UNLABELLED in groups and len(groups) > 1:
-            raise DataError(
-                f"{self.path}: some shards hold rows with labels, and some without; allowed: one of the two; name "
-                "them apart"
-            )
-        self._with_owners = {name for name in groups if self._names_owners(name)}
+        refuse_mixed(groups, f"{self.path}: the shards hold")
+        for name in groups:
+            self._check_owners(name)
         self._text = self._text_weights()
 
     def _having(self, group: str) -> list[FeatureFile]:
         return [shard for shard in self._shards if group in shard.sizes]
 
-    def _names_owners(self, group: str) -> bool:
-        """Whether the group has owners, in every shard or in none."""
+    def _check_owners(self, group: str) -> None:
+        """DataError unless the group has owners in every shard or in none."""
         having = self._having(group)
         without = [shard for shard in having if not shard.has_owners(group)]
         if without and len(without) < len(having):
@@ -646,7 +651,6 @@ class ShardedFeatures(FeatureReader):
                 f"{without[0].path} does not name the owners of its {group} rows, and other shards of {self.path} do; "
                 "allowed: owners in all or in none"
             )
-        return not without
 
     def _text_weights(self) -> Singles | None:
         stated = [(shard, text) for shard in self._shards if (text := shard.text_weights()) is not None]
@@ -687,7 +691,7 @@ class ShardedFeatures(FeatureReader):
         return [name for shard, here in self._parts(group, part) for name in shard.ids(group, here)]
 
     def has_owners(self, group: str) -> bool:
-        return group in self._with_owners
+        return any(shard.has_owners(group) for shard in self._shards)
 
     def owners(self, group: str, part: slice = ALL) -> list[str]:
         return [name for shard, here in self._parts(group, part) for name in shard.owners(group, here)]

@@ -195,15 +195,10 @@ class FeatureReader(ABC):
             kept = ALL if keep is None or keep[part].all() else keep[part]
             yield self.rows(group, part)[kept], labels[part.start - labels_start : part.stop - labels_start][kept]
 
-    def id_batches(self, group: str, keep: Mask | None = None) -> Iterator[list[str]]:
-        """Record ids of a group in row order, in batches; only where `keep` (n_rows,) is true, if given."""
-        yield from self._batches(self.ids, group, keep)
-
-    def owner_batches(self, group: str, keep: Mask | None = None) -> Iterator[list[str]]:
-        """Owners of the rows of a group that `has_owners`, like `id_batches`."""
-        yield from self._batches(self.owners, group, keep)
-
-    def _batches(self, texts: Callable[[str, slice], list[str]], group: str, keep: Mask | None) -> Iterator[list[str]]:
+    def batches(
+        self, texts: Callable[[str, slice], list[str]], group: str, keep: Mask | None = None
+    ) -> Iterator[list[str]]:
+        """The `texts` of a group, `ids` or `owners`, in row order, in batches; only where `keep` (n_rows,) is true."""
         for start in range(0, self.sizes[group], RECORDS_AT_ONCE):
             part = slice(start, start + RECORDS_AT_ONCE)
             if keep is None:
@@ -237,10 +232,10 @@ class GroupDigest:
         self._features, self._known = features, (group, _mask_digest(keep))
         self._sha = hashlib.sha256(json.dumps(features.description.class_names).encode())
         separator = ""
-        for ids in features.id_batches(group, keep):
+        for ids in features.batches(features.ids, group, keep):
             self._sha.update((separator + "\0".join(ids)).encode())
             separator = "\0"
-        for owners in features.owner_batches(group, keep) if features.has_owners(group) else ():
+        for owners in features.batches(features.owners, group, keep) if features.has_owners(group) else ():
             self._sha.update("".join(f"\0{len(owner)}:{owner}" for owner in owners).encode())
 
     def add(self, rows: Floats, labels: Indices) -> None:
@@ -283,11 +278,15 @@ class GroupRows:
 
     def ids(self) -> list[str]:
         """Record ids in the order of the rows."""
-        return [name for batch in self.features.id_batches(self.group, self.keep) for name in batch]
+        return [name for batch in self.features.batches(self.features.ids, self.group, self.keep) for name in batch]
 
     def owners(self) -> Iterator[str]:
         """The owners in the order of the rows, if the group has owners. Private for private rows."""
-        return (name for batch in self.features.owner_batches(self.group, self.keep) for name in batch)
+        return (name for batch in self.features.batches(self.features.owners, self.group, self.keep) for name in batch)
+
+    def people(self) -> tuple[Bounds, list[str]]:
+        """`owner_bounds` of the owners of these rows."""
+        return owner_bounds(self.owners(), f"group {self.group} of {self.features.path}")
 
     def shard(self, start: int, stop: int) -> GroupRows:
         """Rows `start` to `stop` of these rows, `stop` excluded.
@@ -443,4 +442,4 @@ def test_people(features: FeatureReader, unit: str | None) -> Bounds | None:
     """
     if unit != OWNER or not features.description.private_test or not features.has_owners("test"):
         return None
-    return owner_bounds(features.owner_batches("test"), f"group test of {features.path}")[0]
+    return GroupRows(features, "test").people()[0]

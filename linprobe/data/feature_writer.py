@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from linprobe.atomic_files import open_private
 from linprobe.data.feature_file import PRIVATE_LOG, SCHEMA_VERSION, TEXT_ATTRIBUTES, FeatureFile, as_labels
-from linprobe.data.feature_reader import Description
+from linprobe.data.feature_reader import IMAGE_KEY_BYTES, Description
 from linprobe.data.row_checks import check_rows
 from linprobe.errors import DataError
 from linprobe.parallel.array_api import Floats
@@ -131,30 +131,32 @@ class FeatureWriter:
         for part, values in (("id", ids), ("owner", owners)):
             if values is None:
                 continue
+            texts = list(values)
             try:
-                group.create_dataset(part, data=list(values), dtype=h5py.string_dtype("utf-8"))
-            except UnicodeEncodeError:
-                raise DataError(f"{self._shown}: an {part} of {name} is no Unicode text; rename it") from None
+                group.create_dataset(part, data=texts, dtype=h5py.string_dtype("utf-8"))
+            except ValueError:  # HDF5 ends a text at a NUL
+                raise DataError(
+                    f"{self._shown}: an {part} of {name} holds NUL or is no Unicode text; rename it"
+                ) from None
 
     def write_private_log(
         self,
         fingerprint: str,
         skipped: Sequence[tuple[str, str]],
         keys: Mapping[str, NDArray[np.uint8]],
-        source_keys: Mapping[str, NDArray[np.uint8]],
     ) -> None:
         """Store private facts about the images of an extraction.
 
         Args:
             fingerprint: digest of the images. skipped: id and reason of each skipped image.
-            keys: for each group the digest of every image's pixels, shape (n_rows, bytes).
-            source_keys: the digest of every image before the transform, in the same shape.
+            keys: for each group the digest of every image's pixels, and after it of the image before the transform,
+                shape (n_rows, 2 * IMAGE_KEY_BYTES).
         """
         group = self._file.create_group(PRIVATE_LOG)
         group.attrs["fingerprint"] = fingerprint
         for name, digests in keys.items():
-            group.create_dataset(f"{name}_key", data=digests)
-            group.create_dataset(f"{name}_source_key", data=source_keys[name])
+            group.create_dataset(f"{name}_key", data=digests[:, :IMAGE_KEY_BYTES])
+            group.create_dataset(f"{name}_source_key", data=digests[:, IMAGE_KEY_BYTES:])
         text = h5py.string_dtype("utf-8")
         group.create_dataset("skipped_id", data=[name for name, _ in skipped], dtype=text)
         group.create_dataset("skipped_reason", data=[reason for _, reason in skipped], dtype=text)

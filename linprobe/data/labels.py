@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -337,31 +338,26 @@ def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
     return owners.astype(str)
 
 
-def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, list[str]]:
+def owner_bounds(owners: Iterable[str], where: str) -> tuple[Bounds, list[str]]:
     """Where the rows of each owner begin, shape (n_units + 1,), and the owners in this order.
 
     Args:
-        batches: the owner of each row, in row order. where: the rows, for the message.
+        owners: the owner of each row, in row order. where: the rows, for the message.
     Raises DataError: rows of an owner that are not adjacent, or as `check_owners`.
     """
-    starts: list[int] = []
     names: list[str] = []
-    last, row = None, 0
-    for batch in batches:
-        for owner in batch:
-            if owner != last:
-                starts.append(row)
-                names.append(owner)
-                last = owner
-            row += 1
+    bounds = [0]
+    for owner, rows in groupby(owners):
+        names.append(owner)
+        bounds.append(bounds[-1] + sum(1 for _ in rows))
     if len(set(names)) != len(names):
         raise DataError(
             f"{where} has {len(names) - len(set(names))} owners whose rows are not adjacent; allowed: the rows of a "
             "person next to each other; make the file with linprobe import or extract, which sort them; of shards, "
             "which are read in the order of their names, keep a person in one"
         )
-    check_owners(names, where, starts)
-    return np.array([*starts, row], dtype=np.int64), names
+    check_owners(names, where, bounds)
+    return np.array(bounds, dtype=np.int64), names
 
 
 def names_several(owner: str, known: Collection[str]) -> bool:

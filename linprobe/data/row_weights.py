@@ -26,7 +26,6 @@ OF_PUBLIC = "public"  # in place of weights: one over the number of public rows 
 BALANCED = "balanced"  # the same: scores for equal classes, from noisy class counts (`linprobe.methods.class_counts`)
 WORDS = {"class weight": f"{BALANCED}, {OF_PUBLIC}", "prior": "train, uniform"}  # in place of numbers
 MOST_WEIGHT = 1e6
-Weighting = Reals
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,10 @@ class RowWeights:
         by_row: factor of each row, shape (n_rows,), 0 or more; None for ones.
     """
 
-    by_class: Weighting
-    by_row: Weighting | None = None
+    by_class: Reals
+    by_row: Reals | None = None
 
-    def of(self, start: int, y: Indices) -> Weighting:
+    def of(self, start: int, y: Indices) -> Reals:
         """Weights of the rows from `start` on, which have the classes y (b,), or several labels y (b, n_classes)."""
         weights = self.by_class[y] if y.ndim == 1 else np.ones(len(y))
         return weights if self.by_row is None else weights * self.by_row[start : start + len(y)]
@@ -65,7 +64,7 @@ class RowWeights:
         return RowWeights(self.by_class)
 
 
-def sample_weights(given: Any, n_rows: int) -> Weighting:
+def sample_weights(given: Any, n_rows: int) -> Reals:
     """Weights by row, shape (n_rows,).
 
     Raises DataError: another shape, a weight outside 0 to `MOST_WEIGHT`, or zeros only.
@@ -85,7 +84,7 @@ def sample_weights(given: Any, n_rows: int) -> Weighting:
 
 def class_weights(
     given: str | Mapping[Any, float], names: Sequence[Any], public: Indices | None, what: str = "class weight"
-) -> Weighting:
+) -> Reals:
     """Weights by class, shape (n_classes,), divided by the largest. Classes that are not named have the weight 1.
 
     Args:
@@ -120,7 +119,7 @@ def class_weights(
     return np.asarray(weights / weights.max(), dtype=np.float64)
 
 
-def shares_given(given: str, names: Sequence[str]) -> Weighting:
+def shares_given(given: str, names: Sequence[str]) -> Reals:
     """Class shares, shape (n_classes,), that add up to 1; each class must be named.
 
     Args:

@@ -99,7 +99,6 @@ class Rows(ABC):
     _changes: tuple[Callable[[Block], Block], ...] = ()
     _mask: Mask | None = None
     _present: Mask | None = None
-    _filler: Reals | None = None
 
     @abstractmethod
     def _whole(self) -> Iterator[LazyBlock]:
@@ -151,7 +150,7 @@ class Rows(ABC):
         here = slice(block.start, block.start + block.n_units)
         if self._mask is not None and self.observed:
             block = replace(block, sampled=self._mask[here])
-        return block if self._present is None else _without(block, self._present[here], self._filler)
+        return block if self._present is None else _without(block, self._present[here])
 
     def _view(self, **changed: Any) -> Self:
         """The same rows with other attributes."""
@@ -206,7 +205,7 @@ class Rows(ABC):
         change = partial(_translated, translation=translation, norms=norms)
         return self.changed(change, self.n_features + 1, in_memory=self.in_memory and not self.units)
 
-    def emptied(self, present: Mask, filler: Reals | None = None) -> Self:
+    def emptied(self, present: Mask) -> Self:
         """The rows with empty places: a neighbour under zero-out, for audits and tests.
 
         Places are emptied after all other changes, and whatever the mask of a sample is: code that changes rows, or
@@ -216,21 +215,17 @@ class Rows(ABC):
 
         Args:
             present: which places are not empty, shape (n_local,).
-            filler: what empty places hold in place of zeros, shape (n_features,), such as an origin of rows; the rows
-                are float64 then.
         """
-        return self._view(_present=present, _filler=filler, in_memory=False)
+        return self._view(_present=present, in_memory=False)
 
 
-def _without(block: Block, present: Mask, filler: Reals | None) -> Block:
+def _without(block: Block, present: Mask) -> Block:
     if present.all():
         return block
     if block.bounds is not None:
         return replace(replace(block, sampled=present).compact(), sampled=block.sampled)
     stored = np.array(block.stored if block.translation is None else block.x)
-    if filler is not None:
-        stored = widened(stored).astype(np.float64)
-    stored[~present] = 0 if filler is None else filler
+    stored[~present] = 0
     return replace(block, stored=stored, norms=np.where(present, block.norms, FAR), translation=None)
 
 
@@ -282,9 +277,9 @@ class ArrayRows(Rows):
                 norms[here] = row_norms(widened(x[here]))
         self.norms = norms
 
-    def emptied(self, present: Mask, filler: Reals | None = None) -> Self:
+    def emptied(self, present: Mask) -> Self:
         """As for all rows. Places are empty in memory too, so that a copy on a device has them."""
-        view = super().emptied(present, filler)
+        view = super().emptied(present)
         if self.bounds is None:
             view.x, view.norms = self.x.copy(), np.where(present, self.norms, FAR)
             view.x[~present] = 0
@@ -612,8 +607,7 @@ def prepare_shard(
     here = (first, stop) if bounds is None else (int(bounds[first]), int(bounds[stop]))
     own = None if weights is None else weights.shard(*here)
     shard = source.shard(*here)
-    local = group.local_size
-    rows = prepare(shard, preprocessing, precision, local, own, streamed=streamed, room=room, spent=spent)
+    rows = prepare(shard, preprocessing, precision, group.local_size, own, streamed=streamed, room=room, spent=spent)
     if bounds is not None:
         rows = rows.of_people(bounds[first : stop + 1] - here[0])
     return rows.as_shard(first, n_units)

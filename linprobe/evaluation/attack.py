@@ -42,7 +42,6 @@ from linprobe.data.dataset import (
     unlabelled_group,
 )
 from linprobe.data.feature_reader import FeatureReader, GroupRows
-from linprobe.data.labels import owner_bounds
 from linprobe.data.row_weights import RowWeights
 from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError, writing
 from linprobe.methods import find_method
@@ -303,7 +302,7 @@ def _compared(features: FeatureReader, dataset: Dataset) -> _Compared:
             f"{features.path} has people on both sides, so its test people are no outsiders to attack with; allowed: a "
             "file made without --owners-on-both-sides"
         )
-    bounds, names = owner_bounds(features.owner_batches("test"), f"group test of {features.path}")
+    bounds, names = outside.people()
     sizes = np.concatenate([np.diff(dataset.bounds), np.diff(bounds)])
     return _Compared(inside, outside, dataset.n_units, len(names), sizes)
 

@@ -246,8 +246,7 @@ def subject_of(request: AuditRequest, method: Method) -> Subject:
     if settings.condition != "none":  # what `train` decides from the number of rows, the audit always covers
         steps = DEFAULT_STEPS if settings.n_steps is None and method.sampling is None else settings.n_steps
         settings = replace(settings, condition=MEAN, n_steps=steps)
-    samples_people = request.unit == OWNER and method.sampling is not None
-    Runtime(device=request.device).check(settings.options, samples_people=samples_people)
+    Runtime(device=request.device).check(settings, request.unit)
     paths = HOST_PATHS if request.device == "cpu" else HOST_PATHS + DEVICE_PATHS
     planted = plant(background, request.canaries, own_classes=request.part == COUNTS)
     if request.part == TUNE:

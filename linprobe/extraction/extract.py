@@ -56,14 +56,11 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
     from linprobe.extraction.sources import located
     from linprobe.extraction.sources.folders import check_unlabelled
 
-    recipe = None
-    if request.like is None and not request.unlabelled:
-        if request.table is None:
-            located(request.images)
-    else:
+    if request.like is not None or request.unlabelled:
         check_unlabelled(Path(request.images))
-    if request.like is not None:
-        recipe = _recipe(request.like)
+    elif request.table is None:
+        located(request.images)
+    recipe = None if request.like is None else _recipe(request.like)
     _check_out(request)
     if recipe is not None:
         settled = [name for name in declared(ExtractRequest) if name not in FREE]

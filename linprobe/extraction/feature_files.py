@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from linprobe.data.array_import import import_arrays
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import is_hdf5
-from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.labels import owner_bounds, people_in_both
+from linprobe.data.feature_reader import FeatureReader, GroupRows
+from linprobe.data.labels import people_in_both
 from linprobe.errors import Progress, UsageError, writing
 from linprobe.extraction.request import read_class_names
 from linprobe.options.requests import ImportRequest
@@ -40,7 +41,7 @@ def describe_features(path: Path, *, whole: bool = True) -> dict[str, Any]:
             "file": str(path),
             "rows": dict(features.sizes),
             "owners": {
-                group: len(owner_bounds(features.owner_batches(group), f"group {group} of {path}")[1])
+                group: len(GroupRows(features, group).people()[1])
                 for group in features.sizes
                 if features.has_owners(group)
             },
@@ -62,6 +63,5 @@ def info(path: Path) -> dict[str, Any]:
 
 def _on_both_sides(features: FeatureReader) -> int:
     """The number of people with test rows and other rows. Private."""
-    groups = [group for group in features.sizes if group != "test" and features.has_owners(group)]
-    others = (name for group in groups for name in features.owners(group))
-    return len(people_in_both(features.owners("test"), others))
+    owners = {group: features.owners(group) for group in features.sizes if features.has_owners(group)}
+    return len(people_in_both(owners.pop("test", []), chain.from_iterable(owners.values())))

@@ -233,9 +233,6 @@ class Batches(Dataset[Batch]):
     def __init__(self, members: Members, transform: ImageTransform, batch_size: int, size: tuple[int, int]) -> None:
         self.members, self.transform, self.batch_size, self.size = members, transform, batch_size, size
 
-    def __len__(self) -> int:
-        return -(-len(self.members) // self.batch_size)
-
     def rows(self, batch: int) -> range:
         """The rows of a batch; the last batch may be short."""
         start = batch * self.batch_size

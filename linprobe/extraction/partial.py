@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -49,8 +48,9 @@ class Partial:
 
     def __init__(self, folder: Path, sizes: dict[str, int], width: int, dtype: np.dtype[Any], rank: int = 0) -> None:
         self.folder, self.sizes, self.width, self.dtype, self._rank = folder, sizes, width, dtype, rank
-        self._row_bytes = {"rows": width * dtype.itemsize, "keys": KEY_BYTES, "status": 1}  # by suffix of the file
-        self._open: dict[tuple[str, str], int] = {}
+        of_a_row = {"rows": width * dtype.itemsize, "keys": KEY_BYTES, "status": 1}
+        self._bytes = {f"{group}.{suffix}": n * each for group, n in sizes.items() for suffix, each in of_a_row.items()}
+        self._open: dict[str, int] = {}
         self._unsynced: list[tuple[str, int, bytes]] = []
         self._synced = time.monotonic()
 
@@ -59,8 +59,8 @@ class Partial:
         if not (self.folder / SETTINGS).is_file():
             return False
         try:
-            before = json.loads(read_text(self.folder / SETTINGS))
-        except (OSError, ValueError):
+            before = dict(json.loads(read_text(self.folder / SETTINGS)))
+        except (OSError, TypeError, ValueError):
             before = {}
         plain = json.loads(json.dumps(settings))
         other = next((name for name in plain if before.get(name) != plain[name]), None)
@@ -69,7 +69,7 @@ class Partial:
                 f"{self.folder} was begun with {other} {shown(before.get(other))} and this run has "
                 f"{shown(plain[other])}; give the same, or --overwrite to start again"
             )
-        files = {self.folder / f"{group}.{suffix}": n for group in self.sizes for suffix, n in self._size_of(group)}
+        files = {self.folder / name: n_bytes for name, n_bytes in self._bytes.items()}
         return other is None and all(path.is_file() and path.stat().st_size == n for path, n in files.items())
 
     def begin(self, settings: dict[str, Any], *, overwrite: bool = False) -> bool:
@@ -86,31 +86,22 @@ class Partial:
         for leftover in self.folder.iterdir():
             if leftover.name != LOCK:
                 leftover.unlink()
-        for group, n_rows in self.sizes.items():
-            for suffix, n_bytes in self._size_of(group):
-                descriptor = open_private(self.folder / f"{group}.{suffix}", os.O_WRONLY | os.O_CREAT)
-                with os.fdopen(descriptor, "wb") as stream:
-                    if suffix == "status":
-                        # allocate the blocks now, so that a disk that fills up later cannot lose finished rows
-                        stream.write(bytes(n_rows))
-                    stream.truncate(n_bytes)
+        for name, n_bytes in self._bytes.items():
+            with os.fdopen(open_private(self.folder / name, os.O_WRONLY | os.O_CREAT), "wb") as stream:
+                if name.endswith(".status"):
+                    # allocate the blocks now, so that a disk that fills up later cannot lose finished rows
+                    stream.write(bytes(n_bytes))
+                stream.truncate(n_bytes)
         with replace_when_complete(self.folder / SETTINGS, "w", private=True) as stream:
             json.dump({**settings, "threads": torch.get_num_threads()}, stream, indent=1)
         return False
 
-    def _size_of(self, group: str) -> list[tuple[str, int]]:
-        """Suffix and bytes of each file of a group."""
-        return [(suffix, self.sizes[group] * n_bytes) for suffix, n_bytes in self._row_bytes.items()]
-
     def __enter__(self) -> Self:
-        for group in self.sizes:
-            for suffix in self._row_bytes:
-                self._open[suffix, group] = os.open(self.folder / f"{group}.{suffix}", os.O_RDWR)
+        for name in self._bytes:
+            self._open[name] = os.open(self.folder / name, os.O_RDWR)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for descriptor in self._open.values():
             os.close(descriptor)
 
@@ -125,8 +116,8 @@ class Partial:
 
         The status is written later, by `sync`, once rows and keys are safe on disk.
         """
-        _write_all(self._open["keys", group], np.ascontiguousarray(keys), start * KEY_BYTES)
-        _write_all(self._open["rows", group], np.ascontiguousarray(rows), start * self.width * self.dtype.itemsize)
+        _write_all(self._open[f"{group}.keys"], np.ascontiguousarray(keys), start * KEY_BYTES)
+        _write_all(self._open[f"{group}.rows"], np.ascontiguousarray(rows), start * self.width * self.dtype.itemsize)
         self._unsynced.append((group, start, status.tobytes()))
         if time.monotonic() - self._synced > SYNC_SECONDS:
             self.sync()
@@ -134,10 +125,10 @@ class Partial:
     def sync(self) -> None:
         """Flush rows and keys to disk, then write their status."""
         for group in {group for group, _, _ in self._unsynced}:
-            os.fsync(self._open["rows", group])
-            os.fsync(self._open["keys", group])
+            os.fsync(self._open[f"{group}.rows"])
+            os.fsync(self._open[f"{group}.keys"])
         for group, start, status in self._unsynced:
-            _write_all(self._open["status", group], np.frombuffer(status, dtype=np.uint8), start)
+            _write_all(self._open[f"{group}.status"], np.frombuffer(status, dtype=np.uint8), start)
         self._unsynced.clear()
         self._synced = time.monotonic()
 

@@ -165,11 +165,6 @@ class ExtractionPlan:
         return np.dtype(str(self.settings["dtype"]))
 
     @property
-    def precision(self) -> str:
-        """Type in which the network computes, a key of `PRECISIONS`."""
-        return str(self.settings["precision"])
-
-    @property
     def folder(self) -> Path:
         """Folder of the unfinished extraction."""
         return self.out.with_name(f"{self.out.name}.partial")
@@ -205,22 +200,22 @@ def make_plan(
     precision = _precision(request.precision, backbone, device)
     size = transform.output_size or (_test_size(request, source, transform) if recipe is None else recipe.image_size)
     batches = {group: Batches(members, transform, batch_size, size) for group, members in source.groups.items()}
-    for group, members in source.groups.items():
-        _refuse_repeated_ids(group, members)
+    _refuse_repeated_ids(source)
     width = _width(backbone, size)
     prompts = None if recipe else prompt_parts(request.class_names, request.templates, source, backbone)
+    stamps = "".join(f"{group}\0{members.fingerprint()}\0" for group, members in source.groups.items())
     settings = {
         "backbone": backbone.name,
         "weights": backbone.weights,
         "weights_digest": backbone.weights_digest(),
         "arguments": backbone.arguments,
         "tensor": backbone.tensor,
-        **backbone.stated_layer,
+        **({} if backbone.layer is None else {"layer": backbone.layer}),
         "transform": json.loads(transform.text),
         "image_size": size,
         "source": source.name,
         "images": {group: len(members) for group, members in source.groups.items()},
-        "fingerprint": _fingerprint(source),
+        "fingerprint": hashlib.sha256(stamps.encode()).hexdigest(),
         "classes": source.class_names,
         "prompts": prompts,
         "device": device.type,
@@ -277,21 +272,15 @@ def _test_size(request: ExtractRequest, source: ImageSource, transform: ImageTra
     return size
 
 
-def _refuse_repeated_ids(group: str, members: Members) -> None:
-    hashes = id_hashes(map(members.id, range(len(members))), 0)
-    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-    if (counts > 1).any():
-        name = members.id(int(first[np.argmax(counts > 1)]))
-        raise DataError(
-            f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: one id per image; rename"
-        )
-
-
-def _fingerprint(source: ImageSource) -> str:
-    sha = hashlib.sha256()
+def _refuse_repeated_ids(source: ImageSource) -> None:
     for group, members in source.groups.items():
-        sha.update(f"{group}\0{members.fingerprint()}\0".encode())
-    return sha.hexdigest()
+        hashes = id_hashes(map(members.id, range(len(members))), 0)
+        _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+        if (counts > 1).any():
+            name = members.id(int(first[np.argmax(counts > 1)]))
+            raise DataError(
+                f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: one id per image; rename"
+            )
 
 
 def _width(backbone: Backbone, size: tuple[int, int]) -> int:

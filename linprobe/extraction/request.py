@@ -81,8 +81,6 @@ def read_lines(path: Path, what: str, one: str) -> list[str]:
     Raises DataError: the file cannot be read, or is empty.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise DataError(f"{what} {path} is no file; give {one} per line in a text file")
         lines = [line.strip() for line in given_text(path, "utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{what} {path} cannot be read ({error}); give {one} per line") from None

@@ -32,7 +32,7 @@ from linprobe.data.labels import APART
 from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError, advice, reading, writing
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batch, Batches
-from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, SOURCE_KEY, Partial, locked
+from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, Partial, locked
 from linprobe.extraction.plan import PRECISIONS, ExtractionPlan, backbone_like, choose_device, make_plan
 from linprobe.extraction.request import ExtractRequest, Recipe, read_class_names
 from linprobe.extraction.sources import open_source, table_source
@@ -103,12 +103,12 @@ class Network:
     def __init__(self, plan: ExtractionPlan, *, shrink: bool) -> None:
         self.device, self.shrink = plan.device, shrink
         self._normalise = plan.backbone.transform.normaliser(plan.device)
-        self.precision = PRECISIONS[plan.precision]
+        self.precision = PRECISIONS[plan.settings["precision"]]
         self.views = plan.backbone.transform.views
         self.at_once = int(plan.settings["batch_size"]) * self.views
         model = plan.backbone.model.to(plan.device)
         self._model: Callable[[Tensor], Tensor] = model.to(memory_format=torch.channels_last)
-        if plan.precision == "float32":
+        if self.precision == torch.float32:
             # TensorFloat-32 would change the fourth digit
             torch.backends.cudnn.allow_tf32 = False
             torch.backends.cuda.matmul.allow_tf32 = False
@@ -416,7 +416,7 @@ def _outcome(plan: ExtractionPlan, extracted: int, seconds: float, waiting_share
             "seconds": seconds,
             "waiting_share": waiting_share,
             "device": plan.device.type,
-            "precision": plan.precision,
+            "precision": plan.settings["precision"],
             "skipped": list(features.skipped()),
         }
 
@@ -450,7 +450,6 @@ def assemble(plan: ExtractionPlan) -> str | None:
     and public.
     """
     settings = plan.public_settings
-    fingerprint = plan.settings["fingerprint"]
     description = Description(
         class_names=plan.source.class_names,
         class_names_from=plan.source.class_names_from,
@@ -483,9 +482,7 @@ def assemble(plan: ExtractionPlan) -> str | None:
                 writer.write_text_weights(np.load(plan.folder / TEXT))
             skipped = [(name, reason) for _, name, reason in partial.skipped()]
             keys = {group: partial.keys(group) for group in plan.batches}
-            pixels = {group: of_group[:, PIXEL_KEY] for group, of_group in keys.items()}
-            sources = {group: of_group[:, SOURCE_KEY] for group, of_group in keys.items()}
-            writer.write_private_log(fingerprint, skipped, pixels, sources)
+            writer.write_private_log(plan.settings["fingerprint"], skipped, keys)
     made.replace(plan.out)
     shutil.rmtree(plan.folder)
     return writer.note

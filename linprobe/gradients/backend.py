@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import BLOCK_ROWS, STORED, Block, StoredRows, aligned_empty, paired, widened
 from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
-from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, NoiseGenerator
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY, KernelPart, KernelPeople, KernelRows, address, arithmetic_name
 from linprobe.parallel.array_api import Array, Indices, Mask, Reals, Singles, on_host
@@ -350,51 +350,32 @@ class KernelProducts(Products):
     def clip_block(
         self, total: ExactSum, block: Block, bound: float, parts: Sequence[Part] = (), *, sample: Sample | None = None
     ) -> ClippedBlock:
-        return self.add_clipped(total, block.rows, block.y, block.norms, bound, parts, sample=sample)
-
-    def add_clipped(
-        self,
-        total: ExactSum,
-        x: NDArray[Any] | StoredRows,
-        y: Indices,
-        lengths: Reals,
-        bound: float,
-        parts: Sequence[Part] = (),
-        *,
-        sample: Sample | None = None,
-    ) -> ClippedBlock:
         """Add sum_i c_i r_i x_i^T to `total`, for softmax residuals r_i and c_i = min(1, bound / (length_i ||r_i||)).
 
         The scores and the factor of a row, and what the row adds, have the same bits at any position and beside any
         other rows.
 
         Args:
-            total: sum with one `shift` for all entries.
-            x: rows, shape (b, n_features), in any storage type. y: class indices, shape (b,).
-            lengths: norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
+            total: sum with one `shift` for all entries. bound: largest norm of a clipped gradient.
             parts: further scores to compute in the same pass.
             sample: the rows to add; None for all. All are scored and clipped.
         Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
-        rows, y, lengths = self._checked(x, y, lengths, sample, inside)
-        self._check_classes(y)
+        rows, y, lengths = self._checked(block, sample, inside)
         clipped = ClippedBlock.empty(y, lengths, bound, parts)
         some, ends = (None, None) if sample is None else (sample.places, sample.ends)
         self._pass(total, rows.for_kernel(), clipped, self._parts(rows, clipped), some, ends)
         return clipped
 
-    def chosen(
-        self, x: NDArray[Any] | StoredRows, y: Indices, lengths: Reals, bound: float, sample: Sample
-    ) -> ChosenRows:
-        """The rows of `sample`, checked, for `add_chosen` of any products like these. No row outside it is read.
+    def chosen(self, block: Block, bound: float, sample: Sample) -> ChosenRows:
+        """The rows of `sample`, for `add_chosen` of any products like these. No row outside it is read.
 
-        Arguments and errors as in `add_clipped`.
+        Arguments and errors as in `clip_block`.
         """
-        rows, y, lengths = self._checked(x, y, lengths, sample)
+        rows, y, lengths = self._checked(block, sample)
         rows = StoredRows(rows.x, sample.places, rows.translation)
         clipped = ClippedBlock.empty(y[sample.places], lengths[sample.places], bound)
-        self._check_classes(clipped.y)
         return ChosenRows(rows, rows.for_kernel(), clipped, sample.ends)
 
     def add_chosen(self, total: ExactSum, chosen: ChosenRows) -> None:
@@ -402,17 +383,13 @@ class KernelProducts(Products):
         self._pass(total, chosen.read, chosen.clipped, ends=chosen.ends)
 
     def _checked(
-        self, x: NDArray[Any] | StoredRows, y: Indices, lengths: Reals, sample: Sample | None, others_fit: bool = True
+        self, block: Block, sample: Sample | None, others_fit: bool = True
     ) -> tuple[StoredRows, Indices, Reals]:
-        """The same arrays as the kernel reads them. Raises ValueError: shapes that do not fit."""
-        rows, y = StoredRows(x) if isinstance(x, np.ndarray) else x, np.asarray(y)
+        """Rows, classes and norms as the kernel reads them. Raises ValueError: shapes that do not fit."""
+        rows, y, lengths = block.rows, block.y, block.norms
         fit = y.shape == lengths.shape == rows.shape[:1] and y.dtype.kind in "iu"
         self.check(rows, others_fit and fit and (sample is None or sample.fits(len(y))))
         return _storable(rows), np.ascontiguousarray(y, np.int64), np.ascontiguousarray(lengths, np.float64)
-
-    def _check_classes(self, y: Indices) -> None:
-        if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
-            raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
 
     def _pass(
         self,
@@ -427,8 +404,12 @@ class KernelProducts(Products):
 
         The scores and factor of a row depend on no other row.
 
-        Raises ValueError: a sum with a shift for each entry.
+        Raises ValueError: a sum with a shift for each entry. IndexError: a class index out of range.
         """
+        if len(clipped.y) and not 0 <= clipped.y.min() <= clipped.y.max() < self.n_classes:
+            raise IndexError(
+                f"classes are from {clipped.y.min()} to {clipped.y.max()}; allowed: 0 to {self.n_classes - 1}"
+            )
         if not isinstance(total.shift, float):
             raise ValueError("the clipped sums of the kernel do not fit a sum with a shift for each entry")
         clip_and_sum, room = self._way()
@@ -615,9 +596,9 @@ class Backend:
         """`rows` on this backend. Raises UsageError: rows that this backend does not support."""
         return rows
 
-    def noise(self, source: NoiseSource) -> NoiseGenerator:
-        """Noise from the stream of `source`, generated on this backend."""
-        return source
+    def noise(self, insecure_seed: int | None = None) -> NoiseSource:
+        """A source whose noise is generated on this backend."""
+        return NoiseSource(insecure_seed)
 
     def released(self, mechanism: GaussianMechanism, total: ClippedSum, noise_multiplier: float, purpose: str) -> Reals:
         """A sum on the host, released by a mechanism whose noise is generated on this backend; on the host again."""

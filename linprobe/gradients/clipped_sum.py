@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.blocks import BLOCK_ROWS, PAIRED_ROWS, Block, Pairs, inner_products, pairs_of, widened
-from linprobe.data.rows import BLOCK_UNITS, Rows
+from linprobe.data.rows import BLOCK_UNITS, FAR, Rows
 from linprobe.gradients.backend import HOST, Backend, ChosenRows, KernelProducts, Part, Products
 from linprobe.gradients.loss import PLAIN, Geometry, Weights, checked_weights, residual_norms, residuals_of
 from linprobe.gradients.rounding import (
@@ -269,7 +269,6 @@ def sums_over_pairs(bounds: Indices, factors: Sequence[Reals], term: Callable[..
 
 WEIGHT_STEPS = np.float32(2.0**22)  # clip factors are rounded to 1 / WEIGHT_STEPS, so that integers sum them exactly
 WIDE_ROWS = 1 << 12  # in a float64 sum that is rounded as a whole, at most: lemma 2 of docs/proofs/clipped-sum.md
-FEW_ENTRIES = 1 << 15  # of a sum that takes less time than a thread to start
 MOST_TOTAL_BYTES = 1 << 28  # for the sums of all threads
 Reduce = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -325,17 +324,10 @@ class _Worker:
         self._units = UnitClip(clip, double(weights), alone, self._fused) if rows.units else None
         self._further: Callable[[Array], Array] | None = None
         self.weight = 0
-        # a large sum is made by its thread
-        self._sum = self._empty_sum() if math.prod(weights.shape) <= FEW_ENTRIES else None
 
-    @property
+    @cached_property
     def sum(self) -> ExactSum:
         """Clipped sum over this thread's blocks, shape (n_classes, n_features)."""
-        if self._sum is None:
-            self._sum = self._empty_sum()
-        return self._sum
-
-    def _empty_sum(self) -> ExactSum:
         clip = self._clip
         return ExactSum(self._products.zeros(), clip.geometry.longest(clip.clip_norm).T, self._n_rows)
 
@@ -351,7 +343,7 @@ class _Worker:
         if block.bounds is not None or block.weights is not None:
             return block
         sample = Sample.of(block.sampled, self._clip.rate)
-        return self._fused.chosen(block.rows, block.y, block.norms, self._clip.bound, sample)
+        return self._fused.chosen(block, self._clip.bound, sample)
 
     def take(self, given: Block | ChosenRows) -> None:
         """Clip the gradients of a block, or of what `prepared` made of it, and add them."""
@@ -533,6 +525,8 @@ def row_sum(
         x = block.x.astype(np.float64) if origin is None else block.x - origin
         if block.bounds is not None:
             x = unit_means(block, x)
+        elif origin is not None:
+            x[block.norms == FAR] = 0  # an empty place differs from no origin
         norms = np.sqrt(np.einsum("ij,ij->i", x, x))
         factors = clip_factors(norms, clip_norm, SMALLEST_MARGIN)
         here = slice(block.start, block.start + len(x))

@@ -27,7 +27,6 @@ from linprobe.errors import ParameterError
 from linprobe.gradients.backend import Backend, ClippedBlock, Part, Products
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.mechanisms.gpu_noise import DeviceNoise, check_ndtri
-from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import Mask
 
 DEVICE_ROWS = 1 << 18  # rows of a block
@@ -356,8 +355,8 @@ class GpuBackend(Backend):
         """A copy. Raises UsageError as `rows_in_memory`."""
         return DeviceRows(rows_in_memory(rows, str(self.device)), self.device)
 
-    def noise(self, source: NoiseSource) -> DeviceNoise:
-        return DeviceNoise(source, self.device)
+    def noise(self, insecure_seed: int | None = None) -> DeviceNoise:
+        return DeviceNoise(self.device, insecure_seed)
 
     def products(self, weights: Tensor) -> DeviceProducts:
         return DeviceProducts(weights)

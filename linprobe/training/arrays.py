@@ -230,7 +230,7 @@ def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[
     if names.dtype.kind in "iu":
         people, starts = np.unique(names[order], return_index=True)
         return order, np.append(starts, n_rows), people
-    bounds, texts = owner_bounds([names[order].astype(str).tolist()], name)
+    bounds, texts = owner_bounds(names[order].astype(str).tolist(), name)
     return order, bounds, np.array(texts, dtype=names.dtype)
 
 
@@ -240,5 +240,5 @@ def adjacent_people(owners: ArrayLike, n_rows: int) -> tuple[Bounds, NDArray[Any
     Raises DataError: not one name or whole number for each row, or rows of a person that are not adjacent.
     """
     names = owner_names(np.asarray(owners), n_rows, "owners").astype(str)
-    bounds, people = owner_bounds([names.tolist()], "owners")
+    bounds, people = owner_bounds(names.tolist(), "owners")
     return bounds, np.array(people)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -98,6 +99,9 @@ def test_a_fraction_of_the_rows_is_taken_and_not_of_the_people(cli: Callable[...
     assert cli(*words, "both.h5", "--owners-on-both-sides").status == 0
     both = result_of(cli("info", "both.h5", "--json"))
     assert both["on_both_sides"] > 10
+    with h5py.File("both.h5", "a") as file:
+        del file["test/owner"]
+    assert result_of(cli("info", "both.h5", "--json"))["on_both_sides"] == 0
     assert result_of(cli("info", "apart.h5", "--json"))["on_both_sides"] is None
     alone = [*words[:4], "--test-fraction", "0.3", "--out", "c.h5", "--owners-on-both-sides"]
     with Path("u.csv").open("w", newline="") as stream:

@@ -180,7 +180,7 @@ def times(factor: float, source: Path, out: Path) -> Path:
     with FeatureFile(source) as features, FeatureWriter(out, features.description) as writer:
         for group, size in features.sizes.items():
             rows = np.concatenate([rows for rows, _ in features.blocks(group)])
-            ids = [name for batch in features.id_batches(group) for name in batch]
+            ids = features.ids(group)
             writer.write_group(group, size, rows.shape[1], [np.float32(factor) * rows], features.labels(group), ids)
     return out
 

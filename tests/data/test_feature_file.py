@@ -46,6 +46,18 @@ def write(
     return path
 
 
+@pytest.mark.parametrize("group", ["train", "test", "public"])
+def test_rows_without_labels_are_in_a_file_of_their_own(tmp_path: Path, group: str) -> None:
+    path = tmp_path / "new.h5"
+    with FeatureWriter(path, Description(class_names=NAMES)) as writer:
+        writer.write_group("rows", 3, 4, [np.ones((3, 4))], None, "abc")
+    with h5py.File(path, "a") as file:
+        file.copy("rows", group)
+        file[group]["y"] = np.arange(3)
+    with pytest.raises(DataError, match=f"holds the groups {group}, rows; allowed: rows alone"):
+        FeatureFile(path)
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     n_rows=st.integers(1, 40),
@@ -117,7 +129,7 @@ def test_ids_are_read_once_and_those_of_other_rows_again(features_file: Path, mo
         for group in ("train", "test"):
             ids = [name.decode() for name in raw[f"{group}/id"]]
             assert features.ids(group) == ids
-            assert [name for batch in features.id_batches(group) for name in batch] == ids
+            assert [name for batch in features.batches(features.ids, group) for name in batch] == ids
             assert features.ids(group, slice(3, 9)) == ids[3:9]
             assert features.ids(group) == ids
     assert reads == 2 * [slice(None), slice(3, 9), slice(None)]

@@ -54,7 +54,7 @@ def test_import_puts_the_rows_of_an_owner_next_to_each_other(tmp_path: Path) -> 
         loaded = LoadedFeatures(features)
         assert loaded.owners("train", slice(1, 3)) == ["bob", "bob"]
         assert loaded.digest("train") == features.digest("train")
-        bounds, names = owner_bounds(features.owner_batches("train"), "here")
+        bounds, names = owner_bounds(features.owners("train"), "here")
         assert (bounds.tolist(), names) == ([0, 1, 3, 6], ["ann", "bob", "eve"])
 
 
@@ -69,7 +69,7 @@ def test_a_person_in_two_spellings_is_refused_wherever_they_meet(tmp_path: Path,
         with pytest.raises(DataError, match="1 owners are another owner in another spelling"):
             imported(tmp_path, **given)
     with pytest.raises(DataError, match="in another spelling"):
-        owner_bounds([sorted(both.tolist())], "here")
+        owner_bounds(sorted(both.tolist()), "here")
     with pytest.raises(DataError, match="on both sides"):
         refuse_both_sides([one], [two], "here")
 
@@ -168,10 +168,10 @@ def test_owners_that_do_not_fit_are_refused(tmp_path: Path, owners: Any) -> None
 
 def test_rows_of_an_owner_that_are_apart_are_refused() -> None:
     with pytest.raises(DataError, match="1 owners whose rows are not adjacent"):
-        owner_bounds([["a", "b"], ["b", "a"]], "here")
+        owner_bounds(["a", "b", "b", "a"], "here")
     with pytest.raises(DataError, match="have the owner ''"):
-        owner_bounds([["a", ""]], "here")
-    assert owner_bounds([["a", "b"], ["b"]], "here")[0].tolist() == [0, 1, 3]
+        owner_bounds(["a", ""], "here")
+    assert owner_bounds(["a", "b", "b"], "here")[0].tolist() == [0, 1, 3]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_rows_that_show_several_people_are_refused_and_named(tmp_path: Path, sev
         imported(tmp_path, owner_train=owners)
     assert not (tmp_path / "a.h5").exists()
     with pytest.raises(DataError, match="here: 1 rows list several people"):
-        owner_bounds([["ann", "bob", "eve", several]], "here")
+        owner_bounds(["ann", "bob", "eve", several], "here")
 
 
 def test_an_owner_with_a_comma_is_one_person(tmp_path: Path) -> None:

@@ -215,6 +215,19 @@ def test_training_rows_alone_are_split_by_id_or_content(tmp_path: Path) -> None:
         import_arrays(ImportRequest([npz(tmp_path, WORDS, WORDS)], tmp_path / "b.h5", test_fraction=0.5))
     with pytest.raises(UsageError, match="--split-column is for one table"):
         import_arrays(ImportRequest([npz(tmp_path, WORDS)], tmp_path / "b.h5", test_fraction=0.5, split_column="part"))
+    for wrong, words in (
+        ({"id_train": np.arange(7)}, "id_train has 7 entries for 8 rows"),
+        ({"y_train": WORDS[:7]}, "7,"),
+    ):
+        np.savez(tmp_path / "c.npz", **{"X_train": ROWS, "y_train": WORDS, **wrong})
+        with pytest.raises(DataError, match=words):
+            import_arrays(ImportRequest([tmp_path / "c.npz"], tmp_path / "c.h5", test_fraction=0.5), NAMES)
+
+
+def test_an_id_with_nul_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", X_train=ROWS, y_train=WORDS, id_train=[f"a\0{row}" for row in range(len(ROWS))])
+    with pytest.raises(DataError, match="an id of train holds NUL"):
+        import_arrays(ImportRequest([tmp_path / "a.npz"], tmp_path / "a.h5"), NAMES)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".h5"])

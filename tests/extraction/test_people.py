@@ -17,7 +17,7 @@ from tests.extraction.samples import Notes, ids_of, run_extract, write_images
 def owners_of(file: Path, group: str = "train") -> dict[str, str]:
     """Owner by id; the rows of an owner are adjacent."""
     with FeatureFile(file) as features:
-        owner_bounds(features.owner_batches(group), group)
+        owner_bounds(features.owners(group), group)
         return dict(zip(features.ids(group), features.owners(group), strict=True))
 
 

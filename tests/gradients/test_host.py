@@ -13,7 +13,7 @@ import pytest
 
 from linprobe import native
 from linprobe.data import blocks
-from linprobe.data.blocks import CACHE_LINE, STORAGE, StoredRows, Translation, aligned_empty, narrowed, widened
+from linprobe.data.blocks import CACHE_LINE, STORAGE, Block, StoredRows, Translation, aligned_empty, narrowed, widened
 from linprobe.gradients import backend as host
 from linprobe.gradients.backend import (
     FEW_CLASSES,
@@ -81,18 +81,23 @@ class Clipped(NamedTuple):
     scores: list[Any]
 
 
-def clipped(taken: Products, *given: Any, **how: Any) -> Clipped:
+def block_of(x: Any, y: Any, lengths: Any) -> Block:
+    rows = x if isinstance(x, StoredRows) else StoredRows(x)
+    return Block(0, rows.x, y, lengths, translation=rows.translation)
+
+
+def clipped(taken: Products, x: Any, y: Any, lengths: Any, *given: Any, **how: Any) -> Clipped:
     total = unrounded(taken)
     assert isinstance(taken, KernelProducts)
-    block = taken.add_clipped(total, *given, **how)
+    block = taken.clip_block(total, block_of(x, y, lengths), *given, **how)
     return Clipped(total.total, block.r_norms, block.factors, block.scores)
 
 
-def clipped_sample(taken: Products, *given: Any) -> Any:
+def clipped_sample(taken: Products, x: Any, y: Any, lengths: Any, *given: Any) -> Any:
     """The sum of the clipped gradients of a sample whose other rows are not observed."""
     total = unrounded(taken)
     assert isinstance(taken, KernelProducts)
-    taken.add_chosen(total, taken.chosen(*given))
+    taken.add_chosen(total, taken.chosen(block_of(x, y, lengths), *given))
     return total.total
 
 
@@ -310,7 +315,7 @@ def test_clipped_sums_are_rounded_a_run_at_a_time(n_classes: int) -> None:
     taken = products(RNG.integers(-9, 10, (n_classes, 77)).astype(np.float32))
     lengths = np.linalg.norm(x, axis=1).astype(np.float64)
     found, expected = (ExactSum(taken.zeros(), np.array(0.3), 10**12) for _ in range(2))
-    taken.add_clipped(found, x, y, lengths, 0.3)
+    taken.clip_block(found, block_of(x, y, lengths), 0.3)
     for start in range(0, 300, SUM_ROWS):
         run = slice(start, start + SUM_ROWS)
         expected.add(clipped(taken, x[run], y[run], lengths[run], 0.3).total)
@@ -486,7 +491,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         lambda: clipped(taken, x, np.array([0.0, 1.0, 0.5, 2.0]), ones, 0.3),
         lambda: clipped(taken, x, y, ones, 0.3, [wide]),
         lambda: clipped(taken, x, y, ones, 0.3, [early]),
-        lambda: taken.add_clipped(ExactSum(taken.zeros(), np.ones((3, 130)), 4), x, y, ones, 0.3),
+        lambda: taken.clip_block(ExactSum(taken.zeros(), np.ones((3, 130)), 4), block_of(x, y, ones), 0.3),
     ):
         with pytest.raises(ValueError, match="do not fit"):
             call()
@@ -508,7 +513,7 @@ def test_the_kernel_adds_to_no_sum_that_has_no_room_for_whole_tiles(zeros: Any) 
     with pytest.raises(ValueError, match="does not begin with zeros"):
         taken.add(other, normal(4, 3), normal(4, 130))
     with pytest.raises(ValueError, match="does not begin with zeros"):
-        taken.add_clipped(other, normal(4, 130), np.zeros(4, np.int64), np.ones(4), 0.3)
+        taken.clip_block(other, block_of(normal(4, 130), np.zeros(4, np.int64), np.ones(4)), 0.3)
 
 
 @needs_kernel

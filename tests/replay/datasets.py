@@ -19,7 +19,6 @@ from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import MULTICLASS, MULTILABEL
 from linprobe.data.rows import Rows
-from linprobe.methods import dpsgd_f
 from linprobe.training import execute
 
 N, WIDTH, N_CLASSES = 200, 9, 4
@@ -97,15 +96,10 @@ def write_unlabelled(folder: Path) -> None:
 
 def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
     """Have the next runs leave these places of the protected rows, or of people, empty."""
-    prepare, row_sum = execute.prepare_shard, dpsgd_f.row_sum
+    prepare = execute.prepare_shard
 
     def prepared(*given: Any, **named: Any) -> Rows:
         rows = prepare(*given, **named)
         return rows.emptied(~np.isin(rows.first + np.arange(rows.n_local), list(empty)))
 
-    def sum_around(rows: Rows, clip_norm: float, origin: Any, **reduce: Any) -> Any:
-        """The sum of differences from an origin, where the empty places are."""
-        return row_sum(rows.emptied(rows._present, filler=origin), clip_norm, origin, **reduce)
-
     patch.setattr(execute, "prepare_shard", prepared)
-    patch.setattr(dpsgd_f, "row_sum", sum_around)

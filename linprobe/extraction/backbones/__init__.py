@@ -199,22 +199,6 @@ class Backbone:
     layer: str | None = None
     layers: dict[str, tuple[nn.Module, str]] = field(default_factory=dict)
 
-    @property
-    def stated_layer(self) -> dict[str, str]:
-        """The setting `layer`, if it is not the network's own output."""
-        return {} if self.layer is None else {"layer": self.layer}
-
-    def at(self, layer: str | None) -> Backbone:
-        """The same network, whose rows are features of `layer`. There are no text weights for other features.
-
-        Raises UsageError: the network has no such layer.
-        """
-        check_layer(self.name, layer, self.layers)
-        if layer is None:
-            return self
-        model, tensor = self.layers[layer]
-        return replace(self, model=model, tensor=tensor, layer=layer, encode_text=None)
-
     def weights_digest(self) -> str:
         """SHA-256 of parameters and buffers by name, independent of the file; empty for a network without weights."""
         state = self.model.state_dict()
@@ -238,7 +222,7 @@ def load_backbone(
         weights: a name that the family defines, or a file; None for the family's default.
         random: use random weights from a fixed seed, for tests.
         arguments: passed to the network's constructor.
-        layer: as in `Backbone.at`.
+        layer: whose features are the rows, without text weights; None for the network's own output.
     Raises UsageError: no such backbone, weights, argument or layer. DataError: weights missing, damaged, or of another
     network.
     """
@@ -247,7 +231,11 @@ def load_backbone(
         raise UsageError(f"weights is {weights!r} and --random-weights is on; give one of the two")
     module = import_module(f"linprobe.extraction.backbones.{family}")
     loaded: Backbone = module.load(name, weights, random, arguments)
-    return loaded.at(layer)
+    check_layer(loaded.name, layer, loaded.layers)
+    if layer is None:
+        return loaded
+    model, tensor = loaded.layers[layer]
+    return replace(loaded, model=model, tensor=tensor, layer=layer, encode_text=None)
 
 
 def load_default(weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:

@@ -106,6 +106,7 @@ def low_pass(side: int, scale: int) -> NDArray[np.float64]:
     return np.asarray(kernel[(centres - np.arange(kept)) % kept])
 
 
+@lru_cache(maxsize=2)
 class _Filters:
     """Filters for images of one size on one device, float32."""
 
@@ -133,11 +134,6 @@ class _Filters:
         halves = quarters[..., 0, :, :, :] + quarters[..., 1, :, :, :]
         modulus: Tensor = torch.fft.ifft2(halves[..., 0, :] + halves[..., 1, :]).abs()
         return modulus
-
-
-@lru_cache(maxsize=2)
-def _filters(height: int, width: int, device: torch.device) -> _Filters:
-    return _Filters(height, width, device)
 
 
 class Scattering(nn.Module):
@@ -173,7 +169,7 @@ def coefficients(images: Tensor) -> Tensor:
 
     The maps are in kymatio's order: by order, then by scale and angle of each wavelet.
     """
-    filters = _filters(*images.shape[2:], images.device)
+    filters = _Filters(images.shape[2], images.shape[3], images.device)
     padded = functional.pad(images, filters.margins, mode="reflect")
     spectra = torch.fft.fft2(padded)
     fine = torch.fft.ifft2(spectra[:, :, None] * filters.fine).abs()

@@ -99,11 +99,9 @@ class Subset:
         return len(self.rows)
 
     def id(self, row: int) -> str:
-        """Id of the row in the whole."""
         return self.whole.id(int(self.rows[row]))
 
     def read(self, row: int) -> Any:
-        """Image of the row in the whole."""
         return self.whole.read(int(self.rows[row]))
 
     def fingerprint(self) -> str:

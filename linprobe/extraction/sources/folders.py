@@ -145,12 +145,9 @@ def members_of(root: Path, files: Iterable[tuple[Path, int]]) -> FolderMembers:
 
 def check_unlabelled(path: Path) -> None:
     """DataError if `path` is neither a folder nor an image file. Reads nothing."""
-    if not path.exists():
-        raise DataError(
-            f"{path} does not exist; with --like or --unlabelled, give a folder of images, or one image file"
-        )
-    if not path.is_dir() and not path.name.lower().endswith(base.IMAGE_SUFFIXES):
-        raise DataError(f"{path} is no image; with --like or --unlabelled, give a folder of images, or one image file")
+    if not path.exists() or not (path.is_dir() or path.name.lower().endswith(base.IMAGE_SUFFIXES)):
+        what = "is no image" if path.exists() else "does not exist"
+        raise DataError(f"{path} {what}; with --like or --unlabelled, give a folder of images, or one image file")
 
 
 def unlabelled_source(path: Path, names: Sequence[str]) -> base.ImageSource:

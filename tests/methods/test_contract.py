@@ -17,7 +17,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Method, Problem, PublicFacts, Run, Schedule, find_method, paper_options
 from linprobe.options.declaration import Option, declared
 from linprobe.options.requests import TrainRequest, VerifyRequest
-from linprobe.runs.verify import verify_run
+from linprobe.runs.check import verify_run
 from linprobe.training.train import train_run
 from tests.methods.private_reads import guarded
 from tests.methods.test_subspace import projected

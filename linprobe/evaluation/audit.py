@@ -51,7 +51,7 @@ from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.accounting.per_instance import histogram_counts
 from linprobe.accounting.selection import selection_epsilon
-from linprobe.data.blocks import ArraySource
+from linprobe.data.blocks import ArraySource, concatenated
 from linprobe.data.dataset import Dataset, Split, dataset_of, open_features
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.errors import DivergedError, ParameterError, PrivacyError, Progress, UsageError
@@ -323,7 +323,7 @@ def _zeroed(planted: Planted, inside: NDArray[np.bool_]) -> Dataset:
     """The data set with the canaries that are `inside`, and rows of zeros in the other places."""
     dataset = planted.with_canaries(inside)
     sizes = 1 if dataset.bounds is None else np.diff(dataset.bounds)
-    x, y = (np.concatenate(parts) for parts in zip(*dataset.private.blocks(), strict=True))
+    x, y = concatenated(dataset.private.blocks())
     own = dataset.private.n_rows if dataset.bounds is None else len(dataset.bounds) - 1
     kept = np.repeat(np.asarray(dataset.present)[:own], sizes)
     return replace(dataset, private=ArraySource(x * kept[:, None], y))

@@ -132,7 +132,8 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
     with open_features(features_of(run, request.features), progress=progress) as features:
         _check(run, features, request, progress)
         unit = _unit_of(features, request.unit)
-        delta, n_test = run.manifest.delta if request.delta is None else request.delta, test_units(features, unit)
+        own, n_test = run.manifest.delta or None, test_units(features, unit)  # 0 for a run that used no private row
+        delta = own if request.delta is None else request.delta
         if delta is None:
             raise UsageError(
                 f"run {run.folder} has no delta of its own; give --delta, below 1 / the number of test rows"

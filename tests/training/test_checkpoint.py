@@ -38,8 +38,8 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest, VerifyRequest
 from linprobe.runs import run_folder
+from linprobe.runs.check import verify_run
 from linprobe.runs.run_folder import CHECKPOINT, RUN_ID, CompleteError, read_run
-from linprobe.runs.verify import verify_run
 from linprobe.training import charge, checkpoint
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.dry_run import dry_run

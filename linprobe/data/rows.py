@@ -547,7 +547,7 @@ def _loaded(
     share(read(), [keep] * n_threads())
     y = np.concatenate(labels)
     if len(y) != len(x):
-        raise ValueError(f"the source gave {len(y)} rows; allowed: {len(x)}, as it says")
+        raise ValueError(f"the source gave {len(y)} rows; allowed: {len(x)}, as it states")
     return ArrayRows(x, y, weights=None if weights is None else weights.of(0, y), norms=norms)
 
 

@@ -675,8 +675,7 @@ class ShardedFeatures(FeatureReader):
         found = [read(shard, group, here) for shard, here in parts]
         if len(found) == 1:
             return found[0]
-        joined = np.empty((sum(map(len, found)), *found[0].shape[1:]), dtype=found[0].dtype)
-        return np.concatenate(found, out=joined)  # of the very dtype, whose name is in the digest
+        return np.concatenate(found, dtype=found[0].dtype)  # of the byte order that is in the digest
 
     def rows(self, group: str, part: slice) -> Floats:
         return self._joined(group, part, FeatureFile.rows)

@@ -701,12 +701,8 @@ class ShardedFeatures(FeatureReader):
         width = next((found.shape[1] for _, found in having if found is not None), None)
         if width is None:
             return None
-        return np.concatenate(
-            [
-                np.zeros((shard.sizes[group], width), dtype=np.uint8) if found is None else found
-                for shard, found in having
-            ]
-        )
+        keys = [np.zeros((shard.sizes[group], width), np.uint8) if found is None else found for shard, found in having]
+        return np.concatenate(keys)
 
     def close(self) -> None:
         self._open.close()

@@ -139,10 +139,7 @@ class FeatureWriter:
                 ) from None
 
     def write_private_log(
-        self,
-        fingerprint: str,
-        skipped: Sequence[tuple[str, str]],
-        keys: Mapping[str, NDArray[np.uint8]],
+        self, fingerprint: str, skipped: Sequence[tuple[str, str]], keys: Mapping[str, NDArray[np.uint8]]
     ) -> None:
         """Store private facts about the images of an extraction.
 

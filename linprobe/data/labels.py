@@ -453,8 +453,7 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
     """
     if not 0 < fraction < 1:
         raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
-    names = ids if owner_of is None else (owner_of(one) or one for one in ids)
-    test = in_share(names, fraction)
+    test = in_share(ids if owner_of is None else (owner_of(one) or one for one in ids), fraction)
     if test.all() or not test.any():
         raise DataError(
             f"test fraction {fraction} puts {int(test.sum())} of {len(test)} rows into the test group; "

@@ -30,7 +30,7 @@ from linprobe.gradients.gpu import DeviceRows, GpuBackend, check_device
 from linprobe.mechanisms import gpu_noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.gpu_noise import DeviceNoise
-from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
+from linprobe.mechanisms.noise import PoissonSampler
 from linprobe.methods import METHODS, Method, Problem, Run, Schedule
 
 N, D, STEPS = 200_000, 2048, 5
@@ -66,7 +66,7 @@ def machine_limits(device: torch.device, rounds: int) -> dict[str, float]:
 
 def noise(device: torch.device, rounds: int) -> dict[str, float]:
     """Normals per second of one long draw, and seconds of the draw of a step."""
-    source, words = DeviceNoise(NoiseSource(), device), gpu_noise.HOST_BLOCKS
+    source, words = DeviceNoise(device), gpu_noise.HOST_BLOCKS
     long_draw = partial(source.add_noise, torch.zeros(NORMALS, dtype=torch.float64, device=device), 1.0)
     found = {"normals_per_second": NORMALS / best(long_draw, rounds)}
     for name, blocks in (("device", 0), ("host", NORMALS)):
@@ -97,8 +97,8 @@ def steps(device: torch.device, rounds: int) -> dict[str, float]:
                 options = method.make_options(given)
 
                 def fit(method: Method = method, options: Any = options, problem: Problem = problem) -> None:
-                    source = NoiseSource()
-                    mechanism = GaussianMechanism(DeviceNoise(source, device), lambda event: None)
+                    source = DeviceNoise(device)
+                    mechanism = GaussianMechanism(source, lambda event: None)
                     rate = 1.0 if method.sampling is None else method.sampling.rate
                     schedule = Schedule(STEPS, 10.0, STEPS**0.5 / 10, rate)
                     sampler = PoissonSampler(source, rate)

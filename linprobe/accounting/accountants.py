@@ -34,7 +34,6 @@ from linprobe.accounting.figures import (
     LARGEST_MU,
     delta_of,
     epsilon_of,
-    largest_mu,
     mu_and_rho,
     rounded_up,
     upper_float,
@@ -73,7 +72,7 @@ LIMIT_EPSILONS = np.linspace(0, 1.5, 100)  # in units of the epsilon stated; wit
 installed_version = cache(version)  # reading the metadata of a package takes milliseconds
 Rates = NDArray[np.float64]
 figures_of_terms = lru_cache(maxsize=1024)(mu_and_rho)
-Kinds = tuple[tuple[float, float, int], ...]  # noise multiplier, sampling rate and count of releases
+Kinds = tuple[Kind, ...]
 
 
 @dataclass(frozen=True)
@@ -174,10 +173,6 @@ class Accountant(ABC):
         deltas = self.deltas(releases, epsilons.tolist(), delta)
         return AttackLimit(f"all pairs of epsilon and delta, {self.words}", None, epsilons, deltas)
 
-    def mu_of(self, releases: Sequence[Releases], delta: float) -> float:
-        """mu of `releases`, as a guess: mu of a Gaussian mechanism with the same epsilon."""
-        return largest_mu(self.epsilon(releases, delta), delta) if releases else 0.0
-
     def calibrate(
         self, releases_at: Callable[[float], Sequence[Releases]], epsilon: float, delta: float, guess: float
     ) -> float:
@@ -226,10 +221,6 @@ class _GaussianDP(Accountant):
 
     def attack_limit(self, releases: Sequence[Releases], delta: float) -> AttackLimit:
         return AttackLimit("mu of Gaussian DP", gdp_mu(releases), np.empty(0), np.empty(0))
-
-    def mu_of(self, releases: Sequence[Releases], delta: float) -> float:
-        """mu of `releases`, exactly."""
-        return gdp_mu(releases)
 
     def calibrate(
         self, releases_at: Callable[[float], Sequence[Releases]], epsilon: float, delta: float, guess: float
@@ -324,7 +315,7 @@ class _GooglePLD:
         """Epsilon; NaN if rounding may hide delta, or the gain from sampling."""
         kinds = _kinds(releases)
         resolved = delta >= LEAST_SHARE_OF_DELTA * sum(release.count for release in releases)
-        gains = all(rate == 1 or _gains_by_sampling(multiplier, rate) for multiplier, rate, _ in kinds)
+        gains = all(kind.rate == 1 or _gains_by_sampling(kind) for kind in kinds)
         return _google_epsilon(kinds, delta) if resolved and gains else math.nan
 
     def agrees(self, record: float, cross_check: float) -> bool:
@@ -343,7 +334,7 @@ class _GooglePLD:
         if self.agrees(record, opinion) or opinion <= record:
             return False
         kinds = _kinds(releases)
-        widest = max(math.log1p(rate * math.expm1(_reach(sigma))) for sigma, rate, _ in kinds if rate < 1)
+        widest = max(math.log1p(one.rate * math.expm1(_reach(one.multiplier))) for one in kinds if one.rate < 1)
         step = max(GOOGLE_GRID * record, widest / GOOGLE_POINTS)
         return not self.agrees(record, max(record, _google_on_grid(kinds, delta, step)))
 
@@ -362,7 +353,7 @@ class _RenyiDP(Accountant):
             return np.array([composed.get_delta(epsilon) for epsilon in epsilons])
 
 
-class _AnalyticGaussian(_GaussianDP):
+class _AnalyticGaussian:
     """autodp's analytic Gaussian mechanism: a root search in float64, so an opinion and no bound.
 
     On 16,000 pairs of mu from 1e-9 to 1e3 and delta from 1e-300 to 1 (mu from 1e-3 and delta from 1e-15 to 1e-3 on a
@@ -376,8 +367,10 @@ class _AnalyticGaussian(_GaussianDP):
         """Sums over all rows, with a mu for which autodp was measured, where autodp is installed."""
         return _all_full(releases) and self.LEAST_MU <= gdp_mu(releases) <= LARGEST_MU and bool(find_spec("autodp"))
 
-    def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
+    def epsilon(self, releases: Sequence[Releases], delta: float) -> float:
         """Epsilon; NaN if autodp finds none."""
+        if delta < self.LEAST_DELTA:
+            return math.nan
         if "autodp.dp_bank" not in sys.modules:
             with warnings.catch_warnings(), _light_imports():
                 for kind in (SyntaxWarning, DeprecationWarning):  # of its source when it is compiled
@@ -387,9 +380,7 @@ class _AnalyticGaussian(_GaussianDP):
 
         with np.errstate(all="ignore"):  # of its logarithms
             try:
-                return (
-                    float(get_eps_ana_gaussian(1 / gdp_mu(releases), delta)) if delta >= self.LEAST_DELTA else math.nan
-                )
+                return float(get_eps_ana_gaussian(1 / gdp_mu(releases), delta))
             except (ArithmeticError, AssertionError, RuntimeError, ValueError):
                 return math.nan
 
@@ -409,7 +400,7 @@ ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant
 
 
 def _accountant_called(name: str) -> Accountant:
-    return AUTODP if name == AUTODP.name else ACCOUNTANTS[name]
+    return ACCOUNTANTS[name]
 
 
 def accountant_versions() -> dict[str, str]:
@@ -438,8 +429,7 @@ def third_opinion(accountant: Accountant, releases: Sequence[Releases], delta: f
 
     autodp checks `GAUSSIAN`, and dp-accounting checks `PLD`.
     """
-    judges: dict[str, Judge] = {GAUSSIAN.name: AUTODP, PLD.name: GOOGLE}
-    judge = judges.get(accountant.name)
+    judge: Judge | None = AUTODP if accountant is GAUSSIAN else GOOGLE if accountant is PLD else None
     if judge is None or not judge.covers(releases):
         return None
     epsilon = judge.epsilon(releases, delta)
@@ -485,23 +475,23 @@ def _terms(releases: Sequence[Releases]) -> tuple[tuple[int, float], ...]:
 
 
 def _kinds(releases: Sequence[Releases]) -> Kinds:
-    return tuple((release.noise_multiplier, release.sampling_rate, release.count) for release in releases)
+    return tuple(Kind(release.noise_multiplier, release.sampling_rate, release.count) for release in releases)
 
 
 def _unresolved(kinds: Kinds) -> bool:
-    return any(multiplier < NEGLIGIBLE_NOISE for multiplier, _, _ in kinds)
+    return any(kind.multiplier < NEGLIGIBLE_NOISE for kind in kinds)
 
 
-def _on_grid(kinds: Kinds) -> tuple[Kind, ...]:
+def _on_grid(kinds: Kinds) -> Kinds:
     """The same releases, or some that cost a little more, for `PLD`: sums over all rows are `PARTS` equal ones."""
     counts: Counter[tuple[float, float]] = Counter()
-    for multiplier, rate, count in kinds:
-        if rate < 1:
-            counts[min(multiplier, MAX_SIGMA), max(rate, LEAST_RATE)] += count
-    mu = mu_and_rho((count, multiplier) for multiplier, rate, count in kinds if rate == 1)[0]
+    for kind in kinds:
+        if kind.rate < 1:
+            counts[min(kind.multiplier, MAX_SIGMA), max(kind.rate, LEAST_RATE)] += kind.count
+    mu = mu_and_rho((kind.count, kind.multiplier) for kind in kinds if kind.rate == 1)[0]
     if mu > 0:
         counts[min(math.sqrt(PARTS) / mu * (1 - 1e-15), MAX_SIGMA), 1.0] = PARTS
-    return tuple(Kind(*kind, count) for kind, count in counts.items())
+    return tuple(Kind(*figures, count) for figures, count in counts.items())
 
 
 @lru_cache(maxsize=1024)
@@ -561,7 +551,7 @@ def _renyi_epsilon(kinds: Kinds, delta: float) -> float:
         composed = _composed_by(_renyi_accountant([orders[place]]), kinds)
         return math.inf if composed is None else float(composed.get_epsilon(delta))
 
-    divergence = sum(2 * count * (rate * math.erf(1 / (math.sqrt(8) * sigma))) ** 2 for sigma, rate, count in kinds)
+    divergence = sum(2 * one.count * (one.rate * math.erf(1 / (math.sqrt(8) * one.multiplier))) ** 2 for one in kinds)
     low, high = 0, len(whole) - 1
     with _quiet():
         if divergence <= -math.log1p(-(delta**2)) and min(at(place) for place in range(whole[0] + 1)) == 0:
@@ -579,7 +569,7 @@ def renyi_divergences(releases: tuple[Releases, ...]) -> tuple[float, ...]:
     kinds, orders = _kinds(releases), np.array(FILTER_ORDERS)
     if _unresolved(kinds):
         return (math.inf,) * len(orders)
-    each = (count * renyi_table(multiplier, rate, np.ones(1), orders)[0] for multiplier, rate, count in kinds)
+    each = (kind.count * renyi_table(kind.multiplier, kind.rate, np.ones(1), orders)[0] for kind in kinds)
     return tuple((sum(each, np.zeros(len(orders))) * UP_SUMS).tolist())
 
 
@@ -598,7 +588,7 @@ def repeated_epsilon(releases: tuple[Releases, ...], mean_repetitions: int, delt
 
     with _quiet():
         try:
-            run = ComposedDpEvent([_event(*kind) for kind in kinds])
+            run = ComposedDpEvent([_event(kind) for kind in kinds])
             accountant.compose(RepeatAndSelectDpEvent(run, mean_repetitions, 1))
         except OverflowError:
             return math.inf
@@ -613,26 +603,26 @@ def _renyi_accountant(orders: Sequence[float] | None = None) -> Any:
     return RdpAccountant(orders)
 
 
-def _gains_by_sampling(multiplier: float, rate: float) -> bool:
-    return rate**2 > SMALLEST_DIVERGENCE * multiplier**2
+def _gains_by_sampling(kind: Kind) -> bool:
+    return kind.rate**2 > SMALLEST_DIVERGENCE * kind.multiplier**2
 
 
-def _event(multiplier: float, given_rate: float, count: int) -> Any:
+def _event(kind: Kind) -> Any:
     from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
-    event: DpEvent = GaussianDpEvent(multiplier)
+    event: DpEvent = GaussianDpEvent(kind.multiplier)
     # where float64 cannot resolve the divergence of the sampled release, the rate is its upper bound 1
-    if given_rate < 1 and _gains_by_sampling(multiplier, given_rate):
-        event = PoissonSampledDpEvent(given_rate, event)
-    return SelfComposedDpEvent(event, count)
+    if kind.rate < 1 and _gains_by_sampling(kind):
+        event = PoissonSampledDpEvent(kind.rate, event)
+    return SelfComposedDpEvent(event, kind.count)
 
 
 def _composed_by(accountant: Any, kinds: Kinds) -> Any:
-    for kind in kinds:
-        try:
-            accountant.compose(_event(*kind))
-        except OverflowError:  # the noise is so small that a privacy loss overflows
-            return None
+    try:
+        for kind in kinds:
+            accountant.compose(_event(kind))
+    except OverflowError:  # the noise is so small that a privacy loss overflows
+        return None
     return accountant
 
 
@@ -729,11 +719,7 @@ def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) ->
         low, high, reach = high, high + reach, 2 * reach
     while low == high or excess(low) <= 0:
         high, low, reach = low, low - reach, 2 * reach
-    root, result = scipy.optimize.brentq(excess, low, high, xtol=ROOT_TOLERANCE, full_output=True)
-    if not result.converged:
-        raise PrivacyError(
-            f"no noise multiplier found for epsilon {rounded_up(epsilon)}; give --sigma; please report this"
-        )
+    root = scipy.optimize.brentq(excess, low, high, xtol=ROOT_TOLERANCE)
     here, beyond = (epsilon_at(math.exp(place)) for place in (root, root + SLOPE_STEP))
     known = 0 < here < math.inf and 0 < beyond < math.inf
     return float(root), math.log(here / beyond) / SLOPE_STEP if known else 0.0
@@ -759,7 +745,9 @@ def renyi_table(
 
     table = np.zeros((len(shares), len(orders)))
     with ctx.workprec(RENYI_BITS):
-        columns = [_gaussian_moments(share / arb(noise_multiplier), int(orders.max())) for share in shares.tolist()]
+        squares = [(share / arb(noise_multiplier)) ** 2 for share in shares.tolist()]
+        # moments of the likelihood ratio of a Gaussian
+        columns = [[(square * (k * (k - 1) // 2)).exp() for k in range(int(orders.max()) + 1)] for square in squares]
         stays = (1 - arb(sampling_rate)) / arb(sampling_rate)
         for column, alpha in enumerate(orders.tolist()):
             weights = [arb(sampling_rate) ** alpha]
@@ -771,14 +759,3 @@ def renyi_table(
                 for row, share in enumerate(shares.tolist())
             ]
     return table
-
-
-def _gaussian_moments(share: Any, most: int) -> list[Any]:
-    """exp(k (k - 1) share^2 / 2) for k from 0 to `most`, balls: moments of the likelihood ratio of a Gaussian."""
-    step, factor, found = (share**2).exp(), 1 / (share**2).exp(), []
-    value = share * 0 + 1
-    for _ in range(most + 1):
-        factor *= step
-        found.append(value)
-        value *= factor
-    return found

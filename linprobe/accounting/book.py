@@ -61,7 +61,7 @@ from linprobe.accounting.events import (
     converted,
     neighbours_between,
 )
-from linprobe.accounting.figures import NO_PERSON, ONE, counted, rounded_up
+from linprobe.accounting.figures import NO_PERSON, ONE, cost_in_words, counted, finite, renyi_conversion, rounded_up
 from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.atomic_files import PRIVATE_MODE, alone
@@ -235,14 +235,7 @@ def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
         before = contents.entries.get(entry.run)
         others = contents.without(entry.run)
         if before is not None:
-            for name in ("method", "unit", "private", "delta"):
-                was, now = getattr(before, name), getattr(entry, name)
-                if was != now:
-                    raise PrivacyError(
-                        f"run {entry.run[:16]} has {name} {was!r} in budget book {path} and now {now!r}; allowed: the "
-                        "same; give what the run was started with, or train anew under another name"
-                    )
-            _refuse_copy(path, before, entry)
+            refuse_another(path, before, entry)
             entry = replace(entry, further=before.further, created=before.created)
         if check is not None:
             check(others, entry)
@@ -250,8 +243,15 @@ def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
         return others
 
 
-def _refuse_copy(path: Path, before: Entry, entry: Entry) -> None:
-    """PrivacyError for a run that is resumed from a copy, as far as its book can tell."""
+def refuse_another(path: Path, before: Entry, entry: Entry) -> None:
+    """PrivacyError for a run that is resumed as another one, or from a copy, as far as its book can tell."""
+    for name in ("method", "unit", "private", "delta"):
+        was, now = getattr(before, name), getattr(entry, name)
+        if was != now:
+            raise PrivacyError(
+                f"run {entry.run[:16]} has {name} {was!r} in budget book {path} and now {now!r}; allowed: the "
+                "same; give what the run was started with, or train anew under another name"
+            )
     if Path(before.name).resolve() != Path(entry.name).resolve():
         found, step = f"is {before.name}", f"resumed as {entry.name}; {SECOND_RUN}; resume it as {before.name}, or"
     elif before.finished:
@@ -567,6 +567,17 @@ class Spending:
     accountant: str
     epsilon_by_unit: dict[str, float]
 
+    @property
+    def in_words(self) -> str:
+        """What the runs cost together, and for whom."""
+        return cost_in_words(self.epsilon_by_unit, self.delta)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, JSON-ready: None in place of infinity."""
+        by_unit = {unit: finite(epsilon) for unit, epsilon in self.epsilon_by_unit.items()}
+        figures = {name: finite(getattr(self, name)) for name in ("epsilon", "gdp_mu", "zcdp_rho")}
+        return {**asdict(self), **figures, "epsilon_by_unit": by_unit}
+
 
 def spending(entries: Sequence[Entry], delta: float | None = None) -> Spending:
     """The cost of `entries` together at `delta`; None is the largest delta of the runs."""
@@ -679,14 +690,8 @@ def filter_order(cap: Cap) -> int:
     """
     if cap.order is not None:
         return cap.order
-    left = [(cap.epsilon - _conversion(order, cap.delta)) / order for order in FILTER_ORDERS]
+    left = [(cap.epsilon - renyi_conversion(order, cap.delta)) / order for order in FILTER_ORDERS]
     return FILTER_ORDERS[left.index(max(left))]
-
-
-def _conversion(order: int, delta: float) -> float:
-    """What turns a Renyi divergence into epsilon (Canonne, Kamath, Steinke 2020, Proposition 12), rounded up."""
-    exact = math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
-    return exact + 1e-12 * (1 + abs(exact))
 
 
 def under_cap(entries: Sequence[Entry], cap: Cap, relation: Relation) -> float:
@@ -704,7 +709,7 @@ def under_cap(entries: Sequence[Entry], cap: Cap, relation: Relation) -> float:
         return math.inf
     order = filter_order(cap)
     spent = math.fsum(_divergence(entry, relation, order) for entry in entries)
-    return max(0.0, math.nextafter(spent + _conversion(order, cap.delta), math.inf))
+    return max(0.0, math.nextafter(spent + renyi_conversion(order, cap.delta), math.inf))
 
 
 def _divergence(entry: Entry, relation: Relation, order: int) -> float:

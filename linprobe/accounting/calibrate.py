@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import scipy
 
 from linprobe.accounting.accountants import (
@@ -25,17 +24,17 @@ from linprobe.accounting.accountants import (
     MOST_TRIES,
     SMALL_TRIES,
     Accountant,
+    Judge,
     choose_accountant,
     confirmed,
     gaussian_figures,
+    gdp_mu,
     round_up,
 )
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.errors import ParameterError, PrivacyError, Progress, UsageError
-from linprobe.options import DEFAULT_STEPS
-from linprobe.options import MAX_EPSILON as MAX_EPSILON
-from linprobe.options import MAX_STEPS as MAX_STEPS
+from linprobe.options import DEFAULT_STEPS, MAX_EPSILON, MAX_STEPS
 from linprobe.options.requests import PlanRequest
 
 GRADIENT = "gradient"
@@ -120,16 +119,6 @@ def _one_digit_below(value: float) -> str:
     return f"{math.floor(value / scale * (1 + 1e-12)) * scale:.0e}"
 
 
-def check_sampling_rate(rate: float) -> float:
-    """`rate` if it lies in (0, 1]; otherwise ParameterError."""
-    return _positive("sampling rate", rate, 1)
-
-
-def check_sigma(noise_multiplier: float) -> float:
-    """`noise_multiplier` if it lies in (0, `MAX_SIGMA`]; otherwise ParameterError."""
-    return _positive("sigma", noise_multiplier, MAX_SIGMA)
-
-
 def _positive(name: str, value: float, most: float) -> float:
     if not 0 < value <= most:
         raise ParameterError(f"{name} is {value}; allowed: a number above 0 and at most {most:g}")
@@ -174,7 +163,7 @@ def calibrate(
     """
     epsilon = check_epsilon(epsilon)
     delta = check_delta(delta, n_private)
-    rate = check_sampling_rate(sampling_rate)
+    rate = _positive("sampling rate", sampling_rate, 1)
     if noise_multiplier is not None and steps is not None:
         raise UsageError(
             f"sigma {noise_multiplier} and steps {steps} were both given, and epsilon already fixes one from the "
@@ -192,7 +181,7 @@ def calibrate(
     if noise_multiplier is None:
         n_steps = check_steps(default_steps if steps is None else steps)
         return _cross_checked(Budget(epsilon, delta, n_steps, least_multiplier(n_steps), rate, judge, others))
-    sigma = check_sigma(noise_multiplier)
+    sigma = _positive("sigma", noise_multiplier, MAX_SIGMA)
     # mu^2 of a step: exact at rate 1, else in the limit of many steps (Bu, Dong, Long, Su 2020)
     squared = 1 / max(sigma, SMALLEST_GUESS) ** 2
     guess = left / (squared if rate == 1 else rate**2 * math.expm1(squared))
@@ -213,10 +202,12 @@ def calibrate(
 
 
 def _squared_mu_left(judge: Accountant, others: Sequence[Releases], epsilon: float, delta: float) -> float:
-    """mu^2 that is left beside `others`. PrivacyError if nothing is."""
-    spent = judge.epsilon(others, delta)
-    affordable = spent <= LARGEST_SPENT * epsilon
-    left = largest_mu(epsilon, delta) ** 2 - judge.mu_of(others, delta) ** 2 if affordable else 0.0
+    """mu^2 that is left beside `others`, a guess with samples. PrivacyError if nothing is."""
+    spent, left = judge.epsilon(others, delta), 0.0
+    if spent <= LARGEST_SPENT * epsilon:
+        # of a Gaussian mechanism with the same epsilon, where there is no exact mu
+        mu = gdp_mu(others) if judge is GAUSSIAN else largest_mu(spent, delta) if others else 0.0
+        left = largest_mu(epsilon, delta) ** 2 - mu**2
     if left <= 0:
         raise PrivacyError(
             f"epsilon is {rounded_up(epsilon)}, and {', '.join(sorted({release.purpose for release in others}))} "
@@ -301,28 +292,6 @@ class PlanRow:
     accountant: str
 
 
-def epsilons(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, float]:
-    """Epsilon of `n_steps` sampled Gaussian releases by every accountant that applies.
-
-    Args:
-        sampling_rate: q, in (0, 1].
-        noise_multiplier: noise standard deviation divided by the clip norm, in (0, 10^9].
-        n_steps: releases, from 1 to `MAX_STEPS`.
-        delta: in (0, 1).
-    Returns: epsilon by accountant, the accountant of record first: `gdp` if q = 1, then `pld` and `rdp`, and `autodp`
-    if q = 1 and it has an opinion. Infinity if the noise is too small for any figure.
-
-    Raises ParameterError: a value outside its range.
-    """
-    rate, sigma, count = check_sampling_rate(sampling_rate), check_sigma(noise_multiplier), check_steps(n_steps)
-    if not 0 < delta < 1:
-        raise ParameterError(f"delta is {delta}; allowed: a number above 0 and below 1")
-    releases = (Releases(GRADIENT, sigma, rate, count),)
-    judges = (judge for judge in (*ACCOUNTANTS.values(), AUTODP) if judge.covers(releases))
-    found = {judge.name: judge.epsilon(releases, delta) for judge in judges}
-    return {name: epsilon for name, epsilon in found.items() if not math.isnan(epsilon)}
-
-
 def plan_rates(request: PlanRequest, progress: Progress) -> list[PlanRow]:
     """The noise each sampling rate needs to spend at most (`epsilon`, `delta`) in `epochs` epochs.
 
@@ -393,20 +362,32 @@ NAMES = (*ACCOUNTANTS, AUTODP.name)  # of all accountants, in the order of their
 
 
 def releases_cost(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
-    """The cost of sampled Gaussian releases.
+    """The cost of `n_steps` sampled Gaussian releases.
 
+    Args:
+        sampling_rate: q, in (0, 1].
+        noise_multiplier: noise standard deviation divided by the clip norm, in (0, 10^9].
+        n_steps: releases, from 1 to `MAX_STEPS`.
+        delta: in (0, 1).
     Returns: sampling_rate, noise_multiplier, steps, delta, gdp_mu and zcdp_rho (None if q < 1), accountant (of
         record), and for every applicable accountant its epsilon under its name, one of `NAMES`, the accountant of
-        record first; None if epsilon is not finite.
+        record first: `gdp` if q = 1, then `pld` and `rdp`, and `autodp` if q = 1 and it has an opinion; None if the
+        noise is too small for any figure.
+    Raises ParameterError: a value outside its range.
     """
-    costs = epsilons(sampling_rate, noise_multiplier, n_steps, delta)
-    figures = {name: cost if np.isfinite(cost) else None for name, cost in costs.items()}
+    rate, sigma = _positive("sampling rate", sampling_rate, 1), _positive("sigma", noise_multiplier, MAX_SIGMA)
+    releases = (Releases(GRADIENT, sigma, rate, check_steps(n_steps)),)
+    if not 0 < delta < 1:
+        raise ParameterError(f"delta is {delta}; allowed: a number above 0 and below 1")
+    judges: tuple[Accountant | Judge, ...] = (*ACCOUNTANTS.values(), AUTODP)
+    found = {judge.name: judge.epsilon(releases, delta) for judge in judges if judge.covers(releases)}
+    costs = {name: cost if math.isfinite(cost) else None for name, cost in found.items() if not math.isnan(cost)}
     return {
         "sampling_rate": sampling_rate,
         "noise_multiplier": noise_multiplier,
         "steps": n_steps,
         "delta": delta,
-        **gaussian_figures([Releases(GRADIENT, noise_multiplier, sampling_rate, n_steps)]),
-        "accountant": next(iter(figures)),
-        **figures,
+        **gaussian_figures(releases),
+        "accountant": next(iter(costs)),
+        **costs,
     }

@@ -48,6 +48,11 @@ def gaussian_words(gdp_mu: float | None, zcdp_rho: float | None) -> str:
     return f"GDP mu {rounded_up(gdp_mu)}, zCDP rho {rounded_up(zcdp_rho)}"
 
 
+def finite(value: float | None) -> float | None:
+    """`value`, or None if it is infinite."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def counted(count: int, noun: str) -> str:
     """A number and its noun, as `1 run` and `3 runs`."""
     ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
@@ -80,8 +85,7 @@ def _rounded(value: float | None, digits: int, towards: str) -> str:
     return format(float(rounded), f".{digits}g")
 
 
-BITS = 128
-MOST_BITS = 4096
+BITS = tuple(128 << doublings for doublings in range(6))  # of the balls, until they decide
 LARGEST_MU = 1e3  # above, epsilon would be over 500,000, and is infinite here
 
 
@@ -93,7 +97,7 @@ def mu_and_rho(terms: Iterable[tuple[int, float]]) -> tuple[float, float]:
     """
     from flint import arb, ctx
 
-    with ctx.workprec(BITS):
+    with ctx.workprec(BITS[0]):
         squared = arb(0)
         for count, multiplier in terms:
             if multiplier == 0:
@@ -110,13 +114,13 @@ def delta_of(epsilon: float, mu: float) -> float:
         return 1.0
     from flint import ctx
 
-    bits = BITS
-    while True:
+    for bits in BITS:
         with ctx.workprec(bits):
             delta = _delta(epsilon, mu)
-            if delta.rel_accuracy_bits() > 64 or bits >= MOST_BITS:
-                return min(1.0, upper_float(delta))
-        bits *= 2
+            found = min(1.0, upper_float(delta))
+        if delta.rel_accuracy_bits() > 64:
+            break
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -145,15 +149,13 @@ def holds(epsilon: float, delta: float, mu: float) -> bool:
         return True
     from flint import arb, ctx
 
-    bits = BITS
-    while bits <= MOST_BITS:
+    for bits in BITS:
         with ctx.workprec(bits):
             found = _delta(epsilon, mu)
             if found <= arb(delta):
                 return True
             if found > arb(delta):
                 return False
-        bits *= 2
     return False
 
 
@@ -163,6 +165,13 @@ def _delta(epsilon: float, mu: float) -> Any:
 
     loss, half, root = arb(epsilon) / arb(mu), arb(mu) / 2, arb(2).sqrt()
     return (((loss - half) / root).erfc() - arb(epsilon).exp() * ((loss + half) / root).erfc()) / 2
+
+
+def renyi_conversion(order: int, delta: float) -> float:
+    """What turns a Renyi divergence into epsilon (Canonne, Kamath, Steinke 2020, Proposition 12), rounded up."""
+    from flint import arb
+
+    return upper_float((1 - 1 / arb(order)).log() - (arb(delta) * order).log() / (order - 1))
 
 
 def _least(condition: Callable[[float], bool], high: float) -> float:

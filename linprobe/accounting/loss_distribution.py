@@ -140,8 +140,7 @@ def _table(rate: float, stride: int, count: int, start: int = 0, less_one: bool 
         return np.array([float(one.expm1() if less_one else one.exp()) for one in exponents])
 
 
-BITS = 96
-MOST_BITS = 3072
+BITS = tuple(96 << doublings for doublings in range(6))
 ACCURATE = 2.0**-45  # relative width of all masses together
 SUMS = 1 + 2.0**-32  # covers the rounding of a sum of at most 2^20 positive numbers, and of its terms
 TILTS = (1.0, 0.5, 0.1, 2.0)  # powers of delta at which a whole curve is resolved
@@ -173,17 +172,13 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Composed:
-    """All releases composed, in one direction. Fields as in `Measure` and `Grid`, on the coarse grid.
+class Composed(Measure):
+    """All releases composed, in one direction, on the coarse grid.
 
     Attributes:
-        weights: exp(-tilt i) (1 - exp(-step i)) for i from 1, shape (n,).
+        tilt, step: as in `Grid`. weights: exp(-tilt i) (1 - exp(-step i)) for i from 1, shape (n,).
     """
 
-    start: int
-    masses: Reals
-    scale: Any
-    infinite: float
     tilt: float
     step: float
     weights: Reals
@@ -359,12 +354,10 @@ def loss_of(kind: Kind, grid: Grid, points: NDArray[np.int64]) -> Measure:
     holds the change of slope of delta(a) = P(loss > log a) - a Q(loss > log a), a = exp(epsilon), interpolated between
     points; under P, a times that. The lowest point takes all losses below; above the highest, a part is infinite.
     """
-    bits = BITS
-    while bits <= MOST_BITS:
+    for bits in BITS:
         found = _spread(kind, grid, points, bits)
         if found is not None:
             return found
-        bits *= 2
     raise UnresolvedError
 
 

@@ -22,21 +22,8 @@ LARGEST_TILT = 50.0  # in multiples of sigma / q
 TRUNCATED = 1e-9  # share of delta that is given to each kind of truncation
 SMALLEST_DELTA = 1e-300  # grids for smaller ones, whose shares float64 does not hold, are grids for this one
 WRAPPED = 25.0  # nats: share of the tilted mass outside a window, which is added within
-STANDARD = (
-    0.003,
-    0.01,
-    0.03,
-    0.1,
-    0.2,
-    0.5,
-    1.0,
-    2.0,
-    3.0,
-    4.0,
-    6.0,
-    8.0,
-    12.0,
-)  # deviations at which lower tails are bounded
+# deviations at which lower tails are bounded
+STANDARD = (0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 MANY = 512  # releases that are composed in two stages
 LARGEST = 2100.0  # product of fineness and the length of a transform
 MOST_POINTS = 20000

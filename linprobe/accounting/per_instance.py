@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.accountants import UP_SUMS, choose_accountant, renyi_table
 from linprobe.accounting.calibrate import LEAST_DELTA
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import upper_float
+from linprobe.accounting.figures import renyi_conversion
 from linprobe.errors import ParameterError
 
 BISECTIONS = 60
@@ -71,7 +71,8 @@ class RecordLosses:
         total = self.renyi.astype(np.float64) * UP_ROUNDING
         if self.mu.any():
             total += np.multiply.outer(self.mu**2, ORDERS / 2 * UP_ROUNDING)
-        found = (total + _conversions(delta)).min(axis=1) * UP_ROUNDING
+        conversions = np.array([renyi_conversion(order, delta) for order in ORDERS.tolist()])
+        found = (total + conversions).min(axis=1) * UP_ROUNDING
         epsilons: NDArray[np.float64] = np.minimum(np.maximum(found, 0.0), worst_case)
         epsilons[total.max(axis=1) == 0] = 0.0
         return epsilons
@@ -122,19 +123,6 @@ def record_losses(
 def _level_divergences(noise_multiplier: float, sampling_rate: float, highest: int) -> NDArray[np.float64]:
     """`renyi_table` at `ORDERS` for the levels 0 to `highest` of a contribution, shape (highest + 1, len(ORDERS))."""
     return renyi_table(noise_multiplier, sampling_rate, (np.arange(highest + 1) / highest) ** 2, ORDERS)
-
-
-@lru_cache(maxsize=64)
-def _conversions(delta: float) -> NDArray[np.float64]:
-    """What is added to a Renyi divergence for an epsilon at `delta`: upper bounds, shape (len(ORDERS),)."""
-    from flint import arb
-
-    return np.array(
-        [
-            upper_float((1 - 1 / arb(order)).log() - (arb(delta) * order).log() / (order - 1))
-            for order in ORDERS.tolist()
-        ]
-    )
 
 
 def per_instance_epsilon(mu: NDArray[np.float64], delta: float) -> NDArray[np.float64]:

@@ -103,23 +103,25 @@ def check_repetitions(mean: int) -> int:
 
 def selection_epsilon(event: SelectionEvent, delta: float, accountant: Accountant) -> float:
     """Epsilon of a selection at `delta`; `accountant` judges a single run. Infinity if the bound does not apply."""
-    base = _largest_epsilon(event, delta, accountant)
-    return math.nextafter(base + 2 * _first_loss(event, base, delta, accountant), math.inf)
+    base, first = _losses(event, delta, accountant)
+    return math.nextafter(base + 2 * first, math.inf)
 
 
-def _largest_epsilon(event: SelectionEvent, delta: float, accountant: Accountant) -> float:
-    """eps_Q(delta / m)."""
-    return max(accountant.epsilon(run, delta / event.mean_repetitions) for run in event.runs)
+def _losses(event: SelectionEvent, delta: float, accountant: Accountant) -> tuple[float, float]:
+    """eps_Q(delta / m), and eps_1, which is at most that."""
+    mean = event.mean_repetitions
+    base = max(accountant.epsilon(run, delta / mean) for run in event.runs)
+    return base, first_loss(lambda epsilons: _profile(event, epsilons, delta, accountant), mean, base)
 
 
 def selection_deltas(
     event: SelectionEvent, epsilons: Sequence[float], delta: float, accountant: Accountant
 ) -> NDArray[np.float64]:
     """delta(epsilon) of a selection: upper bounds, shape (len(epsilons),). `delta`: of the guarantee."""
-    mean, base = event.mean_repetitions, _largest_epsilon(event, delta, accountant)
-    left = np.asarray(epsilons, dtype=np.float64) - 2 * _first_loss(event, base, delta, accountant)
+    left = np.asarray(epsilons, dtype=np.float64) - 2 * _losses(event, delta, accountant)[1]
     deltas = np.ones(len(left))
-    deltas[left >= 0] = np.minimum(mean * _profile(event, left[left >= 0], delta, accountant), 1)
+    profile = _profile(event, left[left >= 0], delta, accountant)
+    deltas[left >= 0] = np.minimum(event.mean_repetitions * profile, 1)
     return deltas
 
 
@@ -156,11 +158,6 @@ def _profile(
     """delta_Q at `epsilons`."""
     small = delta / event.mean_repetitions
     return np.asarray(np.max([accountant.deltas(run, epsilons.tolist(), small) for run in event.runs], axis=0))
-
-
-def _first_loss(event: SelectionEvent, most: float, delta: float, accountant: Accountant) -> float:
-    """eps_1 of an event, at most `most`."""
-    return first_loss(lambda epsilons: _profile(event, epsilons, delta, accountant), event.mean_repetitions, most)
 
 
 def first_loss(profile: Callable[[NDArray[np.float64]], NDArray[np.float64]], mean: int, most: float) -> float:

@@ -310,7 +310,7 @@ def verify(
     >>> linprobe.verify("four", max_epsilon=3)["verified"]
     True
     """
-    from linprobe.runs.verify import verify_run as run_command
+    from linprobe.runs.check import verify_run as run_command
 
     request = _asked(
         VerifyRequest,

@@ -46,7 +46,7 @@ NOISY_FIGURES = {
 @command(VerifyRequest)
 def _verify(request: VerifyRequest) -> None:
     """Print `verified`; PrivacyError with the reason otherwise."""
-    from linprobe.runs.verify import verify_run
+    from linprobe.runs.check import verify_run
 
     result = verify_run(request)
     if request.as_json:

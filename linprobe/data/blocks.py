@@ -44,19 +44,21 @@ def whole_blocks(blocks: RawBlocks, sizes: Iterable[int] | None = None) -> RawBl
         while len(y) - start >= missing:
             waiting.append((x[start : start + missing], y[start : start + missing]))
             start += missing
-            yield _concatenated(waiting)
+            yield concatenated(waiting)
             waiting, missing = [], next(wanted, BLOCK_ROWS)
         if start < len(y):
             waiting.append((x[start:], y[start:]))
             missing -= len(y) - start
     if waiting:
-        yield _concatenated(waiting)
+        yield concatenated(waiting)
 
 
-def _concatenated(blocks: list[tuple[Floats, Indices]]) -> tuple[Floats, Indices]:
-    if len(blocks) == 1:
-        return blocks[0]
-    return np.concatenate([x for x, _ in blocks]), np.concatenate([y for _, y in blocks])
+def concatenated(blocks: Iterable[tuple[Floats, Indices]]) -> tuple[Floats, Indices]:
+    """The rows of at least one block, as one; a single block is not copied."""
+    every = list(blocks)
+    if len(every) == 1:
+        return every[0]
+    return np.concatenate([x for x, _ in every]), np.concatenate([y for _, y in every])
 
 
 class Source(Protocol):

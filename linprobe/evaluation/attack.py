@@ -32,8 +32,15 @@ from scipy.special import log_softmax, logsumexp
 
 from linprobe.accounting.figures import NOUNS
 from linprobe.atomic_files import write_json
-from linprobe.data.blocks import ArraySource, ChainedSource, normalise_rows
-from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features
+from linprobe.data.blocks import ArraySource, ChainedSource, concatenated, normalise_rows
+from linprobe.data.dataset import (
+    Dataset,
+    check_one_class,
+    check_test_rows,
+    dataset_of,
+    open_features,
+    unlabelled_group,
+)
 from linprobe.data.feature_reader import FeatureReader, GroupRows
 from linprobe.data.row_weights import RowWeights
 from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError, writing
@@ -326,8 +333,7 @@ def _lira(
     options = {name: value for name, value in manifest.options.items() if name != "insecure_seed"}
     settings = Settings.of_given(find_method(manifest.method), options)
     counted, balanced = manifest.class_counts is not None, manifest.class_prior == UNIFORM
-    similar = manifest.refined is not None and manifest.refined.similar is not None
-    settings = replace(settings, class_counts=counted, balanced=balanced, similar=similar, per_record=False)
+    settings = replace(settings, class_counts=counted, balanced=balanced, per_record=False)
     if manifest.unit == OWNER and compared.sizes is None:
         raise UsageError(
             f"run {run.folder} protects people, and test rows of {features.path} have no owners, so shadow probes "
@@ -338,11 +344,8 @@ def _lira(
             f"run {run.folder} started from {settings.first_run.folder}, which was trained on members; shadow "
             "probes would start from it too; leave --lira out, or attack that run"
         )
-    public = _public_rows(features, request.public, run)
-    x, y = (
-        np.concatenate(column)
-        for column in zip(*ChainedSource(compared.inside, compared.outside).blocks(), strict=True)
-    )
+    public, unlabelled = _public_rows(features, request.public, run), _unlabelled_rows(run, progress)
+    x, y = concatenated(ChainedSource(compared.inside, compared.outside).blocks())
     sizes = np.ones(len(y), dtype=np.int64) if compared.sizes is None else compared.sizes
     halves = complementary_halves(request.shadows or SHADOWS, len(sizes))
     odds = np.empty((len(halves), len(y)))
@@ -356,7 +359,7 @@ def _lira(
         bounds = None if compared.sizes is None else np.concatenate([[0], np.cumsum(sizes[half])])
         joined = settings.method.joins_public
         source = ArraySource(x[rows], y[rows])
-        return Dataset(source, manifest.n_classes, public, text, bounds, weights, joined=joined)
+        return Dataset(source, manifest.n_classes, public, text, bounds, weights, joined=joined, unlabelled=unlabelled)
 
     shadows = ((place, settings, half_of(half), x, y) for place, half in enumerate(halves))
     for shadow, found in unordered(_shadow, shadows, request.jobs):
@@ -384,8 +387,31 @@ def _public_rows(features: FeatureReader, given: Path | None, run: RunFolder) ->
             )
         if public is None:
             return None
-        x, y = (np.concatenate(column) for column in zip(*public.blocks(), strict=True))
-    return ArraySource(x, y)
+        return ArraySource(*concatenated(public.blocks()))
+
+
+def _unlabelled_rows(run: RunFolder, progress: Progress) -> ArraySource | None:
+    """The rows without labels that the run was trained with, in memory; None without any.
+
+    Raises DataError: their file is not where the manifest says, or holds other rows.
+    """
+    refined = run.manifest.refined
+    if refined is None:
+        return None
+    if refined.run is not None:
+        progress.note(
+            f"run {run.folder} was refined after training, and shadow probes are not; to compare like with like, "
+            f"attack run {refined.run}, which it was made from"
+        )
+        return None
+    with open_features(Path(refined.file), labelled=False) as file:
+        rows = unlabelled_group(file)
+        if rows.digest() != refined.digest:
+            raise DataError(
+                f"{refined.file} does not hold the rows without labels that run {run.folder} was trained with; put "
+                "that file back, or leave --lira out"
+            )
+        return ArraySource(*concatenated(rows.blocks()))
 
 
 def _shadow(

@@ -51,7 +51,7 @@ from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.accounting.per_instance import histogram_counts
 from linprobe.accounting.selection import selection_epsilon
-from linprobe.data.blocks import ArraySource
+from linprobe.data.blocks import ArraySource, concatenated
 from linprobe.data.dataset import Dataset, Split, dataset_of, open_features
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.errors import DivergedError, ParameterError, PrivacyError, Progress, UsageError
@@ -246,8 +246,7 @@ def subject_of(request: AuditRequest, method: Method) -> Subject:
     if settings.condition != "none":  # what `train` decides from the number of rows, the audit always covers
         steps = DEFAULT_STEPS if settings.n_steps is None and method.sampling is None else settings.n_steps
         settings = replace(settings, condition=MEAN, n_steps=steps)
-    samples_people = request.unit == OWNER and method.sampling is not None
-    Runtime(device=request.device).check(settings.options, samples_people=samples_people)
+    Runtime(device=request.device).check(settings, request.unit)
     paths = HOST_PATHS if request.device == "cpu" else HOST_PATHS + DEVICE_PATHS
     planted = plant(background, request.canaries, own_classes=request.part == COUNTS)
     if request.part == TUNE:
@@ -324,7 +323,7 @@ def _zeroed(planted: Planted, inside: NDArray[np.bool_]) -> Dataset:
     """The data set with the canaries that are `inside`, and rows of zeros in the other places."""
     dataset = planted.with_canaries(inside)
     sizes = 1 if dataset.bounds is None else np.diff(dataset.bounds)
-    x, y = (np.concatenate(parts) for parts in zip(*dataset.private.blocks(), strict=True))
+    x, y = concatenated(dataset.private.blocks())
     own = dataset.private.n_rows if dataset.bounds is None else len(dataset.bounds) - 1
     kept = np.repeat(np.asarray(dataset.present)[:own], sizes)
     return replace(dataset, private=ArraySource(x * kept[:, None], y))

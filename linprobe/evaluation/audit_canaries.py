@@ -27,7 +27,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import ArraySource, Source
+from linprobe.data.blocks import ArraySource, Source, concatenated
 from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description, FeatureReader
 from linprobe.gradients.second_order import diagonal_places, parts_of
@@ -62,9 +62,8 @@ def background_of(digits: Dataset, people: NDArray[np.int64] | None, public: boo
 
 
 def _first_rows(source: Source, count: int) -> ArraySource:
-    blocks = list(source.blocks())
-    x, y = (np.concatenate([block[part] for block in blocks])[:count] for part in (0, 1))
-    return ArraySource(x, y)
+    x, y = concatenated(source.blocks())
+    return ArraySource(x[:count], y[:count])
 
 
 class _TestRows:
@@ -147,7 +146,7 @@ def plant(background: Dataset, canaries: int, *, own_classes: bool = False) -> P
 
 
 def _padded(source: Source, columns: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    x, y = (np.concatenate(parts) for parts in zip(*source.blocks(), strict=True))
+    x, y = concatenated(source.blocks())
     return np.concatenate([x, np.zeros((len(x), columns))], axis=1).astype(np.float32), y
 
 

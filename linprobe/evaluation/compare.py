@@ -41,15 +41,7 @@ from linprobe.options.requests import CompareRequest, name_of
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import unordered
 from linprobe.parallel.torch_group import refuse_copies
-from linprobe.reporting.comparison import (
-    Result,
-    accuracy_against_epsilon,
-    balance_matters,
-    boosts,
-    comparison_table,
-    markdown,
-    summarise,
-)
+from linprobe.reporting import comparison
 from linprobe.runs import run_folder
 from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import Manifest
@@ -265,9 +257,9 @@ def _give_one_time(folders: Sequence[Path]) -> None:
                 os.utime(path, ns=(now, now))
 
 
-def _result(request: CompareRequest, run: Planned, manifest: Manifest, features: FeatureReader) -> Result:
+def _result(request: CompareRequest, run: Planned, manifest: Manifest, features: FeatureReader) -> comparison.Result:
     auc = threshold_auc(features, run_folder.read_run(run.folder))["auc"] if request.attack else None
-    return Result(
+    return comparison.Result(
         run.row,
         run.setting,
         run.request.epsilon,
@@ -283,12 +275,12 @@ def _written(
     request: CompareRequest,
     folder: ComparisonFolder,
     planned: Sequence[Planned],
-    results: Sequence[Result],
+    results: Sequence[comparison.Result],
     guessing: dict[str, Any],
 ) -> dict[str, Any]:
     """Write the tables and figures and return them."""
-    out, summaries = request.folder, summarise(results)
-    boost = boosts(summaries, PUBLIC_BASELINE, PARAGON)
+    out, summaries = request.folder, comparison.summarise(results)
+    boost = comparison.boosts(summaries, PUBLIC_BASELINE, PARAGON)
     runs = [_run_row(run, folder.manifest(run.folder), result) for run, result in zip(planned, results, strict=True)]
     summary = [
         {
@@ -303,13 +295,17 @@ def _written(
     write_csv(out / "summary.csv", summary)
     spread = f"mean ± standard deviation over {request.seeds} seeds" if request.seeds > 1 else "1 seed"
     with replace_when_complete(out / "table.md", "w") as stream:
-        stream.write(f"Test accuracy, %, {spread}:\n\n" + markdown(*comparison_table(summary, "**{}**")))
-        if balance_matters(summary):
-            table = markdown(*comparison_table(summary, "**{}**", balanced=True))
+        stream.write(
+            f"Test accuracy, %, {spread}:\n\n" + comparison.markdown(*comparison.comparison_table(summary, "**{}**"))
+        )
+        if comparison.balance_matters(summary):
+            table = comparison.markdown(*comparison.comparison_table(summary, "**{}**", balanced=True))
             stream.write(f"\nBalanced accuracy, %, {spread}:\n\n{table}")
     about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
     picture = out / "accuracy_against_epsilon.png"
-    figure = accuracy_against_epsilon(picture, summaries, *levels, about, guessing=guessing["commonest_share"])
+    figure = comparison.accuracy_against_epsilon(
+        picture, summaries, *levels, about, guessing=guessing["commonest_share"]
+    )
     attacked = {}
     if request.attack:
         attacks = [
@@ -324,7 +320,7 @@ def _written(
     return {"out": str(out), **found, **attacked, "figures": [] if figure is None else [str(figure)]}
 
 
-def _run_row(run: Planned, manifest: Manifest, result: Result) -> dict[str, Any]:
+def _run_row(run: Planned, manifest: Manifest, result: comparison.Result) -> dict[str, Any]:
     return {
         "method": run.row,
         **asdict(run.setting),

@@ -28,16 +28,8 @@ PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"
 LONGEST_NAME = 80
 ROW_OPTIONS = (
-    "sigma",
-    "steps",
-    "sampling_rate",
-    "accountant",
-    "per_record",
-    "centre",
-    "condition",
-    "intercept",
-    "preset",
-)
+    "sigma", "steps", "sampling_rate", "accountant", "per_record", "centre", "condition", "intercept", "preset",
+)  # fmt: skip
 TUNING_OPTIONS = ("shrink", "repetitions")
 
 

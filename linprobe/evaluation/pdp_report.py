@@ -35,24 +35,12 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest, name_of
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.reporting import plots
-from linprobe.runs import signature
+from linprobe.runs import run_folder, signature
 from linprobe.runs.check import check_digests, check_run, check_signature
 from linprobe.runs.guarantee import accountant_of, guarantee_text
 from linprobe.runs.manifest import CARD, LEDGER, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
 from linprobe.runs.release_rules import HISTOGRAM
-from linprobe.runs.run_folder import (
-    RUN_ID,
-    RunFolder,
-    claimed,
-    inputs_of,
-    new_files,
-    new_run_folder,
-    read_run,
-    refuse_book_inside,
-    refuse_existing,
-    write_manifest,
-    write_per_record,
-)
+from linprobe.runs.run_folder import RunFolder
 from linprobe.training.charge import charge_histogram, preview_histogram
 from linprobe.training.execute import released_histogram
 from linprobe.training.words import DryRun, Lines, listed, together_facts, together_line, written
@@ -76,13 +64,13 @@ def publish(
     manifest, key = run.manifest, signing_key(run, sign)
     events, planned = _planned(run, epsilon)
     out, name = _place(run, book)
-    with claimed(out), new_run_folder(out) as folder:
+    with run_folder.claimed(out), run_folder.new_run_folder(out) as folder:
         training = grouped(event for event in events if event.purpose != HISTOGRAM)
         delta = manifest.bound[1]
         training_epsilon = accountant_of(manifest).epsilon(training, delta)
         epsilons = run.per_record.losses.epsilon(delta, training_epsilon)
         not_stated = charge_histogram(run, grouped(events), planned, book)
-        (folder / RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
+        (folder / run_folder.RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
         with writing(folder / LEDGER):
             (folder / LEDGER).write_bytes(run[LEDGER])
         ledger = Ledger(folder / LEDGER)
@@ -149,8 +137,8 @@ def _place(run: RunFolder, book: Path | None) -> tuple[Path, str]:
             f"run {out} has a histogram of {run.folder} already; publish from it to add another: linprobe pdp-report "
             f"{out} --publish-epsilon E"
         )
-    refuse_existing(out)
-    refuse_book_inside(book, out)
+    run_folder.refuse_existing(out)
+    run_folder.refuse_book_inside(book, out)
     return out, FILE.format(number)
 
 
@@ -212,13 +200,13 @@ def write_derived(
     for name, content in {**kept, **made}.items():
         write_whole(folder / name, content)
     if PER_RECORD in run.names:  # a release has none
-        write_per_record(folder, run.per_record)
+        run_folder.write_per_record(folder, run.per_record)
     pages = None
     if key is not None or CARD in run.manifest.files:  # they state epsilon
         from linprobe.reporting.release_pages import pages_of_run
 
         pages = partial(pages_of_run, run.folder.resolve().name, key is not None)
-    write_manifest(folder, manifest, {**kept, LEDGER: (folder / LEDGER).read_bytes(), **made}, key, pages)
+    run_folder.write_manifest(folder, manifest, {**kept, LEDGER: (folder / LEDGER).read_bytes(), **made}, key, pages)
 
 
 VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"
@@ -326,13 +314,15 @@ def _checked_files(request: PdpReportRequest) -> AbstractContextManager[None]:
     for flag, value in (("--sign", request.sign), ("--book", request.book)):
         if value is not None and request.publish_epsilon is None:
             raise UsageError(f"option {flag} does nothing without --publish-epsilon; leave it out")
-    inputs = (*inputs_of(request.run), request.sign, request.book)
-    return new_files({"--csv": request.csv, "--plot": request.plot}, inputs=inputs, overwrite=request.overwrite)
+    inputs = (*run_folder.inputs_of(request.run), request.sign, request.book)
+    return run_folder.new_files(
+        {"--csv": request.csv, "--plot": request.plot}, inputs=inputs, overwrite=request.overwrite
+    )
 
 
 def _loaded(folder: Path) -> RunFolder:
     """A run with per-record losses. UsageError: a run that has none."""
-    run = read_run(folder)
+    run = run_folder.read_run(folder)
     check_digests(run)
     manifest = run.manifest
     if manifest.accountant is None:

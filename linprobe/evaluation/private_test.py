@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import EVALUATION, Entry
 from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.events import OWNER, RECORD
@@ -133,30 +132,28 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
     with open_features(features_of(run, request.features), progress=progress) as features:
         _check(run, features, request, progress)
         unit = _unit_of(features, request.unit)
-        delta, n_test = run.manifest.delta if request.delta is None else request.delta, test_units(features, unit)
+        own, n_test = run.manifest.delta or None, test_units(features, unit)  # 0 for a run that used no private row
+        delta = own if request.delta is None else request.delta
         if delta is None:
             raise UsageError(
                 f"run {run.folder} has no delta of its own; give --delta, below 1 / the number of test rows"
             )
         n_classes = len(features.description.class_names)
         releases = test_releases(epsilon, check_delta(delta, n_test), n_test, n_classes)
-        people = fewer_protected(features, unit, releases, delta, GAUSSIAN, group="test")
+        entry = Entry(
+            run=secrets.token_hex(16),
+            name=str(run.folder.absolute()),
+            method=EVALUATION,
+            unit=unit,
+            private=True,
+            delta=delta,
+            releases=releases,
+            first=run.manifest.book_id,
+        )
+        people = fewer_protected(features, entry, group="test")
         if people is not None:
             progress.note(people)
-        yield (
-            run,
-            features,
-            Entry(
-                run=secrets.token_hex(16),
-                name=str(run.folder.absolute()),
-                method=EVALUATION,
-                unit=unit,
-                private=True,
-                delta=delta,
-                releases=releases,
-                first=run.manifest.book_id,
-            ),
-        )
+        yield run, features, entry
 
 
 def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, progress: Progress) -> None:

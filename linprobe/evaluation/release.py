@@ -42,11 +42,6 @@ class _Parts:
     made: tuple[str, ...]
     key: Ed25519PrivateKey | None
 
-    @property
-    def signed(self) -> bool:
-        """Whether the release has a signature."""
-        return SIGNATURE in (*self.copied, *self.made)
-
 
 def _words_of(request: ReleaseRequest) -> dict[str, Any]:
     """The publisher's words that were given, by the names of `Publisher`."""
@@ -76,14 +71,14 @@ def release(request: ReleaseRequest) -> tuple[dict[str, Any], str]:
                 unfinished.rename(request.out)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    manifest = parts.run.manifest
+    manifest, names = parts.run.manifest, sorted((*parts.copied, *parts.made, VERIFY_PAGE))
     facts = {
         "release": str(request.out),
-        "files": sorted((*parts.copied, *parts.made, VERIFY_PAGE)),
+        "files": names,
         "run_id": manifest.book_id,
         "epsilon": manifest.epsilon,
         "delta": manifest.delta,
-        "signed": parts.signed,
+        "signed": SIGNATURE in names,
     }
     return facts, recorded_totals(manifest)[1]
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import GaussianEvent
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import Array, Reals, on_host
 from linprobe.parallel.process_group import ALONE, Group
 
@@ -108,25 +109,6 @@ class Contributed:
         self.levels[here] += 1
 
 
-class NoiseGenerator(Protocol):
-    """`linprobe.mechanisms.noise.NoiseSource`, or the same on a device."""
-
-    draws: int
-
-    @property
-    def key(self) -> bytes:
-        """Of the stream since the last `ratchet`."""
-
-    def ratchet(self) -> None:
-        """Replace the key, so that it reveals no earlier draw."""
-
-    def next_draw(self) -> int:
-        """The number of the next draw, which no other draw gets."""
-
-    def add_noise(self, value: Any, std: float) -> Any:
-        """round(value + std Z) on a public grid, for independent real normal variates Z."""
-
-
 class GaussianMechanism:
     """Adds noise to private sums and releases them; no other code releases one. A run has one mechanism.
 
@@ -134,7 +116,7 @@ class GaussianMechanism:
     complete.
 
     Args:
-        source: source of the noise.
+        source: source of the noise, on the device of the sums.
         record: called with each event before its noise is drawn, e.g. `Ledger.append`.
         first_step: number of the first release.
         group: the processes, each with a shard of the rows. Rank 0 draws the noise once and broadcasts the value.
@@ -143,7 +125,7 @@ class GaussianMechanism:
 
     def __init__(
         self,
-        source: NoiseGenerator,
+        source: NoiseSource,
         record: Callable[[GaussianEvent], None],
         first_step: int = 0,
         *,

@@ -85,40 +85,16 @@ class Stream:
         return words.to(self.device, non_blocking=True)
 
 
-class DeviceNoise:
-    """`NoiseSource` for tensors: the same draws and the same released numbers, computed on a device.
+class DeviceNoise(NoiseSource):
+    """A source whose noise is for tensors: the same draws and the same released numbers, computed on a device.
 
     Args:
-        source: its key and its count of draws are shared, so that no draw is used twice.
-        device: device of all tensors.
+        device: device of all tensors. insecure_seed: as of a `NoiseSource`.
     """
 
-    def __init__(self, source: NoiseSource, device: torch.device) -> None:
-        self._source = source
+    def __init__(self, device: torch.device, insecure_seed: int | None = None) -> None:
+        super().__init__(insecure_seed)
         self.device = device
-        self.kind = source.kind
-
-    @property
-    def draws(self) -> int:
-        """Number of draws that the source has made, on the host and the device."""
-        return self._source.draws
-
-    @draws.setter
-    def draws(self, count: int) -> None:
-        self._source.draws = count
-
-    @property
-    def key(self) -> bytes:
-        """The source's key."""
-        return self._source.key
-
-    def ratchet(self) -> None:
-        """As `NoiseSource.ratchet`."""
-        self._source.ratchet()
-
-    def next_draw(self) -> int:
-        """As `NoiseSource.next_draw`."""
-        return self._source.next_draw()
 
     def add_noise(self, value: Tensor, std: float) -> Tensor:
         """The numbers of `NoiseSource.add_noise`. The host takes the second look.
@@ -127,12 +103,12 @@ class DeviceNoise:
         """
         flat, grid, draw = value.reshape(-1), grid_step(std), self.next_draw()
         noised = torch.empty_like(flat)
-        for start, words in Stream(self._source.key, draw, self.device).chunks(len(flat)):
+        for start, words in Stream(self.key, draw, self.device).chunks(len(flat)):
             part = flat[start : start + len(words)]
             whole, cells, unsure = look_on_device(part, words, std, grid)
             for place in places(unsure):
                 word = int(words[place]) % (1 << 64)
-                exact = self._source.cell(draw, start + place, word, float(part[place]), std, grid)
+                exact = self.cell(draw, start + place, word, float(part[place]), std, grid)
                 cells[place] = exact - whole[place]
             noised[start : start + len(words)] = (whole + cells) * grid
         return noised.reshape(value.shape)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from linprobe.errors import LinprobeError
 from linprobe.native import LIBRARY
-from linprobe.parallel.array_api import Mask, Reals, contiguous
+from linprobe.parallel.array_api import Array, Mask, Reals, contiguous
 from linprobe.parallel.threads import in_slices
 
 GRID_BITS = 20  # a grid step is between 2^-21 and 2^-20 of the noise's standard deviation
@@ -179,7 +179,7 @@ class NoiseSource:
             return self.key
         return hashlib.sha256(RENEWAL + self.key + os.urandom(32)).digest()
 
-    def add_noise(self, value: Reals, std: float) -> Reals:
+    def add_noise(self, value: Array, std: float) -> Array:
         """round(value + std Z) on the grid of `grid_step(std)`, for independent real normal variates Z; same shape.
 
         Raises ValueError: more numbers than a stream has words.

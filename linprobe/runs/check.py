@@ -1,4 +1,4 @@
-"""The judgement of a run: every figure recomputed from its ledger, every file compared with its digest.
+"""`linprobe verify`: every figure of a run recomputed from its ledger, every file compared with its digest.
 
 `verified` judges a whole run. Whatever a caller then uses, it takes from the same `RunFolder`, whose bytes were judged.
 """
@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,9 @@ from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, NoisyScores, n_histograms
 from linprobe.methods import Method
 from linprobe.options import VOTE
+from linprobe.options.requests import VerifyRequest
+from linprobe.runs import release_rules as rules
+from linprobe.runs import signature
 from linprobe.runs.figures import noisy_accuracy
 from linprobe.runs.guarantee import (
     ADJACENCIES,
@@ -62,24 +65,13 @@ from linprobe.runs.manifest import (
 )
 from linprobe.runs.officer_page import is_officer_page
 from linprobe.runs.refined_weights import unrefinable
-from linprobe.runs.release_rules import (
-    HISTOGRAM,
-    all_releases,
-    clips_by_release,
-    of_lines,
-    of_method,
-    of_purposes,
-    of_selection_line,
-    of_sensitivities,
-    read_history,
-    refuse,
-    registered,
-    start_of,
-    steps_of,
-)
 from linprobe.runs.run_folder import RunFolder
 from linprobe.runs.specification import stated_in
 
+FINDINGS = (
+    "private", "epsilon", "epsilon_cross_check", "epsilon_autodp", "epsilon_dp_accounting", "delta", "gdp_mu",
+    "zcdp_rho", "releases", "data", "signature", "per_record", "not_covered", "stated_not_checked", "refused",
+)  # fmt: skip
 ROUNDING = 1e-9  # of the price of a published histogram
 TIME = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?")
 EARLIER_CROSS_CHECK = "privacy-loss distribution (dp-accounting)"  # of sums over all rows, in version 0.2
@@ -148,9 +140,9 @@ def check_run(run: RunFolder) -> Recomputed:
     events = read_ledger(path, content) if selection is None else []
     try:
         check_digests(run)
-        refuse(_of_ledger(run, content, events, selection))
+        rules.refuse(_of_ledger(run, content, events, selection))
         recomputed = _recomputed(manifest, events)
-        refuse(_of_keys(manifest))
+        rules.refuse(_of_keys(manifest))
         return recomputed
     except (ValueError, OverflowError) as error:  # of a library, about figures that no run has
         raise PrivacyError(f"{run.folder}/{MANIFEST} has a malformed {error}; do not trust it") from None
@@ -165,17 +157,17 @@ def _of_ledger(
         yield "selection differs between manifest and ledger"
     if manifest.accountant is None:
         yield from _of_no_release(run, events)
-    history = read_history(run[HISTORY], manifest.steps)
+    history = rules.read_history(run[HISTORY], manifest.steps)
     if selection is None:
-        yield from of_lines(content, events)
-        yield from of_sensitivities(manifest, events, history)
+        yield from rules.of_lines(content, events)
+        yield from rules.of_sensitivities(manifest, events, history)
     else:
-        yield from of_selection_line(content, selection)
+        yield from rules.of_selection_line(content, selection)
 
 
 def _of_no_release(run: RunFolder, events: Sequence[GaussianEvent]) -> Iterator[str]:
     """The claims of a run without noisy releases follow from its method."""
-    manifest, method = run.manifest, registered(run.manifest.method)
+    manifest, method = run.manifest, rules.registered(run.manifest.method)
     if events:
         yield f"{run.folder}/{LEDGER} holds {len(events)} releases, the manifest says that none were made"
     if method.spends or manifest.published:
@@ -187,7 +179,7 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent]) -> Recomputed:
     """What the ledger costs. Raises PrivacyError: the manifest claims something else."""
     if manifest.accountant is None:
         return Recomputed(manifest.epsilon, manifest.epsilon, None, None, manifest.gdp_mu, manifest.zcdp_rho, 0)
-    refuse(_of_delta_and_seed(manifest))
+    rules.refuse(_of_delta_and_seed(manifest))
     if manifest.selection is None:
         return _cost_of_sums(manifest, events)
     return _cost_of_selection(manifest, manifest.selection)
@@ -195,7 +187,7 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent]) -> Recomputed:
 
 def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> Recomputed:
     releases, accountant, (stated, delta) = grouped(events), accountant_of(manifest), manifest.bound
-    refuse(_of_releases(manifest, events, releases, accountant))
+    rules.refuse(_of_releases(manifest, events, releases, accountant))
     epsilon, checked = (one.epsilon(releases, delta) for one in (accountant, accountant.cross_check))
     opinion = accountants.third_opinion(accountant, releases, delta)
     opinions = {} if opinion is None else dict([opinion])
@@ -204,23 +196,23 @@ def _cost_of_sums(manifest: Manifest, events: list[GaussianEvent]) -> Recomputed
     found = Recomputed(epsilon, checked, by_autodp, by_google, **figures, releases=len(events))
     guarantee = guarantee_text(stated, delta, releases, insecure=not manifest.private, unit=manifest.unit)
     confirmed = accountants.confirmed(accountant, stated, releases, delta)
-    refuse(_of_claim(manifest, found, guarantee, accountant, accountant.cross_check.words, confirmed=confirmed))
+    rules.refuse(_of_claim(manifest, found, guarantee, accountant, accountant.cross_check.words, confirmed=confirmed))
     for judge, third in opinions.items():
         if judge.contradicts(epsilon, releases, delta, third):
             costs = f"the ledger costs {rounded_up(epsilon, 9)}"
-            refuse([f"{judge.words} finds epsilon {rounded_up(third, 9)}, {costs}"])
+            rules.refuse([f"{judge.words} finds epsilon {rounded_up(third, 9)}, {costs}"])
     return found
 
 
 def _cost_of_selection(manifest: Manifest, selection: SelectionEvent) -> Recomputed:
-    refuse(_of_selection(manifest, selection))
+    rules.refuse(_of_selection(manifest, selection))
     stated, delta = manifest.bound
     checked = selection_cross_check(selection, delta)
     epsilon = selection_epsilon(selection, delta, accountant_of(manifest))
     found = Recomputed(epsilon, checked, None, None, None, None, 1)
     guarantee = guarantee_text(stated, delta, None, unit=manifest.unit)
     confirmed = accountants.RENYI.agrees(stated, checked)  # both figures are upper bounds, as for sampled sums
-    refuse(_of_claim(manifest, found, guarantee, accountants.PLD, SELECTION_CROSS_CHECK, confirmed=confirmed))
+    rules.refuse(_of_claim(manifest, found, guarantee, accountants.PLD, SELECTION_CROSS_CHECK, confirmed=confirmed))
     return found
 
 
@@ -305,10 +297,10 @@ def _of_releases(
 ) -> Iterator[str]:
     """The steps, histograms and releases that are stated are those of the ledger, which the accountant covers."""
     steps = [release for release in releases if release.purpose == GRADIENT]
-    claimed = [steps_of(manifest)]
+    claimed = [rules.steps_of(manifest)]
     if steps != claimed:
         yield f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}"
-    paid = sorted(event.noise_multiplier for event in events if event.purpose == HISTOGRAM)
+    paid = sorted(event.noise_multiplier for event in events if event.purpose == rules.HISTOGRAM)
     listed = sorted(release.noise_multiplier for release in manifest.published)
     if paid != listed:
         yield f"the manifest lists published histograms with noise {listed}, the ledger paid for {paid}"
@@ -331,14 +323,14 @@ def _of_selection(manifest: Manifest, selection: SelectionEvent) -> Iterator[str
     if not manifest.private:
         yield "the manifest says that a run of tune --grid is not private; such runs are"
     unexpected = {name: value for name in ("releases", "published") if (value := getattr(manifest, name))}
-    steps = steps_of(manifest)
+    steps = rules.steps_of(manifest)
     if unexpected or not any(steps in run for run in selection.runs):
         yield f"the manifest states {unexpected or steps}, which no run of the ledger has"
 
 
 def _of_keys(manifest: Manifest) -> Iterator[str]:
     """A key agrees with the others from which it follows."""
-    method = registered(manifest.method)
+    method = rules.registered(manifest.method)
     yield from _unequal(manifest, {"paper": method.paper})
     yield from _of_unit(manifest)
     if manifest.several_labels and not method.several_labels:
@@ -348,8 +340,8 @@ def _of_keys(manifest: Manifest) -> Iterator[str]:
             yield f"{key} is {getattr(manifest, key)}, and task {manifest.task} has none"
     yield from _of_noise(manifest)
     yield from _of_refinement(manifest, method)
-    yield from of_purposes(manifest)
-    yield from of_method(manifest, method)
+    yield from rules.of_purposes(manifest)
+    yield from rules.of_method(manifest, method)
     if (manifest.test_rows == "none") != (manifest.n_test == 0):
         yield f"test_rows is {manifest.test_rows} and n_test {manifest.n_test}"
     yield from _of_accuracy(manifest)
@@ -500,8 +492,8 @@ def not_covered(run: RunFolder) -> list[str]:
 
 def not_checked(run: RunFolder) -> list[str]:
     """The keys and files that a run states and nothing in the folder proves."""
-    unknown = [f"{LEDGER} (sensitivities of dpsgd-f's theory variant)"] if clips_by_release(run.manifest) else []
-    start, released = start_of(run.manifest), all_releases(run.manifest)
+    unknown = [f"{LEDGER} (sensitivities of dpsgd-f's theory variant)"] if rules.clips_by_release(run.manifest) else []
+    start, released = rules.start_of(run.manifest), rules.all_releases(run.manifest)
     if start is not None and INHERITED not in {one.purpose for one in released}:
         unknown.append(
             f"{LEDGER} (started from run {printable(Path(start).name or start)}, and counts no release of it: right "
@@ -605,3 +597,89 @@ class FirstRun:
             run_id=manifest.book_id,
             model_digest=manifest.files[MODEL],
         )
+
+
+def verify_run(request: VerifyRequest) -> dict[str, Any]:
+    """Check that a run is private and intact, and that all accountants agree on its guarantee.
+
+    Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp and epsilon_dp_accounting (third
+        opinions on sums over all rows and over samples; None where the library has none), delta, gdp_mu, zcdp_rho,
+        releases, data, signature and per_record (what was checked, in words), not_covered (pages that no digest and so
+        no signature covers), stated_not_checked (keys of the manifest and files that nothing in the folder proves),
+        refused (why it is not verified). Figures that were not verified are None.
+    Raises DataError: not a run folder, or an unreadable key or feature file.
+    """
+    folder, features, unlabelled, before = request.run, request.features, request.unlabelled, request.before
+    result: dict[str, Any] = {"run": str(folder), "verified": False, **dict.fromkeys(FINDINGS)}
+    run = RunFolder(folder)
+    try:
+        proved = _check_signed(run, request.public_key, result)
+        _check_private(run, features, result)
+        if unlabelled is not None or before is not None:
+            from linprobe.runs.refinement import check_refinement
+
+            parent = None if before is None else RunFolder(before)
+            proved += check_refinement(run, unlabelled, parent, features)
+            if parent is not None:
+                verified(parent)
+        result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
+        limits = (("epsilon", "max-eps", request.max_epsilon), ("delta", "max-delta", request.max_delta))
+        for (what, flag, limit), stated in zip(limits, run.manifest.bound, strict=True):
+            if limit is not None and stated > limit:
+                raise PrivacyError(
+                    f"run {folder} has {what} {rounded_up(stated)}, above --{flag} {limit:g}; ask for a run with a "
+                    f"smaller {what}"
+                )
+    except PrivacyError as error:
+        return {**result, "refused": str(error)}
+    return {**result, "verified": True}
+
+
+def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any]) -> list[str]:
+    """The files that the key proves."""
+    if public_key is None:
+        if SIGNATURE in run.names:
+            result["signature"] = "not checked: give --public-key FILE"
+        return []
+    key = signature.public_key(public_key)
+    check_complete(run)  # an incomplete run lacks more than a signature
+    check_signature(run, key)
+    uncovered = not_covered(run)
+    if uncovered:
+        raise PrivacyError(
+            f"{', '.join(uncovered)} of {run.folder}: not covered by the signature, since the manifest does not "
+            "list them (as in releases of linprobe 0.2.0); move them away to verify the rest, or ask the owner for a "
+            "release made with --sign KEY"
+        )
+    result["signature"] = f"by the key in {public_key}"
+    return [SIGNATURE]
+
+
+def _check_private(run: RunFolder, features: Path | None, result: dict[str, Any]) -> None:
+    """PrivacyError unless the run has a guarantee and, with `features`, was trained on their private rows."""
+    recomputed, manifest = verified(run), run.manifest
+    result["private"] = manifest.private
+    if not manifest.private:
+        raise PrivacyError(f"run {run.folder} is {manifest.guarantee}; train with a private method and without a seed")
+    result |= {**asdict(recomputed), "delta": manifest.delta, "data": "not checked: give --features FILE"}
+    committed = manifest.per_record_commitment is not None
+    absent = "absent, not checked" if committed else "none: nothing was released about private rows"
+    if run.may_read_per_record:
+        result["per_record"] = "matches its commitment; losses not recomputed"
+    else:
+        hidden = "private, and this user may not read it; not checked"
+        result["per_record"] = hidden if PER_RECORD in run.names else absent
+    result["not_covered"] = not_covered(run)
+    result["stated_not_checked"] = not_checked(run)
+    if features is not None:
+        from linprobe.data.dataset import open_features, refuse_training_rows
+        from linprobe.runs.matching import check_stated, private_mask
+
+        with open_features(features) as opened:
+            refuse_training_rows(opened)
+            private = private_mask(run, opened)
+            proved = check_stated(run, opened)
+        result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
+        result["data"] = "private rows match the run"
+        if private is None:
+            result["data"] = "not committed to: the run makes no release about private rows"

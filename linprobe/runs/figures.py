@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta
 from linprobe.accounting.events import OWNER
-from linprobe.data.blocks import RawBlocks, Source, normalise_rows, whole_blocks
+from linprobe.data.blocks import RawBlocks, Source, concatenated, normalise_rows, whole_blocks
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.data.labels import MULTILABEL, Bounds
 from linprobe.errors import UsageError
@@ -206,8 +206,7 @@ def fit_temperature(
     from scipy.optimize import minimize_scalar  # scipy would slow down every command
     from scipy.special import log_softmax
 
-    pairs = [(class_scores(x, weights, bias), y) for x, y in blocks]
-    scores, labels = np.concatenate([scores for scores, _ in pairs]), np.concatenate([y for _, y in pairs])
+    scores, labels = concatenated((class_scores(x, weights, bias), y) for x, y in blocks)
     rows = np.arange(len(labels))
 
     def loss(log_temperature: float) -> float:
@@ -586,43 +585,45 @@ def contradictions(metrics: Any, manifest: Manifest) -> Iterator[str]:
         yield from _class_contradictions(metrics, manifest)
 
 
-def _intervals(one: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
-    """What is wrong with the intervals of a class or a label."""
-    if any((one[f"{name}_interval"] is None) != (one[name] is None) for name in names):
-        yield "a share lacks its interval, or an interval its share"
-    if any(len(one[f"{name}_interval"] or (0, 0)) != 2 for name in names):
-        yield "an interval needs a lower and an upper end"
+def _share_contradictions(one: Mapping[str, Any], **counts: tuple[int, int]) -> Iterator[str]:
+    """What is wrong with shares of a class or a label, and with their intervals: each is of `hits` of `n` rows."""
+    for share, (hits, n) in counts.items():
+        if not 0 <= hits <= n:
+            yield f"{share} is of {hits} of {n} rows"
+            return
+        for name, value in share_of(share, hits, n).items():
+            stated, given = (np.array(figure, dtype=float) for figure in (one[name], value))  # NaN for None
+            if stated.shape != given.shape or not np.allclose(stated, given, 0, ROUNDING, equal_nan=True):
+                yield f"{name} is {one[name]}, and the numbers of rows give {value}"
 
 
 # long: a list of rules, each about other figures
 def _class_contradictions(metrics: Mapping[str, Any], manifest: Manifest) -> Iterator[str]:
-    of_class = list(metrics["per_class"].values())
+    of_class, n_rows, bins = list(metrics["per_class"].values()), metrics["test_rows"], metrics["calibration"]
     if list(metrics["per_class"]) != manifest.class_names:
         yield "its classes differ from the manifest's"
-    recalls = {name: one["recall"] for name, one in metrics["per_class"].items()}
-    if recalls != manifest.test_accuracy_per_class:
+    if {name: one["recall"] for name, one in metrics["per_class"].items()} != manifest.test_accuracy_per_class:
         yield "its recalls differ from the accuracies by class in the manifest"
-    for one in of_class:
-        yield from _intervals(one, ("recall", "precision"))
-    n, bins = [one["n"] for one in of_class], metrics["calibration"]
-    if sum(n) != metrics["test_rows"] or (bins and sum(n) != sum(one["n"] for one in bins)):
+    n, predicted = ([one[key] for one in of_class] for key in ("n", "predicted"))
+    if not n_rows == sum(n) == sum(predicted) == sum(one["n"] for one in bins):
         yield "the numbers of rows do not add up"
-    hits = sum(one["n"] * (one["recall"] or 0) for one in of_class) / metrics["test_rows"]
-    if not math.isclose(hits, metrics["test_accuracy"], abs_tol=ROUNDING):
-        yield f"test_accuracy is {metrics['test_accuracy']}, and the classes give {hits:.9g}"
+    hits = [round(one["n"] * (one["recall"] or 0)) for one in of_class]
+    for one, right in zip(of_class, hits, strict=True):
+        yield from _share_contradictions(one, recall=(right, one["n"]), precision=(right, one["predicted"]))
+    if not math.isclose(sum(hits) / n_rows, metrics["test_accuracy"], abs_tol=ROUNDING):
+        yield f"test_accuracy is {metrics['test_accuracy']}, and the classes give {sum(hits) / n_rows:.9g}"
+    commonest = manifest.class_names[n.index(max(n))], max(n) / n_rows
+    if commonest != (metrics["commonest_class"], metrics["commonest_share"]):
+        yield f"the commonest class is {metrics['commonest_class']!r}, and the numbers of rows give {commonest[0]!r}"
     matrix = metrics["confusion_matrix"]
     if matrix is None:
         return
     if [len(row) for row in matrix] != [len(n)] * len(n):
         yield "the confusion matrix is not square, with a row for each class"
-        return
-    if [sum(row) for row in matrix] != n or [sum(row) for row in zip(*matrix, strict=True)] != [
-        one["predicted"] for one in of_class
-    ]:
+    elif [[sum(row) for row in side] for side in (matrix, zip(*matrix, strict=True))] != [n, predicted]:
         yield "the confusion matrix contradicts the numbers of rows by class"
-    for index, one in enumerate(of_class):
-        if n[index] and not math.isclose(matrix[index][index] / n[index], one["recall"] or 0, abs_tol=ROUNDING):
-            yield "the confusion matrix contradicts a recall"
+    elif [row[place] for place, row in enumerate(matrix)] != hits:
+        yield "the confusion matrix contradicts a recall"
 
 
 # long: a list of rules, each about other figures
@@ -642,28 +643,20 @@ def label_contradictions(metrics: Mapping[str, Any], names: Sequence[str]) -> It
     if not math.isclose(majority, metrics["commonest_accuracy"], abs_tol=ROUNDING):
         yield f"commonest_accuracy is {metrics['commonest_accuracy']}, and the labels give {majority:.9g}"
     for one in of_label:
-        if max(one["n"], one["predicted"]) > n_rows:
+        n, predicted, hits = one["n"], one["predicted"], round(one["n"] * (one["recall"] or 0))
+        if max(n, predicted) > n_rows:
             yield "a label has more rows than there are"
-        if any((one[name] is None) == (0 < one["n"] < n_rows) for name in ("auroc", "average_precision")):
+        if any((one[name] is None) == (0 < n < n_rows) for name in ("auroc", "average_precision")):
             yield "a label lacks an AUROC, or has one without two kinds of rows"
-        hits = one["n"] * (one["recall"] or 0)
-        if not math.isclose(hits, one["predicted"] * (one["precision"] or 0), abs_tol=ROUNDING * n_rows):
-            yield "a recall contradicts a precision"
-        wrong = one["n"] + one["predicted"] - 2 * hits
-        if not math.isclose(one["accuracy"], 1 - wrong / n_rows, abs_tol=ROUNDING):
-            yield "an accuracy contradicts recall and precision"
-        yield from _intervals(one, ("accuracy", "recall", "precision"))
+        right = n_rows - n - predicted + 2 * hits
+        yield from _share_contradictions(one, accuracy=(right, n_rows), recall=(hits, n), precision=(hits, predicted))
 
 
 MOST_PASSES = 4  # over the test rows, for the AUROC of classes; `evaluate` has no limit
 PRINTED = (  # keys of every manifest
-    "test_accuracy",
-    "test_accuracy_std",
-    "test_balanced_accuracy",
-    "test_balanced_accuracy_std",
-    "test_macro_auroc",
+    "test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_balanced_accuracy_std", "test_macro_auroc",
     "test_calibration_error",
-)
+)  # fmt: skip
 # of rows with several labels, and of private test rows
 PRINTED_OF_SOME = ("test_label_accuracy", "test_macro_average_precision", "test_macro_auroc_std")
 

@@ -128,23 +128,19 @@ EXTRACTION = record(
     arguments=none_or(by_name(ANY)),
 )
 SOFTWARE = {**by_name(TEXT), "required": ["linprobe"]}
-REFINED = record(
-    file=TEXT,
-    rows=COUNT,
-    digest=DIGEST,
-    strength=SHARE,
-    class_shares=none_or(list_of(AMOUNT)),
-    similar=none_or(record(count=NUMBER, std=POSITIVE)),
-    near_shots=none_or(record(near=WHOLE, of=COUNT)),
-    run=none_or(TEXT),
-    run_digest=none_or(DIGEST),
-)
-PUBLISHED = record(
-    what=TEXT,
-    epsilon=AMOUNT,
-    noise_multiplier=POSITIVE,
-    file=none_or(_kind("published_histogram_N.json", type="string", pattern=HISTOGRAM_FILE)),
-)
+PUBLISHED_FILE = _kind("published_histogram_N.json", type="string", pattern=HISTOGRAM_FILE)
+
+
+def _keys_of(fields: type) -> dict[str, Kind]:
+    """The annotated fields of a dataclass, in order, and the kinds of their values."""
+    hints = get_type_hints(fields, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+
+
+def object_of(fields: type) -> Kind:
+    """An object with the annotated fields of a dataclass as keys."""
+    return record(**_keys_of(fields))
+
 
 _PYTHON: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
@@ -207,10 +203,10 @@ class DamagedManifestError(DataError):
 class Published:
     """A histogram of privacy losses released after training: its price, its noise, its file (None if it was lost)."""
 
-    what: str
-    epsilon: float
-    noise_multiplier: float
-    file: str | None
+    what: Annotated[str, TEXT]
+    epsilon: Annotated[float, AMOUNT]
+    noise_multiplier: Annotated[float, POSITIVE]
+    file: Annotated[str | None, none_or(PUBLISHED_FILE)]
 
 
 @dataclass(frozen=True)
@@ -226,31 +222,31 @@ class Refinement:
         run, run_digest: name of the run that was refined and digest of its manifest; None if training did it.
     """
 
-    file: str
-    rows: int
-    digest: str
-    strength: float
-    class_shares: list[float] | None = None
-    similar: SimilarRows | None = None
-    near_shots: dict[str, int] | None = None
-    run: str | None = None
-    run_digest: str | None = None
+    file: Annotated[str, TEXT]
+    rows: Annotated[int, COUNT]
+    digest: Annotated[str, DIGEST]
+    strength: Annotated[float, SHARE]
+    class_shares: Annotated[list[float] | None, none_or(list_of(AMOUNT))] = None
+    similar: Annotated[SimilarRows | None, none_or(record(count=NUMBER, std=POSITIVE))] = None
+    near_shots: Annotated[dict[str, int] | None, none_or(record(near=WHOLE, of=COUNT))] = None
+    run: Annotated[str | None, none_or(TEXT)] = None
+    run_digest: Annotated[str | None, none_or(DIGEST)] = None
 
 
 @dataclass(frozen=True)
 class NoisyCounts:
     """Noisy numbers of correct predictions, `right`, and of correct and wrong ones by class, on private test rows."""
 
-    right: float
-    by_class: list[list[float]]
+    right: Annotated[float, NUMBER]
+    by_class: Annotated[list[list[float]], list_of(list_of(NUMBER))]
 
 
 @dataclass(frozen=True)
 class CountsByClass:
     """Noisy numbers of private rows by class (of people, their shares), and the standard deviation of the noise."""
 
-    by_class: dict[str, float]
-    std: float
+    by_class: Annotated[dict[str, float], by_name(NUMBER)]
+    std: Annotated[float, POSITIVE]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,8 +291,7 @@ class PrivacyStatement:
     @cache
     def keys(cls) -> dict[str, Kind]:
         """The keys of the JSON object, in order, and the kinds of their values."""
-        hints = get_type_hints(cls, include_extras=True)
-        return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+        return _keys_of(cls)
 
     @classmethod
     def is_later(cls, name: str) -> bool:
@@ -350,7 +345,7 @@ class RunStatement(PrivacyStatement):
     per_owner_rows: Annotated[int | None, none_or(COUNT)] = None
     class_weights: Annotated[dict[str, float] | None, none_or(by_name(SHARE))] = None
     public_digest: Annotated[str | None, none_or(DIGEST)] = None
-    class_counts: Annotated[CountsByClass | None, none_or(record(by_class=by_name(NUMBER), std=POSITIVE))] = None
+    class_counts: Annotated[CountsByClass | None, none_or(object_of(CountsByClass))] = None
     class_prior: Annotated[str, one_of(TRAINED, UNIFORM)] = TRAINED
     test_owners: Annotated[str, one_of(APART, SHARED)] = APART
 
@@ -371,7 +366,7 @@ class Accuracy:
     n_test: Annotated[int, WHOLE]
     test_macro_average_precision: Annotated[float | None, none_or(SHARE)] = None
     test_label_accuracy: Annotated[float | None, none_or(SHARE)] = None
-    test_counts: Annotated[NoisyCounts | None, none_or(record(right=NUMBER, by_class=list_of(list_of(NUMBER))))] = None
+    test_counts: Annotated[NoisyCounts | None, none_or(object_of(NoisyCounts))] = None
     test_scores: Annotated[list[list[list[float]]] | None, none_or(list_of(list_of(list_of(NUMBER))))] = None
 
 
@@ -388,8 +383,8 @@ class Manifest(Accuracy, RunStatement):
     """A manifest. Attributes: the keys of the JSON object, whose values `docs/run-folder.md` explains."""
 
     tuning: Annotated[dict[str, Any] | None, none_or(TUNING)] = None
-    refined: Annotated[Refinement | None, REFINED] = None
-    published: Annotated[tuple[Published, ...], list_of(PUBLISHED)]
+    refined: Annotated[Refinement | None, object_of(Refinement)] = None
+    published: Annotated[tuple[Published, ...], list_of(object_of(Published))]
     selection: Annotated[SelectionEvent | None, SELECTION] = None
     run_id: Annotated[str | None, _kind("32 hexadecimal digits", type="string", pattern="^[0-9a-f]{32}$")] = None
     private_commitment: Annotated[str | None, none_or(DIGEST)]

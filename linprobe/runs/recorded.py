@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linprobe.accounting.book import EVALUATION, Contents, Entry, read_book, spending
-from linprobe.accounting.figures import ONE, cost_in_words, counted, rounded_up
+from linprobe.accounting.figures import ONE, counted, rounded_up
 from linprobe.accounting.row_keys import PRIVATE_IN_ALL, Account, book_with, books_folder, keyed_books, with_shared
 from linprobe.data.labels import SHARED
 from linprobe.errors import LinprobeError
@@ -70,4 +70,4 @@ def _cost(entries: Sequence[Entry], manifest: Manifest, own: str) -> str:
     if spent.runs > 1:  # a row may have been a public shot in one of them
         runs += PRIVATE_IN_ALL
     more = f", and {counted(spent.not_private_runs, 'run')} without a guarantee" if spent.not_private_runs else ""
-    return f"{cost_in_words(spent.epsilon_by_unit, spent.delta)}, over {runs}{more}; this run: {own}"
+    return f"{spent.in_words}, over {runs}{more}; this run: {own}"

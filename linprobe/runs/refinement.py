@@ -17,7 +17,6 @@ from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares
 from linprobe.methods.similar_rows import NearShots, SimilarRows, Surroundings
-from linprobe.runs.check import verified
 from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Manifest, Refinement
 from linprobe.runs.matching import split_of
@@ -102,20 +101,21 @@ def refuse_unrefinable(run: RunFolder, step: str = "give another run") -> None:
 
 
 def check_refinement(
-    run: RunFolder, unlabelled: Path | None, parent: Path | None, features: Path | None = None
+    run: RunFolder, unlabelled: Path | None, parent: RunFolder | None, features: Path | None = None
 ) -> list[str]:
     """The keys and files that the named rows and run prove.
 
     Args:
         unlabelled: feature file that must hold the rows; the refinement is computed anew. parent: the run that must
-            have been refined. features: feature file of the run, whose public shots are compared with the rows.
+            have been refined, which the caller verifies. features: feature file of the run, whose public shots are
+            compared with the rows.
     Raises UsageError: a run that was not refined. PrivacyError: other rows, another run, or other weights.
     """
     stated, before, proved = run.manifest.refined, run.unrefined, []
     if stated is None or before is None:
         raise UsageError(f"run {run.folder} was not refined; leave out --unlabelled and --run")
     if parent is not None:
-        _check_parent(run, stated, RunFolder(parent))
+        _check_parent(run, stated, parent)
         proved.append(UNREFINED)
     if unlabelled is not None:
         with open_features(unlabelled, labelled=False) as file:
@@ -159,7 +159,6 @@ def _checked_shots(
 def _check_parent(run: RunFolder, stated: Refinement, parent: RunFolder) -> None:
     if stated.run_digest is None:
         raise UsageError(f"run {run.folder} was refined by train itself, not from another run; leave out --run")
-    verified(parent)
     mine, theirs = run.manifest, parent.manifest
     pairs: dict[str, tuple[Any, Any]] = {
         "manifest digest": (stated.run_digest, theirs.manifest_digest),

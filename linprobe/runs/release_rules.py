@@ -44,7 +44,9 @@ QUANTILES = ("median", "radius", "quantile")  # of the theory variant of dpsgd-f
 STEP, CLIP_NORM = "step", "clip_norm"
 OF_STEPS = {"count": "n_steps", "noise_multiplier": "noise_multiplier", "sampling_rate": "sampling_rate"}  # options
 MOST_DEVIATIONS = 40  # of noise: beyond, the probability is below 1e-340
-FACTS = frozenset(f"{CLIP_NORM} learning_rate captured_energy public_loss ridge scale_spread origin_norm alpha".split())
+FACTS = frozenset({
+    CLIP_NORM, "learning_rate", "captured_energy", "public_loss", "ridge", "scale_spread", "origin_norm", "alpha",
+})  # fmt: skip
 INIT_WORDS = ("auto", "zero", "public", "text")
 CENTRES = ("none", "public", "private", UNLABELLED_CENTRE)
 

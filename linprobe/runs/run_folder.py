@@ -221,10 +221,8 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
 def refuse_existing(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None) -> None:
     """Raise UsageError if the output exists, unless `overwrite` is true; arguments as of `claimed`."""
     if out.exists() and not overwrite:
-        next_step = "give another name, or remove it first"
-        if overwrite is not None:
-            next_step = "give another name, or --overwrite to replace it"
-        raise UsageError(f"{what} {out} already exists; {next_step}")
+        next_step = "remove it first" if overwrite is None else "--overwrite to replace it"
+        raise UsageError(f"{what} {out} already exists; give another name, or {next_step}")
 
 
 def _refuse_inside_run(out: Path, what: str) -> None:
@@ -264,14 +262,10 @@ def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | Non
 
 CHECKPOINT, RUN_ID = "checkpoint.npz", "run_id"
 DIVERGED_NOTE = "diverged.json"
-MOST_LINES = 1 << 30  # bytes of a ledger or history: a million steps have a fifth of it
-MOST_WEIGHTS = 1 << 34  # bytes
 MOST_BYTES = {
     SIGNATURE: LONGEST_SIGNATURE,
-    LEDGER: MOST_LINES,
-    HISTORY: MOST_LINES,
-    MODEL: MOST_WEIGHTS,
-    UNREFINED: MOST_WEIGHTS,
+    **dict.fromkeys((LEDGER, HISTORY), 1 << 30),  # a million steps have a fifth of it
+    **dict.fromkeys((MODEL, UNREFINED), 1 << 34),
 }
 PUBLISHED_HISTOGRAM = record(
     dict.fromkeys(("what", "noise_std", "epsilon_charged", "epsilon_of_run_now", "run", "file"), ANY),

@@ -13,7 +13,7 @@ from typing import Self
 from linprobe.accounting import book
 from linprobe.accounting.book import Cap, Check, Contents, Entry, Spending, refuse_above, spending
 from linprobe.accounting.events import Releases, grouped
-from linprobe.accounting.figures import ONE, cost_in_words, rounded_up
+from linprobe.accounting.figures import ONE, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import (
     BOOK_SUFFIX,
@@ -107,7 +107,7 @@ class BookFinder:
             refuse_public(keys, self._folder, _names(public), unit)
 
         if planned is not None:
-            _under_caps(Account.at(path, keys), [planned], planned.cap)
+            _under_caps(Account.at(path, keys), [planned])
         if self._make or (path.exists() and not keys_file(path).exists()):
             with Account(path, keys, check).charging() as account:
                 return account
@@ -318,17 +318,11 @@ class RunCharge(Observer):
         Raises PrivacyError: the run would exceed the cap. DataError: a damaged book. LinprobeError: one that cannot be
         written.
         """
-        if not self.run or self._account is None or (plan.budget is None and plan.method.private):
+        if not self.run or self._account is None or not plan.charged:
             return  # another rank writes, or no private row is used
         entry = replace(plan.entry(self.run, str(self._out.absolute())), cap=self._cap)
-        with self._account.charging() as account:
-            shared = account.shared()
-            check = _check_caps(self._account, shared, self._cap, plan.settings.delta)
-            first = self._charged is None
-            others = book.charge(self._account.path, entry, check if first else None)
+        check, others = _charge(self._account, entry, self._progress, again=self._charged is not None)
         self._charged = check, others, entry
-        if first:
-            _note(self._progress, self._account.path, others, entry, shared)
 
 
 def state_finished(account: Account | None, run: str) -> None:
@@ -338,17 +332,25 @@ def state_finished(account: Account | None, run: str) -> None:
             book.finish(account.path, run)
 
 
-def charge_entry(account: Account | None, entry: Entry, progress: Progress, cap: float | None = None) -> Path:
+def charge_entry(account: Account | None, entry: Entry, progress: Progress) -> Path:
     """Charge an entry that is complete, and say what it and earlier ones cost. Raises as `RunCharge.budget`.
 
     Returns: the book.
     """
     assert account is not None  # noqa: S101 - what spends has a book
-    with account.charging() as charged:
-        shared = charged.shared()
-        others = book.charge(account.path, entry, _check_caps(account, shared, cap, entry.delta or 0.0))
-    _note(progress, account.path, others, entry, shared)
+    _charge(account, entry, progress)
     return account.path
+
+
+def _charge(account: Account, entry: Entry, progress: Progress, *, again: bool = False) -> tuple[Check, Contents]:
+    """Charge an entry: the check of the caps, which an entry written `again` has passed, and what the book had held."""
+    with account.charging() as held:
+        shared = held.shared()
+        check = _check_caps(account.path, shared)
+        others = book.charge(account.path, entry, None if again else check)
+    if not again:
+        _note(progress, account.path, others, entry, shared)
+    return check, others
 
 
 @contextmanager
@@ -367,13 +369,13 @@ def charged_selection(
     """
     run = run_folder.run_id(folder)
     entry = replace(entry, run=run, name=str(out.absolute()), created=None, cap=cap)
-    path = charge_entry(account, entry, progress, cap)
+    path = charge_entry(account, entry, progress)
     try:
         yield run
     except KeyboardInterrupt:
         progress.note(
-            f"the choice counts in full, {cost_in_words(spending([entry]).epsilon_by_unit, entry.delta or 0.0)}: how "
-            "many runs it had made is secret; linprobe tune cannot resume it"
+            f"the choice counts in full, {spending([entry]).in_words}: how many "
+            "runs it had made is secret; linprobe tune cannot resume it"
         )
         raise
     finally:
@@ -382,36 +384,34 @@ def charged_selection(
                 os.utime(place)
 
 
-def preview(account: Account | None, entries: Sequence[Entry], cap: float | None = None) -> Spending:
+def preview(account: Account | None, entries: Sequence[Entry]) -> Spending:
     """The cost of `entries` with the runs in a book and in the books that share its rows. Nothing is charged.
 
     Args:
         account: None if there is no book yet.
     Raises PrivacyError: the runs would exceed a cap. DataError: a damaged book.
     """
-    return spending(_under_caps(account, entries, cap).counted)
+    return spending(_under_caps(account, entries).counted)
 
 
-def _under_caps(account: Account | None, entries: Sequence[Entry], cap: float | None) -> Contents:
+def _under_caps(account: Account | None, entries: Sequence[Entry]) -> Contents:
     """What books that count together would hold after `entries`. Arguments and errors as of `preview`."""
-    contents = Contents() if account is None else book.read_book(account.path)
-    shared = [] if account is None else account.shared()
+    if account is None:
+        contents, shared, check = Contents(), [], _check_caps(Path(), ())
+    else:
+        contents, shared = book.read_book(account.path), account.shared()
+        check = _check_caps(account.path, shared)
     for entry in entries:
-        counted = contents.as_counted(entry)
-        _check_caps(account, shared, cap, entry.delta or 0.0)(contents, counted)
-        contents = replace(contents, entries={**contents.entries, f"{len(contents.entries)} planned": counted})
+        counted, others = contents.as_counted(entry), contents.without(entry.run)
+        if account is not None and entry.run in contents.entries:  # a run that is resumed
+            book.refuse_another(account.path, contents.entries[entry.run], entry)
+        check(others, counted)
+        contents = replace(others, entries={**others.entries, f"{len(others.entries)} planned": counted})
     return with_shared(contents, shared)
 
 
-def _check_caps(
-    account: Account | None,
-    shared: Sequence[SharedBook],
-    cap: float | None,
-    delta: float,
-    *,
-    histogram: bool = False,
-) -> Check:
-    """Refuses an entry above the cap of its book for any unit, or above `cap` at `delta` for its own unit.
+def _check_caps(path: Path, shared: Sequence[SharedBook], *, histogram: bool = False) -> Check:
+    """Refuses an entry above the cap of its book `path` for any unit, or above its own cap for its own unit.
 
     The cap of a book that shares rows holds too, for its own rows.
 
@@ -425,13 +425,12 @@ def _check_caps(
         together = with_shared(others, shared)
         if others.cap is not None:
             refuse_above(others.cap, together, entry, finished)
-        if cap is not None:
-            refuse_above(Cap(cap, delta), together, entry, unit=entry.unit)
+        if entry.cap is not None and not histogram:
+            refuse_above(Cap(entry.cap, entry.delta or 0.0), together, entry, unit=entry.unit)
         for other in shared:
-            if account is not None and other.contents.cap is not None:
-                own = keys_file(account.path)
-                theirs = [one for one in Account.at(other.path).shared() if keys_file(one.path) != own]
-                together = with_shared(other.contents, [*theirs, SharedBook(account.path, others, {})])
+            if other.contents.cap is not None:
+                theirs = [one for one in Account.at(other.path).shared() if keys_file(one.path) != keys_file(path)]
+                together = with_shared(other.contents, [*theirs, SharedBook(path, others, {})])
                 refuse_above(other.contents.cap, together, entry, finished, whose=f"the rows of {other.path}")
 
     return check
@@ -445,8 +444,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
     spent = spending([*together, others.as_counted(entry)])
     where = "these rows" if len(together) == len(others.counted) else "these rows, or on files that share some of them,"
     runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on {where} together cost"
-    text = f"{runs} {cost_in_words(spent.epsilon_by_unit, spent.delta)}"
-    text += "" if spent.runs == 1 else PRIVATE_IN_ALL
+    text = f"{runs} {spent.in_words}{'' if spent.runs == 1 else PRIVATE_IN_ALL}"
     progress.note(PrivacyNote(f"{text}{bare_runs(spent)} (budget book {path})"))
     promised = entry.cap, entry.delta, entry.unit
     kept = all((one.cap, one.delta, one.unit) == promised for one in together if one.private)
@@ -464,12 +462,9 @@ def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
     if not entry.counts:
         progress.note("the run ended before it released anything, so nothing was spent")
         return
-    spent = spending([entry])
     counted = "what it had released" if entry.ended_early else f"{why}, so its whole plan"
-    progress.note(
-        f"the run ended early; {counted} costs {cost_in_words(spent.epsilon_by_unit, spent.delta)}, and counts "
-        f"(budget book {path})"
-    )
+    cost = spending([entry]).in_words
+    progress.note(f"the run ended early; {counted} costs {cost}, and counts (budget book {path})")
 
 
 def charge_histogram(
@@ -486,15 +481,13 @@ def charge_histogram(
     path, entry = _book_with_entry(run, before, given)
     account = Account.at(path)
     with account.charging() as held:
-        shared = held.shared()
-        charged = book.add(path, entry, [histogram], _check_caps(account, shared, None, 0.0, histogram=True))
+        charged = book.add(path, entry, [histogram], _check_caps(path, held.shared(), histogram=True))
     others = sum(release.count for release in charged.further) - len(run.manifest.published) - 1
     if others < 1:
         return None
-    spent = spending([charged])
     return (
         f"budget book {path} has {others} more of this run, made from another copy of it or not finished; all together "
-        f"cost {cost_in_words(spent.epsilon_by_unit, spent.delta)}, of which this manifest states its own part"
+        f"cost {spending([charged]).in_words}, of which this manifest states its own part"
     )
 
 
@@ -508,7 +501,7 @@ def preview_histogram(
     path, entry = _book_with_entry(run, before, given)
     contents, account = book.read_book(path), Account.at(path)
     others, after, shared = contents.without(entry.run), contents.after(entry, [histogram]), account.shared()
-    _check_caps(account, shared, None, 0.0, histogram=True)(others, after)
+    _check_caps(path, shared, histogram=True)(others, after)
     return path, spending([*with_shared(others, shared).counted, after])
 
 

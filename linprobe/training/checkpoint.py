@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from linprobe import __version__
@@ -40,6 +41,7 @@ from linprobe.data.array_files import read_archive
 from linprobe.data.dataset import Dataset
 from linprobe.errors import DataError, PrivacyError, UsageError, reading
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.options.requests import TrainRequest
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs.run_folder import CHECKPOINT, commitment, run_id
@@ -59,7 +61,6 @@ class Checkpoints:
         dataset: the rows, which `check_rows` has read.
         account: the budget book; None for none. every: seconds between checkpoints; 0 for one after every step.
         group: processes that train together; rank 0 writes.
-        test_rows: whether the run releases something about private test rows.
         at_once: write the first checkpoint after the first step, so that a restart repeats that step at no cost.
     Attributes:
         path: of the file. keeps: whether the run writes checkpoints.
@@ -76,12 +77,11 @@ class Checkpoints:
         every: float,
         group: Group = ALONE,
         *,
-        test_rows: bool = False,
         at_once: bool = False,
     ) -> None:
         self._at_once = at_once
         self.path, self.keeps = folder / CHECKPOINT, every < math.inf
-        self._ledger, self._group, self._dataset, self._test_rows = ledger, group, dataset, test_rows
+        self._ledger, self._group, self._dataset = ledger, group, dataset
         self._identity, self._every, self._held = identity, every, slice(None)
         self._source: NoiseSource | None = None
         self._latest: Mapping[str, Any] | None = None
@@ -113,7 +113,8 @@ class Checkpoints:
 
     def _private_digest(self) -> str:
         digest, features = self._dataset.protected_digest(), self._dataset.features
-        return digest if features is None or not self._test_rows else digest + features.digest("test")
+        tested = features is not None and self._identity.get("test epsilon") is not None
+        return digest + features.digest("test") if features is not None and tested else digest
 
     def begin(self, source: NoiseSource, held: slice) -> None:
         """Keep a run with noise from `source`, which gets the key in the checkpoint, and another one with every write.
@@ -245,13 +246,11 @@ def check_same_run(
         )
 
 
-def run_identity(
-    settings: Settings, dataset: Dataset, *, precision: str, device: str, arithmetic: str, book: Path | None
-) -> dict[str, Any]:
+def run_identity(settings: Settings, dataset: Dataset, request: TrainRequest, arithmetic: str) -> dict[str, Any]:
     """Facts that a resumed run must share with the unfinished run, besides the private rows.
 
-    `arithmetic` says what computes: with the noise of the unfinished run, a sum must have the same bits. `book` is the
-    budget book that was given: another one would leave what the first one counts too small.
+    `arithmetic` says what computes: with the noise of the unfinished run, a sum must have the same bits. The budget
+    book that was given is one of them: another one would leave what the first one counts too small.
     """
     text, weights = dataset.text_weights, dataset.weights
     return {
@@ -260,9 +259,9 @@ def run_identity(
         "test epsilon": settings.test_epsilon,
         "class counts": settings.class_counts,
         "balanced": settings.balanced,
-        "precision": precision,
-        "device": device,
-        "book": None if book is None else str(book.resolve()),
+        "precision": request.precision,
+        "device": request.device,
+        "book": None if request.book is None else str(request.book.resolve()),
         "public rows": dataset.public_digest(),
         "unlabelled rows": dataset.unlabelled_digest(),
         "text weights": None if text is None else hashlib.sha256(text.tobytes()).hexdigest(),
@@ -271,5 +270,6 @@ def run_identity(
         "class weights": None if weights is None else weights.by_class.tolist(),
         "linprobe": __version__,
         "NumPy": np.__version__,
+        "SciPy": scipy.__version__,  # solves for the weights of some methods between their releases
         "arithmetic": arithmetic,
     }

@@ -18,7 +18,7 @@ from linprobe.accounting import calibrate
 from linprobe.accounting.book import Cap, Contents, Entry, read_book, rows_of_a_person, set_cap, spending, together
 from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import largest_mu, rounded_up
+from linprobe.accounting.figures import finite, largest_mu, rounded_up
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5, is_pattern
@@ -153,12 +153,8 @@ def _described(account: Account | None, delta: float | None) -> dict[str, Any]:
     by_rows = rows_of_a_person([entry for entry in contents.counted if entry.private], spent.delta)
     return {
         "book": None if path is None else str(path),
-        **asdict(spent),
-        "epsilon": _finite(spent.epsilon),
-        "gdp_mu": _finite(spent.gdp_mu),
-        "zcdp_rho": _finite(spent.zcdp_rho),
-        "epsilon_by_unit": {unit: _finite(epsilon) for unit, epsilon in spent.epsilon_by_unit.items()},
-        "epsilon_by_rows": {str(rows): _finite(epsilon) for rows, epsilon in by_rows.items()},
+        **spent.as_dict(),
+        "epsilon_by_rows": {str(rows): finite(epsilon) for rows, epsilon in by_rows.items()},
         **_stated(contents.cap, {"cap": "epsilon", "cap_delta": "delta", "cap_runs": "runs"}),
         **_stated(own.first_cap, {"cap_raised_from": "epsilon"}),
         "entries": [
@@ -190,7 +186,7 @@ def _stated_entry(entry: Entry, book: Path | None) -> dict[str, Any]:
     named = ("run", "name", "method", "created", "unit", "private", "cap", "ended_early")
     epsilon = None
     if entry.private and entry.delta is not None:
-        epsilon = _finite(together([entry], entry.delta, entry.relation)[0])
+        epsilon = finite(together([entry], entry.delta, entry.relation)[0])
     stated = {name: getattr(entry, name) for name in named}
     return {**stated, "epsilon": epsilon, "delta": entry.delta, "book": str(book)}
 
@@ -218,8 +214,3 @@ def _not_recorded(path: Path, own: Contents) -> list[str]:
             with suppress(LinprobeError):  # another JSON file
                 known |= read_book(other).entries.keys()
     return sorted([*lacking, *(folder for folder, run in spent.items() if run not in known)])
-
-
-def _finite(value: float | None) -> float | None:
-    """`value`, or None if it is infinite."""
-    return value if value is not None and math.isfinite(value) else None

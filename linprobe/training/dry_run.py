@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ import numpy as np
 from linprobe.accounting.book import Entry, Spending
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.figures import NOUNS, counted
+from linprobe.accounting.ledger import Ledger
+from linprobe.accounting.row_keys import Account
 from linprobe.data.blocks import STORAGE, ArraySource, Precision, Preprocessing, normalise_rows
 from linprobe.data.dataset import DIGITS, Dataset
 from linprobe.data.rows import prepare
@@ -24,17 +27,17 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
+from linprobe.runs import run_folder
 from linprobe.training import words
 from linprobe.training.charge import preview
-from linprobe.training.execute import Runtime
+from linprobe.training.checkpoint import Checkpoints, run_identity
+from linprobe.training.execute import Runtime, choose_backend
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run
 from linprobe.training.train import Ready, checked_rows, opened, with_method
 from linprobe.training.tune import Selection, Tuning, candidates_of, selection_note, selection_of, tunable_rows
 
 TIMED_ROWS = 8192
 CLIP_NORM = 0.5  # of the timed step
-
-ON_HOST = "cpu"
 
 
 def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
@@ -45,15 +48,14 @@ def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
     Returns: the facts of `rows_facts` and epsilon_target, delta, plans (one, or two if the length of a private mean
         decides between them; each with steps, noise_multiplier, sampling_rate and releases); together (runs,
         not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with this one; None if
-        nothing is spent); out, book (None if there is none yet); seconds (an estimate; None on a GPU, without steps,
-        or for steps that cost more than a gradient); warnings.
+        none of these has an epsilon); out, book (None if there is none yet); seconds (an estimate; None on a GPU,
+        without steps, or for steps that cost more than a gradient); warnings.
     Raises LinprobeError: as `train`, if the run would be refused.
     """
     request, choice = with_method(request)
-    method = find_method(str(request.method))
-    settings = make_settings(request, method)
-    with opened(request, method, progress) as ready:
-        ready, dataset = replace(ready, choice=choice), ready.dataset()
+    settings = make_settings(request, find_method(str(request.method)))
+    with opened(request, choice, progress) as ready:
+        dataset = ready.dataset()
         return _one_run(ready, dataset, plan_run(ready.with_test(settings), dataset), progress)
 
 
@@ -65,8 +67,7 @@ def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -
     Raises LinprobeError: as `tune`, if the choice would be refused.
     """
     request, choice, candidates = candidates_of(request, tuning)
-    with opened(request, candidates[0].method, progress) as ready:
-        ready = replace(ready, choice=choice)
+    with opened(request, choice, progress) as ready:
         dataset = tunable_rows(ready, tuning, candidates)
         if not tuning.grid:
             settings = ready.with_test(replace(candidates[0], shrink=tuning.shrink))
@@ -80,9 +81,9 @@ def _one_selection(
 ) -> words.DryRun:
     request, mean = ready.request, tuning.mean_repetitions
     seen = previewed(request, tuned, dataset)
-    warnings = ready.warnings(tuned.plans[0], dataset, delta=tuned.delta)
+    warnings = ready.warnings(tuned.plans[0], dataset, seen.entry)
     account = checked_rows(ready, tuned.plans[0], dataset, warnings, progress, make=False)
-    book, spent = None if account is None else account.path, preview(account, [seen.entry], request.cap)
+    spent = preview(account, [seen.entry])
     warnings.append(selection_note(tuned, mean))  # not before a refusal
     progress.note(warnings[-1])
     plans = [
@@ -91,14 +92,12 @@ def _one_selection(
         for budget in several
     ]
     facts = {
-        **rows_facts(ready, dataset),
         "epsilon_target": request.epsilon,
         "delta": tuned.delta,
         "settings": len(tuned.plans),
         "mean_runs": mean,
         "epsilon_of_a_run": tuned.epsilon,
         "plans": plans,
-        **_outputs(request, book, spent, seen.seconds, warnings),
     }
     spends = [
         f"epsilon {request.epsilon:g} at delta {tuned.delta:g} for the whole choice, however many runs",
@@ -106,35 +105,76 @@ def _one_selection(
         f"each epsilon {tuned.epsilon:.4g} at delta {tuned.delta / mean:.4g}",
         *dict.fromkeys(words.plan_in_words(budget) for several in seen.budgets for budget in several),
     ]
-    closing = _closing(facts, spent, book, f"the steps of {mean} runs")
-    return words.DryRun(facts, [*rows_lines(facts), *words.listed("spends", spends), *closing])
+    return _stated(ready, dataset, seen, facts, words.listed("spends", spends), account, spent, warnings)
 
 
 def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> words.DryRun:
     request, settings, budgets = ready.request, plan.settings, plan.budgets
-    Runtime(request.precision, request.device).check_plan(plan)
-    warnings = ready.warnings(plan, dataset)
-    seen = previewed(request, plan, dataset)
-    account, spent = checked_rows(ready, plan, dataset, warnings, progress, make=False), None
-    book = None if account is None else account.path
-    if budgets and plan.private:
-        spent = preview(account, [seen.entry], request.cap)
+    seen, warnings = previewed(request, plan, dataset), ready.warnings(plan, dataset)
+    account = checked_rows(ready, plan, dataset, warnings, progress, make=False)
+    run, name = _resumed(request, plan, dataset, account), str(Path(request.out or "").absolute())
+    spent = preview(account, [replace(seen.entry, run=run, name=name)]) if plan.charged else None
     facts = {
-        **rows_facts(ready, dataset),
         "epsilon_target": settings.epsilon,
         "delta": settings.delta,
         "plans": [plan_facts(budget) for budget in budgets],
         "centre": plan.centre,
-        **_outputs(request, book if budgets and plan.private else None, spent, seen.seconds, warnings),
     }
-    lines = rows_lines(facts)
+    lines: words.Lines = []
     if plan.centre_unlabelled:
         lines.append(("centres", "rows on the mean of the rows without labels, if most private rows are near these"))
     if budgets:
         lines.append(("spends", f"epsilon {settings.epsilon:g} at delta {settings.delta:g}"))
     for index, text in enumerate(dict.fromkeys(map(words.plan_in_words, budgets))):
         lines.append(("or", f"{text}, if the private mean is short") if index else ("", text))
-    return words.DryRun(facts, [*lines, *_closing(facts, spent, book, "the steps")])
+    return _stated(ready, dataset, seen, facts, lines, account, spent, warnings)
+
+
+def _stated(
+    ready: Ready,
+    dataset: Dataset,
+    seen: Preview,
+    facts: dict[str, Any],
+    spends: words.Lines,
+    account: Account | None,
+    spent: Spending | None,
+    warnings: Sequence[str],
+) -> words.DryRun:
+    """What a command reads, spends by `facts` and lines, and writes. `spent` is None for a run that no book counts."""
+    out, book, seconds = str(ready.request.out), None if account is None else account.path, seen.seconds
+    timed = f"the steps of {facts['mean_runs']} runs" if "mean_runs" in facts else "the steps"
+    facts = {
+        **rows_facts(ready, dataset),
+        **facts,
+        "together": words.together_facts(spent if spent is not None and spent.runs else None),
+        "out": out,
+        "book": None if book is None else str(book),
+        "seconds": seconds,
+        "warnings": list(warnings),
+    }
+    where = "in memory" if facts["in_memory"] else "streamed"
+    lines = [
+        *rows_lines(facts),
+        *spends,
+        *words.together_line(spent),
+        ("memory", f"{words.bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"),
+        *([] if seconds is None else words.time_line(seconds, timed)),
+        *(words.listed("writes", [out]) if spent is None else words.written(out, book=book)),
+    ]
+    return words.DryRun(facts, lines)
+
+
+def _resumed(request: TrainRequest, plan: Plan, dataset: Dataset, account: Account | None) -> str:
+    """The id of the unfinished run that --resume would go on with; empty without one.
+
+    Raises UsageError: several such runs. LinprobeError: as `Checkpoints.check`.
+    """
+    folder = run_folder.unfinished_folder(Path(request.out or "")) if request.resume else None
+    if folder is None or not (folder / run_folder.CHECKPOINT).is_file():
+        return ""
+    identity = run_identity(plan.settings, dataset, request, choose_backend(request.device).arithmetic)
+    Checkpoints(folder, Ledger(), identity, dataset, account, math.inf).check()
+    return run_folder.run_id(folder)
 
 
 @dataclass(frozen=True)
@@ -152,12 +192,14 @@ class Preview:
 
 
 def previewed(request: TrainRequest, plan: Plan | Selection, dataset: Dataset) -> Preview:
-    """What one run, or one private selection, would do."""
+    """What one run, or one private selection, would do. Raises UsageError: as `Runtime.check_plan`."""
     plans, mean = ([plan], 1) if isinstance(plan, Plan) else (plan.plans, plan.event.mean_repetitions)
+    for one in plans:
+        Runtime(request.precision, request.device).check_plan(one)
     timed = [_seconds(request, one, dataset) for one in plans]
     measured = [seconds for seconds in timed if seconds is not None]
     seconds = mean * fmean(measured) if len(measured) == len(timed) else None
-    return Preview(tuple(one.budgets for one in plans), plan.entry(), seconds)
+    return Preview(tuple(one.budgets for one in plans), replace(plan.entry(), cap=request.cap), seconds)
 
 
 def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
@@ -201,36 +243,13 @@ def rows_lines(facts: dict[str, Any]) -> words.Lines:
     ]
 
 
-def _outputs(
-    request: TrainRequest, book: Path | None, spent: Spending | None, seconds: float | None, warnings: Sequence[str]
-) -> dict[str, Any]:
-    return {
-        "together": words.together_facts(spent),
-        "out": str(request.out),
-        "book": None if book is None else str(book),
-        "seconds": seconds,
-        "warnings": list(warnings),
-    }
-
-
-def _closing(facts: dict[str, Any], spent: Spending | None, book: Path | None, timed: str) -> words.Lines:
-    """The lines on cost together, memory, time and files."""
-    where = "in memory" if facts["in_memory"] else "streamed"
-    return [
-        *words.together_line(spent),
-        ("memory", f"{words.bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"),
-        *([] if facts["seconds"] is None else words.time_line(facts["seconds"], timed)),
-        *words.written(facts["out"], book=book),
-    ]
-
-
 def _seconds(request: TrainRequest, plan: Plan, dataset: Dataset) -> float | None:
     """Seconds that the steps take on the host, about: gradients of all rows that a step reads, and noise.
 
     Leaves out reading the rows, the initial weights, and other work of the method. Each shape is timed once. None on
     another device, without steps, and for steps that cost more than a gradient.
     """
-    if not plan.budgets or request.device != ON_HOST or plan.method.n_steps is not None:
+    if not plan.budgets or request.device != "cpu" or plan.method.n_steps is not None:
         return None
     budget, rows = max(plan.budgets, key=lambda budget: budget.n_steps), dataset.trained
     n_timed, per_record = min(rows.n_rows, TIMED_ROWS), plan.settings.per_record

@@ -12,7 +12,7 @@ Nothing here decides what is released. If the private mean is too short to subtr
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ from linprobe.methods.class_counts import (
 from linprobe.methods.private_mean import MEAN, expected_squared_norm, released_mean
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
 from linprobe.native import arithmetic_name
-from linprobe.options.declaration import Options, refuse_on_gpu
+from linprobe.options.declaration import refuse_on_gpu
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.threads import blas_held_to_one_thread
@@ -55,7 +55,7 @@ from linprobe.runs.manifest import PrivacyStatement
 from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows
 from linprobe.runs.release_rules import HISTOGRAM, SELECTION
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.plan import SHORTEST_MEAN, Plan
+from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,14 @@ class Runtime:
     shard_units: int | None = None
     keep: Checkpoints | None = None
 
-    def check(self, options: Options, *, samples_people: bool = False) -> None:
-        """Refuse a device or a group that cannot train a method with these options, or a method for samples of people.
+    def check(self, settings: Settings, unit: str) -> None:
+        """Refuse a device or a group that cannot train with these settings, or samples of people.
 
         Raises UsageError: a method, an option, samples or a group that need device cpu, or an option that needs one
         process. Errors of `choose_backend`.
         """
-        extended, size = getattr(options, "extended", 0), self.group.size
+        options, size = settings.options, self.group.size
+        extended = getattr(options, "extended", 0)
         if extended and size > 1:
             raise UsageError(
                 f"extended is {extended} in {size} processes, each of which would add the same rows; allowed: 0, or "
@@ -116,7 +117,7 @@ class Runtime:
         if self.device == "cpu":
             return
         refuse_on_gpu(options, self.device)
-        if samples_people:
+        if unit == OWNER and settings.method.sampling is not None:
             raise UsageError(
                 f"device is {self.device!r}, and the method is for samples, here of people; allowed: device cpu, or a "
                 "method without samples, such as noisy-gd"
@@ -127,7 +128,7 @@ class Runtime:
 
     def check_plan(self, plan: Plan) -> None:
         """`check` for a plan. Raises UsageError: as `check`, `check_column` and `row_parts`."""
-        self.check(plan.settings.options, samples_people=plan.samples_people)
+        self.check(plan.settings, plan.unit)
         check_column(plan.preprocessing.intercept, self.precision)
         if self.group.size > 1 and "private" in plan.method.needs:
             # before the budget: torchrun ends process 0 when another one refuses, and then the whole plan would count
@@ -241,7 +242,9 @@ def execute(
     try:
         prepared = _prepare(plan, dataset, runtime, ledger, observer)
         observer.start(prepared.plan.schedule.n_steps)
-        return _finish(prepared, _fit(prepared))
+        fitted = plan.method.fit(prepared.problem, prepared.plan.settings.options, prepared.run)
+        check_weights(fitted.weights)
+        return _finish(prepared, fitted)
     except UsageError:
         if ledger.position <= before:
             raise
@@ -259,14 +262,14 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     room = early and bool(preprocessing.intercept)
     rows = private_rows(plan, dataset, space, runtime, room=room) if reads else None
     public = _public_rows(plan, dataset, runtime)
-    source = NoiseSource(settings.insecure_seed)
+    source = backend.noise(settings.insecure_seed)
     source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()  # the same in all processes
     keeper = None if plan.budget is None or rows is None else runtime.keep
     if keeper is not None and rows is not None:
         keeper.begin(source, slice(rows.first, rows.first + rows.n_local))
     ledger.inherit(plan.inherited)
     mechanism = observer.mechanism(
-        backend.noise(source),
+        source,
         ledger.append,
         first_step=ledger.position,
         group=group,
@@ -341,7 +344,7 @@ def _centred(
 def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
     """The public rows in training space, which nothing protects; None without any."""
     public, weights = dataset.free_public, dataset.trained_weights
-    others = None if weights is None else weights.of_others
+    others = None if weights is None else replace(weights, by_row=None)
     return None if public is None else prepare(public, plan.preprocessing, runtime.precision, weights=others)
 
 
@@ -384,13 +387,6 @@ def private_rows(
     if runtime.device != "cpu":
         rows_in_memory(rows, runtime.device)  # before the first release
     return rows if dataset.present is None else rows.emptied(dataset.present[rows.first : rows.first + rows.n_local])
-
-
-def _fit(prepared: _Prepared) -> Fitted:
-    """`method.fit`. Raises DivergedError: weights without bound."""
-    fitted = prepared.plan.method.fit(prepared.problem, prepared.plan.settings.options, prepared.run)
-    check_weights(fitted.weights)
-    return fitted
 
 
 def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:

@@ -4,26 +4,22 @@
 public facts only: settings, sizes, public rows, text weights, the run of a warm start. What it states can be printed,
 compared and charged. `execute` in `linprobe.training` follows it and may only refuse to go on.
 
-Centring without public rows: a noisy mean of the private rows, for a small share of epsilon. Rows of most networks
-share a large mean. It dominates the largest eigenvalue of their second moment, so that steps must be short, and
-directions that tell classes apart are learned slowly. With public rows, their mean is subtracted. Without them:
+Centring (docs/decisions/0025-private-mean.md): with public rows, their mean is subtracted. Without them:
 
     1  m <- the noisy mean of unit rows (`linprobe.methods.private_mean`), with noise multiplier sigma_m
     2  x_i <- (x_i - m) / ||x_i - m||;  rows stay as they are if ||m|| < `SHORTEST_MEAN`, where nothing is gained
 
-sigma_m is calibrated for `MEAN_SHARE` of epsilon. Budgets compose as mu^2, so 5 % of epsilon is about 0.5 % of mu^2.
-The rule for `auto` uses public facts only: the mean is released if its noise, sqrt(D) sigma_m / N, is at most
-`LARGEST_NOISE` of the length of a row.
-
-If rows stay as they are, the number of steps is the default for rows that are not centred. The noise of these steps is
-calibrated for the same remaining budget, so the run costs the same for every value of m. The mean is one Gaussian
-release in the ledger. Line 2 maps each row by itself. `dpsgd-f` releases the same mean.
+sigma_m is calibrated for `MEAN_SHARE` of epsilon, about 0.5 % of mu^2. The rule for `auto` uses public facts only: the
+mean is released if its noise, sqrt(D) sigma_m / N, is at most `LARGEST_NOISE` of the length of a row. If rows stay as
+they are, the number of steps is the default for rows that are not centred. The noise of these steps is calibrated for
+the same remaining budget, so the run costs the same for every value of m. Line 2 maps each row by itself. `dpsgd-f`
+releases the same mean.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,10 +28,10 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.accountants import Accountant, round_up
-from linprobe.accounting.book import EXAMPLES, Entry
+from linprobe.accounting.accountants import round_up
+from linprobe.accounting.book import Entry, rows_of_a_person
 from linprobe.accounting.calibrate import Budget, calibrate, check_delta, check_epsilon, large_delta
-from linprobe.accounting.events import REMOVED, Relation, Releases, converted
+from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.data.blocks import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.dataset import Dataset
@@ -204,10 +200,7 @@ class Settings:
             return None
         epsilon, others, default = check_epsilon(self.epsilon), [*inherited, *self.others], self.method.default_steps
         for share in self.method.shares(self.options):
-            part = calibrate(
-                epsilon=share.epsilon_share * epsilon, delta=self.delta, n_private=n_private, steps=share.count
-            )
-            others.append(Releases(share.purpose, part.noise_multiplier, 1.0, share.count))
+            others.append(paid_by(share.epsilon_share * epsilon, self.delta, n_private, share.purpose, share.count))
         if self.class_counts:
             mu = math.sqrt(COUNTS_SHARE) * largest_mu(epsilon, check_delta(self.delta, n_private))
             others.append(Releases(CLASS_COUNTS, round_up(1 / mu), 1.0, 1))
@@ -217,8 +210,7 @@ class Settings:
         if self.test_epsilon is not None:
             others += test_releases(self.test_epsilon, self.delta, self.n_test, self.n_classes)
         if self.shrink:
-            part = calibrate(epsilon=SELECTION_SHARE * epsilon, delta=self.delta, n_private=n_private, steps=1)
-            others.append(Releases(SELECTION, part.noise_multiplier, 1.0, 1))
+            others.append(paid_by(SELECTION_SHARE * epsilon, self.delta, n_private, SELECTION))
         return calibrate(
             epsilon=epsilon,
             delta=self.delta,
@@ -232,6 +224,12 @@ class Settings:
         )
 
 
+def paid_by(epsilon: float, delta: float, n_units: int, purpose: str, count: int = 1) -> Releases:
+    """`count` releases over all rows that cost (`epsilon`, `delta`) together."""
+    part = calibrate(epsilon=epsilon, delta=delta, n_private=n_units, steps=count)
+    return Releases(purpose, part.noise_multiplier, 1.0, count)
+
+
 def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int) -> tuple[Releases, ...]:
     """The releases of correct predictions and of scores on private test rows, which cost `epsilon` together.
 
@@ -239,10 +237,10 @@ def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int) -> 
     them stand for any number.
     """
     n_units = max(1, n_test)
-    whole = calibrate(epsilon=epsilon, delta=delta, n_private=n_units, steps=1).noise_multiplier
-    scores = Releases(TEST_AUROC, whole / math.sqrt(AUROC_SHARE), 1.0, 1)
+    accuracy = paid_by(epsilon, delta, n_units, TEST_ACCURACY)
+    scores = Releases(TEST_AUROC, accuracy.noise_multiplier / math.sqrt(AUROC_SHARE), 1.0, 1)
     if n_test and expected_error(scores.noise_multiplier, n_test, n_classes) > MOST_ERROR:
-        return (Releases(TEST_ACCURACY, whole, 1.0, 1),)
+        return (accuracy,)
     rest = calibrate(epsilon=epsilon, delta=delta, n_private=n_units, steps=1, others=(scores,)).noise_multiplier
     return Releases(TEST_ACCURACY, rest, 1.0, 1), scores
 
@@ -354,14 +352,6 @@ LARGEST_NOISE = 1.0
 SHORTEST_MEAN = 0.2
 
 
-def mean_release(settings: Settings, n_private: int) -> Releases:
-    """The release of the mean, with the noise that `MEAN_SHARE` of epsilon buys."""
-    budget = calibrate(
-        epsilon=MEAN_SHARE * check_epsilon(settings.epsilon), delta=settings.delta, n_private=n_private, steps=1
-    )
-    return Releases(MEAN, budget.noise_multiplier, 1.0, 1)
-
-
 def settled(settings: Settings, n_private: int, n_features: int, *, known: str | None) -> Settings:
     """`settings` with `condition` either `mean` or `none`, and the release that it needs.
 
@@ -377,7 +367,7 @@ def settled(settings: Settings, n_private: int, n_features: int, *, known: str |
         if settings.condition == MEAN:
             raise UsageError(f"condition is 'mean', but there are {known}; use condition none, or leave it out")
         return replace(settings, condition="none")
-    release = mean_release(settings, n_private)
+    release = paid_by(MEAN_SHARE * check_epsilon(settings.epsilon), settings.delta, n_private, MEAN)
     noise = math.sqrt(n_features) * release.noise_multiplier / n_private
     if settings.condition == "auto" and noise > LARGEST_NOISE:
         return replace(settings, condition="none")
@@ -434,14 +424,14 @@ class Plan:
         return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
 
     @property
-    def samples_people(self) -> bool:
-        """Whether people are protected by a method on Poisson samples, at any rate."""
-        return self.unit == OWNER and self.method.sampling is not None
-
-    @property
     def inherited(self) -> tuple[Releases, ...]:
         """The releases of the first model."""
         return () if self.first is None else self.first.releases
+
+    @cached_property
+    def charged(self) -> bool:
+        """Whether the run uses private rows, so that a budget book counts it."""
+        return self.budget is not None or not self.method.private
 
     @property
     def private(self) -> bool:
@@ -520,45 +510,35 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     return plan
 
 
-def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
+def warnings_of(plan: Plan, dataset: Dataset, entry: Entry | None = None) -> list[str]:
     """What to say to people before the run starts.
 
     Args:
-        delta: of a choice among several runs; None for one run.
+        entry: of a choice among several runs; None for one run.
     """
     said: list[str | None] = []
+    entry = plan.entry() if entry is None else entry
     if plan.method.spends:
-        said.append(large_delta(plan.settings.delta if delta is None else delta, plan.n_units))
+        said.append(large_delta(plan.settings.delta if entry.delta is None else entry.delta, plan.n_units))
     if plan.method.private and not plan.private:
         said.append("NOT PRIVATE: the noise comes from a seed you gave; use this run for tests only")
-    elif plan.budget is not None and delta is None:
-        budget = plan.budget
-        said.append(fewer_protected(dataset.features, dataset.unit, budget.releases, budget.delta, budget.accountant))
+    else:
+        said.append(fewer_protected(dataset.features, entry))
     if dataset.unit == OWNER and dataset.free_shots is not None:
         people, n_rows = len(set(dataset.free_shots.owners())), dataset.free_shots.n_rows
         said.append(f"public shots take whole people: {people} with {n_rows} rows are public, without protection")
     return [text for text in said if text is not None]
 
 
-def fewer_protected(
-    features: FeatureReader | None,
-    unit: str,
-    releases: Sequence[Releases],
-    delta: float,
-    accountant: Accountant,
-    group: str = "train",
-) -> str | None:
-    """One line on what releases that protect rows mean for people with several; None if no rows have owners.
+def fewer_protected(features: FeatureReader | None, entry: Entry, group: str = "train") -> str | None:
+    """One line on what an entry that protects rows means for people with several; None if no rows have owners.
 
     No number comes from the data.
     """
-    if features is None or unit != RECORD or not features.has_owners(group):
+    if features is None or entry.unit != RECORD or entry.delta is None or not features.has_owners(group):
         return None
-
-    def epsilon(k: int) -> float:
-        return accountant.epsilon(converted(releases, REMOVED[RECORD], Relation(OWNER, rows=k)), delta)
-
-    costs = ", ".join(f"{rounded_up(epsilon(k))} with {k} rows" for k in EXAMPLES)
+    by_rows = rows_of_a_person([entry], entry.delta)
+    costs = ", ".join(f"{rounded_up(cost)} with {rows} rows" for rows, cost in by_rows.items())
     return (
         f"{features.path} names the owner of each row, and this protects single rows: the epsilon of a person is "
         f"{costs}; --unit {OWNER} protects people"
@@ -761,7 +741,10 @@ def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
         "output 'vote'": (getattr(options, "output", "") == VOTE, "another output, such as average"),
         "init 'text'": (settings.starts_from_text, "init auto, zero or public"),
         "init from a run": (settings.first_run is not None, "init auto, zero or public"),
-        "weights of classes": (dataset.weights is not None and not dataset.weights.of_rows_alone, "weights of rows"),
+        "weights of classes": (
+            dataset.weights is not None and bool((dataset.weights.by_class != 1).any()),
+            "weights of rows",
+        ),
         "--test-epsilon": (settings.test_epsilon is not None, "public test rows, or none"),
         "selection on private rows": (bool(settings.shrink), "train, with settings that you state"),
     }

@@ -41,7 +41,7 @@ from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder, signature
-from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest, Refinement
+from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
@@ -130,8 +130,8 @@ class Ready:
         n_test, n_classes = figures.test_units(self.features, request.unit), len(self.features.description.class_names)
         return replace(settings, test_epsilon=found, n_test=n_test, n_classes=n_classes)
 
-    def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
-        """Warnings to print before the run starts. `delta`: of a choice among runs, None for one run."""
+    def warnings(self, plan: Plan, dataset: Dataset, entry: Entry | None = None) -> list[str]:
+        """Warnings to print before the run starts. `entry`: of a choice among runs, None for one run."""
         said = []
         for file in (self.features, self.other):
             if file is not None and file.description.weights == RANDOM_WEIGHTS:
@@ -144,7 +144,7 @@ class Ready:
             )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}; --method chooses another")
-        return [*said, *map(PrivacyNote, warnings_of(plan, dataset, delta=delta))]
+        return [*said, *map(PrivacyNote, warnings_of(plan, dataset, entry))]
 
 
 def default_out(request: TrainRequest, *, timed: bool = True) -> Path:
@@ -173,11 +173,9 @@ def train_run(request: TrainRequest, progress: Progress | None = None, group: Gr
     if group is ALONE:
         refuse_copies("train")
     request, choice = with_method(request)
-    method = find_method(str(request.method))
-    settings = make_settings(request, method)  # a wrong option is reported before data is read
-    with opened(request, method, progress, group) as ready:
-        config = config_text(ready.request, method)
-        return train_on(replace(ready, choice=choice), ready.with_test(settings), progress, group, config)
+    settings = make_settings(request, find_method(str(request.method)))  # reports a wrong option before data is read
+    with opened(request, choice, progress, group) as ready:
+        return train_on(ready, ready.with_test(settings), progress, group, config_text(ready))
 
 
 def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | None]:
@@ -205,8 +203,10 @@ def _shots(request: TrainRequest, progress: Progress) -> int | None:
 
 
 @contextmanager
-def opened(request: TrainRequest, method: Method, progress: Progress, group: Group = ALONE) -> Iterator[Ready]:
-    """Check a request, open its feature files and reserve the run folder. No row is read.
+def opened(
+    request: TrainRequest, choice: ChosenMethod | None, progress: Progress, group: Group = ALONE
+) -> Iterator[Ready]:
+    """Check a request that has a method, open its feature files and reserve the run folder. No row is read.
 
     Raises UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
     """
@@ -215,6 +215,7 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
     # a wrong key is reported before the data is read
     signing_key = None if request.sign is None or group.rank > 0 else signature.private_key(request.sign, progress)
+    method = find_method(str(request.method))
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
     request = replace(request, public_shots=_shots(request, progress), out=request.out or default_out(request))
@@ -227,7 +228,7 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
         if request.unlabelled is not None:
             _refuse_unlabelled(request, method, features)
             unlabelled = stack.enter_context(open_features(request.unlabelled, labelled=False))
-        yield Ready(request, features, other, unlabelled, signing_key)
+        yield Ready(request, features, other, unlabelled, signing_key, choice)
 
 
 def _refuse_unlabelled(request: TrainRequest, method: Method, features: FeatureReader) -> None:
@@ -274,8 +275,7 @@ def checked_rows(
     Returns: the book; None for a run that uses no private row, in other ranks, or, without `make`, where there is none.
     Raises LinprobeError: as `check_rows`, or test rows that are training rows.
     """
-    charged = rank == 0 and (plan.budget is not None or not plan.method.private)
-    finder = BookFinder(ready.request.book, make=make) if charged else None
+    finder = BookFinder(ready.request.book, make=make) if rank == 0 and plan.charged else None
     # every process has the digest, for `_refuse_other_views`
     dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends)
     note_equal_rows(ready.features, progress)
@@ -326,32 +326,21 @@ def train_on(
     `config` is the text of the run's config file; None for a run that no options of `linprobe train` repeat.
     """
     started, request, features = time.perf_counter(), ready.request, ready.features
-    out = request.out or default_out(request)
-    dataset = ready.dataset()
+    out, dataset = Path(request.out or ""), ready.dataset()
     plan = plan_run(settings, dataset)
     runtime = Runtime(request.precision, request.device, group)
     runtime.check_plan(plan)
     said = ready.warnings(plan, dataset)
     book = checked_rows(ready, plan, dataset, said, progress, rank=group.rank, planned=plan.entry())
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
-    with_test = settings.test_epsilon is not None
-    identity = run_identity(
-        settings,
-        dataset,
-        precision=request.precision,
-        device=request.device,
-        arithmetic=choose_backend(request.device).arithmetic,
-        book=request.book,
-    )
+    identity = run_identity(settings, dataset, request, choose_backend(request.device).arithmetic)
     _refuse_other_views(group, identity, dataset, plan)
     keep: Checkpoints | None = None
     try:
         with (
             run_folder_of_group(out, group, resume=request.resume, keep_ledger=ready.keep_ledger) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
-            Checkpoints(
-                folder, ledger, identity, dataset, book, every, group, test_rows=with_test, at_once=request.resume
-            ) as keep,
+            Checkpoints(folder, ledger, identity, dataset, book, every, group, at_once=request.resume) as keep,
             RunCharge(book, folder, out, ledger, request.cap, progress, group) as charge,
         ):
             if group.rank == 0:
@@ -485,19 +474,15 @@ def write_trained(
     )
 
 
-def _refinement(ready: Ready, trained: Trained) -> Refinement | None:
-    if ready.unlabelled is None or trained.refined is None:
-        return None
-    return refinement(ready.unlabelled, trained.refined, similar=trained.similar)
-
-
 def manifest_of(
     ready: Ready, dataset: Dataset, settings: Settings, trained: Trained, measured: dict[str, Any] | None
 ) -> Manifest:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
     description, weights, counts = features.description, dataset.weights, trained.class_counts
-    names = description.class_names
+    names, refined = description.class_names, None
+    if ready.unlabelled is not None and trained.refined is not None:
+        refined = refinement(ready.unlabelled, trained.refined, similar=trained.similar)
     return Manifest.of(
         trained.privacy,
         figures.accuracy_of(features, trained.tested, measured, dataset.unit),
@@ -527,7 +512,7 @@ def manifest_of(
         class_prior=UNIFORM if settings.balanced else TRAINED,
         test_owners=description.test_owners,
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
-        refined=_refinement(ready, trained),
+        refined=refined,
     )
 
 
@@ -537,9 +522,10 @@ HEADER = """\
 """
 
 
-def config_text(request: TrainRequest, method: Method) -> str:
+def config_text(ready: Ready) -> str:
     """TOML text with the options that differ from the defaults, by their flags."""
-    keys = config_keys(*TRAIN, *method.options.takes, method.options)
+    request, options = ready.request, ready.method.options
+    keys = config_keys(*TRAIN, *options.takes, options)
     given: dict[str, Any] = {}
     for field in fields(request):
         value = getattr(request, field.name)

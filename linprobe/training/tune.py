@@ -281,8 +281,8 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
     """
     refuse_copies("tune")
     request, choice, candidates = candidates_of(request, tuning)
-    with train.opened(request, find_method(str(request.method)), progress) as ready:
-        return tune_on(replace(ready, choice=choice), tuning, candidates, progress)
+    with train.opened(request, choice, progress) as ready:
+        return tune_on(ready, tuning, candidates, progress)
 
 
 def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, ChosenMethod | None, list[Settings]]:
@@ -376,7 +376,7 @@ def _select(
     runtime = Runtime(request.precision, request.device)
     for plan in selection.plans:
         runtime.check_plan(plan)
-    said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
+    said = ready.warnings(selection.plans[0], dataset, selection.entry())
     book = train.checked_rows(ready, selection.plans[0], dataset, said, progress, planned=selection.entry())
 
     try:

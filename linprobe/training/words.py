@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from linprobe.accounting.book import Spending
 from linprobe.accounting.calibrate import Budget
-from linprobe.accounting.figures import cost_in_words, counted
+from linprobe.accounting.figures import counted
 
 Lines = list[tuple[str, str]]
 NO_BOOK = "that does not exist yet"
@@ -65,22 +64,15 @@ def together_facts(spent: Spending | None) -> dict[str, Any] | None:
     """What all runs of a budget book would have cost, JSON-ready."""
     if spent is None:
         return None
-    finite = {unit: epsilon if math.isfinite(epsilon) else None for unit, epsilon in spent.epsilon_by_unit.items()}
-    return {
-        "runs": spent.runs,
-        "not_private_runs": spent.not_private_runs,
-        "epsilon": finite[spent.unit],
-        "delta": spent.delta,
-        "epsilon_by_unit": finite,
-    }
+    stated = spent.as_dict()
+    return {name: stated[name] for name in ("runs", "not_private_runs", "epsilon", "delta", "epsilon_by_unit")}
 
 
 def together_line(spent: Spending | None, least: int = 2) -> Lines:
     """The line on the cost of all runs of a budget book, if these are `least` or more, or some are without privacy."""
     if spent is None or not spent.runs or (spent.runs < least and not spent.not_private_runs):
         return []
-    cost = cost_in_words(spent.epsilon_by_unit, spent.delta)
-    return [("together", f"{counted(spent.runs, 'run')} on these rows cost {cost}{bare_runs(spent)}")]
+    return [("together", f"{counted(spent.runs, 'run')} on these rows cost {spent.in_words}{bare_runs(spent)}")]
 
 
 def bare_runs(spent: Spending) -> str:

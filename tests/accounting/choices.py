@@ -15,9 +15,9 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from linprobe.accounting.accountants import FILTER_ORDERS, renyi_divergences
-from linprobe.accounting.book import Cap, _conversion, filter_order
+from linprobe.accounting.book import Cap, filter_order
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import largest_mu
+from linprobe.accounting.figures import largest_mu, renyi_conversion
 
 Losses = NDArray[np.float64]
 FIRST = (0.5, 0.9, 0.95, 0.97, 0.98)  # of the largest mu that leaves a sampled run anything
@@ -47,7 +47,7 @@ def largest_factor(epsilon: float, delta: float, shares: tuple[float, ...] = FIR
     """The largest delta at a cap, relative to the cap's, of the choices that are tried."""
     cap = Cap(epsilon, delta)
     order, whole = filter_order(cap), largest_mu(epsilon, delta)
-    bound, factors = epsilon - _conversion(order, delta), []
+    bound, factors = epsilon - renyi_conversion(order, delta), []
     deviations = np.linspace(-9, 9, 1001)
     chances = np.exp(-(deviations**2) / 2) / math.sqrt(2 * math.pi) * (deviations[1] - deviations[0])
     for share in shares:

@@ -20,16 +20,11 @@ from linprobe.accounting.accountants import (
     round_up,
     smallest_multiplier,
 )
-from linprobe.accounting.calibrate import (
-    MAX_STEPS,
-    Budget,
-    _largest_count,
-    calibrate,
-    large_delta,
-)
+from linprobe.accounting.calibrate import Budget, _largest_count, calibrate, large_delta
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import epsilon_of, largest_mu
 from linprobe.errors import ParameterError, PrivacyError, UsageError
+from linprobe.options import MAX_STEPS
 from tests.conftest import mostly_nightly
 
 RANDOM = np.random.default_rng(20)

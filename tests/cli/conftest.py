@@ -47,7 +47,7 @@ def _no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         return path
 
     if "pictures" not in request.fixturenames:
-        monkeypatch.setattr("linprobe.evaluation.compare.accuracy_against_epsilon", drawn)
+        monkeypatch.setattr("linprobe.reporting.comparison.accuracy_against_epsilon", drawn)
 
 
 @pytest.fixture(scope="session")

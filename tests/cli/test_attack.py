@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.evaluation.attack import threshold_auc
 from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
+from tests.conftest import write_unlabelled
+from tests.hostile.runs import sealed
 
 KEYS = {
     "manifest_digest",
@@ -202,3 +205,18 @@ def test_requests_that_make_no_sense_are_refused(
     cli: Cli, trained_run: Path, words: list[str], told: list[str], refused: Callable[..., None]
 ) -> None:
     refused(cli("attack", trained_run, *words), 2, told)
+
+
+def test_shadow_probes_of_a_run_with_unlabelled_rows_have_them_too(
+    cli: Cli, refused: Callable[..., None], kinds: dict[str, Path], tmp_path: Path
+) -> None:
+    words = ("--features", kinds["refined"].parent / "rows.h5", "--lira", "--shadows", "4", "--jobs", "1")
+    found = cli("attack", kinds["refined"], *words, "--json")
+    assert result_of(found).keys() == KEYS
+    assert "refined after training" in cli("attack", kinds["refined later"], *words).stderr
+    copy = shutil.copytree(kinds["refined"], tmp_path / "copy")
+    stated = json.loads((copy / "manifest.json").read_text())["refined"]
+    other = write_unlabelled(tmp_path / "other.h5", 100)
+    for file, said in ((tmp_path / "gone.h5", "gone.h5"), (other, "does not hold the rows without labels")):
+        sealed(copy, refined={**stated, "file": str(file)})
+        refused(cli("attack", copy, *words), 3, [said])

@@ -50,6 +50,35 @@ def test_it_states_what_the_run_then_spends(cli, features_file: Path, tmp_path: 
     assert again["together"]["epsilon"] > told["together"]["epsilon"]
 
 
+@pytest.mark.parametrize("words", [("--method", "non-private"), ("--eps", "1", "--noise-seed", "1", "--insecure-seed")])
+def test_a_run_that_no_epsilon_covers_is_counted_and_refused_under_a_cap(
+    cli, refused, features_file: Path, words: tuple[str, ...]
+) -> None:
+    first = ("--method", "noisy-gd", "--eps", "1", "--steps", "3", "--out", "first")
+    assert cli("train", features_file, *first, "--book", "book.jsonl").status == 0
+    words = ("train", features_file, *words, "--book", "book.jsonl")
+    told = result_of(cli(*words, "--dry-run", "--json"))
+    assert told["book"] == "book.jsonl"
+    assert (told["together"]["runs"], told["together"]["not_private_runs"]) == (1, 1)
+    assert cli("budget", "book.jsonl", "--set-cap", "2").status == 0
+    for dry in (("--dry-run",), ()):
+        refused(cli(*words, *dry), 4, ["cap is epsilon 2", "no epsilon covers a run"], notes=2)
+
+
+@pytest.mark.parametrize("words", [("train",), ("tune", "--grid", "clip-norm=0.3,1")])
+def test_a_device_that_is_not_there_is_refused(cli, refused, features_file: Path, words: tuple[str, ...]) -> None:
+    command, *others = words
+    named = ("--method", "noisy-gd", "--eps", "1", "--steps", "3", "--device", "cuda:99", "--dry-run")
+    refused(cli(command, features_file, *named, *others), 2, ["cuda:99"], notes=1)
+
+
+def test_a_run_without_private_rows_names_no_book(cli, features_file: Path) -> None:
+    words = ("train", features_file, "--method", "only-public", "--public-shots", "1", "--dry-run")
+    assert "budget book" not in cli(*words).stdout
+    told = result_of(cli(*words, "--json"))
+    assert (told["book"], told["together"]) == (None, None)
+
+
 def test_it_is_plain_lines_and_refuses_what_the_run_would_refuse(cli, refused, features_file: Path) -> None:
     words = ("train", features_file, "--method", "noisy-gd", "--eps", "2", "--book", "book.jsonl", "--dry-run")
     text = cli(*words).stdout

@@ -234,6 +234,13 @@ def test_the_budget_of_a_file_counts_evaluations_on_its_test_rows(
     refused(cli("evaluate", "run", "--epsilon", "3"), 4, ["cap"])
 
 
+@pytest.mark.parametrize(("method", "notes"), [("non-private", 1), ("only-public", 0)])
+def test_a_run_without_a_delta_asks_for_one(cli, refused, whole: str, method: str, notes: int) -> None:
+    assert cli("train", whole, "--public-shots", "2", "--method", method, "--out", "run").status == 0
+    refused(cli("evaluate", "run", "--epsilon", "1"), 2, ["no delta of its own", "give --delta"], notes)
+    assert cli("evaluate", "run", "--epsilon", "1", "--delta", "1e-4").status == 0
+
+
 def test_an_evaluation_of_a_run_without_a_guarantee_says_so(cli, whole: str) -> None:
     assert cli("train", whole, "--method", "non-private", "--out", "run").status == 0
     outcome = cli("evaluate", "run", "--epsilon", "1", "--delta", "1e-4", "--json")

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from linprobe.options.requests import VerifyRequest
+from linprobe.runs.check import verify_run
 from linprobe.runs.manifest import NOISY_TEST, VERIFY_PAGE, Manifest
-from linprobe.runs.specification import KEYS, MEANINGS, STATED
-from linprobe.runs.verify import verify_run
+from linprobe.runs.specification import KEYS, MEANINGS, PROOFS, STATED
 from tests.cli import test_report_check
 from tests.conftest import mostly_nightly
 from tests.hostile.mutations import KINDS, Mutation, judged
@@ -155,6 +155,25 @@ def _test_accuracy_twice(run: Path) -> None:
     sealed(run)
 
 
+def _figure(key: str, value: Any) -> Callable[[Path], None]:
+    """Test figures with another value of the first class."""
+
+    def change(run: Path) -> None:
+        path = run / "test_figures.json"
+        figures = json.loads(path.read_text())
+        next(iter(figures.get("per_class", figures.get("per_label")).values()))[key] = value
+        path.write_text(json.dumps(figures))
+        sealed(run)
+
+    return change
+
+
+def _commonest(run: Path) -> None:
+    path = run / "test_figures.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "commonest_share": 1.0}))
+    sealed(run)
+
+
 def _edge(text: str) -> Callable[[Path], None]:
     """A published histogram whose first edge is this text."""
 
@@ -283,6 +302,14 @@ FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {  # kind of run, and wh
     "a histogram from infinity on": ("histogram", _edge("1e999")),
     "a histogram from text on": ("histogram", _edge('"0.0"')),
     "a histogram with half a row": ("histogram", _half_a_row),
+    "a precision of nothing": ("plain", _figure("precision", 0.123)),
+    "a precision without an interval": ("plain", _figure("precision_interval", None)),
+    "an interval of other rows": ("plain", _figure("recall_interval", [0.1, 0.9])),
+    "an interval with one end": ("plain", _figure("recall_interval", [0.1])),
+    "predictions of other rows": ("plain", _figure("predicted", 10**6)),
+    "a precision of a label of nothing": ("several labels", _figure("precision", 0.123)),
+    "an interval of a label of other rows": ("several labels", _figure("accuracy_interval", [0.1, 0.9])),
+    "another majority class": ("plain", _commonest),
     "test figures with a key twice": ("plain", _test_accuracy_twice),
     "an accuracy off by 1e-10": ("private test rows", _little),
     "a choice with the next noise": ("shrunk", _tuned),
@@ -333,5 +360,5 @@ def test_a_key_of_noisy_test_figures_is_stated_only_where_test_rows_are_private(
 
 
 def test_every_key_is_declared() -> None:
-    assert list(KEYS) == ["format", *Manifest.keys()]
+    assert set(PROOFS) <= set(KEYS)
     assert {proof.by for proof in KEYS.values()} <= set(MEANINGS)

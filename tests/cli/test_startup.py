@@ -63,7 +63,7 @@ def test_what_computes_no_epsilon_loads_no_scientific_library(run: Path, feature
 def test_accounting_loads_no_learning_library(run: Path, tmp_path: Path) -> None:
     account = ["account", "--q", 1, "--sigma", 5, "--steps", 10, "--delta", "1e-5"]
     loaded = loaded_by("verify", run, "THEN", "report", run, "--html", tmp_path / "page.html", "THEN", *account)
-    assert {"linprobe.runs.verify", "linprobe.reporting.page", "linprobe.accounting.calibrate"} <= loaded
+    assert {"linprobe.runs.check", "linprobe.reporting.page", "linprobe.accounting.calibrate"} <= loaded
     slow = {"sklearn", "h5py", "scipy.stats", "scipy.signal", "dp_accounting.pld"}
     assert not loaded & ((UNUSED_BY_TRAIN | slow) - {"dp_accounting", "autodp"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.book import read_book
+from linprobe.accounting.figures import rounded_up
 from linprobe.data.blocks import ArraySource
 from linprobe.mechanisms.correct_predictions import correct_counts
 from linprobe.runs.figures import count_private
@@ -84,3 +86,13 @@ def test_what_does_not_protect_people_is_refused_before_the_first_run(
     words = ["--method", "adamix", "--grid", "centre=none,public", "--variant", "theory", "--unit", "owner"]
     refused(cli("tune", owned, *words, "--eps", "3", "--out", "run"), 2, ["unit"])
     assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_choice_by_record_says_what_it_costs_people_with_several_rows(cli: Cli, owned: Path, dry: list[str]) -> None:
+    done = cli("tune", owned, "--eps", "3", *GRID, "--unit", "record", "--out", "chosen", *dry)
+    assert done.status == 0, done.stderr
+    note = next(line for line in done.stderr.splitlines() if "protects single rows" in line)
+    if not dry:
+        costs = json.loads(cli("budget", owned, "--json").stdout)["epsilon_by_rows"]
+        assert re.findall(r"([\d.]+) with (\d+) rows", note) == [(rounded_up(costs[rows]), rows) for rows in costs]

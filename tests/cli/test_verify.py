@@ -442,7 +442,7 @@ def test_a_public_row_that_is_private_too_is_refused(
 KILLED = {
     "before the noise": "linprobe.mechanisms.gaussian.GaussianMechanism._noised",
     "before the histogram is written": "linprobe.evaluation.pdp_report.write_derived",
-    "before the manifest is written": "linprobe.evaluation.pdp_report.write_manifest",
+    "before the manifest is written": "linprobe.runs.run_folder.write_manifest",
 }
 
 

@@ -23,7 +23,7 @@ SLOW_IMPORTS = (
     *("linprobe.api.estimators", "linprobe.training.train", "linprobe.evaluation.compare", "linprobe.reporting.plots"),
     *("linprobe.extraction.run", "linprobe.extraction.backbones.scattering", "dp_accounting.pld", "matplotlib.figure"),
     *("rich.console", "rich.progress", "rich.table"),
-    *("linprobe.evaluation.pdp_report", "linprobe.reporting.page", "linprobe.runs.verify"),
+    *("linprobe.evaluation.pdp_report", "linprobe.reporting.page", "linprobe.runs.check"),
 )
 CLIENT = """#!{python} -SE
 import os, socket, sys

@@ -19,8 +19,7 @@ from linprobe.methods import METHODS
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DPSGDFOptions
-from linprobe.runs.check import HISTOGRAM
-from linprobe.runs.release_rules import SELECTION
+from linprobe.runs.release_rules import HISTOGRAM, SELECTION
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "features" / "README.md"]

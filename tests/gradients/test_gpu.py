@@ -36,11 +36,11 @@ from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.mechanisms import gpu_noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.gpu_noise import DeviceNoise
-from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Run, Schedule
 from linprobe.methods._base import Iterates, Keeper, project_to_ball
 from linprobe.parallel.array_api import on_host
 from linprobe.training.execute import Runtime
+from linprobe.training.plan import Settings
 from tests.conftest import mostly_nightly
 from tests.mechanisms.test_gpu_noise import Watch
 
@@ -204,7 +204,7 @@ def test_no_float64_sum_of_more_rows_is_rounded_as_a_whole(origin, limit, monkey
 
 
 def run_on_device(n_steps: int, keeper: Keeper | None = None) -> Run:
-    mechanism = GaussianMechanism(DeviceNoise(NoiseSource(1), CPU), lambda event: None)
+    mechanism = GaussianMechanism(DeviceNoise(CPU, 1), lambda event: None)
     return Run(Schedule(n_steps, 3.0, 1.0), mechanism, lambda: None, keeper=keeper, backend=GpuBackend(CPU))
 
 
@@ -262,7 +262,7 @@ def test_rows_beyond_the_memory_are_refused_before_a_release(torch_cpu) -> None:
 def test_a_missing_gpu_is_refused_before_a_charge(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ParameterError, match="torch finds no GPU here"):
-        Runtime(device="cuda").check(METHODS["noisy-gd"].make_options({}))
+        Runtime(device="cuda").check(Settings.of_given(METHODS["noisy-gd"], {"epsilon": 1.0}), "record")
 
 
 def test_what_computes_is_torch_on_this_kind_of_device() -> None:
@@ -272,7 +272,7 @@ def test_what_computes_is_torch_on_this_kind_of_device() -> None:
 def steps(rows: DeviceRows, per_record: bool) -> None:
     """Two steps of noisy descent, as methods take them."""
     backend = GpuBackend(rows.device)
-    noise = backend.noise(NoiseSource())
+    noise = backend.noise()
     schedule, mechanism = Schedule(2, 3.0, 1.0), GaussianMechanism(noise, lambda event: None)
     run = Run(schedule, mechanism, lambda: None, per_record=per_record, backend=backend)
     iterates = Iterates(backend.zeros(D, C), 2, "average", 2)
@@ -352,9 +352,10 @@ def block_of(n: int, n_features: int, n_classes: int, precision: str) -> DeviceB
 
 def clipped(block: DeviceBlock, weights: torch.Tensor, **how) -> tuple[torch.Tensor, ClippedBlock]:
     taken = DeviceProducts(weights)
-    assert taken.clips(block)
     total = ExactSum(taken.zeros(), np.array(0.5), 10**5)
-    return total.total, taken.clip_block(total, block, 0.5, **how)
+    found = taken.clip_block(total, block, 0.5, **how)
+    assert found is not None
+    return total.total, found
 
 
 @GPU

@@ -212,7 +212,7 @@ def preload(*, images: bool = True) -> None:
     import linprobe.evaluation.refine
     import linprobe.evaluation.release
     import linprobe.reporting.page
-    import linprobe.runs.verify
+    import linprobe.runs.check
     import linprobe.training.dry_run
     import linprobe.training.tune
 

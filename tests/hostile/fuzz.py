@@ -63,8 +63,8 @@ def changed(content: bytes, draw: random.Random) -> bytes:
 
 def verified(run: Path, name: str, good: bytes) -> Callable[[bytes], str]:
     """Verify the run with a changed file: what is wrong with the outcome."""
+    from linprobe.runs.check import verify_run
     from linprobe.runs.run_folder import RunFolder
-    from linprobe.runs.verify import verify_run
 
     stated, manifest = RunFolder(run).manifest.epsilon, (run / MANIFEST).read_bytes()
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from linprobe.errors import DataError
 from linprobe.options.requests import VerifyRequest
+from linprobe.runs.check import verify_run
 from linprobe.runs.manifest import MANIFEST, PER_RECORD, SIGNATURE, VERIFY_PAGE, Manifest
-from linprobe.runs.verify import verify_run
 from tests.hostile.runs import sealed
 
 KINDS = (

@@ -101,9 +101,9 @@ def test_no_words_beyond_the_counter_where_the_next_draw_begins() -> None:
 def test_parts_and_chunks_change_no_draw(chunk: int, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Stream(KEYS[3], 2, CPU)
     words, value = words_of(whole, 300), torch.arange(300, dtype=torch.float64)
-    released = DeviceNoise(NoiseSource(2), CPU).add_noise(value, 3.0)
+    released = DeviceNoise(CPU, 2).add_noise(value, 3.0)
     monkeypatch.setattr(device_module, "CHUNK_BLOCKS", chunk)
-    assert torch.equal(DeviceNoise(NoiseSource(2), CPU).add_noise(value, 3.0), released)
+    assert torch.equal(DeviceNoise(CPU, 2).add_noise(value, 3.0), released)
     for n in (0, 1, 8, 97):
         part = slice(start, start + n)
         assert torch.equal(words_of(whole, n, start), words[part])
@@ -111,26 +111,25 @@ def test_parts_and_chunks_change_no_draw(chunk: int, start: int, monkeypatch: py
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_both_sources_draw_the_same_in_turn_and_never_the_same_twice(name: str) -> None:
-    host, shared = NoiseSource(3), NoiseSource(3)
-    noise = DeviceNoise(shared, torch.device(name))
+    host, noise = NoiseSource(3), DeviceNoise(torch.device(name), 3)
     for shape in ((1000,), (13, 7), (2, 3, 5), (), (0, 4), (3, PART + 5)):
         value = 1e4 * RNG.standard_normal(shape)
         there = torch.tensor(value, device=name)
         found = noise.add_noise(there, 2.3).cpu().numpy()
         assert found.shape == shape
         np.testing.assert_array_equal(found, host.add_noise(np.asarray(value), 2.3))
-        np.testing.assert_array_equal(shared.bernoulli(0.4, 77), host.bernoulli(0.4, 77))  # of a sample, on the host
-        shared.ratchet()
+        np.testing.assert_array_equal(noise.bernoulli(0.4, 77), host.bernoulli(0.4, 77))  # of a sample, on the host
+        noise.ratchet()
         host.ratchet()
-        shared.key = host.key = KEYS[3]  # as after a checkpoint; random keys let two of 256 draws agree in 1 run of 100
-    another, zeros = DeviceNoise(shared, torch.device(name)), torch.zeros(64, dtype=torch.float64, device=name)
-    drawn = torch.cat([source.add_noise(zeros, 1.0) for source in (noise, another, noise, another)])
+        noise.key = host.key = KEYS[3]  # as after a checkpoint; random keys let two of 256 draws agree in 1 run of 100
+    zeros = torch.zeros(64, dtype=torch.float64, device=name)
+    drawn = torch.cat([noise.add_noise(zeros, 1.0) for _ in range(4)])
     assert len(drawn.unique()) == 256
 
 
 def test_a_source_says_what_keyed_it() -> None:
-    for source in (NoiseSource(), NoiseSource(1)):
-        assert DeviceNoise(source, CPU).kind == source.kind
+    for seed in (None, 1):
+        assert DeviceNoise(CPU, seed).kind == NoiseSource(seed).kind
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -139,7 +138,7 @@ def test_tails_are_released_alike_on_host_and_device(name: str, monkeypatch: pyt
     words = np.array([value << 1 | sign for value in bits for sign in (0, 1)], dtype=np.uint64)
     feed(words, monkeypatch)
     value = np.linspace(-1e6, 1e6, len(words))
-    found = DeviceNoise(NoiseSource(1), torch.device(name)).add_noise(torch.tensor(value, device=name), 0.9)
+    found = DeviceNoise(torch.device(name), 1).add_noise(torch.tensor(value, device=name), 0.9)
     np.testing.assert_array_equal(found.cpu().numpy(), NoiseSource(1).add_noise(value, 0.9))
     assert np.abs(found.cpu().numpy() - value).max() > 0.9 * 8.9
 

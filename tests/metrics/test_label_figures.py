@@ -55,7 +55,9 @@ def test_figures_of_a_run_agree_with_each_other_and_an_edit_is_found() -> None:
     assert found["macro_auroc"] == pytest.approx(np.mean(ranked))
     for key, value in (("macro_auroc", 0.9), ("label_accuracy", 0.99), ("commonest_accuracy", 0.1)):
         assert list(label_contradictions({**found, key: value}, list(NAMES)))
-    for key, value in (("n", 7), ("accuracy", 0.5), ("recall", 0.1), ("auroc", None)):
+    shares = {"accuracy": 0.5, "recall": 0.1, "precision": 0.1}
+    intervals = {f"{share}_interval": [0.1, 0.9] for share in shares}
+    for key, value in {"n": 7, "predicted": 7, "auroc": None, **shares, **intervals}.items():
         edited = {**found, "per_label": {**found["per_label"], "a": {**found["per_label"]["a"], key: value}}}
         assert list(label_contradictions(edited, list(NAMES))), key
     assert list(label_contradictions(found, list("abdc")))

@@ -15,11 +15,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
+import scipy
 
 from linprobe import atomic_files
 from linprobe.accounting.book import read_book
@@ -36,10 +38,11 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest, VerifyRequest
 from linprobe.runs import run_folder
+from linprobe.runs.check import verify_run
 from linprobe.runs.run_folder import CHECKPOINT, RUN_ID, CompleteError, read_run
-from linprobe.runs.verify import verify_run
 from linprobe.training import charge, checkpoint
 from linprobe.training.checkpoint import Checkpoints
+from linprobe.training.dry_run import dry_run
 from linprobe.training.train import train_run
 from tests.conftest import Outcome, first_of_each_kind, mostly_nightly, write_unlabelled
 from tests.processes import ended, start_copy
@@ -701,10 +704,27 @@ def test_other_settings_are_refused(stopped_run: TrainRequest, changes: dict[str
     assert {path.name: path.read_bytes() for path in partial.iterdir()} == before
 
 
-def test_a_checkpoint_of_another_version_is_refused(stopped_run: TrainRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "__version__", "0.9")
-    with pytest.raises(UsageError, match=r"linprobe '\d.*' and this one '0\.9'"):
+@pytest.mark.parametrize(("module", "name"), [(checkpoint, "linprobe"), (np, "NumPy"), (scipy, "SciPy")])
+def test_a_checkpoint_of_another_version_is_refused(
+    stopped_run: TrainRequest, module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SciPy solves for the weights of dp-newton and mirror-descent between releases."""
+    monkeypatch.setattr(module, "__version__", "9.9")
+    with pytest.raises(UsageError, match=rf"has {name} '\d.*' and this one '9\.9'"):
         train_run(stopped_run, Silent())
+
+
+def test_a_dry_run_counts_a_resumed_run_once_and_refuses_what_its_resumption_would(
+    stopped_run: TrainRequest, tmp_path: Path
+) -> None:
+    assert dry_run(stopped_run, Silent()).facts["together"]["runs"] == 2  # the other one is the complete run
+    with pytest.raises(UsageError, match="n_steps"):
+        dry_run(replace(stopped_run, steps=STEPS + 1), Silent())
+    (partial,) = unfinished(stopped_run.out)
+    shutil.copytree(partial, tmp_path / ".copy.1234.partial")
+    with pytest.raises(PrivacyError, match="a copy gets noise of its own"):
+        dry_run(replace(stopped_run, out=tmp_path / "copy"), Silent())
+    train_run(stopped_run, Silent())
 
 
 def test_a_checkpoint_of_another_kernel_or_vector_width_is_refused(

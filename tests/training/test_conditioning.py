@@ -14,9 +14,9 @@ from linprobe.data.blocks import ArraySource, Preprocessing, normalise_rows
 from linprobe.data.dataset import Dataset
 from linprobe.errors import ParameterError, UsageError
 from linprobe.methods.private_mean import MEAN, expected_squared_norm, shrunk_mean
-from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS, MOMENTUM_STEPS
+from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MOMENTUM_STEPS
 from linprobe.training import plan as plan_module
-from linprobe.training.plan import LARGEST_NOISE, MEAN_SHARE, Settings, mean_release, plan_run, settled
+from linprobe.training.plan import LARGEST_NOISE, MEAN_SHARE, Settings, paid_by, plan_run, settled
 
 CLASSES, N, WIDTH = 3, 3000, 20
 
@@ -43,7 +43,7 @@ def test_the_mean_is_one_release_within_epsilon() -> None:
     privacy = fitted(condition="mean").privacy_
     (mean,) = [release for release in privacy["releases"] if release["purpose"] == MEAN]
     assert mean["count"] == 1
-    assert mean["noise_multiplier"] == mean_release(settings(), N).noise_multiplier
+    assert mean["noise_multiplier"] == paid_by(MEAN_SHARE, DEFAULT_DELTA, N, MEAN).noise_multiplier
     assert privacy["epsilon"] <= 1
 
 

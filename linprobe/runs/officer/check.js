@@ -772,18 +772,30 @@ function checkTestFigures(bytes, m) {
   agree(sameJson([...(typed.get("per_class") ?? typed.get("per_label")).keys()], m.class_names));
   for (const [key, name] of Object.entries(OF_FIGURES[task])) agree(!(key in m) || sameJson(m[key], figures[name]));
   const one = m.class_names.map((name) => parts[name]);
-  for (const part of one) {
-    for (const name of ["accuracy", "recall", "precision"]) agree(!(name in part) || known(part[name]) === known(part[`${name}_interval`]));
-  }
   if (task === "multilabel") return checkLabels(figures, one, agree);
   agree(sameJson(one.map((part) => part.recall), m.class_names.map((name) => m.test_accuracy_per_class?.[name] ?? null)));
-  const n = one.map((part) => part.n), bins = figures.calibration;
-  agree(total(n) === figures.test_rows && (!bins.length || total(bins.map((bin) => bin.n)) === figures.test_rows));
-  agree(close(total(one.map((part) => part.n * (part.recall ?? 0))) / figures.test_rows, figures.test_accuracy));
+  const n = one.map((part) => part.n), hits = one.map(hitsOf), rows = figures.test_rows, most = Math.max(...n);
+  for (const parts of [one.map((part) => part.predicted), n, figures.calibration.map((bin) => bin.n)]) agree(total(parts) === rows);
+  one.forEach((part, k) => agree(sharesAgree(part, { recall: [hits[k], part.n], precision: [hits[k], part.predicted] })));
+  agree(close(total(hits) / rows, figures.test_accuracy));
+  agree(figures.commonest_class === m.class_names[n.indexOf(most)] && figures.commonest_share === most / rows);
   const matrix = figures.confusion_matrix;
   if (matrix === null) return undefined;
   agree(matrix.length === n.length && matrix.every((row, k) => row.length === n.length && total(row) === n[k]));
-  return agree(one.every((part, k) => total(matrix.map((row) => row[k])) === part.predicted && (!n[k] || close(matrix[k][k] / n[k], part.recall ?? 0))));
+  return agree(one.every((part, k) => total(matrix.map((row) => row[k])) === part.predicted && matrix[k][k] === hits[k]));
+}
+/** Number of correct predictions among the rows of a class, or with a label. */
+const hitsOf = (part) => Math.round(part.n * (part.recall ?? 0));
+const Z = 1.9599639845400545; // of intervals at 95 % (Wilson 1927)
+/** Whether shares and their intervals are of the rows that count among some rows: [hits, n] by name. */
+function sharesAgree(part, counts) {
+  return Object.entries(counts).every(([name, [hits, n]]) => {
+    const share = part[name], interval = part[`${name}_interval`];
+    if (hits < 0 || hits > n || !n) return hits === 0 && n === 0 && share === null && interval === null;
+    const middle = (hits + Z ** 2 / 2) / (n + Z ** 2), half = (Z / (n + Z ** 2)) * Math.sqrt((hits * (n - hits)) / n + Z ** 2 / 4);
+    const ends = [hits === 0 ? 0 : middle - half, hits === n ? 1 : middle + half];
+    return known(share) && known(interval) && close(share, hits / n) && ends.every((end, k) => close(interval[k], end));
+  });
 }
 
 function checkLabels(figures, one, agree) {
@@ -794,9 +806,9 @@ function checkLabels(figures, one, agree) {
   }
   agree(close(mean(one.map((part) => Math.max(part.n, rows - part.n) / rows)), figures.commonest_accuracy));
   for (const part of one) {
-    const hits = part.n * (part.recall ?? 0), both = 0 < part.n && part.n < rows;
+    const hits = hitsOf(part), both = 0 < part.n && part.n < rows, right = rows - part.n - part.predicted + 2 * hits;
     agree(part.n <= rows && part.predicted <= rows && known(part.auroc) === both && known(part.average_precision) === both);
-    agree(close(hits, part.predicted * (part.precision ?? 0)) && close(part.accuracy, 1 - (part.n + part.predicted - 2 * hits) / rows));
+    agree(sharesAgree(part, { accuracy: [right, rows], recall: [hits, part.n], precision: [hits, part.predicted] }));
   }
 }
 

@@ -150,8 +150,8 @@ def _padded(source: Source, columns: int) -> tuple[NDArray[np.float32], NDArray[
     return np.concatenate([x, np.zeros((len(x), columns))], axis=1).astype(np.float32), y
 
 
-class Adversary(GaussianMechanism):
-    """Releases sums through another mechanism, and records the scores of the canaries in the releases.
+class Adversary:
+    """Releases sums through another mechanism, which does all else, and records the canaries' scores in the releases.
 
     Args:
         hessian_scale: of the Hessians beside a gradient; see `linprobe.methods.dp_newton`.
@@ -173,11 +173,6 @@ class Adversary(GaussianMechanism):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-    @property
-    def contributed(self) -> Any:
-        """The contributions that `inner` recorded."""
-        return self._inner.contributed
 
     def release(
         self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
@@ -225,14 +220,6 @@ class Adversary(GaussianMechanism):
         places = diagonal_places(self._planted.dataset.private.n_features)[self._columns]
         return np.asarray(packed[..., places])
 
-    def settle(self) -> None:
-        """Settle `inner`."""
-        self._inner.settle()
-
-    def ratchet(self) -> None:
-        """Ratchet `inner`."""
-        self._inner.ratchet()
-
 
 class Watching(Observer):
     """Lets the adversary see every release of an execution."""
@@ -253,7 +240,7 @@ class Watching(Observer):
 
     def mechanism(self, *given: Any, **named: Any) -> GaussianMechanism:
         self.seen = Adversary(self._mechanism(*given, **named), self._planted, self._hessian_scale)
-        return self.seen
+        return cast(GaussianMechanism, self.seen)
 
     def sampler(self, source: NoiseSource, rate: float) -> PoissonSampler:
         return self._sampler(source, rate)

@@ -102,22 +102,9 @@ def summarise(results: Iterable[Result]) -> list[Summary]:
     spending = [key for key, group in groups.items() if group[0].spends]
     summaries = []
     for key, group in groups.items():
-        row, setting, epsilon = key
         rivals = [other for other in spending if other[1:] == key[1:] and other != key] if group[0].spends else []
-        summaries.append(
-            Summary(
-                row=row,
-                setting=setting,
-                epsilon=epsilon,
-                mean=means[key][0],
-                std=means[key][1],
-                runs=len(group),
-                balanced_mean=balanced[key][0],
-                balanced_std=balanced[key][1],
-                best=beats(*means[key], (means[other] for other in rivals)),
-                balanced_best=beats(*balanced[key], (balanced[other] for other in rivals)),
-            )
-        )
+        best, balanced_best = (beats(*of[key], [of[other] for other in rivals]) for of in (means, balanced))
+        summaries.append(Summary(*key, *means[key], len(group), best, *balanced[key], balanced_best))
     return summaries
 
 

@@ -20,8 +20,9 @@ count other canaries in the same bin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -66,21 +67,6 @@ def _first_rows(source: Source, count: int) -> ArraySource:
     return ArraySource(x[:count], y[:count])
 
 
-class _TestRows:
-    """The group `test` of a feature file: the rows of canaries, with zeros in the place of those that are out."""
-
-    description = Description(class_names=())
-
-    def __init__(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> None:
-        self._x, self._y = x, y
-
-    def blocks(self, group: str) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-        """One block."""
-        if group != "test":
-            raise ValueError(f"group is {group!r}; allowed: test")
-        yield self._x, self._y
-
-
 @dataclass(frozen=True)
 class Planted:
     """Background rows and canaries.
@@ -117,8 +103,9 @@ class Planted:
         if not self.own_classes:
             return replace(self.dataset, present=present)
         x = np.eye(self.n_canaries, self.dataset.private.n_features, self.first, dtype=np.float32) * inside[:, None]
-        features = cast(FeatureReader, _TestRows(x.astype(np.float32), self.labels))
-        return replace(self.dataset, present=present, features=features)
+        # as a feature file, whose only group is `test`
+        rows = SimpleNamespace(description=Description(class_names=()), blocks=lambda _: iter([(x, self.labels)]))
+        return replace(self.dataset, present=present, features=cast(FeatureReader, rows))
 
 
 def plant(background: Dataset, canaries: int, *, own_classes: bool = False) -> Planted:

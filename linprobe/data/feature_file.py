@@ -302,7 +302,11 @@ class FeatureFile(FeatureReader):
             raise DataError(f"{self.path}: groups have {sorted(widths)} features; allowed: one width for all")
         self.n_features = widths.pop()
         if "text" in self._file.id:
-            self._check_text((self.n_features, n_classes))
+            text, shape = data_set(self._file, self.path, "text/weights"), (self.n_features, n_classes)
+            if text is None or text.shape != shape or text.dtype.kind not in "fiu":
+                found = None if text is None else f"shape {text.shape} and type {text.dtype}"
+                raise DataError(f"{self.path}: text/weights has {found}; allowed: numbers of shape {shape}")
+            self._sets["text/weights"] = text
         refuse_shared_storage(self._sets, self.path)
 
     def _check_schema(self) -> None:
@@ -329,13 +333,6 @@ class FeatureFile(FeatureReader):
             if texts[name] not in values:
                 raise DataError(f"{self.path}: {name} is {texts[name][:40]!r}; allowed: {', '.join(values)}")
         return Description(class_names=self._class_names(), **texts)
-
-    def _check_text(self, shape: tuple[int, int]) -> None:
-        text = data_set(self._file, self.path, "text/weights")
-        if text is None or text.shape != shape or text.dtype.kind not in "fiu":
-            found = None if text is None else f"shape {text.shape} and type {text.dtype}"
-            raise DataError(f"{self.path}: text/weights has {found}; allowed: numbers of shape {shape}")
-        self._sets["text/weights"] = text
 
     def _reading(self, what: str) -> AbstractContextManager[None]:
         return reading(f"{self.path}: {what}", "make the file again")

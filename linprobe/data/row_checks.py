@@ -56,9 +56,10 @@ MOST_EXPONENT = 126  # of a scale in float32
 class RowSet:
     """Rows to be found among other rows: equal rows, or positive multiples, in half precision.
 
-    Rows that half precision does not hold are compared as float32. Labels do not matter. 64 bytes a row are held. A row
-    times a factor that is no power of 2 has other last digits, which may round to other numbers of half precision. A
-    row of 2,048 features is missed with a probability of about 0.1 at one scale of unit rows, and of 0.001 at three.
+    Rows that half precision does not hold are compared as float32. Labels do not matter. 64 bytes a row are held at one
+    scale, 96 at three. A row times a factor that is no power of 2 has other last digits, which may round to other
+    numbers of half precision. A row of 2,048 features is missed with a probability of about 0.1 at one scale of unit
+    rows, and of 0.001 at three.
 
     Args:
         blocks: raw rows (b, n_features).

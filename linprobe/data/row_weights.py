@@ -45,11 +45,6 @@ class RowWeights:
         weights = self.by_class[y] if y.ndim == 1 else np.ones(len(y))
         return weights if self.by_row is None else weights * self.by_row[start : start + len(y)]
 
-    @property
-    def of_rows_alone(self) -> bool:
-        """Whether all classes weigh the same."""
-        return bool(np.all(self.by_class == 1))
-
     def shard(self, start: int, stop: int) -> RowWeights:
         """The weights of rows `start` to `stop`."""
         return self if self.by_row is None else RowWeights(self.by_class, self.by_row[start:stop])
@@ -57,11 +52,6 @@ class RowWeights:
     def with_more(self, n_rows: int) -> RowWeights:
         """The same, and for `n_rows` rows more the factors of their classes alone."""
         return self if self.by_row is None else RowWeights(self.by_class, np.append(self.by_row, np.ones(n_rows)))
-
-    @property
-    def of_others(self) -> RowWeights:
-        """The weights of rows of another source: the weights of their classes."""
-        return RowWeights(self.by_class)
 
 
 def sample_weights(given: Any, n_rows: int) -> Reals:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from typing import Any, Self
 
 import numpy as np
@@ -243,7 +242,6 @@ class ArrayRows(Rows):
     Args:
         x: shape (n_rows, n_features): float32, float16, or the bits of bfloat16 in uint16.
         y: class indices, shape (n_rows,); float targets, shape (n_rows, n_targets); or 0 and 1, (n_rows, n_labels).
-        block_rows: rows per block, at most BLOCK_ROWS; changes no result beyond rounding.
         weights: public factors on the losses of the rows, shape (n_rows,); None for ones.
         norms: `row_norms` of the rows, shape (n_rows,), if they are at hand.
 
@@ -255,25 +253,17 @@ class ArrayRows(Rows):
     in_memory = True
     memory: tuple[NDArray[Any], NDArray[Any]] | None = None
 
-    def __init__(
-        self,
-        x: NDArray[Any],
-        y: ArrayLike,
-        block_rows: int = BLOCK_ROWS,
-        weights: Reals | None = None,
-        norms: Reals | None = None,
-    ) -> None:
+    def __init__(self, x: NDArray[Any], y: ArrayLike, weights: Reals | None = None, norms: Reals | None = None) -> None:
         self.x, self.weights = x, weights
         y = np.asarray(y)
         plain = np.float32 if y.dtype.kind == "f" else np.int64 if y.ndim == 1 else np.uint8
         self.y = y.astype(plain, copy=False)
         self.n_rows, self.n_features = x.shape
-        self._block_rows = min(block_rows, BLOCK_ROWS)
         self._kept: dict[tuple[int, int], Block] = {}
         if norms is None:
             norms = np.empty(self.n_rows)
-            for start in range(0, self.n_rows, self._block_rows):
-                here = slice(start, start + self._block_rows)
+            for start in range(0, self.n_rows, BLOCK_ROWS):
+                here = slice(start, start + BLOCK_ROWS)
                 norms[here] = row_norms(widened(x[here]))
         self.norms = norms
 
@@ -298,9 +288,8 @@ class ArrayRows(Rows):
         return Block(start, self.x[here], self.y[here], self.norms[here], mask, weights=weights)
 
     def _whole(self) -> Iterator[LazyBlock]:
-        whole, n = self._block_rows == BLOCK_ROWS, len(self.y)
         start = 0
-        for size in block_sizes(n) if whole else repeat(self._block_rows, -(-n // self._block_rows)):
+        for size in block_sizes(len(self.y)):
             yield partial(self._block, start, start + size)
             start += size
 
@@ -309,7 +298,7 @@ class ArrayRows(Rows):
         threads, n_sampled, n_rows = n_threads(), int(np.count_nonzero(sampled)), len(self.y)
         # equal shares for all threads; a last block, of less than a shard, may be added
         n_blocks = threads * max(1, round(n_sampled / (SAMPLED_ROWS * threads)))
-        n = max(1, round(n_rows / (SHARD_ROWS * n_blocks))) * SHARD_ROWS * self._block_rows // BLOCK_ROWS
+        n = max(1, round(n_rows / (SHARD_ROWS * n_blocks))) * SHARD_ROWS
         for start in range(0, n_rows, n):
             yield partial(self._block, start, start + n, sampled)
 

@@ -447,7 +447,7 @@ def assemble(plan: ExtractionPlan) -> str | None:
     """Write the feature file from the partial folder, then remove the folder; returns the note of `scan`.
 
     Raises DataError: a group without a readable image, or what `scan` refuses. PrivacyError: an image is both private
-    and public.
+    and public, as its pixels are equal after the transform.
     """
     settings = plan.public_settings
     description = Description(
@@ -467,7 +467,11 @@ def assemble(plan: ExtractionPlan) -> str | None:
     )
     made = plan.folder / "made.h5"
     with plan.partial() as partial:
-        _refuse_shared_rows(plan, partial)
+        if "public" in plan.sizes and common_keys(*(partial.keys(name)[:, PIXEL_KEY] for name in ("train", "public"))):
+            raise PrivacyError(
+                f"{plan.source.name}: some public images are private too; a private image cannot be public; "
+                "take them out of the public images"
+            )
         with FeatureWriter(made, description, shown_as=plan.out) as writer:
             for group, batches in plan.batches.items():
                 kept = partial.status(group) == DONE
@@ -486,12 +490,3 @@ def assemble(plan: ExtractionPlan) -> str | None:
     made.replace(plan.out)
     shutil.rmtree(plan.folder)
     return writer.note
-
-
-def _refuse_shared_rows(plan: ExtractionPlan, partial: Partial) -> None:
-    """PrivacyError if an image is both private and public: its pixels are equal after the transform."""
-    if "public" in plan.sizes and common_keys(*(partial.keys(group)[:, PIXEL_KEY] for group in ("train", "public"))):
-        raise PrivacyError(
-            f"{plan.source.name}: some public images are private too; a private image cannot be public; "
-            "take them out of the public images"
-        )

@@ -63,19 +63,15 @@ class Products:
         """The empty sum, shape (n_classes, n_features), float64, in the memory layout that `add` needs."""
         return np.zeros(self._weights.shape)
 
-    def clips(self, block: Block) -> bool:
-        """Whether `clip_block` takes the softmax gradients of a block."""
-        return False
-
     def sample(self, mask: Array, rate: float) -> Sample:
         """The sample of a block for `add`, from its mask (b,) and the public sampling rate."""
         return Sample.of(mask, rate)
 
     def clip_block(
         self, total: ExactSum, block: Block, bound: float, parts: Sequence[Part] = (), *, sample: Sample | None = None
-    ) -> ClippedBlock:
-        """Score, clip and add the rows of a block in one pass, where `clips` says so."""
-        raise NotImplementedError(f"{type(self).__name__} clips no block")
+    ) -> ClippedBlock | None:
+        """Score, clip and add the rows of a block in one pass; None, and nothing is added, without a kernel for it."""
+        return None
 
     @cached_property
     def _block_sum(self) -> Array:
@@ -147,7 +143,7 @@ class PackedWeights:
         """By panel, chunk of features, class and feature, padded with zeros: the order of groups."""
         weights, (n_classes, n_features) = self.weights, self.weights.shape
         if n_features % CHUNK:
-            weights = np.zeros((n_classes, whole_chunks(n_features)), np.float32)
+            weights = np.zeros((n_classes, whole_multiple(n_features, CHUNK)), np.float32)
             weights[:, :n_features] = self.weights
         by_chunk = weights.reshape(n_classes, -1, CHUNK).swapaxes(0, 1)
         packed: Singles = aligned_empty((n_classes, weights.shape[1]), np.float32)
@@ -162,7 +158,7 @@ class PackedWeights:
     def columns(self) -> Singles:
         """By chunk of classes, feature and class, padded with zeros: the order of runs."""
         n_classes, n_features = self.weights.shape
-        padded = whole_chunks(n_classes)
+        padded = whole_multiple(n_classes, CHUNK)
         columns: Singles = aligned_empty((padded // CHUNK, n_features, CHUNK), np.float32)
         some = np.zeros((FEATURES, padded), np.float32)
         chunk = np.dtype((np.void, CHUNK * some.itemsize))  # to move a chunk is faster than to move its numbers
@@ -174,9 +170,9 @@ class PackedWeights:
         return columns
 
 
-def whole_chunks(number: int) -> int:
-    """A number of features or classes, rounded up to whole chunks."""
-    return -(-number // CHUNK) * CHUNK
+def whole_multiple(number: int, whole: int) -> int:
+    """`number` rounded up to a multiple of `whole`."""
+    return -(-number // whole) * whole
 
 
 class ClippedBlock(NamedTuple):
@@ -290,7 +286,7 @@ class KernelProducts(Products):
     def __init__(self, packed: PackedWeights, library: ctypes.CDLL) -> None:
         super().__init__(packed.weights)
         self._packed, self._library = packed, library
-        self._whole_tiles = -(-self.n_features // TILE) * TILE
+        self._whole_tiles = whole_multiple(self.n_features, TILE)
         self._stride = self._whole_tiles + PADDING  # doubles from one row of a sum to the next
 
     def for_thread(self) -> KernelProducts:
@@ -315,7 +311,7 @@ class KernelProducts(Products):
     def _room(self) -> Singles:
         """Buffer for a run of rows and their residuals, and for the rows and residuals of a sample."""
         tiles = (SUM_ROWS + SPARE_ROWS) * self._whole_tiles
-        residuals = SUM_ROWS * whole_chunks(self.n_classes)
+        residuals = SUM_ROWS * whole_multiple(self.n_classes, CHUNK)
         room: Singles = aligned_empty((2 * tiles + self._whole_tiles + 3 * residuals,), np.float32)
         room[:] = 0
         return room
@@ -343,9 +339,6 @@ class KernelProducts(Products):
         scores = _padded(len(x), self.n_classes)
         self._score(_storable(StoredRows(x)), [self.part(0, scores)])
         return scores
-
-    def clips(self, block: Block) -> bool:
-        return True
 
     def clip_block(
         self, total: ExactSum, block: Block, bound: float, parts: Sequence[Part] = (), *, sample: Sample | None = None
@@ -550,7 +543,7 @@ def _storable(rows: StoredRows) -> StoredRows:
 
 def _padded(n: int, n_classes: int) -> Singles:
     """Uninitialised scores (n, n_classes), with rows padded to whole chunks."""
-    scores: Singles = aligned_empty((n, whole_chunks(n_classes)), np.float32)
+    scores: Singles = aligned_empty((n, whole_multiple(n_classes, CHUNK)), np.float32)
     return scores[:, :n_classes]
 
 

@@ -355,14 +355,14 @@ class _Worker:
             self._take_units(block)
             return
         sample = None if block.sampled is None else self._products.sample(block.sampled, self._clip.rate)
-        if self._plain and block.weights is None and self._products.clips(block):
-            self._take_fused(block, sample)
-        elif sample is None or self._clip.observed:
+        if self._plain and block.weights is None and self._take_fused(block, sample):
+            return
+        if sample is None or self._clip.observed:
             self._take_rows(block, sample)
         else:
             rounded = self._moving or not isinstance(self.sum.shift, float)
             for part in sample.parts(BLOCK_ROWS, rounded=rounded):
-                self._take_rows(block.chosen(part.places), part.compact())
+                self._take_rows(block.chosen(part.places), Sample(np.arange(len(part.places)), part.ends))
 
     def _take_rows(self, block: Block, sample: Sample | None) -> None:
         """Clip the gradients of all rows, and add the gradients of `sample`, or of all rows."""
@@ -418,11 +418,14 @@ class _Worker:
             self._further = SteadyProducts(matrix).of if steady else self._clip.backend.products(matrix.T).scores
         return self._further(x)
 
-    def _take_fused(self, block: Block, sample: Sample | None) -> None:
-        """`take` in one call, for a block whose records are all observed."""
+    def _take_fused(self, block: Block, sample: Sample | None) -> bool:
+        """Whether `take` is done in one call, for a block whose records are all observed."""
         parts = () if self._clip.contributions is None or self._clip.subspace is None else self._clip.subspace.parts
         taken = self._products.clip_block(self.sum, block, self._clip.bound, parts, sample=sample)
+        if taken is None:
+            return False
         self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
+        return True
 
     def _note(
         self, block: Block, norms: Array, r_norms: Array, factors: Array, scores: Sequence[Singles] | None = None

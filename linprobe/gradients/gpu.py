@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from linprobe.data.blocks import Block, LazyBlock, Pairs, inner_products, pairs_
 from linprobe.data.labels import Bounds
 from linprobe.data.rows import ArrayRows, Rows, rows_in_memory
 from linprobe.errors import ParameterError
-from linprobe.gradients.backend import Backend, ClippedBlock, Part, Products
+from linprobe.gradients.backend import Backend, ClippedBlock, Part, Products, whole_multiple
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.mechanisms.gpu_noise import DeviceNoise, check_ndtri
 from linprobe.parallel.array_api import Mask
@@ -64,11 +64,6 @@ def check_device(name: str) -> torch.device:
     )
 
 
-def _padded(width: int) -> int:
-    """`width` rounded up to whole groups of features."""
-    return -(-width // GROUP) * GROUP
-
-
 @dataclass(frozen=True)
 class DeviceBlock(Block):
     """Rows in the memory of a GPU, in their storage type, padded with zeros.
@@ -99,7 +94,7 @@ class DeviceRows(Rows):
         torch.backends.cuda.matmul.allow_tf32 = False
         x = torch.from_numpy(rows.x)
         x = x.view(torch.bfloat16) if rows.x.dtype == np.uint16 else x
-        padded = torch.zeros((len(x), _padded(x.shape[1])), dtype=x.dtype, device=device)
+        padded = torch.zeros((len(x), whole_multiple(x.shape[1], GROUP)), dtype=x.dtype, device=device)
         padded[:, : x.shape[1]].copy_(x)
         others = (
             None if each is None else torch.from_numpy(each).to(device) for each in (rows.y, rows.norms, rows.weights)
@@ -211,7 +206,7 @@ class Shape(NamedTuple):
 
 def shape_of(n_features: int, n_classes: int) -> Shape | None:
     """The shape of the kernel for weights (n_classes, n_features); None if they do not fit into registers."""
-    groups = _padded(n_features) // GROUP
+    groups = -(-n_features // GROUP)
     threads = FEWER_THREADS if groups <= FEWER_THREADS + MOST_LEFT else THREADS
     whole, left = divmod(groups, threads)
     of_a_thread = whole if whole and left <= MOST_LEFT else whole + 1
@@ -279,13 +274,6 @@ class DeviceProducts(Products):
     def for_thread(self) -> DeviceProducts:
         return self
 
-    def clips(self, block: Block) -> bool:
-        return isinstance(block, DeviceBlock) and block.y.ndim == 1 and self._kernel(block) is not None
-
-    def _kernel(self, block: Block) -> Kernel | None:
-        kind: Any = block.stored.dtype
-        return Kernel.of(self.n_features, self.n_classes, kind, self._weights.device)
-
     def sample(self, mask: Any, rate: float) -> Any:
         """The mask: sums are over all places, and rows outside the sample add zeros."""
         return mask
@@ -295,7 +283,7 @@ class DeviceProducts(Products):
 
     def zeros(self) -> Tensor:
         """The empty sum, a part of padded memory, as the kernel needs."""
-        shape = (self.n_classes, _padded(self.n_features))
+        shape = (self.n_classes, whole_multiple(self.n_features, GROUP))
         return torch.zeros(shape, dtype=torch.float64, device=self._weights.device)[:, : self.n_features]
 
     def add(self, total: ExactSum, r: Tensor, x: Tensor, sample: Any = None) -> None:
@@ -313,22 +301,26 @@ class DeviceProducts(Products):
 
     @cached_property
     def _padded_weights(self) -> Tensor:
-        return torch.nn.functional.pad(self._weights, (0, _padded(self.n_features) - self.n_features)).contiguous()
+        return torch.nn.functional.pad(self._weights, (0, -self.n_features % GROUP)).contiguous()
 
     def clip_block(
         self, total: ExactSum, block: Block, bound: float, parts: Sequence[Part] = (), *, sample: Any = None
-    ) -> ClippedBlock:
-        """As of the kernel's products on the host, for a block that `clips` accepts, with one `shift` for all entries.
+    ) -> ClippedBlock | None:
+        """As of the kernel's products on the host, for rows of one class each, with one `shift` for all entries.
 
         Factors are float32, at most a few roundings from the float64 factors. No scores of `parts` are computed.
 
         Raises ValueError: a sum that `zeros` did not make.
         """
-        kernel, made, stored = self._kernel(block), total.total, block.stored
-        if kernel is None or made.stride() != (stored.shape[1], 1) or not isinstance(total.shift, float):
+        if not isinstance(block, DeviceBlock) or block.y.ndim != 1:
+            return None
+        stored, y, norms, made = (cast("Tensor", each) for each in (block.stored, block.y, block.norms, total.total))
+        kernel = Kernel.of(self.n_features, self.n_classes, stored.dtype, self._weights.device)
+        if kernel is None:
+            return None
+        if made.stride() != (stored.shape[1], 1) or not isinstance(total.shift, float):
             raise ValueError("a sum or rows that do not fit the kernel")
-        y, norms = block.y, block.norms
-        taken: Any = kernel(stored, self._padded_weights, y, norms, sample, made, bound, total.shift)  # type: ignore[arg-type]
+        taken: Any = kernel(stored, self._padded_weights, y, norms, sample, made, bound, total.shift)
         r_norms, factors = taken
         return ClippedBlock(block.y, block.norms, bound, r_norms, factors, (), [])
 

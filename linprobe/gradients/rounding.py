@@ -177,10 +177,6 @@ class Sample:
         """The slice of `places` in each run."""
         return (slice(start, stop) for start, stop in pairwise([0, *self.ends.tolist()]))
 
-    def compact(self) -> Sample:
-        """The same runs of rows that lie one after another."""
-        return Sample(np.arange(len(self.places)), self.ends)
-
     def parts(self, most: int, *, rounded: bool) -> Iterator[Sample]:
         """Samples of consecutive runs, of at most `most` rows each or of one run.
 

@@ -34,8 +34,10 @@ def available(root: Path = Path("/")) -> int:
         root: folder of `proc` and `sys`.
     Returns: `UNKNOWN` if the system reports none of them.
     """
+    kibibytes = _fields(root / "proc/meminfo").get("MemAvailable")
+    machine = () if kibibytes is None else (kibibytes << 10,)
     left = (allowed - used for _, allowed, used in _process_limits(root))
-    return max(0, min((*_machine(root), *_control_groups(root), *left), default=UNKNOWN))
+    return max(0, min((*machine, *_control_groups(root), *left), default=UNKNOWN))
 
 
 def suffices(n_bytes: int) -> bool:
@@ -60,12 +62,6 @@ def _number(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
-
-
-def _machine(root: Path) -> Iterator[int]:
-    kibibytes = _fields(root / "proc/meminfo").get("MemAvailable")
-    if kibibytes is not None:
-        yield kibibytes << 10
 
 
 def _control_groups(root: Path) -> Iterator[int]:

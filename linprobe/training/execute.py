@@ -12,7 +12,7 @@ Nothing here decides what is released. If the private mean is too short to subtr
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -344,7 +344,7 @@ def _centred(
 def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
     """The public rows in training space, which nothing protects; None without any."""
     public, weights = dataset.free_public, dataset.trained_weights
-    others = None if weights is None else weights.of_others
+    others = None if weights is None else replace(weights, by_row=None)
     return None if public is None else prepare(public, plan.preprocessing, runtime.precision, weights=others)
 
 

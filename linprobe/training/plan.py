@@ -741,7 +741,10 @@ def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
         "output 'vote'": (getattr(options, "output", "") == VOTE, "another output, such as average"),
         "init 'text'": (settings.starts_from_text, "init auto, zero or public"),
         "init from a run": (settings.first_run is not None, "init auto, zero or public"),
-        "weights of classes": (dataset.weights is not None and not dataset.weights.of_rows_alone, "weights of rows"),
+        "weights of classes": (
+            dataset.weights is not None and bool((dataset.weights.by_class != 1).any()),
+            "weights of rows",
+        ),
         "--test-epsilon": (settings.test_epsilon is not None, "public test rows, or none"),
         "selection on private rows": (bool(settings.shrink), "train, with settings that you state"),
     }

@@ -45,6 +45,7 @@ from linprobe.options import Precision
 from linprobe.parallel import available_memory
 from linprobe.runs.figures import class_scores
 from tests.conftest import mostly_nightly
+from tests.small_blocks import SmallBlocks
 
 RNG = np.random.default_rng(11)
 RAW = (RNG.standard_normal((2500, 6)) + 0.7).astype(np.float32)
@@ -182,7 +183,7 @@ def test_block_size_changes_no_sum_beyond_rounding(name: str, size: int) -> None
     x = preprocessing.apply(RAW)
     weights = RNG.standard_normal((x.shape[1], 4))
     whole = ArrayRows(x, LABELS)
-    in_blocks = ArrayRows(x, LABELS, block_rows=size)
+    in_blocks = SmallBlocks(x, LABELS, size)
     streamed = StreamedRows(lambda: _blocks(size), len(RAW), x.shape[1], preprocessing)
     expected = clipped_sum(whole, weights, 0.4)
     loss, gradient, norms = loss_gradient_and_norms(whole, weights)

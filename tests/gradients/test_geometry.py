@@ -14,6 +14,7 @@ from linprobe.errors import LinprobeError, ParameterError
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import PLAIN, Geometry, Origin, Scale, loss_and_gradient, mean_squared_gradient, residuals
 from linprobe.gradients.rounding import arithmetic
+from tests.small_blocks import SmallBlocks
 
 N, D, C = 23, 9, 5
 LOSSES = ("softmax", "squared")
@@ -72,7 +73,7 @@ def test_clipped_sums_are_sums_of_clipped_per_example_gradients(kind, loss, clip
     lengths = np.linalg.norm(moved, axis=(1, 2))
     expected = (moved * np.minimum(1, clip_norm / lengths)[:, None, None]).sum(axis=0)
     for block_rows in (4, 1024):
-        found = clipped_sum(ArrayRows(x, y, block_rows), weights, clip_norm, geometry=geometry, loss=loss)
+        found = clipped_sum(SmallBlocks(x, y, block_rows), weights, clip_norm, geometry=geometry, loss=loss)
         margin = arithmetic(geometry.amplification(clip_norm)).margin
         short = margin * clip_norm * (lengths > clip_norm * (1 - margin)).sum()
         assert np.linalg.norm(found.value - expected) <= 1.01 * short + 1e-4
@@ -85,12 +86,14 @@ def test_clipped_sums_are_sums_of_clipped_per_example_gradients(kind, loss, clip
 def test_second_moment_is_the_mean_square_of_per_example_gradients(loss) -> None:
     x, y, weights, gradients = problem(loss)
     expected = (gradients**2).mean(axis=0)
-    np.testing.assert_allclose(mean_squared_gradient(ArrayRows(x, y, 4), weights, loss), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        mean_squared_gradient(SmallBlocks(x, y, 4), weights, loss), expected, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_second_moment_is_finite_until_weights_diverge() -> None:
     x, y, weights, _ = problem("squared")
-    rows = ArrayRows(x, y, 4)
+    rows = SmallBlocks(x, y, 4)
     large = 1e7 * weights
     residuals_there = x @ large.astype(np.float32)  # so large that the targets do not matter
     expected = np.square(x.astype(np.float64)).T @ np.square(residuals_there.astype(np.float64)) / len(x)
@@ -106,7 +109,7 @@ def moved_by(geometry, x, y, weights, clip_norm, removed: int, loss: str = "soft
     others = np.arange(len(x)) != removed
     whole, without = (
         clipped_sum(
-            ArrayRows(x, y, block_rows).sample(joined, 0.5, observed=True),
+            SmallBlocks(x, y, block_rows).sample(joined, 0.5, observed=True),
             weights,
             clip_norm,
             geometry=geometry,

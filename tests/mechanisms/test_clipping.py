@@ -15,6 +15,7 @@ from linprobe.mechanisms.gaussian import clip_factors
 from linprobe.methods._directions import top_left_subspace
 from tests.conftest import mostly_nightly
 from tests.methods.test_subspace import projected
+from tests.small_blocks import SmallBlocks
 
 pytestmark = pytest.mark.usefixtures("sums_by")
 
@@ -39,8 +40,8 @@ def test_neighbours_differ_by_at_most_sensitivity(seed, n, d, c, scale, clip_nor
     x, y, weights = random_rows(seed, n, d, c, scale)
     removed = seed % n
     keep = np.arange(n) != removed
-    whole = clipped_sum(ArrayRows(x, y, block_rows), weights, clip_norm)
-    without = clipped_sum(ArrayRows(x[keep], y[keep], block_rows), weights, clip_norm)
+    whole = clipped_sum(SmallBlocks(x, y, block_rows), weights, clip_norm)
+    without = clipped_sum(SmallBlocks(x[keep], y[keep], block_rows), weights, clip_norm)
     moved = np.linalg.norm(whole.value - without.value)
     assert moved <= whole.sensitivity == clip_norm
     # and by at most what the record is charged for
@@ -251,7 +252,7 @@ def test_closed_form_equals_per_example_gradients(seed, n, d, c) -> None:
 def test_block_size_does_not_change_the_sum(seed, n) -> None:
     x, y, weights = random_rows(seed, n, 6, 4)
     one = clipped_sum(ArrayRows(x, y), weights, 1.0)
-    many = clipped_sum(ArrayRows(x, y, 3), weights, 1.0)
+    many = clipped_sum(SmallBlocks(x, y, 3), weights, 1.0)
     np.testing.assert_allclose(one.value, many.value, atol=1e-5 * n)
     np.testing.assert_allclose(one.contributions, many.contributions, atol=1e-5)
 

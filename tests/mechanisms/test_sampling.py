@@ -18,6 +18,7 @@ from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule
+from tests.small_blocks import SmallBlocks
 
 G = np.random.default_rng(5)
 X = (G.normal(size=(2600, 6)) / 2.5).astype(np.float32)
@@ -85,7 +86,7 @@ def test_no_stream_is_used_twice_by_samples_or_noise(monkeypatch) -> None:
 
 ROWS = {
     "array": lambda: ArrayRows(X, Y),
-    "small blocks": lambda: ArrayRows(X, Y, block_rows=100),
+    "small blocks": lambda: SmallBlocks(X, Y, 100),
     "streamed": lambda: StreamedRows(ArraySource(X, Y).blocks, len(X), 6, Preprocessing()),
     "chained": lambda: ChainedRows(ArrayRows(X[:1500], Y[:1500]), ArrayRows(X[1500:], Y[1500:])),
     "translated": lambda: ArrayRows(X, Y).translated(np.arange(6) / 10, 0.5),

@@ -21,6 +21,7 @@ from linprobe.runs.check import verify_run
 from linprobe.training.train import train_run
 from tests.methods.private_reads import guarded
 from tests.methods.test_subspace import projected
+from tests.small_blocks import SmallBlocks
 
 N, D, C, STEPS, SIGMA, RATE = 90, 7, 4, 6, 5.0, 0.4
 SPENDING = [method for method in METHODS.values() if method.spends]
@@ -136,7 +137,7 @@ def problem(n: int = N, block_rows: int = 1024, drop: int | None = None) -> Prob
     return Problem(
         D,
         C,
-        private=ArrayRows(x[private], y[private], block_rows),
+        private=SmallBlocks(x[private], y[private], block_rows),
         public=ArrayRows(x[public], y[public]),
         text_weights=text,
     )

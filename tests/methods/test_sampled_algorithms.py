@@ -20,6 +20,7 @@ from linprobe.methods.dope_sgd import clip_origin, gaussian_rows
 from linprobe.methods.dpsgd_f import ball, feature_clipped
 from linprobe.methods.mirror_descent import MirrorDescentOptions, alphas, mirror_map
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
+from tests.small_blocks import SmallBlocks
 
 # mirror descent
 
@@ -143,9 +144,9 @@ def test_the_sum_of_rows_moves_by_at_most_its_sensitivity(seed, n, d, block_rows
     clip_norm = 1.0 if radius is None else radius
     for removed in (0, n - 1):
         keep = np.arange(n) != removed
-        rows = ArrayRows(x, np.zeros(n, int), block_rows)
+        rows = SmallBlocks(x, np.zeros(n, int), block_rows)
         whole, empty = row_sum(rows, clip_norm, origin), row_sum(rows.emptied(keep), clip_norm, origin)
-        without = row_sum(ArrayRows(x[keep], np.zeros(n - 1, int), block_rows), clip_norm, origin)
+        without = row_sum(SmallBlocks(x[keep], np.zeros(n - 1, int), block_rows), clip_norm, origin)
         np.testing.assert_allclose(empty.value, without.value, atol=1e-12 * clip_norm)
         moved = np.linalg.norm(whole.value - without.value)
         assert moved <= whole.contributions[removed] * clip_norm <= whole.sensitivity == clip_norm

@@ -28,6 +28,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.calibrate import GRADIENT
 from linprobe.data.blocks import ArraySource, Source, concatenated
 from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description, FeatureReader
@@ -42,7 +43,6 @@ from linprobe.methods.private_mean import MEAN
 from linprobe.parallel.array_api import on_host
 from linprobe.training.execute import Observer
 
-GRADIENT = "gradient"
 CANARY_ROWS = 3  # of a person; clipped one by one, they would move a sum by 3 clip norms
 SPARE = 16  # columns that are zero in all rows
 BACKGROUND_ROWS = 300

@@ -362,19 +362,18 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
         runs); warnings.
     Raises LinprobeError: as `compare`, before its first run.
     """
-    with _opened(request) as found:
+    with _opened(request) as found, ExitStack() as stack:
         request = found.request
         is_new_comparison(request.folder, found.of)
         progress.start(len(found.planned), "planning")
         groups = _missing(found.planned)
         progress.step(len(found.planned))
-        with ExitStack() as stack:
-            plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
-            for _, dataset in plans:
-                dataset.check()
-            previews = [previewed(runs[0].request, *one) for runs, one in zip(groups, plans, strict=True)]
-            first = _ready_of(found, found.planned[0], stack)
-            about = rows_facts(first, first.dataset())
+        plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
+        for _, dataset in plans:
+            dataset.check()
+        previews = [previewed(runs[0].request, *one) for runs, one in zip(groups, plans, strict=True)]
+        first = _ready_of(found, found.planned[0], stack)
+        about = rows_facts(first, first.dataset())
         warnings = _warnings([run for runs in groups for run in runs], found)
         for warning in warnings:
             progress.note(warning)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.figures import ONE, gaussian_words, rounded_up
+from linprobe.accounting.figures import ONE, counted, gaussian_words, rounded_up
 from linprobe.reporting.plots import COLUMN, accuracy_curves, name_ends, new_figure
 
 
@@ -196,16 +196,14 @@ def footer(composed: dict[str, Any]) -> str:
     text, one = "no run released anything with noise", ONE[composed["unit"]]
     if composed["private_runs"]:
         text = (
-            f"{composed['private_runs']} runs released something with noise: together epsilon "
+            f"{counted(composed['private_runs'], 'run')} released something with noise: together epsilon "
             f"{rounded_up(composed['epsilon'])} at delta {rounded_up(composed['delta'])} for {one} private in all "
             f"of them ({composed['accountant']}; {gaussian_words(composed['gdp_mu'], composed['zcdp_rho'])}); "
             f"{one} that was public in any of them had no protection there"
         )
     if composed["not_private_runs"]:
-        text += (
-            f"; {composed['not_private_runs']} non-private runs are not covered by any epsilon: if the rows are really "
-            "private, leave them out with --no-baselines"
-        )
+        bare = counted(composed["not_private_runs"], "non-private run")
+        text += f"; no epsilon covers {bare}: if the rows are really private, --no-baselines leaves baselines out"
     return text
 
 

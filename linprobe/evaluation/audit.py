@@ -77,12 +77,12 @@ from linprobe.options import DEFAULT_STEPS, OWNER
 from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS, AuditRequest, TrainRequest
 from linprobe.parallel.process_group import Group, in_group
 from linprobe.runs.figures import count_private
-from linprobe.runs.release_rules import SELECTION
+from linprobe.runs.release_rules import HISTOGRAM, SELECTION
 from linprobe.training.execute import Runtime, Trained, execute, released_histogram
 from linprobe.training.plan import Plan, make_settings, plan_run
 from linprobe.training.tune import Selection, Tuning, chosen_run, selection_of
 
-COUNTS, TUNE, HISTOGRAM = "counts", "tune", "histogram"
+COUNTS, TUNE = "counts", "tune"
 PARTS = ("training", COUNTS, TUNE, HISTOGRAM)
 NAMES = {MEAN: "private mean", SELECTION: "choice"}
 REPETITIONS = 3  # mean number of runs of an audited choice

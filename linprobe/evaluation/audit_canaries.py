@@ -20,13 +20,15 @@ count other canaries in the same bin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.calibrate import GRADIENT
 from linprobe.data.blocks import ArraySource, Source, concatenated
 from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description, FeatureReader
@@ -41,7 +43,6 @@ from linprobe.methods.private_mean import MEAN
 from linprobe.parallel.array_api import Reals, on_host
 from linprobe.training.execute import Observer
 
-GRADIENT = "gradient"
 CANARY_ROWS = 3  # of a person; clipped one by one, they would move a sum by 3 clip norms
 SPARE = 16  # columns that are zero in all rows
 BACKGROUND_ROWS = 300
@@ -64,21 +65,6 @@ def background_of(digits: Dataset, people: NDArray[np.int64] | None, public: boo
 def _first_rows(source: Source, count: int) -> ArraySource:
     x, y = concatenated(source.blocks())
     return ArraySource(x[:count], y[:count])
-
-
-class _TestRows:
-    """The group `test` of a feature file: the rows of canaries, with zeros in the place of those that are out."""
-
-    description = Description(class_names=())
-
-    def __init__(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> None:
-        self._x, self._y = x, y
-
-    def blocks(self, group: str) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-        """One block."""
-        if group != "test":
-            raise ValueError(f"group is {group!r}; allowed: test")
-        yield self._x, self._y
 
 
 @dataclass(frozen=True)
@@ -117,8 +103,9 @@ class Planted:
         if not self.own_classes:
             return replace(self.dataset, present=present)
         x = np.eye(self.n_canaries, self.dataset.private.n_features, self.first, dtype=np.float32) * inside[:, None]
-        features = cast(FeatureReader, _TestRows(x.astype(np.float32), self.labels))
-        return replace(self.dataset, present=present, features=features)
+        # as a feature file, whose only group is `test`
+        rows = SimpleNamespace(description=Description(class_names=()), blocks=lambda _: iter([(x, self.labels)]))
+        return replace(self.dataset, present=present, features=cast(FeatureReader, rows))
 
 
 def plant(background: Dataset, canaries: int, *, own_classes: bool = False) -> Planted:
@@ -150,8 +137,8 @@ def _padded(source: Source, columns: int) -> tuple[NDArray[np.float32], NDArray[
     return np.concatenate([x, np.zeros((len(x), columns))], axis=1).astype(np.float32), y
 
 
-class Adversary(GaussianMechanism):
-    """Releases sums through another mechanism, and records the scores of the canaries in the releases.
+class Adversary:
+    """Releases sums through another mechanism, which does all else, and records the canaries' scores in the releases.
 
     Args:
         hessian_scale: of the Hessians beside a gradient; see `linprobe.methods.dp_newton`.
@@ -173,11 +160,6 @@ class Adversary(GaussianMechanism):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-    @property
-    def contributed(self) -> Any:
-        """The contributions that `inner` recorded."""
-        return self._inner.contributed
 
     def release(
         self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
@@ -225,14 +207,6 @@ class Adversary(GaussianMechanism):
         places = diagonal_places(self._planted.dataset.private.n_features)[self._columns]
         return np.asarray(packed[..., places])
 
-    def settle(self) -> None:
-        """Settle `inner`."""
-        self._inner.settle()
-
-    def ratchet(self) -> None:
-        """Ratchet `inner`."""
-        self._inner.ratchet()
-
 
 class Watching(Observer):
     """Lets the adversary see every release of an execution."""
@@ -253,7 +227,7 @@ class Watching(Observer):
 
     def mechanism(self, *given: Any, **named: Any) -> GaussianMechanism:
         self.seen = Adversary(self._mechanism(*given, **named), self._planted, self._hessian_scale)
-        return self.seen
+        return cast(GaussianMechanism, self.seen)
 
     def sampler(self, source: NoiseSource, rate: float) -> PoissonSampler:
         return self._sampler(source, rate)

@@ -45,21 +45,12 @@ from linprobe.reporting import comparison
 from linprobe.runs import run_folder
 from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import Manifest
+from linprobe.training import words
 from linprobe.training.charge import BookFinder, preview
 from linprobe.training.dry_run import Preview, previewed, rows_facts, rows_lines
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run, refuse_other_encodings
 from linprobe.training.train import Ready, account_of, train_on
 from linprobe.training.tune import Selection, selection_of, settings_of, tune_on
-from linprobe.training.words import (
-    DryRun,
-    bytes_in_words,
-    listed,
-    plan_in_words,
-    time_line,
-    together_facts,
-    together_line,
-    written,
-)
 
 Features = FeatureReader | Path | None
 
@@ -125,7 +116,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
                 progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
             raise
         if account is not None and earlier:
-            for _, text in together_line(preview(account, ())):
+            for _, text in words.together_line(preview(account, ())):
                 progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
         return _written(request, folder, planned, results, _guessing(opened))
@@ -359,7 +350,7 @@ def _guessing(features: FeatureReader) -> dict[str, Any]:
     }
 
 
-def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun:
+def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.DryRun:
     """Check a request of `compare` as far as that is possible without a release.
 
     Runs that differ in their seed alone are taken to cost what the first of them costs.
@@ -371,19 +362,18 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         runs); warnings.
     Raises LinprobeError: as `compare`, before its first run.
     """
-    with _opened(request) as found:
+    with _opened(request) as found, ExitStack() as stack:
         request = found.request
         is_new_comparison(request.folder, found.of)
         progress.start(len(found.planned), "planning")
         groups = _missing(found.planned)
         progress.step(len(found.planned))
-        with ExitStack() as stack:
-            plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
-            for _, dataset in plans:
-                dataset.check()
-            previews = [previewed(runs[0].request, *one) for runs, one in zip(groups, plans, strict=True)]
-            first = _ready_of(found, found.planned[0], stack)
-            about = rows_facts(first, first.dataset())
+        plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
+        for _, dataset in plans:
+            dataset.check()
+        previews = [previewed(runs[0].request, *one) for runs, one in zip(groups, plans, strict=True)]
+        first = _ready_of(found, found.planned[0], stack)
+        about = rows_facts(first, first.dataset())
         warnings = _warnings([run for runs in groups for run in runs], found)
         for warning in warnings:
             progress.note(warning)
@@ -399,7 +389,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
             "finished": len(found.planned) - sum(numbers),
             "missing": sum(numbers),
             "not_private": sum(not entry.private for entry in entries),
-            "together": together_facts(spent),
+            "together": words.together_facts(spent),
             "out": str(request.folder),
             "book": None if book is None else str(book),
             "seconds": sum(seconds * number for seconds, number in timed),
@@ -409,16 +399,20 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         lines = [
             *rows_lines(about)[1:],
             ("trains", f"{counted(facts['missing'], 'run')}; {facts['finished']} of the comparison exist already"),
-            *listed("spends", [text for row in facts["rows"] for text in _row_lines(row)]),
-            *together_line(spent, least=1),
+            *words.listed("spends", [text for row in facts["rows"] for text in _row_lines(row)]),
+            *words.together_line(spent, least=1),
         ]
         if facts["not_private"] and not spent.runs:
             lines.append(("", f"{counted(facts['not_private'], 'run')} without privacy, which no epsilon covers"))
         where = "in memory, once for each process" if facts["in_memory"] else "streamed"
-        lines.append(("memory", f"{bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"))
+        lines.append(("memory", f"{words.bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"))
         if timed:
-            lines += time_line(facts["seconds"], f"the steps of {counted(facts['timed'], 'run')} one after another")
-        return DryRun(facts, [*lines, *written(f"{request.folder}: a folder for each run, tables, figures", book=book)])
+            lines += words.time_line(
+                facts["seconds"], f"the steps of {counted(facts['timed'], 'run')} one after another"
+            )
+        return words.DryRun(
+            facts, [*lines, *words.written(f"{request.folder}: a folder for each run, tables, figures", book=book)]
+        )
 
 
 def _ready(run: Planned, features: Features, other: Features, unlabelled: Path | None, stack: ExitStack) -> Ready:
@@ -469,7 +463,9 @@ def _row(runs: list[Planned], seen: Preview) -> dict[str, Any]:
         "epsilon": runs[0].request.epsilon,
         "runs": len(runs),
         "plans": [
-            {**plan_facts(budget), "text": plan_in_words(budget)} for several in seen.budgets for budget in several
+            {**plan_facts(budget), "text": words.plan_in_words(budget)}
+            for several in seen.budgets
+            for budget in several
         ],
     }
 

@@ -137,7 +137,6 @@ def _place(run: RunFolder, book: Path | None) -> tuple[Path, str]:
             f"run {out} has a histogram of {run.folder} already; publish from it to add another: linprobe pdp-report "
             f"{out} --publish-epsilon E"
         )
-    run_folder.refuse_existing(out)
     run_folder.refuse_book_inside(book, out)
     return out, FILE.format(number)
 

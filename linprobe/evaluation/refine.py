@@ -16,16 +16,10 @@ from linprobe.data.feature_reader import FeatureReader, extraction_of
 from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, Silent, UsageError, writing
 from linprobe.evaluation.pdp_report import signing_key, write_derived
 from linprobe.options.requests import RefineRequest
+from linprobe.runs import matching
 from linprobe.runs.check import verified
 from linprobe.runs.figures import figures_of, measured_accuracy
 from linprobe.runs.manifest import LEDGER, MODEL, TEST_FIGURES, UNREFINED, Accuracy
-from linprobe.runs.matching import (
-    ROUNDING,
-    check_made_alike,
-    features_of,
-    refuse_private_as_public,
-    training_file,
-)
 from linprobe.runs.refined_weights import Refined, unlabelled_rows
 from linprobe.runs.refinement import near_shots, refined_by, refinement, refuse_unrefinable
 from linprobe.runs.run_folder import RUN_ID, RunFolder, claimed, new_run_folder
@@ -54,9 +48,9 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
         )
     with claimed(request.out), new_run_folder(request.out) as folder:
         with open_features(request.unlabelled, labelled=False) as rows:
-            check_made_alike(run, rows.path, extraction_of(rows.description), rows.n_features, progress)
+            matching.check_made_alike(run, rows.path, extraction_of(rows.description), rows.n_features, progress)
             given = unlabelled_group(rows)
-            refuse_private_as_public(run, rows, "a refinement", progress, group=UNLABELLED)
+            matching.refuse_private_as_public(run, rows, "a refinement", progress, group=UNLABELLED)
             refuse_private_in_books([given])
             if run.manifest.centre == "none" and run.manifest.n_private:
                 raise UsageError(
@@ -64,13 +58,15 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
                     "of another kind; train with --unlabelled, which counts the private rows near them"
                 )
             unlabelled = unlabelled_rows(given, run.weights.shape[1])
-            with training_file(run, rows.path, Silent()) as training:
+            with matching.training_file(run, rows.path, Silent()) as training:
                 near = None if training is None else near_shots(run, unlabelled, training)
             refined = refined_by(run, run.weights, run.bias, unlabelled, near)
             stated = refinement(rows, refined, run)
             record_public(run.manifest.book_id, given)
         accuracy, figures = _measured(run, refined, progress)
-        made = {MODEL: _archive(refined), UNREFINED: run[MODEL]}
+        stream = BytesIO()
+        np.savez(stream, weights=refined.weights, bias=refined.bias)
+        made = {MODEL: stream.getvalue(), UNREFINED: run[MODEL]}
         if figures is not None:
             made[TEST_FIGURES] = json_text(figures).encode()
         (folder / RUN_ID).write_text(run.manifest.book_id, encoding="utf-8")  # for a folder that is left behind
@@ -89,20 +85,13 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _archive(refined: Refined) -> bytes:
-    stream = BytesIO()
-    np.savez(stream, weights=refined.weights, bias=refined.bias)
-    return stream.getvalue()
-
-
 def _measured(run: RunFolder, refined: Refined, progress: Progress) -> tuple[Accuracy, dict[str, Any] | None]:
     """What the manifest states on public test rows, and their figures; nothing if the run has other test rows."""
     manifest = run.manifest
-    nothing = measured_accuracy(None, "none", 0)
     if manifest.test_accuracy is None:
         return measured_accuracy(None, manifest.test_rows, manifest.n_test), None
     try:
-        path = features_of(run, None)
+        path = matching.features_of(run, None)
         with open_features(path, whole=False) as features:
             check_test_rows(features, "accuracy is measured on")
             if not _same_test_rows(run, features):
@@ -111,7 +100,7 @@ def _measured(run: RunFolder, refined: Refined, progress: Progress) -> tuple[Acc
             figures = figures_of(features, refined.weights, refined.bias)
     except LinprobeError as error:
         progress.note(f"the accuracy of the refined weights was not measured: {error}")
-        return nothing, None
+        return measured_accuracy(None, "none", 0), None
     return measured_accuracy(figures, "public", manifest.n_test), figures
 
 
@@ -120,4 +109,4 @@ def _same_test_rows(run: RunFolder, features: FeatureReader) -> bool:
     if features.sizes["test"] != run.manifest.n_test:
         return False
     before = measured_accuracy(figures_of(features, run.weights, run.bias), "public", run.manifest.n_test).test_accuracy
-    return before is not None and math.isclose(before, run.manifest.test_accuracy or 0.0, abs_tol=ROUNDING)
+    return before is not None and math.isclose(before, run.manifest.test_accuracy or 0.0, abs_tol=matching.ROUNDING)

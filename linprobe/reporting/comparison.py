@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.figures import ONE, gaussian_words, rounded_up
+from linprobe.accounting.figures import ONE, counted, gaussian_words, rounded_up
 from linprobe.reporting.plots import COLUMN, accuracy_curves, name_ends, new_figure
 
 
@@ -102,22 +102,9 @@ def summarise(results: Iterable[Result]) -> list[Summary]:
     spending = [key for key, group in groups.items() if group[0].spends]
     summaries = []
     for key, group in groups.items():
-        row, setting, epsilon = key
         rivals = [other for other in spending if other[1:] == key[1:] and other != key] if group[0].spends else []
-        summaries.append(
-            Summary(
-                row=row,
-                setting=setting,
-                epsilon=epsilon,
-                mean=means[key][0],
-                std=means[key][1],
-                runs=len(group),
-                balanced_mean=balanced[key][0],
-                balanced_std=balanced[key][1],
-                best=beats(*means[key], (means[other] for other in rivals)),
-                balanced_best=beats(*balanced[key], (balanced[other] for other in rivals)),
-            )
-        )
+        best, balanced_best = (beats(*of[key], [of[other] for other in rivals]) for of in (means, balanced))
+        summaries.append(Summary(*key, *means[key], len(group), best, *balanced[key], balanced_best))
     return summaries
 
 
@@ -209,16 +196,14 @@ def footer(composed: dict[str, Any]) -> str:
     text, one = "no run released anything with noise", ONE[composed["unit"]]
     if composed["private_runs"]:
         text = (
-            f"{composed['private_runs']} runs released something with noise: together epsilon "
+            f"{counted(composed['private_runs'], 'run')} released something with noise: together epsilon "
             f"{rounded_up(composed['epsilon'])} at delta {rounded_up(composed['delta'])} for {one} private in all "
             f"of them ({composed['accountant']}; {gaussian_words(composed['gdp_mu'], composed['zcdp_rho'])}); "
             f"{one} that was public in any of them had no protection there"
         )
     if composed["not_private_runs"]:
-        text += (
-            f"; {composed['not_private_runs']} non-private runs are not covered by any epsilon: if the rows are really "
-            "private, leave them out with --no-baselines"
-        )
+        bare = counted(composed["not_private_runs"], "non-private run")
+        text += f"; no epsilon covers {bare}: if the rows are really private, --no-baselines leaves baselines out"
     return text
 
 

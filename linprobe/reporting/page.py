@@ -29,7 +29,7 @@ from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import FEW_CLASSES, class_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
 from linprobe.runs.check import Recomputed, not_checked, verified
-from linprobe.runs.figures import no_better_than_guessing, of_labels
+from linprobe.runs.figures import no_better_than_guessing
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, Manifest, Published
 from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
@@ -223,7 +223,7 @@ def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
     """Tables of the figures on public test rows, a small confusion matrix, and a warning if it applies."""
     tables = tables_of(figures)
     always = {"overall": tables.overall, "warning": no_better_than_guessing(figures), "header": tables.header}
-    if of_labels(figures):
+    if "per_label" in figures:
         return {**always, "rows": tables.rows}
     rows = class_rows(figures)
     shortened = {}

@@ -50,7 +50,6 @@ from linprobe.runs.manifest import (
     HISTORY,
     LEDGER,
     MANIFEST,
-    MODEL,
     OF_CLASSES,
     OF_LABELS,
     PAGES,
@@ -537,22 +536,13 @@ class FirstModel:
 
     Attributes:
         weights (n_features, n_classes), bias (n_classes,): as in `RunFolder`; the mean over voters if the run votes.
-        releases: the earlier run's releases, all under the purpose `inherited`.
-        extraction: how its rows were made. public_digest, unlabelled_digest: of its public rows, with labels and
-            without; None if it had none.
-        unit: its unit of privacy.
-        run_id: its name in budget books. model_digest: of its `model.npz`.
+        releases: the earlier run's releases, all under the purpose `inherited`. manifest: of the earlier run.
     """
 
     weights: NDArray[np.floating]
     bias: NDArray[np.floating]
     releases: tuple[Releases, ...]
-    extraction: dict[str, Any]
-    public_digest: str | None
-    unlabelled_digest: str | None
-    unit: str
-    run_id: str
-    model_digest: str
+    manifest: Manifest
 
 
 @dataclass(frozen=True)
@@ -586,17 +576,7 @@ class FirstRun:
             )
         if weights.ndim == 3:
             weights, bias = weights.mean(axis=0), bias.mean(axis=0)
-        return FirstModel(
-            weights,
-            bias,
-            releases=grouped(replace(event, purpose=INHERITED) for event in events),
-            extraction=manifest.extraction or {},
-            public_digest=manifest.public_digest,
-            unlabelled_digest=None if manifest.refined is None else manifest.refined.digest,
-            unit=manifest.unit,
-            run_id=manifest.book_id,
-            model_digest=manifest.files[MODEL],
-        )
+        return FirstModel(weights, bias, grouped(replace(event, purpose=INHERITED) for event in events), manifest)
 
 
 def verify_run(request: VerifyRequest) -> dict[str, Any]:

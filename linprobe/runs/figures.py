@@ -250,7 +250,7 @@ def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
     There is no warning if the balanced accuracy is more than `CLEARLY` standard errors above the balanced accuracy of
     the majority class: a model for equal classes may have a lower accuracy, and yet find every class.
     """
-    if of_labels(figures):
+    if "per_label" in figures:
         if figures["label_accuracy"] > figures["commonest_accuracy"]:
             return None
         return (
@@ -270,11 +270,6 @@ def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
         f"of always predicting the majority class {figures['commonest_class']!r}; balanced accuracy is "
         f"{figures['balanced_accuracy']:.4f}, and {1 / present:.4f} for the majority class"
     )
-
-
-def of_labels(figures: Mapping[str, Any]) -> bool:
-    """Whether these are figures of rows with several labels."""
-    return "per_label" in figures
 
 
 def class_figures(

@@ -7,15 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
-from linprobe.accounting.accountants import (
-    ACCOUNTANTS,
-    GAUSSIAN,
-    Accountant,
-    AttackLimit,
-    accountant_versions,
-    choose_accountant,
-    gaussian_figures,
-)
+from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT, Budget
 from linprobe.accounting.events import OWNER, RECORD, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import NOUNS, gaussian_words, rounded_up
@@ -102,7 +94,7 @@ def privacy_statement(
             f"{n_planned} as planned, worth at most "
             f"{budget.epsilon_target:.9g}; nothing was written; please report this"
         )
-    facts |= gaussian_figures(releases)
+    facts |= accountants.gaussian_figures(releases)
     return PrivacyStatement(
         guarantee=guarantee_text(epsilon, budget.delta, releases, insecure=insecure, unit=unit),
         private=not insecure,
@@ -117,7 +109,7 @@ def privacy_statement(
         releases=releases,
         accountant=budget.accountant.words,
         cross_check=budget.accountant.cross_check.words,
-        accountant_versions=accountant_versions(),
+        accountant_versions=accountants.accountant_versions(),
         **facts,
     )
 
@@ -156,7 +148,7 @@ def guarantee_text(
     """
     if insecure:
         return "not private: the noise came from a seed the user gave"
-    kind = "private selection" if releases is None else gaussian_words(**gaussian_figures(releases))
+    kind = "private selection" if releases is None else gaussian_words(**accountants.gaussian_figures(releases))
     return (
         f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of {PROTECTED[unit]} ({kind}) under "
         f"{ADJACENCIES[unit]}"
@@ -177,13 +169,18 @@ def selection_mechanism_text(unit: str) -> str:
     )
 
 
-def selection_accountant_text(accountant: Accountant) -> str:
+def selection_accountant_text(accountant: accountants.Accountant) -> str:
     """The accountant of record of a private selection, in words; `accountant` judges a single run."""
     return f"privacy profile of private selection, single runs by {accountant.words}"
 
 
 def selected(
-    manifest: Manifest, event: SelectionEvent, *, epsilon_target: float, delta: float, accountant: Accountant
+    manifest: Manifest,
+    event: SelectionEvent,
+    *,
+    epsilon_target: float,
+    delta: float,
+    accountant: accountants.Accountant,
 ) -> Manifest:
     """The manifest of the run that a private selection chose.
 
@@ -217,19 +214,22 @@ def selected(
     )
 
 
-def accountant_of(manifest: Manifest) -> Accountant:
+def accountant_of(manifest: Manifest) -> accountants.Accountant:
     """The accountant that a manifest states in words; for a selection, the accountant of a single run.
 
     Raises PrivacyError: no accountant has that description, or it does not apply to the releases.
     """
     selection = manifest.selection
-    known = {one.words if selection is None else selection_accountant_text(one): one for one in ACCOUNTANTS.values()}
+    known = {
+        one.words if selection is None else selection_accountant_text(one): one
+        for one in accountants.ACCOUNTANTS.values()
+    }
     if manifest.accountant not in known:
         raise PrivacyError(
             f"the manifest's accountant is {manifest.accountant!r}; allowed: {', '.join(known)}; do not trust it"
         )
     found = known[manifest.accountant]
-    return found if selection is None else choose_accountant(found.name, selection.releases)
+    return found if selection is None else accountants.choose_accountant(found.name, selection.releases)
 
 
 def claimed_texts(manifest: Manifest) -> tuple[str, str] | None:
@@ -242,14 +242,14 @@ def claimed_texts(manifest: Manifest) -> tuple[str, str] | None:
     return mechanism_text(sampled, manifest.unit), accountant_of(manifest).cross_check.words
 
 
-def limit_of(manifest: Manifest) -> AttackLimit | None:
+def limit_of(manifest: Manifest) -> accountants.AttackLimit | None:
     """Upper bound of an attack on one record, from the guarantee of a verified run; None without a guarantee."""
     if not manifest.private:
         return None
     _, delta = manifest.bound
     if manifest.selection is not None:
         return selection_limit(manifest.selection, delta, accountant_of(manifest))
-    accountant = GAUSSIAN if manifest.accountant is None else accountant_of(manifest)
+    accountant = accountants.GAUSSIAN if manifest.accountant is None else accountant_of(manifest)
     return accountant.attack_limit(manifest.releases or (), delta)
 
 

@@ -25,7 +25,6 @@ from linprobe.runs.manifest import Manifest
 from linprobe.runs.run_folder import RunFolder, commitment
 
 ROUNDING = 1e-3  # scores may round differently on another machine, and change the answer for a row
-OF_PRIVATE = ("n_private", "n_units")
 
 
 def features_of(run: RunFolder, features: Path | None) -> Path | None:
@@ -285,7 +284,7 @@ def _rows(manifest: Manifest, features: FeatureReader) -> list[str]:
             f"{features.path} cannot be split as the manifest states ({reason}); do not trust it"
         ) from None
     found: dict[str, Any] = {"n_public": 0 if dataset.public is None else dataset.public.n_rows}
-    found |= dict.fromkeys(OF_PRIVATE, dataset.n_units)
+    found |= dict.fromkeys(("n_private", "n_units"), dataset.n_units)
     if manifest.has("public_digest"):
         found["public_digest"] = dataset.public_digest()
     for key, value in found.items():

@@ -10,7 +10,7 @@ their neighbours, each class keeps its share of the rows, and one linear correct
     Z  = mass(P);  4 times:  Y = spread(Z),  Z = mass(softmax(1.5 log Y + L))
     V  = argmin mean cross-entropy of L + x V against Z, + ridge / 2 |V|^2;  scores become L + strength x V
 
-A second pass takes these scores as L, finds pi, Z and V for them, and adds strength^2 b x V, where
+A second pass takes these scores as L, finds pi, Z and V for them, and adds (c strength)^2 b x V, where
 
     b = (n / n_classes - 3) / 7, between 0 and 1: of few rows, a second pass repeats the errors of the first
 
@@ -36,7 +36,7 @@ class mass (Zhu, Ghahramani, Lafferty 2003), balanced by the iteration of Sinkho
 linear head on soft labels. The strength follows from public facts:
 
     r = n_classes / (N mu): noise over signal of the sum of a class, N private units, mu = signal over noise of the run
-    strength = min(1, c r / 0.03)
+    strength = min(1, c^2 r / 0.03)
     strength *= 2 - s / a, between 0 and 1        s: part of the scores that all rows of U share
     a = min(0.23, 0.05 + 1.6 r); 0.5 for a run on rows that were not centred
 
@@ -56,7 +56,7 @@ Public shots come from the training rows. So if the run has any, the share of th
 (`linprobe.methods.similar_rows`), with bounds for their number:
 
     strength *= (most - 0.6) / 0.15, between 0 and 1
-    strength is at least min(1, c r / 0.03) (least - 0.6) / 0.15, whatever s and q are
+    strength is at least min(1, c^2 r / 0.03) (least - 0.6) / 0.15, whatever s and q are
 
 Training with U on private rows also releases a noisy number of private rows near U. The share of these rows
 takes the place of the share of the public shots, and of the factors of s and q.
@@ -217,7 +217,9 @@ def refined_weights(
         strength = few * _strength(scores, known) if together else _strength(scores, known, like_shares)
     if not strength:
         return Refined(weights, bias, scores, strength, given, known.near_shots)
-    again = 0.0 if together else strength**2 * _between(len(unit) / n_classes, FEW_AGAIN, ENOUGH_AGAIN)
+    again = 0.0
+    if not together:
+        again = (_many(n_classes) * strength) ** 2 * _between(len(unit) / n_classes, FEW_AGAIN, ENOUGH_AGAIN)
     update, blended = _passes(centred / np.float32(norm), scores, likely, (strength, again))
     update /= norm
     bias = (bias - mean @ update).astype(np.float32)
@@ -312,7 +314,7 @@ def _many(n_classes: int) -> float:
 def _strength(scores: Matrix, known: Known, like_shares: Callable[[], float] = lambda: 1.0) -> float:
     n_classes, shots = scores.shape[1], known.near_shots
     noise = known.noise(n_classes)
-    full = min(1.0, _many(n_classes) * noise / FULL_NOISE)
+    full = min(1.0, _many(n_classes) ** 2 * noise / FULL_NOISE)
     if known.similar is not None:
         return full * _between(known.similar, OTHER_KIND, ONE_KIND)
     proved = 0.0 if shots is None else full * _between(shots.least, OTHER_KIND, ONE_KIND)

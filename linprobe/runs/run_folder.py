@@ -30,22 +30,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
+from linprobe import atomic_files
 from linprobe.accounting.events import INHERITED
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.per_instance import ORDERS, RecordLosses
-from linprobe.atomic_files import (
-    MOST_TEXT,
-    PRIVATE_FOLDER,
-    check_place,
-    held,
-    json_text,
-    open_regular,
-    read_bytes,
-    replace_when_complete,
-    write_csv,
-    write_json,
-    write_whole,
-)
 from linprobe.data.array_files import checked_arrays, is_archive_of, read_archive
 from linprobe.errors import (
     DataError,
@@ -125,7 +113,7 @@ def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
 
 def write_per_record(folder: Path, private: PerRecordFile) -> None:
     """Write the private sidecar, mode 0600."""
-    with replace_when_complete(folder / PER_RECORD, private=True) as stream:
+    with atomic_files.replace_when_complete(folder / PER_RECORD, private=True) as stream:
         np.savez(
             stream,
             note=np.array(NOTE),
@@ -148,7 +136,7 @@ def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
     """
     path = folder / PER_RECORD
     try:
-        stream = open_regular(path)
+        stream = atomic_files.open_regular(path)
     except PermissionError as error:
         raise NotForThisUserError(
             f"{path} cannot be read ({error.strerror}), and is private; leave it so, and ask the person who trained "
@@ -197,7 +185,7 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
     """
     if out.name == "-":
         raise UsageError(f"{what} {out} would be a file of that name, not standard output; give another name")
-    check_place(out, what, flag)
+    atomic_files.check_place(out, what, flag)
     refuse_existing(out, what, overwrite=overwrite)
     _refuse_inside_run(out, what)
     new_parents = [parent for parent in out.parents if not parent.exists()]
@@ -254,7 +242,7 @@ def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | Non
         f"{what} {out} is being made by another process; nothing was read or spent here; "
         "wait for it, or give another name"
     )
-    descriptor = stack.enter_context(held(lock_file, busy, create=True, error=UsageError))
+    descriptor = stack.enter_context(atomic_files.held(lock_file, busy, create=True, error=UsageError))
     if descriptor is None:
         return False
     return True if lock_file.exists() and os.path.samestat(os.fstat(descriptor), lock_file.stat()) else None
@@ -312,7 +300,9 @@ class RunFolder:
         """
         if name not in self._read:
             try:
-                self._read[name] = read_bytes(self.folder / name, MOST_BYTES.get(name, MOST_TEXT))
+                self._read[name] = atomic_files.read_bytes(
+                    self.folder / name, MOST_BYTES.get(name, atomic_files.MOST_TEXT)
+                )
             except OSError as error:
                 self._read[name] = error  # a file that appears later is not part of what is checked
         found = self._read[name]
@@ -486,7 +476,7 @@ def new_run_folder(out: Path, *, resume: bool = False, keep_ledger: bool = False
     busy = f"unfinished run {partial} is being written by another process; wait for it, or stop it"
     with ExitStack() as stack:
         try:
-            stack.enter_context(held(partial, busy))
+            stack.enter_context(atomic_files.held(partial, busy))
         except OSError:
             if unfinished is None:
                 _remove(partial)
@@ -534,7 +524,7 @@ class _TakenError(UsageError):
 def _new_partial(out: Path) -> Path:
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     with writing(f"run folder {out}", fault="cannot be made"):
-        partial.mkdir(mode=PRIVATE_FOLDER)
+        partial.mkdir(mode=atomic_files.PRIVATE_FOLDER)
     return partial
 
 
@@ -606,7 +596,7 @@ def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
         "reason": reason,
         "releases": released,
     }
-    write_json(partial / DIVERGED_NOTE, note)
+    atomic_files.write_json(partial / DIVERGED_NOTE, note)
     folders = (out.with_name(f"{out.name}.diverged" + (f"-{number}" if number > 1 else "")) for number in count(1))
     kept = next(folder for folder in folders if not folder.exists())
     partial.rename(kept)
@@ -628,12 +618,12 @@ def write_manifest(
     """
     made = {} if pages is None else pages(manifest.sealed(contents))
     for name, text in made.items():
-        write_whole(folder / name, text)
+        atomic_files.write_whole(folder / name, text)
     sealed = manifest.sealed({**contents, **{name: text.encode() for name, text in made.items()}})
-    text = json_text(sealed.to_json())
+    text = atomic_files.json_text(sealed.to_json())
     if signing_key is not None:
         sign(folder, text.encode(), signing_key)
-    write_whole(folder / MANIFEST, text)
+    atomic_files.write_whole(folder / MANIFEST, text)
     return sealed
 
 
@@ -664,13 +654,13 @@ def write_run(
         (folder / name).unlink(missing_ok=True)  # left by a process that was killed
     models = {MODEL: (weights, bias)} | ({} if unrefined is None else {UNREFINED: unrefined})
     for name, (matrix, offset) in models.items():
-        with replace_when_complete(folder / name, private=not manifest.private) as stream:
+        with atomic_files.replace_when_complete(folder / name, private=not manifest.private) as stream:
             np.savez(stream, weights=matrix, bias=offset)
-    write_csv(folder / HISTORY, history)
+    atomic_files.write_csv(folder / HISTORY, history)
     if config is not None:
-        write_whole(folder / CONFIG, config)
+        atomic_files.write_whole(folder / CONFIG, config)
     if test_metrics is not None:
-        write_json(folder / TEST_FIGURES, test_metrics)
+        atomic_files.write_json(folder / TEST_FIGURES, test_metrics)
     if private is not None:
         key = secrets.token_bytes(32)
         write_per_record(folder, PerRecordFile(private.ids, private.losses, key))

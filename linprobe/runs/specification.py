@@ -39,7 +39,6 @@ MEANINGS = {
     SIGNED: "`--public-key` checks the signature",
     STATED: "nothing in the folder proves the value; rules may bound it. `verify` lists it as stated, not checked",
 }
-HISTOGRAM_FILES = "published_histogram_N.json"
 
 
 class Proof(NamedTuple):
@@ -131,7 +130,9 @@ FILES: Mapping[str, Proof] = {
     HISTORY: Proof(STATED, "digest; a line of public facts for each of the `steps`; `clip_norm` is matched"),
     TEST_FIGURES: Proof(STATED, "digest; agrees with itself and with the manifest"),
     CONFIG: Proof(STATED, "digest"),
-    HISTOGRAM_FILES: Proof(STATED, "digest; finite `bin_edges`, one more than `noisy_counts`, which are whole"),
+    "published_histogram_N.json": Proof(
+        STATED, "digest; finite `bin_edges`, one more than `noisy_counts`, which are whole"
+    ),
     CARD: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
     CLAIM: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
     VERIFY_PAGE: Proof(MATCHED, "the page that this linprobe or an earlier one puts into a release; may be absent"),

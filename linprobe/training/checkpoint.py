@@ -44,6 +44,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
+from linprobe.runs.manifest import MODEL
 from linprobe.runs.run_folder import CHECKPOINT, commitment, run_id
 from linprobe.training.plan import Settings
 
@@ -265,7 +266,7 @@ def run_identity(settings: Settings, dataset: Dataset, request: TrainRequest, ar
         "public rows": dataset.public_digest(),
         "unlabelled rows": dataset.unlabelled_digest(),
         "text weights": None if text is None else hashlib.sha256(text.tobytes()).hexdigest(),
-        "first model": None if settings.first_run is None else settings.first_run.model.model_digest,
+        "first model": None if settings.first_run is None else settings.first_run.model.manifest.files[MODEL],
         "unit": dataset.unit,
         "class weights": None if weights is None else weights.by_class.tolist(),
         "linprobe": __version__,

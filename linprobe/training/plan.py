@@ -463,7 +463,7 @@ class Plan:
             private=self.private,
             delta=None if spent is None else spent.delta,
             releases=() if spent is None else spent.releases,
-            first=None if self.first is None else self.first.run_id,
+            first=None if self.first is None else self.first.manifest.book_id,
         )
 
 
@@ -629,11 +629,11 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     init = settings.first_run.folder
     if not Path(init).is_dir():
         raise ParameterError(f"init is {init!r}; allowed: {', '.join(INIT_WORDS)}, or a run folder")
-    first = settings.first_run.model
-    if first.unit != dataset.unit:
+    first, earlier = settings.first_run.model, settings.first_run.model.manifest
+    if earlier.unit != dataset.unit:
         raise PrivacyError(
-            f"init run {init} protects units of kind {first.unit}, and this run {dataset.unit}; the guarantees do not "
-            "add up; train it with the same unit"
+            f"init run {init} protects units of kind {earlier.unit}, and this run {dataset.unit}; the guarantees do "
+            "not add up; train it with the same unit"
         )
     if first.weights.shape != dataset.weights_shape:
         raise DataError(
@@ -642,18 +642,18 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
         )
     here = {} if dataset.features is None else extraction_of(dataset.features.description)
     # without the digest: another crop of the images, say, is no reason to refuse
-    differs = first_difference({**first.extraction, "extraction_digest": ""}, here)
+    differs = first_difference({**(earlier.extraction or {}), "extraction_digest": ""}, here)
     if differs is not None:
         raise DataError(
             f"init run {init} has {differs[0]} {differs[1]}, and the rows here {differs[2]}; allowed: the same; train "
             "it on features of the same kind"
         )
-    if first.public_digest is not None and dataset.public_digest() != first.public_digest:
+    if earlier.public_digest is not None and dataset.public_digest() != earlier.public_digest:
         raise PrivacyError(
             f"init run {init} had public rows that are not the public rows here, and might be private here; "
             "give the same feature file, --public-shots, --split-seed and --public (arrays cannot be compared)"
         )
-    if first.unlabelled_digest is not None and dataset.unlabelled_digest() != first.unlabelled_digest:
+    if earlier.refined is not None and dataset.unlabelled_digest() != earlier.refined.digest:
         raise PrivacyError(
             f"init run {init} was refined by rows without labels, which had no protection there and might be private "
             "here; give the same rows with --unlabelled (arrays cannot be compared), or the run before it was refined"

@@ -11,6 +11,7 @@ import pytest
 
 from linprobe.training.words import bytes_in_words, seconds_in_words
 from tests.cli.outcomes import Cli, result_of
+from tests.conftest import write_unlabelled
 
 Refused = Callable[..., Any]
 
@@ -144,6 +145,26 @@ def test_a_choice_costs_what_its_dry_run_says(
     assert cli(*words).status == 0
     spent = result_of(cli("budget", "book.jsonl", "--json"))
     assert (told["together"]["runs"], told["together"]["epsilon"]) == (1, pytest.approx(spent["epsilon"]))
+
+
+def test_a_comparison_with_unlabelled_rows_reads_them_until_its_books_are_found(
+    cli: Cli, features_file: Path, tmp_path: Path
+) -> None:
+    rows = write_unlabelled(tmp_path / "u.h5")
+    words = (
+        "compare",
+        features_file,
+        "--methods",
+        "noisy-gd:steps=3",
+        "--seeds",
+        "1",
+        "--no-baselines",
+        "--out",
+        "cmp",
+    )
+    assert cli(*words, "--eps", "3", "--unlabelled", rows, "--jobs", "1").status == 0
+    told = result_of(cli(*words, "--eps", "3,4", "--unlabelled", rows, "--dry-run", "--json"))
+    assert (told["finished"], told["missing"], told["together"]["runs"]) == (1, 1, 2)
 
 
 def test_a_comparison_costs_what_its_dry_run_says(cli: Cli, refused: Refused, features_file: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_failed_read_of_a_run_names_the_disk_and_blames_no_file(
         return io.BufferedReader(Broken(path)) if path.name == name else opened(path)
 
     monkeypatch.setattr(atomic_files, "open_regular", fails)
-    monkeypatch.setattr(run_folder, "open_regular", fails)
+    monkeypatch.setattr(run_folder.atomic_files, "open_regular", fails)
     refused(cli("pdp-report", trained_run), 1, [name, os.strerror(errno.EIO), "the file itself may be good"])
 
 

@@ -54,7 +54,7 @@ def test_a_reviewer_is_not_told_to_open_the_private_file(
             raise PermissionError(errno.EACCES, "Permission denied")
         return open_regular(path)
 
-    monkeypatch.setattr(run_folder, "open_regular", denied)
+    monkeypatch.setattr(run_folder.atomic_files, "open_regular", denied)
     outcome = cli("verify", run_copy)
     assert (outcome.status, outcome.stdout) == (0, "verified\n")
     assert "per-record file: private, and this user may not read it; not checked" in outcome.stderr

@@ -320,9 +320,10 @@ class RunCharge(Observer):
         """
         if not self.run or self._account is None or not plan.charged:
             return  # another rank writes, or no private row is used
-        entry = replace(plan.entry(self.run, str(self._out.absolute())), cap=self._cap)
-        check, others = _charge(self._account, entry, self._progress, again=self._charged is not None)
-        self._charged = check, others, entry
+        name = str(self._out.absolute())
+        entry, *others = (replace(one.entry(self.run, name), cap=self._cap) for one in plan.possible)
+        check, before = _charge(self._account, entry, self._progress, others, again=self._charged is not None)
+        self._charged = check, before, entry
 
 
 def state_finished(account: Account | None, run: str) -> None:
@@ -342,15 +343,25 @@ def charge_entry(account: Account | None, entry: Entry, progress: Progress) -> P
     return account.path
 
 
-def _charge(account: Account, entry: Entry, progress: Progress, *, again: bool = False) -> tuple[Check, Contents]:
-    """Charge an entry: the check of the caps, which an entry written `again` has passed, and what the book had held."""
+def _charge(
+    account: Account, entry: Entry, progress: Progress, others: Sequence[Entry] = (), *, again: bool = False
+) -> tuple[Check, Contents]:
+    """Charge an entry: the check of the caps, which an entry written `again` has passed, and what the book had held.
+
+    `others`: what may take the place of the entry later, which the caps have to allow too.
+    """
     with account.charging() as held:
         shared = held.shared()
         check = _check_caps(account.path, shared)
-        others = book.charge(account.path, entry, None if again else check)
+
+        def check_all(contents: Contents, charged: Entry) -> None:
+            for one in (charged, *map(contents.as_counted, others)):
+                check(contents, one)
+
+        before = book.charge(account.path, entry, None if again else check_all)
     if not again:
-        _note(progress, account.path, others, entry, shared)
-    return check, others
+        _note(progress, account.path, before, entry, shared)
+    return check, before
 
 
 @contextmanager

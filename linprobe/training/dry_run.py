@@ -114,7 +114,9 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
     seen, warnings = previewed(request, plan, dataset), ready.warnings(plan, dataset)
     account = checked_rows(ready, plan, dataset, warnings, progress, make=False)
     run, name = _resumed(request, plan, dataset, account), str(Path(request.out or "").absolute())
-    spent = preview(account, [replace(seen.entry, run=run, name=name)]) if plan.charged else None
+    spent = None
+    for one in reversed(plan.possible if plan.charged else ()):  # the plan that is charged first comes last
+        spent = preview(account, [replace(one.entry(run, name), cap=request.cap)])
     facts = {
         "epsilon_target": settings.epsilon,
         "delta": settings.delta,

@@ -447,10 +447,14 @@ class Plan:
         return replace(self, settings=settings, budget=settings.budget(self.n_units, self.inherited))
 
     @cached_property
+    def possible(self) -> tuple[Plan, ...]:
+        """This plan, and the other one if the length of a private mean decides between two."""
+        return (self, self.uncentred()) if self.settings.condition == MEAN else (self,)
+
+    @property
     def budgets(self) -> tuple[Budget, ...]:
-        """Every budget that the run may spend: two if the length of a private mean decides between them."""
-        plans = [self, self.uncentred()] if self.settings.condition == MEAN else [self]
-        return tuple(plan.budget for plan in plans if plan.budget is not None)
+        """The budgets of the possible plans."""
+        return tuple(plan.budget for plan in self.possible if plan.budget is not None)
 
     def entry(self, run: str = "", name: str = "") -> Entry:
         """The entry of the budget book."""

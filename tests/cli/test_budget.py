@@ -120,6 +120,22 @@ def test_a_cap_refuses_before_training_and_leaves_nothing(
     assert cli("train", features_file, *FEW, "--out", "b").status == 0
 
 
+def test_a_cap_allows_every_plan_that_the_length_of_a_private_mean_may_choose(
+    cli: Cli, refused: Cli, private_file: Path
+) -> None:
+    words = ("train", private_file, *NOISY, "--condition", "mean")
+    costs = []
+    for plan in result_of(cli(*words, "--out", "a", "--dry-run", "--json"))["plans"]:
+        mu = sum(one["count"] / one["noise_multiplier"] ** 2 for one in plan["releases"]) ** 0.5
+        costs.append(epsilon_of(mu, 1e-5))
+    first, other = costs
+    assert first < other <= 3
+    between = ("--cap", f"{(first + other) / 2:.17g}", "--out", "a")
+    refused(cli(*words, *between), 4, ["cap is epsilon", "nothing was spent"])
+    refused(cli(*words, *between, "--dry-run"), 4, ["cap is epsilon", "nothing was spent"])
+    assert cli(*words, "--cap", "3", "--out", "a").status == 0
+
+
 def test_a_cap_may_change_before_the_first_run_and_fall_after_it(cli: Cli, features_file: Path) -> None:
     assert [spent(cli, features_file, "--set-cap", cap)["cap"] for cap in (3, 8, 4)] == [3, 8, 4]
     assert cli("train", features_file, *FEW, "--cap", "3.5", "--out", "a").status == 0

@@ -524,6 +524,23 @@ def test_a_row_that_becomes_nan_after_it_was_checked_ends_the_fit(method, rows) 
         make(method).fit_sources(Changing(x.copy(), y))
 
 
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"n_rows": 10**4}, "gave [0-9]+ rows; allowed: 10000, as it states"),
+        ({"n_rows": 9}, "gave [0-9]+ rows; allowed: 9, as it states"),
+        ({"n_features": 99}, "gave a block of shape .* allowed: rows of 99 features"),
+        ({"_y": np.zeros(5, np.int64)}, "with 5 labels; allowed: .* a label for each"),
+    ],
+)
+def test_a_source_that_gives_other_rows_than_it_states_is_refused(stated, message, rows) -> None:
+    source = ArraySource(*rows[:2])
+    vars(source).update(stated)
+    source.blocks = lambda: iter([(source._x, source._y)])
+    with pytest.raises(DataError, match=message):
+        make("noisy-gd").fit_sources(source)
+
+
 def test_complex_numbers_are_refused_without_showing_them(rows) -> None:
     x, y, _, _ = rows
     with pytest.raises(DataError) as refused:

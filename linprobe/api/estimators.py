@@ -323,17 +323,26 @@ class LinearProbe(LinearClassifier):
             delattr(self, name)
 
     def _check_source(self, name: str, source: Source) -> None:
-        """DataError for rows that are no finite float32, or labels that are no classes."""
+        """DataError for rows that are no finite float32 or other ones than stated, or labels that are no classes."""
         start = 0
         for x, y in source.blocks():
-            check_float32(np.asarray(x), f"source {name}", range(start, start + len(x)))
-            y, n_classes = np.asarray(y), len(self.classes_)
+            x, y, n_classes = np.asarray(x), np.asarray(y), len(self.classes_)
+            if x.shape != (len(y), source.n_features):
+                raise DataError(
+                    f"source {name} gave a block of shape {x.shape} with {len(y)} labels; allowed: rows of "
+                    f"{source.n_features} features, as it states, and a label for each; change its blocks or n_features"
+                )
+            check_float32(x, f"source {name}", range(start, start + len(x)))
             if self.multilabel_:
                 arrays.label_matrix(y, n_classes, f"source {name}")
             elif y.dtype.kind not in "biu" or (y.size and not (y.min() >= 0 and y.max() < n_classes)):
                 held = f"from {y.min()} to {y.max()}" if y.size and y.dtype.kind in "biuf" else f"of type {y.dtype}"
                 raise DataError(f"source {name} has labels {held}; allowed: whole numbers from 0 to {n_classes - 1}")
             start += len(x)
+        if start != source.n_rows:
+            raise DataError(
+                f"source {name} gave {start} rows; allowed: {source.n_rows}, as it states; change its blocks or n_rows"
+            )
 
     def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
         """Classes in label order: as declared, else from public labels that are not protected. `y` tells its shape."""

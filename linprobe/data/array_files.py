@@ -181,9 +181,7 @@ def tensor_fits(tensor: Any, path: Path) -> bool:
     """Whether a tensor is dense, real, in memory, and not larger than the file it came from."""
     import torch
 
-    dense = (
-        tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_complex() and not tensor.is_quantized
-    )
+    dense = tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_complex() or tensor.is_quantized)
     return bool(dense and tensor.numel() * tensor.element_size() <= path.stat().st_size)
 
 

@@ -242,8 +242,7 @@ def _from_hdf5(file: h5py.File, source: Path, name: str) -> NDArray[Any]:
     """A data set, of numbers or texts."""
     found = data_set(file, source, name)
     if found is not None and h5py.check_string_dtype(found.dtype) is not None and found.ndim == 1:
-        names = texts(found, source, name, slice(None))
-        return text_array(names, f"{source}: {name}", source.stat().st_size)
+        return text_array(texts(found, source, name, slice(None)), f"{source}: {name}", source.stat().st_size)
     return np.asarray(found)
 
 

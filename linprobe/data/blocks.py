@@ -359,18 +359,9 @@ def pairs_of(bounds: Bounds) -> Pairs:
     later = np.repeat(np.cumsum(few), few) - np.arange(len(owner)) - 1
     first = np.repeat(np.arange(len(owner)), later)
     second = first + 1 + np.arange(len(first)) - np.repeat(np.cumsum(later) - later, later)
-    whole = len(owner) == bounds[-1] - bounds[0]
-    return Pairs(
-        slice(None) if whole else rows,
-        owner,
-        np.flatnonzero(few),
-        few,
-        first,
-        second,
-        owner[first],
-        few * (few - 1) // 2,
-        np.flatnonzero(sizes > PAIRED_ROWS),
-    )
+    chosen = slice(None) if len(owner) == bounds[-1] - bounds[0] else rows
+    units, formed = np.flatnonzero(few), np.flatnonzero(sizes > PAIRED_ROWS)
+    return Pairs(chosen, owner, units, few, first, second, owner[first], few * (few - 1) // 2, formed)
 
 
 def inner_products(stored: Array, pairs: Pairs) -> Array:

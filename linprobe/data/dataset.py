@@ -16,15 +16,7 @@ from linprobe.data.blocks import ChainedSource, Preprocessing, Source
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, test_people
-from linprobe.data.labels import (
-    CONTENT,
-    Bounds,
-    capped,
-    first_of_equal,
-    id_hashes,
-    people_in_both,
-    refuse_both_sides,
-)
+from linprobe.data.labels import CONTENT, Bounds, capped, first_of_equal, id_hashes, people_in_both, refuse_both_sides
 from linprobe.data.row_checks import Commitment, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
@@ -386,10 +378,8 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
     """Public rows of another file, from its `public` group or else its `train` group; classes are matched by name."""
     _check_made_alike(features, other)
     mine, theirs = features.description, other.description
-    if (mine.task, mine.several_labels and mine.class_names) != (
-        theirs.task,
-        theirs.several_labels and theirs.class_names,
-    ):
+    first, second = ((one.task, one.several_labels and one.class_names) for one in (mine, theirs))
+    if first != second:
         raise DataError(
             f"{other.path} is {theirs.task} and {features.path} {mine.task}, or their labels differ; allowed with "
             "several labels a row: the same labels in the same order"

@@ -25,9 +25,8 @@ def _digits() -> tuple[Reals, Indices]:
         raise LinprobeError(
             "scikit-learn, which ships the digits, is not installed; install it, or give a feature file"
         )
-    with gzip.open(
-        Path(found.origin).with_name("datasets") / "data" / "digits.csv.gz", "rt", encoding="ascii"
-    ) as lines:
+    path = Path(found.origin).with_name("datasets") / "data" / "digits.csv.gz"
+    with gzip.open(path, "rt", encoding="ascii") as lines:
         table = np.loadtxt(lines, delimiter=",")
     return table[:, :-1], table[:, -1].astype(np.int64)
 

@@ -326,8 +326,7 @@ class FeatureFile(FeatureReader):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
 
     def _described(self) -> Description:
-        attributes = self._file.attrs
-        texts = {name: text_attribute(attributes, self.path, name) for name in TEXT_ATTRIBUTES}
+        texts = {name: text_attribute(self._file.attrs, self.path, name) for name in TEXT_ATTRIBUTES}
         for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS), ("test_owners", (APART, SHARED))):
             texts[name] = texts[name] or values[0]
             if texts[name] not in values:
@@ -673,10 +672,8 @@ class ShardedFeatures(FeatureReader):
     def _joined(self, group: str, part: slice, read: Callable[[FeatureFile, str, slice], NDArray[Any]]) -> NDArray[Any]:
         parts = list(self._parts(group, part)) or [(self._having(group)[0], slice(0, 0))]
         found = [read(shard, group, here) for shard, here in parts]
-        if len(found) == 1:
-            return found[0]
-        joined = np.empty((sum(map(len, found)), *found[0].shape[1:]), dtype=found[0].dtype)
-        return np.concatenate(found, out=joined)  # of the very dtype, whose name is in the digest
+        # of the byte order that is in the digest
+        return found[0] if len(found) == 1 else np.concatenate(found, dtype=found[0].dtype)
 
     def rows(self, group: str, part: slice) -> Floats:
         return self._joined(group, part, FeatureFile.rows)
@@ -702,12 +699,8 @@ class ShardedFeatures(FeatureReader):
         width = next((found.shape[1] for _, found in having if found is not None), None)
         if width is None:
             return None
-        return np.concatenate(
-            [
-                np.zeros((shard.sizes[group], width), dtype=np.uint8) if found is None else found
-                for shard, found in having
-            ]
-        )
+        keys = [np.zeros((shard.sizes[group], width), np.uint8) if found is None else found for shard, found in having]
+        return np.concatenate(keys)
 
     def close(self) -> None:
         self._open.close()

@@ -319,9 +319,8 @@ class GroupRows:
         if images:
             found["images"] = np.concatenate(images)
         if self.features.has_owners(self.group):
-            found["owners"] = name_keys(
-                (name.encode() for name in dict.fromkeys(map(one_spelling, self.owners()))), key, "owner"
-            )
+            people = dict.fromkeys(map(one_spelling, self.owners()))
+            found["owners"] = name_keys(map(str.encode, people), key, "owner")
         return found
 
     def digest(self) -> str:

@@ -114,8 +114,7 @@ class FeatureWriter:
                 f"{self._shown}: {name} has {n_rows} rows of {n_features} features; allowed: at least 1 of each"
             )
         group = self._file.create_group(name)
-        itemsize = np.dtype(dtype).itemsize
-        chunk = max(1, min(n_rows, CHUNK_BYTES // max(1, n_features * itemsize)))
+        chunk = max(1, min(n_rows, CHUNK_BYTES // (n_features * np.dtype(dtype).itemsize)))
         x = group.create_dataset("x", (n_rows, n_features), dtype=dtype, chunks=(chunk, n_features))
         start = 0
         for block in blocks:
@@ -139,10 +138,7 @@ class FeatureWriter:
                 ) from None
 
     def write_private_log(
-        self,
-        fingerprint: str,
-        skipped: Sequence[tuple[str, str]],
-        keys: Mapping[str, NDArray[np.uint8]],
+        self, fingerprint: str, skipped: Sequence[tuple[str, str]], keys: Mapping[str, NDArray[np.uint8]]
     ) -> None:
         """Store private facts about the images of an extraction.
 

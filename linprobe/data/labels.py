@@ -413,8 +413,9 @@ def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | Non
             f"{where}: rows have the owner {missing[0].strip()!r}, as programs write a missing name; allowed: the name "
             "of a person in every row; name the person, or leave these rows out"
         )
-    refuse_spellings(each if known is None else {name for name in known if name}, where)
-    several = {owner for owner in each if names_several(owner, each if known is None else known)}
+    known = each if known is None else {name for name in known if name}
+    refuse_spellings(known, where)
+    several = {owner for owner in each if names_several(owner, known)}
     found = [row if rows is None else rows[row] for row, owner in enumerate(owners) if owner in several]
     if found:
         raise DataError(
@@ -452,8 +453,7 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
     """
     if not 0 < fraction < 1:
         raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
-    names = ids if owner_of is None else (owner_of(one) or one for one in ids)
-    test = in_share(names, fraction)
+    test = in_share(ids if owner_of is None else (owner_of(one) or one for one in ids), fraction)
     if test.all() or not test.any():
         raise DataError(
             f"test fraction {fraction} puts {int(test.sum())} of {len(test)} rows into the test group; "

@@ -442,13 +442,11 @@ def _moved(load: LazyBlock, first: int) -> Block:
 def join(*sets: Rows) -> ArrayRows:
     """The rows of several sets in memory, one set after another."""
     blocks = [block for rows in sets for block in rows.blocks()]
-    weights = None
-    if any(block.weights is not None for block in blocks):
-        weights = np.concatenate(
-            [np.ones(len(block.y)) if block.weights is None else block.weights for block in blocks]
-        )
     x, y = np.concatenate([block.x for block in blocks]), np.concatenate([block.y for block in blocks])
-    return ArrayRows(x, y, weights=weights)
+    if all(block.weights is None for block in blocks):
+        return ArrayRows(x, y)
+    weights = [np.ones(len(block.y)) if block.weights is None else block.weights for block in blocks]
+    return ArrayRows(x, y, weights=np.concatenate(weights))
 
 
 def rows_in_memory(rows: Rows, device: str) -> ArrayRows:
@@ -547,7 +545,7 @@ def _loaded(
     share(read(), [keep] * n_threads())
     y = np.concatenate(labels)
     if len(y) != len(x):
-        raise ValueError(f"the source gave {len(y)} rows; allowed: {len(x)}, as it says")
+        raise ValueError(f"the source gave {len(y)} rows; allowed: {len(x)}, as it states")
     return ArrayRows(x, y, weights=None if weights is None else weights.of(0, y), norms=norms)
 
 

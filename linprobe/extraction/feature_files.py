@@ -56,9 +56,7 @@ def describe_features(path: Path, *, whole: bool = True) -> dict[str, Any]:
 
 def info(path: Path) -> dict[str, Any]:
     """A feature file's description, or a run folder's manifest."""
-    if path.is_dir():
-        return RunFolder(path).manifest.to_json()
-    return describe_features(path)
+    return RunFolder(path).manifest.to_json() if path.is_dir() else describe_features(path)
 
 
 def _on_both_sides(features: FeatureReader) -> int:

@@ -251,9 +251,8 @@ class Batches(Dataset[Batch]):
             try:
                 content = self.members.read(row)
                 pixels[place] = self._pixels(content)
-                keys[place, SOURCE_KEY] = _key_of(
-                    content if isinstance(content, bytes) else np.ascontiguousarray(content).data
-                )
+                whole = content if isinstance(content, bytes) else np.ascontiguousarray(content).data
+                keys[place, SOURCE_KEY] = _key_of(whole)
                 keys[place, PIXEL_KEY] = _key_of(pixels[place, 0].data)
             except UnreadableImage as error:
                 status[place] = SKIPPED

@@ -342,8 +342,7 @@ class _Worker:
             return block
         if block.bounds is not None or block.weights is not None:
             return block
-        sample = Sample.of(block.sampled, self._clip.rate)
-        return self._fused.chosen(block, self._clip.bound, sample)
+        return self._fused.chosen(block, self._clip.bound, Sample.of(block.sampled, self._clip.rate))
 
     def take(self, given: Block | ChosenRows) -> None:
         """Clip the gradients of a block, or of what `prepared` made of it, and add them."""

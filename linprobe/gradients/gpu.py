@@ -187,9 +187,8 @@ class Kernel(NamedTuple):
         shape = shape_of(n_features, n_classes)
         if shape is None or device.type != "cuda" or not torch.cuda.is_available():
             return None
-        return _compiled(
-            shape, KINDS.index(kind), torch.cuda.current_device() if device.index is None else device.index
-        )
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return _compiled(shape, KINDS.index(kind), index)
 
 
 class Shape(NamedTuple):

@@ -148,8 +148,7 @@ class _Summands(NamedTuple):
 
     def lengths(self) -> Reals:
         """Length of the summand of each row, shape (b,)."""
-        squares = (np.einsum("ij,ij->i", each, each) for each in self)
-        x, r, curvature = squares
+        x, r, curvature = (np.einsum("ij,ij->i", each, each) for each in self)
         return np.asarray(np.sqrt(x * r + x * x * curvature))
 
     def unit_lengths(self, bounds: Indices) -> Reals:

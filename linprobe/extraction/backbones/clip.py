@@ -164,10 +164,6 @@ def _transform(name: str, model: Any) -> ImageTransform:
     resize_mode = config["resize_mode"]
     if resize_mode not in ("shortest", "squash") or (resize_mode == "shortest" and height != width):
         raise UsageError(f"backbone {name} resizes by {resize_mode!r} to {size}; allowed: shortest (square) and squash")
-    return ImageTransform(
-        (height, width) if resize_mode == "squash" else height,
-        (height, width),
-        config["interpolation"],
-        tuple(config["mean"]),
-        tuple(config["std"]),
-    )
+    resize = (height, width) if resize_mode == "squash" else height
+    mean, std = tuple(config["mean"]), tuple(config["std"])
+    return ImageTransform(resize, (height, width), config["interpolation"], mean, std)

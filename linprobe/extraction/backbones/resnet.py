@@ -40,13 +40,9 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         state = _named_weights(name, presets[named]) if path is None else backbones.read_weights(path)
         backbones.load_strictly(model, state, Path(named), head=("fc",))
     model.fc = nn.Identity()
-    transform = ImageTransform(
-        int(preset.resize_size[0]),
-        (int(preset.crop_size[0]),) * 2,
-        preset.interpolation.value,
-        tuple(preset.mean),
-        tuple(preset.std),
-    )
+    resize, crop = int(preset.resize_size[0]), int(preset.crop_size[0])
+    mean, std = tuple(preset.mean), tuple(preset.std)
+    transform = ImageTransform(resize, (crop, crop), preset.interpolation.value, mean, std)
     shown = backbones.RANDOM if random else named if path is None else path.name
     return backbones.Backbone(name, model.eval(), transform, "output of the global average pooling", shown, arguments)
 

@@ -101,11 +101,6 @@ def _transform(name: str, model: Any) -> ImageTransform:
         )
     if config["crop_mode"] == "center" and height != width:
         raise UsageError(f"backbone {name} takes a centre crop of {height} x {width} pixels; allowed: square networks")
-    whole = config["crop_mode"] == "squash"
-    return ImageTransform(
-        scaled if whole else scaled[0],
-        (height, width),
-        config["interpolation"],
-        tuple(config["mean"]),
-        tuple(config["std"]),
-    )
+    resize = scaled if config["crop_mode"] == "squash" else scaled[0]
+    mean, std = tuple(config["mean"]), tuple(config["std"])
+    return ImageTransform(resize, (height, width), config["interpolation"], mean, std)

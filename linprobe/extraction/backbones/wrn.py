@@ -76,23 +76,15 @@ class WideResNet(nn.Module):
 
     def __init__(self, depth: int, width: int, groups: int = 16) -> None:
         super().__init__()
-        channels = [16, 16 * width, 32 * width, 64 * width]
-        n_blocks = (depth - 4) // 6
-        self.stem = StandardisedConv(3, channels[0], 3)
-        self.stages = nn.ModuleList(
-            nn.ModuleList(
-                ResidualBlock(
-                    channels[stage] if block == 0 else channels[stage + 1],
-                    channels[stage + 1],
-                    2 if block == 0 and stage > 0 else 1,
-                    groups,
-                    first=block == 0,
-                )
-                for block in range(n_blocks)
-            )
-            for stage in range(3)
-        )
-        self.norm = nn.GroupNorm(groups, channels[-1])
+        self.stem = StandardisedConv(3, 16, 3)
+        self.stages = nn.ModuleList()
+        n_in = 16
+        for n_out, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
+            blocks = [ResidualBlock(n_in, n_out, stride, groups, first=True)]
+            blocks += [ResidualBlock(n_out, n_out, 1, groups, first=False) for _ in range((depth - 4) // 6 - 1)]
+            self.stages.append(nn.ModuleList(blocks))
+            n_in = n_out
+        self.norm = nn.GroupNorm(groups, n_in)
 
     def forward(self, images: Tensor) -> Tensor:
         """(rows, 3, 32, 32) to (rows, 64 * width)."""

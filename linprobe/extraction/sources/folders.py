@@ -162,9 +162,8 @@ def unlabelled_source(path: Path, names: Sequence[str]) -> base.ImageSource:
     members = members_of(root, ((file, NO_LABEL) for file in files))
     if not len(members):
         raise DataError(f"folder {path} holds no images; give a folder of images, or one image file")
-    return base.ImageSource(
-        base.readable(os.fsencode(path.resolve().name)), tuple(names), "declared", {UNLABELLED: members}
-    )
+    name = base.readable(os.fsencode(path.resolve().name))
+    return base.ImageSource(name, tuple(names), "declared", {UNLABELLED: members})
 
 
 def refuse_linked(private: FolderMembers, public: FolderMembers | None, how: str = "links") -> None:

@@ -58,7 +58,7 @@ def step_times(together: Group, rows_each: int, width: int, n_classes: int) -> d
         together.broadcast(np.zeros(1))
         began = time.perf_counter()
         clipped = clipped_sum(rows, weights, CLIP_NORM, all_reduce=together.all_reduce)
-        released = mechanism.release(clipped, SIGMA, purpose="gradient").value
+        released = mechanism.release(clipped, SIGMA, purpose="gradient")
         weights = together.broadcast(weights - released / rows.n_rows)
         mechanism.settle()
         steps.append(time.perf_counter() - began)

@@ -117,10 +117,6 @@ class Ledger:
             )
         self.position = position
 
-    def expect(self, events: Iterable[GaussianEvent]) -> None:
-        """Expect that the run repeats `events`, from the first one, in place of the events of the file."""
-        self.events = list(events)
-
     def sync(self) -> None:
         """Force the recorded events to the disk."""
         if self._lines is not None:

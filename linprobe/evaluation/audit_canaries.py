@@ -34,13 +34,13 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description, FeatureReader
 from linprobe.gradients.second_order import diagonal_places, parts_of
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
-from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, Projection, Release
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, Projection
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.private_mean import MEAN
-from linprobe.parallel.array_api import on_host
+from linprobe.parallel.array_api import Reals, on_host
 from linprobe.training.execute import Observer
 
 CANARY_ROWS = 3  # of a person; clipped one by one, they would move a sum by 3 clip norms
@@ -163,10 +163,10 @@ class Adversary:
 
     def release(
         self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
-    ) -> Release:
+    ) -> Reals:
         """The release of `inner`."""
         released = self._inner.release(clipped, noise_multiplier, purpose=purpose, projection=projection)
-        value, std = on_host(released.value), clipped.sensitivity * noise_multiplier
+        value, std = on_host(released), clipped.sensitivity * noise_multiplier
         self.last = value, std
         if purpose == GRADIENT:
             self.scores.append(self._of_gradient(value, std))

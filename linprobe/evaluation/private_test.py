@@ -71,9 +71,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         book = charge_entry(account, entry, progress)
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append)
     noise = {release.purpose: release.noise_multiplier for release in entry.releases}
-    released = {
-        purpose: mechanism.release(sums[purpose], sigma, purpose=purpose).value for purpose, sigma in noise.items()
-    }
+    released = {purpose: mechanism.release(sums[purpose], sigma, purpose=purpose) for purpose, sigma in noise.items()}
     tested = NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY])
     scores = NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC]) if TEST_AUROC in noise else None
     accuracy = vars(noisy_accuracy(tested, scores, n_test, run.manifest.class_names)) | {"test_scores": None}

@@ -596,7 +596,7 @@ class Backend:
     def released(self, mechanism: GaussianMechanism, total: ClippedSum, noise_multiplier: float, purpose: str) -> Reals:
         """A sum on the host, released by a mechanism whose noise is generated on this backend; on the host again."""
         placed = replace(total, value=self.put(total.value), contributions=self.put(total.contributions))
-        return on_host(mechanism.release(placed, noise_multiplier, purpose=purpose).value)
+        return on_host(mechanism.release(placed, noise_multiplier, purpose=purpose))
 
     def products(self, weights: Array) -> Products:
         """Products with `weights` (n_classes, n_features), float32, for one thread."""

@@ -1,4 +1,4 @@
-"""Clipped sums with their sensitivity, and the Gaussian mechanism: a clipped sum in, `Release(value, event)` out.
+"""Clipped sums with their sensitivity, and the Gaussian mechanism: a clipped sum in, its noisy value out.
 
 `linprobe.gradients.rounding` states the adjacency of a clipped sum, and proves the margin that covers rounding.
 
@@ -67,14 +67,6 @@ class Projection(Protocol):
 
     def embed(self, coordinates: Reals) -> Reals:
         """U coordinates, shape (n_features, n_classes)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A value that carries its noise, and the event that pays for it."""
-
-    value: Reals
-    event: GaussianEvent
 
 
 class Contributed:
@@ -176,7 +168,7 @@ class GaussianMechanism:
 
     def release(
         self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
-    ) -> Release:
+    ) -> Reals:
         """`clipped.value + N(0, (noise_multiplier * sensitivity)^2 I)`, projected if asked.
 
         Guarantee: (1 / noise_multiplier)-GDP under zero-out of one record that is in the sample.
@@ -192,8 +184,7 @@ class GaussianMechanism:
             raise ValueError(f"sensitivity is {clipped.sensitivity}; allowed with noise: finite, above 0")
         step = self.next_step
         self.next_step += 1
-        event = GaussianEvent(purpose, step, clipped.sensitivity, noise_multiplier, clipped.sampling_rate)
-        self._record(event)
+        self._record(GaussianEvent(purpose, step, clipped.sensitivity, noise_multiplier, clipped.sampling_rate))
         if self._repeated:
             value = self._repeated.pop(0)
         elif noise_multiplier > 0:
@@ -206,7 +197,7 @@ class GaussianMechanism:
             value = value if projection is None else projection.embed(projection.coordinates(value))
         if not self._settled:
             self.early.append(value)
-        return Release(value, event)
+        return value
 
     def _noised(self, value: Reals, std: float) -> Reals:
         """The released numbers at rank 0. Other ranks only advance the number of draws."""

@@ -346,7 +346,7 @@ class Run:
             all_reduce=self.group.all_reduce,
         )
         noise_multiplier = self.schedule.noise_multiplier
-        released = self.mechanism.release(clipped, noise_multiplier, purpose="gradient", projection=subspace).value
+        released = self.mechanism.release(clipped, noise_multiplier, purpose="gradient", projection=subspace)
         return on_host(released) if on_the_host else released
 
     def batch(self, rows: Rows) -> Rows:

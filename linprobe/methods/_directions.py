@@ -253,6 +253,6 @@ def released_covariance(problem: Problem, run: Run) -> Covariance:
     private, sigma, n_features = problem.private_rows, run.schedule.others[COVARIANCE], problem.n_features
     check_covariance(None, PublicFacts(1, n_features, problem.n_classes))
     moment = second_moment(private, all_reduce=run.group.all_reduce)
-    released = run.mechanism.release(moment, sigma, purpose=COVARIANCE).value
+    released = run.mechanism.release(moment, sigma, purpose=COVARIANCE)
     values, vectors = np.linalg.eigh(lower_triangle(released, n_features))  # reads the lower triangle only
     return Covariance(values, vectors, sigma * math.sqrt(2 * n_features))

@@ -66,7 +66,7 @@ def fit(problem: Problem, options: DPNewtonOptions, run: Run) -> Fitted:
     iterates = Iterates(weights, run.schedule.n_steps, "last")
     for _ in run.steps(iterates):
         sums = newton_sum(private, iterates.weights, tau, scale, all_reduce=run.group.all_reduce)
-        released = run.mechanism.release(sums, run.schedule.noise_multiplier, purpose="gradient").value
+        released = run.mechanism.release(sums, run.schedule.noise_multiplier, purpose="gradient")
         gradient, hessians = parts_of(released, n_features, n_classes)
         gradient = gradient + options.weight_decay * (iterates.weights - reference)
         directions = (

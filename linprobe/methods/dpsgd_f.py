@@ -167,7 +167,7 @@ def _count(rows: Rows, indicators: Callable[[Block], Mask], width: int, all_redu
 def _noisy_count(rows: Rows, run: Run, purpose: str, indicators: Callable[[Block], Mask], width: int) -> Weights:
     """Noisy number of rows for which each indicator is true, shape (width,)."""
     counts = _count(rows, indicators, width, run.group.all_reduce)
-    return run.mechanism.release(counts, run.schedule.others[purpose], purpose=purpose).value[:, 0]
+    return run.mechanism.release(counts, run.schedule.others[purpose], purpose=purpose)[:, 0]
 
 
 def _radius(rows: Rows, run: Run, purpose: str, centre: Weights) -> float:
@@ -200,7 +200,7 @@ def ball(rows: Rows, run: Run) -> tuple[Weights, float]:
     radius = _radius(rows, run, "radius", median)
     total = row_sum(rows, radius, origin=median, all_reduce=run.group.all_reduce)
     released = run.mechanism.release(total, run.schedule.others["mean"], purpose="mean")
-    mean = median + released.value[:, 0] / rows.n_rows
+    mean = median + released[:, 0] / rows.n_rows
     return mean, _radius(rows, run, "quantile", mean)
 
 

@@ -21,13 +21,14 @@ from linprobe.accounting.row_keys import Account
 from linprobe.data.blocks import STORAGE, ArraySource, Precision, Preprocessing, normalise_rows
 from linprobe.data.dataset import DIGITS, Dataset
 from linprobe.data.rows import prepare
-from linprobe.errors import Progress
+from linprobe.errors import Progress, UsageError
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
 from linprobe.runs import run_folder
+from linprobe.runs.manifest import MANIFEST
 from linprobe.training import words
 from linprobe.training.charge import preview
 from linprobe.training.checkpoint import Checkpoints, run_identity
@@ -167,9 +168,11 @@ def _stated(
 def _resumed(request: TrainRequest, plan: Plan, dataset: Dataset, account: Account | None) -> str:
     """The id of the unfinished run that --resume would go on with; empty without one.
 
-    Raises UsageError: several such runs. LinprobeError: as `Checkpoints.check`.
+    Raises UsageError: several such runs, or a complete one. LinprobeError: as `Checkpoints.check`.
     """
     folder = run_folder.unfinished_folder(Path(request.out or "")) if request.resume else None
+    if folder is not None and (folder / MANIFEST).is_file():
+        raise UsageError(f"--resume has nothing to do: run {folder} is complete; leave out --dry-run to name it")
     if folder is None or not (folder / run_folder.CHECKPOINT).is_file():
         return ""
     identity = run_identity(plan.settings, dataset, request, choose_backend(request.device).arithmetic)

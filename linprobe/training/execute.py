@@ -72,11 +72,6 @@ class Selected:
     counts: tuple[float, ...]
     std: float
 
-    @property
-    def score(self) -> float:
-        """The noisy count of the chosen factor."""
-        return max(self.counts)
-
 
 @dataclass(frozen=True)
 class Runtime:
@@ -519,7 +514,7 @@ def released_histogram(
     so one of them changes one count by one: the L2 sensitivity is 1.
     """
     clipped = ClippedSum(histogram_counts(epsilons, budget)[:, None], 1.0, np.ones(1))
-    return mechanism.release(clipped, noise_multiplier, purpose=HISTOGRAM).value[:, 0]
+    return mechanism.release(clipped, noise_multiplier, purpose=HISTOGRAM)[:, 0]
 
 
 def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -361,7 +361,8 @@ def chosen_run(
             trained = execute(plans[index], dataset, runtime, observer=observer)
         except (DivergedError, UsageError, ArithmeticError, np.linalg.LinAlgError):
             return -math.inf, (index, None, observer)  # an output like any other, and the worst
-        return (-math.inf if trained.selected is None else trained.selected.score), (index, trained, observer)
+        score = -math.inf if trained.selected is None else max(trained.selected.counts)
+        return score, (index, trained, observer)
 
     return private_selection(run, len(plans), mean_repetitions)
 

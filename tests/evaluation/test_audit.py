@@ -24,7 +24,7 @@ from linprobe.evaluation.audit import HOST_PATHS, Subject, _trained, audit, chec
 from linprobe.evaluation.audit_bounds import ALL, Trials, lower_bounds
 from linprobe.evaluation.audit_canaries import plant
 from linprobe.gradients.clipped_sum import _Worker, clipped_sum
-from linprobe.mechanisms.gaussian import GaussianMechanism, Release
+from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.methods.private_mean import MEAN
@@ -106,7 +106,7 @@ class Quiet(GaussianMechanism):
     def share(self, purpose: str) -> float:
         raise NotImplementedError
 
-    def release(self, clipped: Any, noise_multiplier: float, *, purpose: str, **others: Any) -> Release:
+    def release(self, clipped: Any, noise_multiplier: float, *, purpose: str, **others: Any) -> Any:
         self._source.share = self.share(purpose)  # type: ignore[attr-defined]
         return super().release(clipped, noise_multiplier, purpose=purpose, **others)
 

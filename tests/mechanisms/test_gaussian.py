@@ -17,7 +17,7 @@ def zero_sum(shape=(200, 50), sensitivity=2.0) -> ClippedSum:
 
 def noise(n_releases: int, multiplier: float = 3.0) -> np.ndarray:
     mechanism = GaussianMechanism(NoiseSource(1), lambda event: None)
-    return np.stack([mechanism.release(zero_sum(), multiplier, purpose="gradient").value for _ in range(n_releases)])
+    return np.stack([mechanism.release(zero_sum(), multiplier, purpose="gradient") for _ in range(n_releases)])
 
 
 def variance_is(sample: np.ndarray, std: float) -> bool:

@@ -12,7 +12,7 @@ from linprobe.data.blocks import ArraySource, normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.clipped_sum import row_sum
-from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism, Release
+from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Method, Problem, PublicFacts, Run, Schedule, find_method, paper_options
 from linprobe.options.declaration import Option, declared
@@ -72,13 +72,13 @@ class SpyMechanism(GaussianMechanism):
         self.events, self.sums, self.values, self._replay = [], [], [], replay
         super().__init__(NoiseSource(seed), self.events.append)
 
-    def release(self, clipped, noise_multiplier, *, purpose, projection=None) -> Release:
-        release = super().release(clipped, noise_multiplier, purpose=purpose, projection=projection)
+    def release(self, clipped, noise_multiplier, *, purpose, projection=None) -> np.ndarray:
+        value = super().release(clipped, noise_multiplier, purpose=purpose, projection=projection)
         self.sums.append(clipped.value if projection is None else projected(projection, clipped.value))
         if self._replay is not None:
-            release = Release(self._replay[len(self.values)], release.event)
-        self.values.append(release.value)
-        return release
+            value = self._replay[len(self.values)]
+        self.values.append(value)
+        return value
 
     @property
     def steps(self) -> list[int]:

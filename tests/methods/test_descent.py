@@ -41,7 +41,7 @@ def train(name: str, data: Problem, rate: float = RATE, sigma: float = SIGMA, st
 
 def assert_same_course(left, right, atol: float = 1e-5) -> None:
     for ours, theirs in zip(left[1], right[1], strict=True):
-        np.testing.assert_allclose(ours.value, theirs.value, atol=atol)
+        np.testing.assert_allclose(ours, theirs, atol=atol)
     np.testing.assert_allclose(left[0].weights, right[0].weights, atol=atol)
 
 
@@ -76,7 +76,7 @@ def test_an_origin_from_history_is_the_sum_of_the_releases(monkeypatch) -> None:
     monkeypatch.setattr(dope_sgd, "clip_origin", lambda origin, longest: origins.append(origin) or origin)
     data = problem()
     fitted, values = train("dope-sgd", data, origin="history", momentum=0.8, weight_decay=1e-9)
-    moved = 0.2 / (RATE * data.private.n_rows) * np.cumsum([release.value for release in values], axis=0)
+    moved = 0.2 / (RATE * data.private.n_rows) * np.cumsum(values, axis=0)
     np.testing.assert_allclose(origins[1:], moved[:-1], atol=1e-6)
     assert not np.any(origins[0])
     assert all("public_loss" not in step for step in fitted.history)
@@ -107,7 +107,7 @@ def test_dpsgd_f_around_a_zero_mean_is_dp_sgd_with_an_intercept() -> None:
     moved, values = train("dpsgd-f", centred, centre="public", bias_scale=0.5, score_noise=1.0)
     plain, others = train("dp-sgd", with_column, score_noise=1.0)
     for ours, theirs in zip(values, others, strict=True):
-        np.testing.assert_allclose(ours.value, theirs.value, atol=1e-5)
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
     np.testing.assert_allclose(moved.weights, plain.weights[:-1], atol=1e-5)
     np.testing.assert_allclose(moved.bias, 0.5 * plain.weights[-1], atol=1e-5)
 

@@ -16,7 +16,7 @@ from linprobe.data.rows import Rows
 from linprobe.errors import LinprobeError
 from linprobe.gradients import clipped_sum
 from linprobe.gradients.loss import loss_and_gradient
-from linprobe.mechanisms.gaussian import GaussianMechanism, Release
+from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import noisy_gd
 from linprobe.methods._base import Iterates, Run
@@ -61,9 +61,9 @@ def exact_class_counts(patch: Patch, counted: str = CLASS_COUNTS) -> None:
     """Scores are balanced by the numbers of private rows of each class, without noise."""
     release = GaussianMechanism.release
 
-    def exact(self: Any, clipped: Any, *given: Any, **named: Any) -> Release:
+    def exact(self: Any, clipped: Any, *given: Any, **named: Any) -> Any:
         released = release(self, clipped, *given, **named)
-        return replace(released, value=clipped.value) if named["purpose"] == counted else released
+        return clipped.value if named["purpose"] == counted else released
 
     patch.setattr(GaussianMechanism, "release", exact)
 
@@ -223,7 +223,7 @@ def noise_before_the_ledger(patch: Patch) -> None:
     """The ledger learns of a release after it."""
     release = GaussianMechanism.release
 
-    def late(self: Any, *given: Any, **named: Any) -> Release:
+    def late(self: Any, *given: Any, **named: Any) -> Any:
         record, waiting = self._record, []
         self._record = waiting.append
         released = release(self, *given, **named)
@@ -237,11 +237,12 @@ def noise_before_the_ledger(patch: Patch) -> None:
 def sum_without_noise(patch: Patch) -> None:
     """Steps follow the sum itself; its noised version is drawn and dropped."""
     release = GaussianMechanism.release
-    patch.setattr(
-        GaussianMechanism,
-        "release",
-        lambda self, clipped, *given, **named: replace(release(self, clipped, *given, **named), value=clipped.value),
-    )
+
+    def exact(self: Any, clipped: Any, *given: Any, **named: Any) -> Any:
+        release(self, clipped, *given, **named)
+        return clipped.value
+
+    patch.setattr(GaussianMechanism, "release", exact)
 
 
 def refusal_of_private_rows(patch: Patch) -> None:

@@ -534,12 +534,15 @@ def test_a_run_that_was_killed_before_it_got_its_name_is_finished_for_its_book(
         patch.setattr(run_folder, "_name_complete", mock.Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train_run(stopped_run, Silent())
+    with pytest.raises(UsageError, match=r"run .* is complete; leave out --dry-run"):
+        dry_run(stopped_run, Silent())
     with pytest.raises(UsageError, match=r"run .* was complete, and has its name now"):
         train_run(stopped_run, Silent())
     shutil.move(stopped_run.out, tmp_path / "finished")
     shutil.copytree(tmp_path / "copy", partial)
-    with pytest.raises(PrivacyError, match="is finished in budget book"):
-        train_run(stopped_run, Silent())
+    for call in (dry_run, train_run):
+        with pytest.raises(PrivacyError, match="is finished in budget book"):
+            call(stopped_run, Silent())
 
 
 def test_a_run_whose_plan_changes_goes_on_after_it_was_stopped_twice(tmp_path: Path) -> None:

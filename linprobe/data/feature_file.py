@@ -488,17 +488,14 @@ class FeatureFile(FeatureReader):
 
 
 def _no_file(path: Path) -> DataError:
+    wrong = "is not a file" if path.exists() else "does not exist"
+    wrong += "; make one with `linprobe extract` or `linprobe import`"
     if path.parts and path.parts[0].endswith(":"):  # of s3://bucket, a path keeps one slash
-        return DataError(
-            f"feature file {path} is an address; allowed: files on this machine; mount the store, or copy the file"
-        )
-    if path.is_dir():
-        return DataError(
-            f"feature file {path} is not a file but a folder; make one with `linprobe extract`, or give the shards in "
-            f"it as '{path}/*.h5'"
-        )
-    what = "is not a file" if path.exists() else "does not exist"
-    return DataError(f"feature file {path} {what}; make one with `linprobe extract` or `linprobe import`")
+        wrong = "is an address; allowed: files on this machine; mount the store, or copy the file"
+    elif path.is_dir():
+        wrong = "is not a file but a folder; make one with `linprobe extract`, or give the shards in it as "
+        wrong += f"'{path}/*.h5'"
+    return DataError(f"feature file {path} {wrong}")
 
 
 class Extents:

@@ -102,16 +102,10 @@ def class_list(
     """
     if declared is not None:
         return tuple(declared), "declared"
-    if private_test:
-        raise DataError(
-            "test labels are private, so class names cannot come from them; declare the classes with --classes "
-            "A,B,..., or class_names in a .npz"
-        )
-    if "y_test" not in arrays:
-        raise DataError(
-            "there are no test labels to take class names from, and training labels are private; declare the classes "
-            "with --classes, or class_names in a .npz"
-        )
+    if private_test or "y_test" not in arrays:
+        why = "there are no test labels to take class names from, and training labels are private"
+        why = "test labels are private, so class names cannot come from them" if private_test else why
+        raise DataError(f"{why}; declare the classes with --classes A,B,..., or class_names in a .npz")
     labels = arrays["y_test"]
     if not labels.size:
         raise DataError(

@@ -389,25 +389,18 @@ def _share_an_image(private: GroupRows, public: GroupRows) -> bool:
 
 def _shared(what: str, features: FeatureReader, public: GroupRows) -> str:
     """The message for images or training rows of `features` that are both private and public."""
+    elsewhere = f"{public.features.path} holds training {what} of {features.path}"
+    never = f"a private {what[:-1]} cannot be public too"
     if public.group == UNLABELLED:
-        return (
-            f"{public.features.path} holds training {what} of {features.path}; refinement treats its {what} as public, "
-            "and that would leak; give other rows with --unlabelled"
-        )
+        leaks = f"refinement treats its {what} as public, and that would leak"
+        return f"{elsewhere}; {leaks}; give other rows with --unlabelled"
     if public.features is not features:
-        return (
-            f"{public.features.path} holds training {what} of {features.path}; a private {what[:-1]} cannot be public "
-            f"too; give other {what}, or --public-shots K"
-        )
+        return f"{elsewhere}; {never}; give other {what}, or --public-shots K"
     if public.group == "train":
-        return (
-            f"public shots of {features.path} have copies among its private {what}; a private {what[:-1]} cannot be "
-            "public too; remove the copies from the file, or give --public FILE"
-        )
-    return (
-        f"the group {public.group} of {features.path} holds {what} of its group train; a private {what[:-1]} cannot "
-        "be public too; remove them from one group, or give --public-shots K"
-    )
+        copies = f"public shots of {features.path} have copies among its private {what}"
+        return f"{copies}; {never}; remove the copies from the file, or give --public FILE"
+    both = f"the group {public.group} of {features.path} holds {what} of its group train"
+    return f"{both}; {never}; remove them from one group, or give --public-shots K"
 
 
 def _judged(test: RowSet, features: FeatureReader, n_others: int, what: str) -> EqualRows | None:

@@ -45,32 +45,29 @@ def suffices(n_bytes: int) -> bool:
     return n_bytes <= available() // 2
 
 
+def _text(path: Path) -> str:
+    """The text of a file; empty if the file cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
 def _fields(path: Path) -> dict[str, int]:
     """Numbers by name, from lines `name number` or `name: number unit`; empty if the file cannot be read."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return {}
-    fields = (line.replace(":", " ").split() for line in lines)
+    fields = (line.replace(":", " ").split() for line in _text(path).splitlines())
     return {words[0]: int(words[1]) for words in fields if len(words) > 1 and words[1].isdigit()}
 
 
 def _number(path: Path) -> int | None:
     """The number in a file; None for `max`, or if the file cannot be read."""
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
+    text = _text(path).strip()
     return int(text) if text.isdigit() else None
 
 
 def _control_groups(root: Path) -> Iterator[int]:
     """Bytes left in each control group of this process and its parents; cached file pages count as free."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
@@ -92,10 +89,7 @@ def _process_limits(root: Path) -> Iterator[tuple[str, int, int]]:
         import resource
     except ImportError:  # not on Windows
         return
-    try:
-        pages = [int(word) for word in (root / "proc/self/statm").read_text().split()]
-    except OSError:
-        pages = [0] * 6
+    pages = [int(word) for word in _text(root / "proc/self/statm").split()] or [0] * 6
     for flag, number, used in (("-v", resource.RLIMIT_AS, pages[0]), ("-d", resource.RLIMIT_DATA, pages[5])):
         soft, _ = resource.getrlimit(number)
         if soft != resource.RLIM_INFINITY:

@@ -24,8 +24,6 @@ from linprobe.methods import METHODS
 from linprobe.runs.manifest import HISTORY, LEDGER, MANIFEST, TEST_FIGURES, digest_of, json_schema
 
 EARLIER: frozenset[str] = frozenset()  # SHA-256 of the pages of earlier releases; each release adds its own
-
-
 MOST_IN_A_REPORT = 1 << 20  # bytes of the copy in a report, packed
 WITH_PATHS = ("features", "public_file", "options", "extraction", "refined")  # keys of a manifest
 OLDEST_DATE = (1980, 1, 1, 0, 0, 0)  # of a zip file, so that one run gives the same bytes

@@ -177,8 +177,11 @@ def train_flags() -> list[Flag]:
 
 
 def flag_of_argument(command: str, name: str) -> str | None:
-    """The flag of a command for an argument in Python with another name; None if there is no such argument."""
-    return next((flag.option.spellings[0] for flag in FLAGS.get(command, ()) if flag.option.name == name), None)
+    """The flag of a command for an argument in Python, or how to give what has no flag; None for an unknown name."""
+    for option in (flag.option for flag in FLAGS.get(command, ()) if flag.option.name == name):
+        without = f"{(option.argument or '').partition('|')[0].strip('[].')} without a flag"
+        return option.spellings[0] if option.argument is None else without
+    return None
 
 
 def command(request: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[[Asked], None]]:

@@ -154,10 +154,11 @@ def _compare(request: CompareRequest) -> None:
         print_made("comparison", compared["out"], compared, private=request.attack)
         return
     header, rows = comparison_table(compared["summary"], "**{}**")
-    _terminal.table(f"test accuracy, %, of {request.seeds} runs each", rows, header=header)
+    runs = f"{request.seeds} runs each" if request.seeds > 1 else "1 run each"
+    _terminal.table(f"test accuracy, %, of {runs}", rows, header=header)
     if balance_matters(compared["summary"]):
         header, rows = comparison_table(compared["summary"], "**{}**", balanced=True)
-        _terminal.table(f"balanced accuracy, %, of {request.seeds} runs each", rows, header=header)
+        _terminal.table(f"balanced accuracy, %, of {runs}", rows, header=header)
     warning = no_better(compared)
     if warning is not None:
         _terminal.note(warning)

@@ -151,7 +151,7 @@ def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
     """
     if not run.manifest.private:
         raise PrivacyError(
-            f"run {run.folder} is not private; nothing can be published from it; train without --noise-seed, by a "
+            f"run {run.folder} is not private; no run that is can be made from it; train without --noise-seed, by a "
             "private method"
         )
     if sign is None:

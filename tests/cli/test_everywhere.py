@@ -175,6 +175,12 @@ def test_a_misspelt_command_is_one_sentence(cli, refused) -> None:
     refused(outcome, 2, ["No such command 'trian'", "Did you mean 'train'? See linprobe --help."])
 
 
+def test_a_flag_for_what_has_none_says_how_to_give_it(cli, refused) -> None:
+    refused(
+        cli("refine", "run", "--unlabelled", "u.h5"), 2, ["such option: --unlabelled. Did you mean ROWS without a flag"]
+    )
+
+
 @pytest.mark.parametrize(
     "words",
     [

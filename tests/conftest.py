@@ -108,6 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What was imported and collected stays: no later pass of the garbage collector looks at it."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)  # most objects of a test are gone without the collector
     gc.enable()
 
 

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import accumulate, repeat
+from operator import mul
 from types import ModuleType
 from typing import Any
 
@@ -745,9 +747,11 @@ def renyi_table(
 
     table = np.zeros((len(shares), len(orders)))
     with ctx.workprec(RENYI_BITS):
-        squares = [(share / arb(noise_multiplier)) ** 2 for share in shares.tolist()]
-        # moments of the likelihood ratio of a Gaussian
-        columns = [[(square * (k * (k - 1) // 2)).exp() for k in range(int(orders.max()) + 1)] for square in squares]
+        columns = []
+        for share in shares.tolist():  # moments of the likelihood ratio of a Gaussian, for k from 0
+            growth = ((share / arb(noise_multiplier)) ** 2).exp()
+            factors = accumulate(repeat(growth, int(orders.max()) - 1), mul)  # of each moment to the next, from k = 1
+            columns.append([arb(1), *accumulate(factors, mul, initial=arb(1))])
         stays = (1 - arb(sampling_rate)) / arb(sampling_rate)
         for column, alpha in enumerate(orders.tolist()):
             weights = [arb(sampling_rate) ** alpha]

@@ -178,10 +178,10 @@ def train_flags() -> list[Flag]:
 
 def flag_of_argument(command: str, name: str) -> str | None:
     """The flag of a command for an argument in Python, or how to give what has no flag; None for an unknown name."""
-    for option in (flag.option for flag in FLAGS.get(command, ()) if flag.option.name == name):
-        without = f"{(option.argument or '').partition('|')[0].strip('[].')} without a flag"
-        return option.spellings[0] if option.argument is None else without
-    return None
+    option = next((flag.option for flag in FLAGS.get(command, ()) if flag.option.name == name), None)
+    if option is None or option.argument is None:
+        return None if option is None else option.spellings[0]
+    return f"{option.argument.partition('|')[0].strip('[].')} without a flag"
 
 
 def command(request: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[[Asked], None]]:

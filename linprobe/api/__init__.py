@@ -353,7 +353,7 @@ def account(
 
     Args:
         noise_multiplier: standard deviation of the noise over the sensitivity. n_steps: number of releases.
-        sampling_rate: of Poisson samples, in (0, 1]. delta: in (0, 1).
+        sampling_rate: of Poisson samples, in [1e-12, 1]. delta: in (0, 1).
 
     Returns: the keys of `linprobe account --json`.
 

@@ -29,6 +29,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import PoissonSampler
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Output, Reference
 from linprobe.options.declaration import Option, Options, arguments_of, make_options
+from linprobe.parallel import available_memory
 from linprobe.parallel.array_api import by_rows, inner, namespace, norm, on_host
 from linprobe.parallel.process_group import ALONE, Group
 
@@ -444,6 +445,16 @@ class PublicFacts:
 
 def unchecked(options: Any, facts: PublicFacts) -> None:
     """Any options that the method takes fit any run."""
+
+
+def check_memory(what: str, needed: int, instead: str) -> None:
+    """UsageError if `what` needs more than half of the free memory; `needed` is in bytes."""
+    free = available_memory.available()
+    if needed > free // 2:
+        raise UsageError(
+            f"{what} need {needed / 2**30:.1f} GiB; allowed: half of the {free / 2**30:.1f} GiB that are free; "
+            f"{instead}"
+        )
 
 
 def no_shares(options: Any) -> tuple[Share, ...]:

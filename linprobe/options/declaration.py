@@ -110,6 +110,11 @@ class Option:
         return ", ".join(f"{word} {as_word(bound)}" for word, bound in bounds.items() if bound is not None)
 
     @property
+    def values(self) -> str:
+        """Its words, or its type in words."""
+        return self.listed_words or TYPES[self.kind][1]
+
+    @property
     def sentence(self) -> str:
         """Help text and words."""
         return f"{self.help and f'{self.help}: '}{self.listed_words}{self.after}." if self.words else self.help
@@ -168,9 +173,8 @@ class Option:
             return _of_python(self.kind, value)
         except TypeError:
             found = "which is text" if isinstance(value, str) else f"of type {type(value).__name__}"
-            wanted = TYPES[self.kind][1]
             got = f"an array of shape {value.shape}" if getattr(value, "ndim", 0) else f"{value!r}, {found}"
-            raise ParameterError(f"{name or self.flag} is {got}; allowed: {wanted}") from None
+            raise ParameterError(f"{name or self.flag} is {got}; allowed: {self.values}") from None
         except OverflowError:
             raise ParameterError(f"{name or self.flag} is beyond 1e308; allowed: {self.allowed}") from None
 

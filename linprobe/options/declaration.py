@@ -167,8 +167,8 @@ class Option:
         return self._plain(value, name)
 
     def _plain(self, value: Any, name: str) -> Any:
-        if self.kind not in TYPES or (self.words and self.also is None) or (value is None and self.optional):
-            return {key: _item(one) for key, one in value.items()} if isinstance(value, Mapping) else value
+        if self.kind not in TYPES or (value is None and self.optional):
+            return {key: _item(one) for key, one in value.items()} if isinstance(value, Mapping) else _item(value)
         try:
             return _of_python(self.kind, value)
         except TypeError:
@@ -185,8 +185,8 @@ class Option:
 
 
 def _item(value: Any) -> Any:
-    """A scalar of NumPy as Python's own; other values as they are."""
-    return value.item() if getattr(value, "shape", None) == () else value
+    """A scalar or an array of NumPy as Python's own; other values as they are."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _of_python(kind: Any, value: Any) -> Any:

@@ -526,8 +526,9 @@ class Method:
         Raises UsageError, ParameterError: such an option.
         """
         init, ensemble = getattr(options, "init", "auto"), getattr(options, "ensemble", None)
-        if init == "public" and facts.public is None:
-            raise UsageError(f"init is 'public', but {NO_PUBLIC_ROWS}")
+        for name, value in (("init", init), ("centre", getattr(options, "centre", "auto"))):
+            if value == "public" and facts.public is None:
+                raise UsageError(f"{name} is 'public', but {NO_PUBLIC_ROWS}")
         if init == "text" and not facts.text:
             raise UsageError(NO_TEXT)
         if ensemble is not None and ensemble > facts.n_steps:

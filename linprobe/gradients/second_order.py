@@ -107,8 +107,9 @@ def second_moment(rows: Rows, *, all_reduce: Reduce = ALONE.all_reduce) -> Clipp
     contributions = np.empty(rows.n_local)
 
     def take(block: Block) -> None:
-        squares = block.norms**2 if block.bounds is None else outer_product_norms(block, block.x.astype(np.float64))
-        x: Reals = block.x * np.sqrt(_row_factors(block, squares, 1.0, margin, contributions))[:, None]
+        wide = block.x.astype(np.float64)
+        squares = block.norms**2 if block.bounds is None else outer_product_norms(block, wide)
+        x = wide * np.sqrt(_row_factors(block, squares, 1.0, margin, contributions))[:, None]
         total.add(x, x)
 
     share(rows.lazy_blocks(), [take] * max(1, min(n_threads(), -(-rows.n_local // BLOCK_ROWS))))

@@ -141,7 +141,9 @@ def _books() -> list[Finding]:
     except LinprobeError as error:
         return [Finding("budget books", "no place", "broken", str(error))]
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+    if nearest.is_dir() and os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
         return [Finding("budget books", str(folder))]
-    remedy = "train cannot record what it spends; give --book FILE, or set XDG_STATE_HOME to a writable folder"
-    return [Finding("budget books", f"{nearest} cannot be written", "broken", remedy)]
+    remedy = "train cannot record what it spends; make it yours to read and write"
+    if nearest != folder:
+        remedy += ", give --book FILE, or set XDG_STATE_HOME to a writable folder"
+    return [Finding("budget books", f"{nearest} cannot be read and written", "broken", remedy)]

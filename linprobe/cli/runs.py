@@ -19,7 +19,7 @@ from linprobe.cli._terminal import (
     print_private_json,
     printing,
 )
-from linprobe.errors import PrivacyError
+from linprobe.errors import PrivacyError, writing
 from linprobe.options.requests import (
     AttackRequest,
     AuditRequest,
@@ -226,6 +226,7 @@ def _predict(request: PredictRequest) -> None:
     inputs = (request.features, request.calibrate, *inputs_of(request.run))
     with (
         new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite),
+        writing(f"file {request.out}"),
         replace_when_complete(request.out, "w", private=True) as stream,
     ):
         write_predictions(rows, stream)

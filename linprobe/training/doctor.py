@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info
 
 from linprobe import __version__, native
 from linprobe.accounting.row_keys import books_folder
-from linprobe.errors import EXTRAS, LinprobeError, missing
+from linprobe.errors import EXTRAS, LinprobeError, first_line, missing
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import n_threads
 
@@ -98,7 +98,11 @@ def _memory() -> list[Finding]:
 def _device() -> list[Finding]:
     if missing("torch"):
         return []  # the missing extra says so
-    import torch
+    try:
+        import torch
+    except Exception as error:  # a damaged installation, or a lack of memory
+        remedy = "extract, GPUs and .pt files need it; install it again, or raise the limit on memory (ulimit -v, -d)"
+        return [Finding("torch", f"cannot be imported ({first_line(error)})", "limited", remedy)]
 
     findings = [Finding("torch", torch.__version__)]
     if torch.cuda.is_available():

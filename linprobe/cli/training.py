@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from linprobe.accounting.figures import counted
 from linprobe.cli import _terminal
 from linprobe.cli._command import Flag, add_command, command, flags_of, request_of, train_flags
 from linprobe.cli._terminal import guarantee_rows, print_dry_run, print_made, rows_in_words
@@ -154,11 +155,11 @@ def _compare(request: CompareRequest) -> None:
         print_made("comparison", compared["out"], compared, private=request.attack)
         return
     header, rows = comparison_table(compared["summary"], "**{}**")
-    runs = f"{request.seeds} runs each" if request.seeds > 1 else "1 run each"
-    _terminal.table(f"test accuracy, %, of {runs}", rows, header=header)
+    runs = f"{counted(request.seeds, 'run')} each"
+    _terminal.table(f"test accuracy, %, {runs}", rows, header=header)
     if balance_matters(compared["summary"]):
         header, rows = comparison_table(compared["summary"], "**{}**", balanced=True)
-        _terminal.table(f"balanced accuracy, %, of {runs}", rows, header=header)
+        _terminal.table(f"balanced accuracy, %, {runs}", rows, header=header)
     warning = no_better(compared)
     if warning is not None:
         _terminal.note(warning)

@@ -150,7 +150,8 @@ def print_made(what: str, place: object, facts: Any = None, *, private: bool = F
 
 
 def print_dry_run(found: DryRun, *, as_json: bool) -> None:
-    """Print a dry run: its facts as JSON, or its lines."""
+    """Print a dry run: its facts as JSON, or its lines. They count private rows, and runs on files that share some."""
+    keep_stdout_private()
     if as_json:
         print_json(found.facts)
         return

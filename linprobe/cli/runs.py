@@ -201,7 +201,8 @@ def _print_noisy(result: dict[str, Any]) -> None:
     recalls = [(f"recall of {name}", value) for name, value in by_class.items()]
     _terminal.table(
         f"{result['n_test']} private test {'people' if people else 'rows'}: noisy accuracy"
-        f"{', averaged over people' if people else ''}, epsilon {result['epsilon']:g} at delta {result['delta']:g}",
+        f"{', averaged over people' if people else ''}, epsilon {rounded_up(result['epsilon'])} at delta "
+        f"{rounded_up(result['delta'])}",
         [(name, _terminal.figure(value, ".4f")) for name, value in (*figures, *recalls) if value is not None],
     )
     if (hidden := hidden_classes(by_class, result["test_accuracy_std"])) is not None:

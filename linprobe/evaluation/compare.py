@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.calibrate import large_delta
-from linprobe.accounting.figures import NOUNS, counted
+from linprobe.accounting.figures import NOUNS, counted, rounded_up
 from linprobe.accounting.row_keys import Account
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.data.dataset import (
@@ -476,5 +476,5 @@ def _row_lines(row: dict[str, Any]) -> list[str]:
         return []
     public = "" if not row["public"] else f", public {row['public']}"
     shots = "" if row["shots"] is None else f", {counted(row['shots'], 'public shot')}"
-    each = f"{counted(row['runs'], 'run')}, epsilon {row['epsilon']:g}{public}{shots}"
+    each = f"{counted(row['runs'], 'run')}, epsilon {rounded_up(row['epsilon'])}{public}{shots}"
     return [f"{row['method']}: {each}: {' or '.join(dict.fromkeys(plan['text'] for plan in row['plans']))}"]

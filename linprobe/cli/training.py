@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,7 @@ def _train(given: dict[str, Any]) -> None:
     if dry_run:
         from linprobe.training.dry_run import dry_run as check
 
-        with _terminal.TerminalProgress() as progress:
-            found = check(request, progress)
-        print_dry_run(found, as_json=as_json)
+        print_dry_run(partial(check, request), as_json=as_json)
         return
     with torch_group.group() as group:
         if group.rank > 0:
@@ -69,14 +68,10 @@ def _train(given: dict[str, Any]) -> None:
     if as_json:
         print_made("run", outcome["run"], outcome)
         return
-    further = {name: outcome.get(key) for name, key in FIGURES.items()}
-    if outcome["task"] != "multilabel" and outcome.get("test_macro_auroc_std") is None:
-        del further["macro AUROC"]
     _terminal.table(
         rows_in_words(outcome),
         [
-            *_accuracy_row(outcome),
-            *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),
+            *accuracy_rows(outcome),
             *guarantee_rows(outcome),
             ("steps", _terminal.figure(outcome["steps"], "d")),
             ("noise multiplier", _terminal.figure(outcome["noise_multiplier"])),
@@ -86,12 +81,14 @@ def _train(given: dict[str, Any]) -> None:
     print_made("run", outcome["run"])
 
 
-def _accuracy_row(outcome: dict[str, Any]) -> list[tuple[str, str]]:
-    """The accuracy of a run, if it has one: over rows, or, with noise, over people."""
-    if outcome["test_accuracy"] is None:
-        return []
-    people = outcome["unit"] == "owner" and outcome["test_accuracy_std"] is not None
-    return [("test accuracy by person" if people else "test accuracy", f"{outcome['test_accuracy']:.4f}")]
+def accuracy_rows(outcome: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and texts of the figures on test rows of a run or an evaluation; over people, where they are noisy."""
+    by_person = outcome["unit"] == "owner" and outcome["test_accuracy_std"] is not None
+    found = {"test accuracy by person" if by_person else "test accuracy": outcome["test_accuracy"]}
+    found |= {name: outcome.get(key) for name, key in FIGURES.items()}
+    if outcome.get("task") != "multilabel" and found["std of macro AUROC"] is None:
+        del found["macro AUROC"]
+    return [(name, f"{value:.4f}") for name, value in found.items() if value is not None]
 
 
 def _tune(given: dict[str, Any]) -> None:
@@ -107,9 +104,7 @@ def _tune(given: dict[str, Any]) -> None:
     if asked.dry_run:
         from linprobe.training.dry_run import dry_run_of_tune
 
-        with _terminal.TerminalProgress() as progress:
-            found = dry_run_of_tune(request, tuning, progress)
-        print_dry_run(found, as_json=asked.as_json)
+        print_dry_run(partial(dry_run_of_tune, request, tuning), as_json=asked.as_json)
         return
     with _terminal.TerminalProgress() as progress:
         outcome = run(request, tuning, progress)
@@ -123,7 +118,7 @@ def _tune(given: dict[str, Any]) -> None:
         [
             *((f"chosen {name}", str(value)) for name, value in setting.items()),
             *([("chosen shrink", _terminal.figure(chosen["shrink"]))] if len(chosen["factors"]) > 1 else []),
-            *_accuracy_row(outcome),
+            *accuracy_rows(outcome),
             *guarantee_rows(outcome),
         ],
     )
@@ -145,9 +140,7 @@ def _compare(request: CompareRequest) -> None:
     if request.dry_run:
         from linprobe.evaluation.compare import dry_run_of_comparison
 
-        with _terminal.TerminalProgress() as progress:
-            found = dry_run_of_comparison(request, progress)
-        print_dry_run(found, as_json=request.as_json)
+        print_dry_run(partial(dry_run_of_comparison, request), as_json=request.as_json)
         return
     with _terminal.TerminalProgress() as progress:
         compared = compare_methods(request, progress)

@@ -22,7 +22,7 @@ from scipy.special import expit, ndtr
 
 from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
-from linprobe.accounting.figures import ONE, gaussian_words, limit_percent, rounded_up
+from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
 from linprobe.atomic_files import write_whole
 from linprobe.errors import UsageError, printable, writing
 from linprobe.options.requests import ReportRequest
@@ -46,10 +46,6 @@ MOST_IN_MATRIX = 10  # classes of a confusion matrix with names and numbers; mor
 WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12  # of the drawing
 LEAST_RATE = 0.001  # where both logarithmic axes begin
 NAMED_AT = 0.03  # rate at which the lines of the drawing have their names
-WEAK = (
-    "At this epsilon the promise protects almost nothing: whoever sees the model may be able to tell whether {} was in "
-    "the data."
-)
 Point = tuple[float, float]
 
 
@@ -115,7 +111,6 @@ def page(evidence: Evidence) -> str:
     """The whole page as HTML. Paths are shortened: folders could reveal facts about the owner's machine."""
     manifest = evidence.manifest
     limit, public_from, options = limit_of(manifest), manifest.public_from, dict(manifest.options)
-    limits = None if limit is None else _limits(manifest, limit)
     for path in filter(None, (manifest.features, manifest.public_file)):
         public_from = public_from.replace(path, Path(path).name)
     if options.get("init"):
@@ -130,7 +125,7 @@ def page(evidence: Evidence) -> str:
         features=Path(manifest.features).name,
         public_from=public_from,
         options=options,
-        plainly=WEAK.format(ONE[manifest.unit]) if limits is not None and limits["weak"] else PLAINLY[manifest.unit],
+        plainly=PLAINLY[manifest.unit],
         total=evidence.total,
         unit_words=unit_text(manifest),
         composition=composition_text(manifest),
@@ -143,7 +138,7 @@ def page(evidence: Evidence) -> str:
         manifest=manifest,
         manifest_format=MANIFEST_FORMAT,
         checked=evidence.checked,
-        limits=limits,
+        limits=None if limit is None else _limits(manifest, limit),
         releases=[] if manifest.accountant is None or not manifest.releases else _releases(manifest),
         started_from_a_run=any(release.purpose == INHERITED for release in manifest.releases or ()),
         accuracy=None if evidence.test_metrics is None else _accuracy(evidence.test_metrics),

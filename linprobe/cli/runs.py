@@ -180,9 +180,9 @@ def _evaluate(request: EvaluateRequest) -> None:
         return
     tables = tables_of(result)
     _terminal.table(f"{result['test_rows']} test rows", tables.overall)
-    _terminal.table(f"{tables.by}, with 95 % intervals", tables.rows, header=tables.header)
-    if tables.left_out:
-        _terminal.note(f"{tables.left_out} more classes are in --json")
+    _terminal.table(f"{tables.by}, with 95 % intervals", tables.shown, header=tables.header)
+    if (left_out := len(tables.rows) - len(tables.shown)) > 0:
+        _terminal.note(f"{left_out} more classes are in --json")
     typer.echo("-" if tables.headline is None else f"{tables.headline:.4f}")
 
 

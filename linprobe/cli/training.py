@@ -134,7 +134,7 @@ def _compare(request: CompareRequest) -> None:
     """Print the tables, and the folder of the comparison."""
     from linprobe.evaluation.compare import compare_methods
     from linprobe.evaluation.comparison_plan import NO_FILE
-    from linprobe.reporting.comparison import balance_matters, comparison_table, footer, no_better
+    from linprobe.reporting.comparison import comparison_tables, footer, no_better
 
     request = replace(request, public=[None if path == Path(NO_FILE) else path for path in request.public])
     if request.dry_run:
@@ -147,12 +147,8 @@ def _compare(request: CompareRequest) -> None:
     if request.as_json:
         print_made("comparison", compared["out"], compared, private=request.attack)
         return
-    header, rows = comparison_table(compared["summary"], "**{}**")
-    runs = f"{counted(request.seeds, 'run')} each"
-    _terminal.table(f"test accuracy, %, {runs}", rows, header=header)
-    if balance_matters(compared["summary"]):
-        header, rows = comparison_table(compared["summary"], "**{}**", balanced=True)
-        _terminal.table(f"balanced accuracy, %, {runs}", rows, header=header)
+    for what, (header, rows) in comparison_tables(compared["summary"]).items():
+        _terminal.table(f"{what}, %, {counted(request.seeds, 'run')} each", rows, header=header)
     warning = no_better(compared)
     if warning is not None:
         _terminal.note(warning)

@@ -26,7 +26,7 @@ from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_u
 from linprobe.atomic_files import write_whole
 from linprobe.errors import UsageError, printable, writing
 from linprobe.options.requests import ReportRequest
-from linprobe.reporting.metric_tables import FEW_CLASSES, class_rows, ranked_rows, tables_of
+from linprobe.reporting.metric_tables import tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
 from linprobe.runs.check import Recomputed, not_checked, verified
 from linprobe.runs.figures import no_better_than_guessing
@@ -224,19 +224,19 @@ def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
 def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
     """Tables of the figures on public test rows, a small confusion matrix, and a warning if it applies."""
     tables = tables_of(figures)
-    always = {"overall": tables.overall, "warning": no_better_than_guessing(figures), "header": tables.header}
+    always = {
+        "overall": tables.overall,
+        "warning": no_better_than_guessing(figures),
+        "header": tables.header,
+        "rows": tables.rows,
+    }
     if "per_label" in figures:
-        return {**always, "rows": tables.rows}
-    rows = class_rows(figures)
-    shortened = {}
-    if len(rows) > FEW_CLASSES:
-        lowest, highest = ranked_rows(figures)
-        shortened = {"The ten classes of lowest recall": lowest, "The ten classes of highest recall": highest}
+        return always
+    shortened = {"The ten classes of lowest recall": tables.lowest, "The ten classes of highest recall": tables.highest}
     matrix, names = figures["confusion_matrix"] or (), list(figures["per_class"])
     return {
         **always,
-        "shortened": shortened,
-        "rows": rows,
+        "shortened": shortened if tables.lowest else {},
         "matrix": list(zip(names, matrix, strict=True)) if 0 < len(matrix) <= MOST_IN_MATRIX else (),
         "mistakes": _frequent_mistakes(figures),
     }

@@ -118,7 +118,7 @@ def page(evidence: Evidence) -> str:
     published = [release for release in manifest.published if release.file is not None]
     script = "" if evidence.copy is None else report_script()
     return _pages.get_template("page.html.jinja").render(
-        name=evidence.name,
+        vars(evidence),
         title=evidence.title or f"Privacy report: {manifest.method}, run {evidence.name}",
         owner=evidence.owner or BLANK,
         blank=BLANK,
@@ -126,23 +126,17 @@ def page(evidence: Evidence) -> str:
         public_from=public_from,
         options=options,
         plainly=PLAINLY[manifest.unit],
-        total=evidence.total,
         unit_words=unit_text(manifest),
         composition=composition_text(manifest),
-        stated=evidence.stated,
         quoted_name=shlex.quote(evidence.name),
         style=STYLE,
-        copy=evidence.copy,
         script=script,
         policy=policy(script, STYLE),
-        manifest=manifest,
         manifest_format=MANIFEST_FORMAT,
-        checked=evidence.checked,
         limits=None if limit is None else _limits(manifest, limit),
         releases=[] if manifest.accountant is None or not manifest.releases else _releases(manifest),
         started_from_a_run=any(release.purpose == INHERITED for release in manifest.releases or ()),
         accuracy=None if evidence.test_metrics is None else _accuracy(evidence.test_metrics),
-        several_labels=manifest.several_labels,
         histograms=[
             _histogram(number, histogram, release, manifest.unit)
             for number, (histogram, release) in enumerate(

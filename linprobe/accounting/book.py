@@ -28,7 +28,6 @@ distributions dominates each part, and the product of the pairs dominates the wh
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 from collections import Counter
@@ -222,8 +221,8 @@ def read_book(path: Path) -> Contents:
 
 def no_books(what: str, error: OSError) -> LinprobeError:
     """An error of one line: a book, or a folder of books, cannot be used, and why."""
-    place = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-    step = "make it and its files readable and writable" if place else advice(error, "--book")
+    denied = isinstance(error, PermissionError)
+    step = "make it and its files readable and writable" if denied else advice(error, "--book")
     return LinprobeError(
         f"{what} cannot be read and written ({error.strerror}), so nothing was spent; {step}; another book "
         "(--book, XDG_STATE_HOME) does not count the runs in this one"

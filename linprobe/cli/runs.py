@@ -286,7 +286,6 @@ def _largest(audited: dict[str, Any], path: str) -> dict[str, Any]:
 
 def _row(test: dict[str, Any]) -> tuple[str, ...]:
     """A line of the table."""
-
     return (
         test["name"],
         test["path"],

@@ -203,7 +203,9 @@ def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Conte
     Raises DataError: a damaged book, damaged or lost keys, keys without their book, or a link to a book elsewhere.
     """
     found = []
-    books = {path.with_suffix(BOOK_SUFFIX) for end in (BOOK_SUFFIX, SUFFIX) for path in files_of_books(folder, end)}
+    books = {
+        path.with_suffix(BOOK_SUFFIX) for end in (BOOK_SUFFIX, SUFFIX) for path in files_of_books(folder, f"*{end}")
+    }
     for path in sorted(books):
         if path.is_symlink():
             if path.resolve().parent != folder.resolve():
@@ -323,13 +325,13 @@ def books_folder() -> Path:
         ) from None
 
 
-def files_of_books(folder: Path, end: str = BOOK_SUFFIX) -> list[Path]:
-    """The files of a folder with this ending, in the order of their names; none if there is no folder.
+def files_of_books(folder: Path, names: str = f"*{BOOK_SUFFIX}") -> list[Path]:
+    """The files of a folder with such names, a pattern, in their order; none if there is no folder.
 
     Raises LinprobeError: the folder cannot be listed. `Path.glob` finds no files then, and books would be left out.
     """
     try:
-        return sorted(path for path in folder.iterdir() if path.name.endswith(end))
+        return sorted(path for path in folder.iterdir() if path.match(names))
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -64,7 +64,7 @@ class BookFinder:
         # a book without keys counts by itself, unless a default book of these rows has a cap
         self._folder = keys_file(given).parent if given is not None and _has_keys(given) else books_folder()
         needed = make if given is None else self._folder != books_folder()
-        if needed or _has_key(self._folder) or (given is None and files_of_books(self._folder)):
+        if needed or files_of_books(self._folder, KEY) or (given is None and files_of_books(self._folder)):
             self.commitment = Commitment(_key(self._folder))
 
     def account(
@@ -156,7 +156,7 @@ def refuse_private_in_books(public: Sequence[GroupRows], *, spare: int = 0, peop
     `people`: whether other rows of private people are private too.
     """
     folder = books_folder()
-    if public and _has_key(folder):
+    if public and files_of_books(folder, KEY):
         key, keys = _key(folder), RowKeys()
         for part in public:
             found = _keys_of(part, key)
@@ -207,13 +207,6 @@ def existing_book(
         for x, _ in features.blocks(group):
             finder.commitment.add(x)
     return finder.account(features, protected, unit=unit, group=group)
-
-
-def _has_key(folder: Path) -> bool:
-    try:
-        return (folder / KEY).exists()
-    except OSError as error:
-        raise book.no_books(f"budget books in {folder}", error) from None
 
 
 def _key(folder: Path) -> bytes:

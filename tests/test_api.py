@@ -73,6 +73,13 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.train(epsilon=1, book=5), "book is 5, of type int; allowed: a path"),
         (lambda: linprobe.train(epsilon=1, device=0), "device is 0, of type int; allowed: text"),
         (lambda: linprobe.train(epsilon=1, class_weight=3), "class weight is 3; allowed: a dictionary"),
+        (lambda: linprobe.train(epsilon=1, class_weight=np.ones(2)), r"class weight is \[1.0, 1.0\]; allowed: a dict"),
+        (
+            lambda: linprobe.train(method="dp-sgd", epsilon=1, accountant=["pld"]),
+            "accountant is .*; allowed: auto, gdp",
+        ),
+        (lambda: linprobe.compare(methods=5, epsilons=[1], out="c"), "methods is 5; allowed: a list"),
+        (lambda: linprobe.compare(methods=[5], epsilons=[1], out="c"), "method is '5'; allowed: noisy-gd"),
         (lambda: linprobe.plan(5, epsilon=1), "features is 5, of type int; allowed: a path"),
         (lambda: linprobe.compare(methods="adamix", epsilons=[1], out="c"), "methods is 'adamix'; allowed: a list"),
         (lambda: linprobe.account(noise_multiplier="3", n_steps=2), "noise_multiplier is '3', which is text"),

@@ -89,7 +89,9 @@ def test_a_number_outside_its_range_is_refused(value: Any) -> None:
         ("clip_norm", None, "None, of type NoneType; allowed: a number"),
         ("clip_norm", True, "True, of type bool; allowed: a number"),
         ("clip_norm", np.array([0.5]), r"an array of shape \(1,\); allowed: a number"),
-        ("init", 5, "5, of type int; allowed: text"),
+        ("init", 5, "5, of type int; allowed: auto, zero, public, text, or a run folder"),
+        ("init", None, "None, of type NoneType; allowed: auto, zero, public, text, or a run folder"),
+        ("output", np.array([1, 2]), r"an array of shape \(2,\); allowed: last, average, weighted, ema, vote"),
         ("clip_norm", 10**400, r"beyond 1e308; allowed: above 1e-09, at most 1e\+06"),
         ("ensemble", 2.5, "2.5, of type float; allowed: a whole number"),
     ],
@@ -108,7 +110,7 @@ def test_a_word_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(ParameterError, match=r"init is 'one'; allowed: auto, zero, public, text, or a run folder$"):
         of("init").check("one")
     of("radius").check(None)
-    with pytest.raises(ParameterError, match="output is None; allowed: last"):
+    with pytest.raises(ParameterError, match="output is None, of type NoneType; allowed: last"):
         of("output").check(None)
 
 

@@ -34,7 +34,7 @@ from linprobe.accounting.accountants import (
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.errors import ParameterError, PrivacyError, Progress, UsageError
-from linprobe.options import DEFAULT_STEPS, MAX_EPSILON, MAX_STEPS
+from linprobe.options import DEFAULT_STEPS, LEAST_RATE, MAX_EPSILON, MAX_STEPS
 from linprobe.options.requests import PlanRequest
 
 GRADIENT = "gradient"
@@ -119,10 +119,16 @@ def _one_digit_below(value: float) -> str:
     return f"{math.floor(value / scale * (1 + 1e-12)) * scale:.0e}"
 
 
-def _positive(name: str, value: float, most: float) -> float:
-    if not 0 < value <= most:
-        raise ParameterError(f"{name} is {value}; allowed: a number above 0 and at most {most:g}")
-    return float(value)
+def _check_rate(rate: float) -> float:
+    if not LEAST_RATE <= rate <= 1:
+        raise ParameterError(f"sampling rate is {rate}; allowed: {LEAST_RATE:g} to 1")
+    return float(rate)
+
+
+def _check_sigma(sigma: float) -> float:
+    if not 0 < sigma <= MAX_SIGMA:
+        raise ParameterError(f"sigma is {sigma}; allowed: a number above 0 and at most {MAX_SIGMA:g}")
+    return float(sigma)
 
 
 def check_steps(n_steps: int) -> int:
@@ -155,7 +161,7 @@ def calibrate(
         n_private: number of private records, treated as public.
         noise_multiplier: noise std divided by the clip norm; the number of steps is then rounded down.
         steps: number of releases; the multiplier is then rounded up.
-        sampling_rate: q, in (0, 1].
+        sampling_rate: q, in [`LEAST_RATE`, 1].
         accountant: `auto`, or one of `ACCOUNTANTS`.
         others: further releases that the same budget pays for.
     Raises ParameterError: a value outside its range. UsageError: both `noise_multiplier` and `steps`. PrivacyError:
@@ -163,7 +169,7 @@ def calibrate(
     """
     epsilon = check_epsilon(epsilon)
     delta = check_delta(delta, n_private)
-    rate = _positive("sampling rate", sampling_rate, 1)
+    rate = _check_rate(sampling_rate)
     if noise_multiplier is not None and steps is not None:
         raise UsageError(
             f"sigma {noise_multiplier} and steps {steps} were both given, and epsilon already fixes one from the "
@@ -181,7 +187,7 @@ def calibrate(
     if noise_multiplier is None:
         n_steps = check_steps(default_steps if steps is None else steps)
         return _cross_checked(Budget(epsilon, delta, n_steps, least_multiplier(n_steps), rate, judge, others))
-    sigma = _positive("sigma", noise_multiplier, MAX_SIGMA)
+    sigma = _check_sigma(noise_multiplier)
     # mu^2 of a step: exact at rate 1, else in the limit of many steps (Bu, Dong, Long, Su 2020)
     squared = 1 / max(sigma, SMALLEST_GUESS) ** 2
     guess = left / (squared if rate == 1 else rate**2 * math.expm1(squared))
@@ -301,7 +307,7 @@ def plan_rates(request: PlanRequest, progress: Progress) -> list[PlanRow]:
     delta, n_rows, epochs = check_delta(request.delta, request.n_rows), request.n_rows, request.epochs
     rates = sorted(set(request.sampling_rates))
     if not rates:
-        raise ParameterError("no sampling rate was given; allowed: one or more above 0 and at most 1")
+        raise ParameterError(f"no sampling rate was given; allowed: one or more, each {LEAST_RATE:g} to 1")
     progress.start(len(rates), "planning")
     choose_accountant(request.accountant, [Releases(GRADIENT, 1.0, rate, 1) for rate in rates])
     if epochs / rates[0] > MAX_STEPS:
@@ -365,7 +371,7 @@ def releases_cost(sampling_rate: float, noise_multiplier: float, n_steps: int, d
     """The cost of `n_steps` sampled Gaussian releases.
 
     Args:
-        sampling_rate: q, in (0, 1].
+        sampling_rate: q, in [`LEAST_RATE`, 1].
         noise_multiplier: noise standard deviation divided by the clip norm, in (0, 10^9].
         n_steps: releases, from 1 to `MAX_STEPS`.
         delta: in (0, 1).
@@ -375,7 +381,7 @@ def releases_cost(sampling_rate: float, noise_multiplier: float, n_steps: int, d
         noise is too small for any figure.
     Raises ParameterError: a value outside its range.
     """
-    rate, sigma = _positive("sampling rate", sampling_rate, 1), _positive("sigma", noise_multiplier, MAX_SIGMA)
+    rate, sigma = _check_rate(sampling_rate), _check_sigma(noise_multiplier)
     releases = (Releases(GRADIENT, sigma, rate, check_steps(n_steps)),)
     if not 0 < delta < 1:
         raise ParameterError(f"delta is {delta}; allowed: a number above 0 and below 1")

@@ -152,8 +152,8 @@ def compare(
     from linprobe.evaluation.compare import compare_methods as run
     from linprobe.evaluation.comparison_plan import MethodRow
 
-    # a single text is refused as no list
-    rows = methods if methods is None or isinstance(methods, str) else [MethodRow.parse(method) for method in methods]
+    rows = declared(CompareRequest)["methods"].plain(methods)
+    rows = rows and [MethodRow.parse(str(row)) for row in rows]
     request = _asked(CompareRequest, methods=rows, epsilons=epsilons, out=out, features=features, **options)
     return run(request, progress or _Warning())
 
@@ -353,7 +353,7 @@ def account(
 
     Args:
         noise_multiplier: standard deviation of the noise over the sensitivity. n_steps: number of releases.
-        sampling_rate: of Poisson samples, in (0, 1]. delta: in (0, 1).
+        sampling_rate: of Poisson samples, in [1e-12, 1]. delta: in (0, 1).
 
     Returns: the keys of `linprobe account --json`.
 

@@ -86,12 +86,14 @@ class ClippedUnits(NamedTuple):
 
 @dataclass(frozen=True)
 class Clip:
-    """How gradients are clipped.
+    """How gradients are clipped, and what all threads of a clipped sum share.
 
     Attributes:
         margin: share of `clip_norm` reserved for rounding errors.
         rate: probability with which units joined the sample.
         observed: whether the factors of units outside the sample are wanted. If not, their rows are not read.
+        wide: whether sums of a few rows are float64.
+        scores: float64 scores of rows, for rows that change their places.
     """
 
     clip_norm: float
@@ -100,6 +102,11 @@ class Clip:
     loss: Loss
     rate: float
     observed: bool
+    wide: bool
+    scores: SteadyProducts
+    subspace: Subspace | None
+    contributions: Array | None
+    backend: Backend
 
     @property
     def plain(self) -> bool:
@@ -284,20 +291,6 @@ class Subspace(Projection, Protocol):
         """||U^T x|| of the rows of a block, shape (b,). `scores` of `parts`, if already computed."""
 
 
-@dataclass(frozen=True)
-class _Pass(Clip):
-    """What all threads of a clipped sum share.
-
-    `wide`: whether sums of a few rows are float64. `scores`: float64 scores of rows, for rows that change their places.
-    """
-
-    wide: bool
-    scores: SteadyProducts
-    subspace: Subspace | None
-    contributions: Array | None
-    backend: Backend
-
-
 class _Worker:
     """One thread's share of a clipped sum.
 
@@ -314,7 +307,7 @@ class _Worker:
         weight: sum of the clip factors of this thread's blocks, in units of 1 / `WEIGHT_STEPS`.
     """
 
-    def __init__(self, clip: _Pass, weights: Array, products: Products, rows: Rows) -> None:
+    def __init__(self, clip: Clip, weights: Array, products: Products, rows: Rows) -> None:
         self._products, self._clip, self._n_rows = products, clip, rows.n_rows
         steady = isinstance(products, KernelProducts) and not clip.wide
         self._plain = clip.plain and not clip.wide
@@ -468,7 +461,7 @@ def clipped_sum(
     contributions = backend.zeros(rows.n_local) if per_record and rows.observed else None
     wide, rate = rounding.dtype is np.float64, rows.sampling_rate
     given = clip_norm, rounding.margin, geometry, loss, rate, rows.observed
-    clip = _Pass(*given, wide, SteadyProducts(narrow.T), subspace, contributions, backend)
+    clip = Clip(*given, wide, SteadyProducts(narrow.T), subspace, contributions, backend)
     most = max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape)))
     n_threads = min(backend.n_threads(rows, weights), most)
     workers = [_Worker(clip, narrow, products.for_thread(), rows) for _ in range(n_threads)]

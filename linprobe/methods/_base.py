@@ -29,6 +29,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import PoissonSampler
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Output, Reference
 from linprobe.options.declaration import Option, Options, arguments_of, make_options
+from linprobe.parallel import available_memory
 from linprobe.parallel.array_api import by_rows, inner, namespace, norm, on_host
 from linprobe.parallel.process_group import ALONE, Group
 
@@ -416,16 +417,6 @@ class Sampling:
     n_steps: int = SAMPLED_STEPS
 
 
-def never(options: Any) -> bool:
-    """False: of a method without momentum."""
-    return False
-
-
-def unchanged(options: Any, has_public: bool) -> Any:
-    """Options that public rows do not decide."""
-    return options
-
-
 @dataclass(frozen=True)
 class PublicFacts:
     """What a plan knows about a run before the first release.
@@ -442,13 +433,14 @@ class PublicFacts:
     text: bool = False
 
 
-def unchecked(options: Any, facts: PublicFacts) -> None:
-    """Any options that the method takes fit any run."""
-
-
-def no_shares(options: Any) -> tuple[Share, ...]:
-    """No releases besides the steps."""
-    return ()
+def check_memory(what: str, needed: int, instead: str) -> None:
+    """UsageError if `what` needs more than half of the free memory; `needed` is in bytes."""
+    free = available_memory.available()
+    if needed > free // 2:
+        raise UsageError(
+            f"{what} need {needed / 2**30:.1f} GiB; allowed: half of the {free / 2**30:.1f} GiB that are free; "
+            f"{instead}"
+        )
 
 
 @dataclass(frozen=True)
@@ -485,12 +477,12 @@ class Method:
     centres: bool = True
     sampling: Sampling | None = None
     n_steps: int | None = None
-    resolve: Callable[[Any, bool], Any] = unchanged
-    shares: Callable[[Any], tuple[Share, ...]] = no_shares
-    check: Callable[[Any, PublicFacts], None] = unchecked
+    resolve: Callable[[Any, bool], Any] = lambda options, has_public: options
+    shares: Callable[[Any], tuple[Share, ...]] = lambda options: ()
+    check: Callable[[Any, PublicFacts], None] = lambda options, facts: None
     weighs: bool = False
     several_labels: bool = False
-    has_momentum: Callable[[Any], bool] = never
+    has_momentum: Callable[[Any], bool] = lambda options: False
 
     @cached_property
     def name(self) -> str:

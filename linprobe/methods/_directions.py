@@ -32,12 +32,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.blocks import Block, row_norms
-from linprobe.errors import LinprobeError, UsageError
+from linprobe.errors import LinprobeError
 from linprobe.gradients.backend import Part, products
 from linprobe.gradients.loss import Weights
 from linprobe.gradients.second_order import lower_triangle, second_moment
-from linprobe.methods._base import Problem, PublicFacts, Run, Share
-from linprobe.parallel import available_memory
+from linprobe.methods._base import Problem, PublicFacts, Run, Share, check_memory
 from linprobe.parallel.array_api import Array, Reals, beside, namespace, norm, on_host, row_products
 from linprobe.parallel.threads import blas_module, in_slices
 
@@ -235,14 +234,12 @@ class Covariance:
 
 
 def check_covariance(options: Any, facts: PublicFacts) -> None:
-    """UsageError for more features than the memory holds a covariance of."""
-    n_features = facts.n_features
-    largest = math.isqrt(available_memory.available() // (2 * MATRICES * 8))
-    if n_features > largest:
-        raise UsageError(
-            f"rows have {n_features} features; allowed for a covariance in half of the free memory: at most {largest}; "
-            "use a method without one, such as noisy-gd or prototypes"
-        )
+    """UsageError if the covariance needs more than half of the free memory."""
+    check_memory(
+        f"the matrices for a covariance of {facts.n_features} features",
+        8 * MATRICES * facts.n_features**2,
+        "use a method without one, such as noisy-gd or prototypes",
+    )
 
 
 def released_covariance(problem: Problem, run: Run) -> Covariance:

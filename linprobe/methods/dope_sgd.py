@@ -33,9 +33,11 @@ from linprobe.data.blocks import BLOCK_ROWS, normalise_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, join
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.loss import Origin, Weights, loss_and_gradient
-from linprobe.methods._base import Fitted, Method, Problem, PublicFacts, Run, Sampling, public_generator
+from linprobe.methods._base import Fitted, Method, Problem, PublicFacts, Run, Sampling, check_memory, public_generator
 from linprobe.methods._descent import Descent
 from linprobe.options import DopeSGDOptions
+
+BYTES = 8  # per number of a row that is drawn: the row, and a copy beside the public rows
 
 
 def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:
@@ -70,8 +72,10 @@ def clip_origin(origin: Weights, longest: float | None) -> Weights:
 
 
 def check_public(options: DopeSGDOptions, facts: PublicFacts) -> None:
-    """Refuse larger batches than there are public rows, and draws from classes without a covariance."""
+    """Refuse larger batches than there are public rows, and draws beyond the memory or without a covariance."""
     public, size = facts.public, options.public_batch
+    needed = BYTES * options.augment_public * facts.n_features
+    check_memory(f"augment-public {options.augment_public} rows", needed, "give fewer")
     n_rows = options.augment_public + (0 if public is None else public.n_rows)
     if size is not None and size > n_rows:
         raise ParameterError(f"public-batch is {size}; allowed: 1 to the number of public rows, {n_rows}")

@@ -39,12 +39,10 @@ import math
 
 import numpy as np
 
-from linprobe.errors import UsageError
 from linprobe.gradients.second_order import lower_triangle, newton_sum, parts_of
-from linprobe.methods._base import Fitted, Iterates, Method, Problem, PublicFacts, Run, starting_point
+from linprobe.methods._base import Fitted, Iterates, Method, Problem, PublicFacts, Run, check_memory, starting_point
 from linprobe.methods._descent import private_weight
 from linprobe.options import NEWTON_STEPS, DPNewtonOptions
-from linprobe.parallel import available_memory
 from linprobe.parallel.array_api import Reals
 
 LARGEST_Q = 2 / math.sqrt(27)
@@ -91,12 +89,11 @@ def _solved(packed: Reals, ridge: float, column: Reals) -> Reals:
 def check_hessians(options: DPNewtonOptions, facts: PublicFacts) -> None:
     """UsageError if the Hessians need more than half of the free memory."""
     n_features, n_classes = facts.n_features, facts.n_classes
-    needed, free = BYTES * n_classes * n_features**2, available_memory.available()
-    if needed > free // 2:
-        raise UsageError(
-            f"{n_classes} Hessians of {n_features} features need {needed / 2**30:.1f} GiB; allowed: half of the "
-            f"{free / 2**30:.1f} GiB that are free; use dp-fc, which has one such matrix for all classes"
-        )
+    check_memory(
+        f"{n_classes} Hessians of {n_features} features",
+        BYTES * n_classes * n_features**2,
+        "use dp-fc, which has one such matrix for all classes",
+    )
 
 
 METHOD = Method(

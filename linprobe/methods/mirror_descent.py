@@ -71,7 +71,10 @@ def _least_eigenvalue(matrix: Weights, factor: tuple[Weights, bool]) -> float:
 def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights, Weights], Weights]:
     """Line 5b: the function (W, eta G) -> V, each of shape (n_features, n_classes)."""
     rows = join(public)
-    kappa = options.ridge * float(np.mean(rows.norms**2)) / rows.n_features
+    squared_length = (
+        float(np.mean(rows.norms**2)) or 1.0
+    )  # of zero rows, whose loss has no curvature, any ridge will do
+    kappa = options.ridge * squared_length / rows.n_features
     if options.loss == "squared":
         wide = rows.x.astype(np.float64)
         hessian = wide.T @ wide / rows.n_rows + kappa * np.eye(rows.n_features)

@@ -34,6 +34,7 @@ LARGE_STEP_WITH_MOMENTUM = 1e8
 SAMPLED_STEPS = 200
 NEWTON_STEPS = 8
 SAMPLING_RATE = 0.15
+LEAST_RATE = 1e-12  # its square is far above the least float64
 
 UNITS = RECORD, OWNER = "record", "owner"  # what a guarantee protects
 GROUPS = ("Privacy", "Data", "Speed", "Output")  # headings of the help of training, in order; then Method
@@ -242,7 +243,7 @@ class Samples:
     sampling_rate: float = option(
         SAMPLING_RATE,
         "Probability that a step samples a row.",
-        above=0,
+        least=LEAST_RATE,
         most=1,
         flags=("--sampling-rate", "--q"),
         group="Privacy",
@@ -396,7 +397,7 @@ class Radius:
         "Largest distance from the reference weights; for adamix, variant theory only.",
         unset="no limit",
         above=0,
-        most=1e9,
+        most=1e8,
     )
 
 
@@ -526,7 +527,7 @@ class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIV
     update: Literal["first-order", "exact"] = option("first-order", "Update rule")
     alpha: float | None = option(None, "Constant weight of private gradients.", unset="cosine", above=0, most=1)
     horizon: int | None = option(None, "K of the cosine schedule.", unset="4 times the steps", above=0, most=1e9)
-    ridge: float = option(1.0, "Ridge of the mirror map, update exact only.", above=0, most=1e9)
+    ridge: float = option(1.0, "Ridge of the mirror map, update exact only.", least=1e-6, most=1e9)
     extra_clip: float | None = option(None, "Norm bound of the noised mean gradient.", unset="none", above=0, most=1e9)
 
     def check_together(self) -> None:
@@ -548,7 +549,7 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
     )
     origin_norm: float | None = option(None, "Norm bound of the origin.", unset="no bound", above=0, most=1e9)
     public_batch: int | None = option(None, "Public rows per step.", unset="all", above=0, most=1e9)
-    augment_public: int = option(0, "Number of public rows to draw from fitted Gaussians.", least=0)
+    augment_public: int = option(0, "Number of public rows to draw from fitted Gaussians.", least=0, most=1e9)
     extended: float = option(
         0.0,
         "Share of the public rows that are sampled and clipped like private rows.",

@@ -110,6 +110,11 @@ class Option:
         return ", ".join(f"{word} {as_word(bound)}" for word, bound in bounds.items() if bound is not None)
 
     @property
+    def values(self) -> str:
+        """Its words, or its type in words."""
+        return self.listed_words or TYPES[self.kind][1]
+
+    @property
     def sentence(self) -> str:
         """Help text and words."""
         return f"{self.help and f'{self.help}: '}{self.listed_words}{self.after}." if self.words else self.help
@@ -162,15 +167,14 @@ class Option:
         return self._plain(value, name)
 
     def _plain(self, value: Any, name: str) -> Any:
-        if self.kind not in TYPES or (self.words and self.also is None) or (value is None and self.optional):
-            return {key: _item(one) for key, one in value.items()} if isinstance(value, Mapping) else value
+        if self.kind not in TYPES or (value is None and self.optional):
+            return {key: _item(one) for key, one in value.items()} if isinstance(value, Mapping) else _item(value)
         try:
             return _of_python(self.kind, value)
         except TypeError:
             found = "which is text" if isinstance(value, str) else f"of type {type(value).__name__}"
-            wanted = TYPES[self.kind][1]
             got = f"an array of shape {value.shape}" if getattr(value, "ndim", 0) else f"{value!r}, {found}"
-            raise ParameterError(f"{name or self.flag} is {got}; allowed: {wanted}") from None
+            raise ParameterError(f"{name or self.flag} is {got}; allowed: {self.values}") from None
         except OverflowError:
             raise ParameterError(f"{name or self.flag} is beyond 1e308; allowed: {self.allowed}") from None
 
@@ -181,8 +185,8 @@ class Option:
 
 
 def _item(value: Any) -> Any:
-    """A scalar of NumPy as Python's own; other values as they are."""
-    return value.item() if getattr(value, "shape", None) == () else value
+    """A scalar or an array of NumPy as Python's own; other values as they are."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _of_python(kind: Any, value: Any) -> Any:

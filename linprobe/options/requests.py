@@ -14,6 +14,7 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.options import (
     DEFAULT_DELTA,
     DEFAULT_STEPS,
+    LEAST_RATE,
     MAX_CAP,
     MAX_EPSILON,
     MAX_SIGMA,
@@ -731,7 +732,7 @@ class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples
     sampling_rates: Sequence[float] = option(
         DEFAULT_RATES,
         "Sampling rates.",
-        above=0,
+        least=LEAST_RATE,
         most=1,
         commas=True,
         asked="q",
@@ -763,7 +764,7 @@ class AccountRequest(
     `train` reports. mu of Gaussian DP and rho of zCDP are on stderr.
     """
 
-    sampling_rate: float = option(help="Sampling rate.", above=0, most=1, flags=RATE_FLAGS)
+    sampling_rate: float = option(help="Sampling rate.", least=LEAST_RATE, most=1, flags=RATE_FLAGS)
     noise_multiplier: float = option(help="Noise multiplier.", above=0, most=MAX_SIGMA, asked="sigma")
     steps: int = option(help="Number of steps.", after="; each step is a release", least=1, most=MAX_STEPS)
     delta: float = option(help="Delta.", above=0, below=1)
@@ -800,7 +801,7 @@ class AuditRequest(
         None,
         "With Poisson sampling: probability that a step samples a row.",
         unset=f"{SAMPLING_RATE:g}",
-        above=0,
+        least=LEAST_RATE,
         most=1,
         flags=RATE_FLAGS,
     )

@@ -316,7 +316,7 @@ def test_delta_of_one_over_n_or_more_is_a_privacy_refusal(delta, n_private) -> N
         calibrate(epsilon=1, delta=delta, n_private=n_private)
 
 
-@pytest.mark.parametrize("rate", [0, -0.1, 1.0001, math.nan, math.inf])
+@pytest.mark.parametrize("rate", [0, 1e-300, -0.1, 1.0001, math.nan, math.inf])
 def test_a_sampling_rate_outside_its_range_is_refused(rate) -> None:
     with pytest.raises(ParameterError, match="sampling rate is"):
         calibrate(epsilon=1, delta=1e-5, n_private=10, sampling_rate=rate)

@@ -42,6 +42,15 @@ CASES = {
         ("dope-sgd", "--augment-public", "9", "--public-shots", "1", *COUNTS),
         "a class with two public rows",
     ),
+    "draws beyond the memory": (
+        ("dope-sgd", "--augment-public", "1000000000", *COUNTS),
+        "1000000000 rows need 476.8 GiB",
+    ),
+    "a ridge that rounding hides": (("mirror-descent", "--update", "exact", "--ridge", "1e-16", *COUNTS), "1e-06 to"),
+    "a radius at which weights diverge": (
+        ("adamix", "--variant", "theory", "--radius", "1e9", *COUNTS),
+        "at most 1e+08",
+    ),
     "history of sgd": (("dope-sgd", "--origin", "history", "--optimizer", "sgd", *COUNTS), "momentum or adam"),
     "momentum of sgd": (("dp-sgd", "--optimizer", "sgd", "--momentum", "0.5", *COUNTS), "optimizer sgd"),
     "practical": (("adamix", "--radius", "0.5", *COUNTS), "variant practical"),

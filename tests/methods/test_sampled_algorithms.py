@@ -49,6 +49,15 @@ def test_the_least_eigenvalue_of_a_wide_hessian_is_that_of_a_dense_solver() -> N
     np.testing.assert_allclose(moved, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("loss", ["softmax", "squared"])
+def test_an_exact_step_is_plain_where_public_rows_are_their_own_mean(loss) -> None:
+    """A single public row is its own mean, so it is zero after centring, and its loss has no curvature."""
+    weights, step = np.ones((D, C)), np.random.default_rng(1).normal(size=(D, C))
+    public = ArrayRows(np.zeros((1, D), np.float32), [0])
+    moved = mirror_map(public, MirrorDescentOptions(update="exact", loss=loss))(weights, step)
+    np.testing.assert_allclose(moved, weights - step, atol=1e-5)
+
+
 @pytest.mark.parametrize("size", [0.01, 1.0])
 def test_an_exact_softmax_step_solves_the_mirror_equation(size) -> None:
     public, g = problem().public, np.random.default_rng(1)

@@ -147,5 +147,5 @@ def _books() -> list[Finding]:
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if nearest.is_dir() and os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
         return [Finding("budget books", str(folder))]
-    remedy = "train cannot record its cost; make it yours, or if it has no books yet, set XDG_STATE_HOME to a new folder"
+    remedy = "train cannot record its cost; make it yours, or if it has no books, set XDG_STATE_HOME to a new folder"
     return [Finding("budget books", f"{nearest} cannot be read and written", "broken", remedy)]

@@ -163,6 +163,8 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
         return f"{error.name} is not installed, and this command needs it; pip install linprobe, with all it needs", 1
     if isinstance(error, OSError) and of_stdout:
         return f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1
+    if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":  # files have that, so it is stdout
+        return f"stdout cannot be written ({error}); set PYTHONIOENCODING=utf-8, or a UTF-8 locale", 1
     if isinstance(error, OSError) and error.errno in {**ADVICE, **READ_FAULTS}:
         return _reason_of_system(error)
     return f"{type(error).__name__}: {error}; run again with --debug to see where", 1

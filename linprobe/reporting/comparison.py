@@ -32,10 +32,6 @@ class Setting:
     public: str = ""
     shots: int | None = None
 
-    def __str__(self) -> str:
-        shots = "" if self.shots is None else f"{self.shots} shots"
-        return ", ".join(part for part in (self.public, shots) if part)
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

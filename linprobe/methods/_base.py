@@ -419,6 +419,16 @@ class Sampling:
     n_steps: int = SAMPLED_STEPS
 
 
+def never(options: Any) -> bool:
+    """False: of a method without momentum."""
+    return False
+
+
+def unchanged(options: Any, has_public: bool) -> Any:
+    """Options that public rows do not decide."""
+    return options
+
+
 @dataclass(frozen=True)
 class PublicFacts:
     """What a plan knows about a run before the first release.
@@ -433,6 +443,15 @@ class PublicFacts:
     n_classes: int
     public: Source | None = None
     text: bool = False
+
+
+def unchecked(options: Any, facts: PublicFacts) -> None:
+    """Any options that the method takes fit any run."""
+
+
+def no_shares(options: Any) -> tuple[Share, ...]:
+    """No releases besides the steps."""
+    return ()
 
 
 def check_memory(what: str, needed: int, instead: str) -> None:
@@ -479,12 +498,12 @@ class Method:
     centres: bool = True
     sampling: Sampling | None = None
     n_steps: int | None = None
-    resolve: Callable[[Any, bool], Any] = lambda options, has_public: options
-    shares: Callable[[Any], tuple[Share, ...]] = lambda options: ()
-    check: Callable[[Any, PublicFacts], None] = lambda options, facts: None
+    resolve: Callable[[Any, bool], Any] = unchanged  # no lambdas: processes get a method by pickling
+    shares: Callable[[Any], tuple[Share, ...]] = no_shares
+    check: Callable[[Any, PublicFacts], None] = unchecked
     weighs: bool = False
     several_labels: bool = False
-    has_momentum: Callable[[Any], bool] = lambda options: False
+    has_momentum: Callable[[Any], bool] = never
 
     @cached_property
     def name(self) -> str:

@@ -276,9 +276,7 @@ def _public_rows(method: Method) -> str:
 def _text_weights(method: Method) -> str:
     if "text" in method.needs:
         return "needed"
-    if "init" not in declared(method.options):
-        return "no"
-    return "for `--init text`" if "public" in method.needs else "if given"
+    return "if given" if "init" in declared(method.options) else "no"
 
 
 def _gpu(method: Method) -> str:

@@ -82,7 +82,7 @@ def plain(name: str) -> str:
     """The table of the comparison."""
     rows = read(name)["rows"]
     runs = max(one["runs"] for one in rows)
-    return f"{runs} seeds, {provenance(name)}.\n\n" + markdown(*comparison_table(rows, "**{}**"))
+    return f"{runs} seeds, {provenance(name)}.\n\n" + markdown(*comparison_table(rows))
 
 
 def by_part(name: str, part: str, attribute: str = "part") -> str:

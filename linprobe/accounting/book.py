@@ -65,7 +65,7 @@ from linprobe.accounting.figures import NO_PERSON, ONE, cost_in_words, counted, 
 from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.atomic_files import PRIVATE_MODE, alone
-from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
+from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, read_fault, writing
 
 BOOK_FORMAT = 2
 FIRST_LINE = json.dumps({"book": BOOK_FORMAT}).encode() + b"\n"
@@ -217,6 +217,16 @@ def read_book(path: Path) -> Contents:
             f"budget book {path} cannot be read ({error.strerror}); restore it from a copy"
         ) from None
     return _parsed(path, written)
+
+
+def no_books(what: str, error: OSError) -> LinprobeError:
+    """An error of one line: a book, or a folder of books, cannot be used, and why."""
+    denied = isinstance(error, PermissionError)
+    step = "make it and its files readable and writable" if denied else advice(error, "--book")
+    return LinprobeError(
+        f"{what} cannot be read and written ({error.strerror}), so nothing was spent; {step}; another book "
+        "(--book, XDG_STATE_HOME) does not count the runs in this one"
+    )
 
 
 def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
@@ -384,10 +394,7 @@ def _opened(path: Path) -> Iterator[tuple[AppendOnlyFile, Contents]]:
             stack.enter_context(alone(path))
             written = path.read_bytes()
         except OSError as error:
-            raise LinprobeError(
-                f"budget book {path} cannot be written or locked ({error.strerror}), so nothing was spent; give --book "
-                "a writable file, or set XDG_STATE_HOME to a writable folder"
-            ) from None
+            raise no_books(f"budget book {path}", error) from None
         contents = _parsed(path, written)
         if not lines.repair():
             _append(lines, {"book": BOOK_FORMAT})

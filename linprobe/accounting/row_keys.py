@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.book import DIGEST_BYTES, Contents, read_book, state_keys
+from linprobe.accounting.book import DIGEST_BYTES, Contents, no_books, read_book, state_keys
 from linprobe.accounting.events import OWNER
 from linprobe.atomic_files import alone, open_regular, sync_folder, write_whole
 from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
@@ -203,7 +203,9 @@ def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Conte
     Raises DataError: a damaged book, damaged or lost keys, keys without their book, or a link to a book elsewhere.
     """
     found = []
-    books = {path.with_suffix(BOOK_SUFFIX) for end in (BOOK_SUFFIX, SUFFIX) for path in folder.glob(f"*{end}")}
+    books = {
+        path.with_suffix(BOOK_SUFFIX) for end in (BOOK_SUFFIX, SUFFIX) for path in files_of_books(folder, f"*{end}")
+    }
     for path in sorted(books):
         if path.is_symlink():
             if path.resolve().parent != folder.resolve():
@@ -302,7 +304,7 @@ class Account:
         """The number of other books in the folder without keys: their rows are known as whole files only."""
         if self.keys is None:
             return 0
-        books = keys_file(self.path).parent.glob(f"*{BOOK_SUFFIX}")
+        books = files_of_books(keys_file(self.path).parent)
         return sum(not keys_file(path).exists() for path in books if path.resolve() != self.path.resolve())
 
 
@@ -323,9 +325,22 @@ def books_folder() -> Path:
         ) from None
 
 
+def files_of_books(folder: Path, names: str = f"*{BOOK_SUFFIX}") -> list[Path]:
+    """The files of a folder with such names, a pattern, in their order; none if there is no folder.
+
+    Raises LinprobeError: the folder cannot be listed. `Path.glob` finds no files then, and books would be left out.
+    """
+    try:
+        return sorted(path for path in folder.iterdir() if path.match(names))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise no_books(f"budget books in {folder}", error) from None
+
+
 def book_with(run: str) -> Path | None:
     """The default budget book with an entry of the run; None if none has it."""
-    for path in sorted(books_folder().glob(f"*{BOOK_SUFFIX}")):
+    for path in files_of_books(books_folder()):
         if run in read_book(path).entries:
             return path
     return None

@@ -84,12 +84,14 @@ def _fail(message: str, status: int) -> int:
 
 def _hint(error: Any) -> str:
     """Suggest the flag for an unknown option that has the name of an estimator's argument, or quotes for shards."""
-    if "unexpected extra argument" in error.format_message() and ".h5" in error.format_message():
-        return " To read several feature files as one, quote the pattern: 'shards/*.h5'."
     name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    extra = "unexpected extra argument" in error.format_message() and ".h5" in error.format_message()
+    name = "features" if extra else name
     if name is None or context is None:  # typer gives no context where a known option has no value, or one too many
         return ""
     meant = flag_of_argument(context.command.name, name.lstrip("-").replace("-", "_"))
+    if extra and meant is not None and not meant.startswith("--"):
+        return " To read several feature files as one, quote the pattern: 'shards/*.h5'."
     return f" Did you mean {meant}?" if meant else ""
 
 
@@ -157,15 +159,23 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
     if hasattr(error, "format_message"):  # typer's own usage errors
         return _misuse(error, words, defaults), 2
     _terminal.drop_unwritten(sys.stdout)
-    if isinstance(error, OSError) and of_stdout:
-        return f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1
     if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
         return f"{error.name} is not installed, and this command needs it; pip install linprobe, with all it needs", 1
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # of an input: names of outputs were checked
-        return f"{error.filename}: {error.strerror}; {advice(error)}", 3
+    if isinstance(error, OSError) and of_stdout:
+        return f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1
+    if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":  # files have that, so it is stdout
+        return f"stdout cannot be written ({error}); set PYTHONIOENCODING=utf-8, or a UTF-8 locale", 1
     if isinstance(error, OSError) and error.errno in {**ADVICE, **READ_FAULTS}:
-        return f"{error}; {advice(error)}", 1
+        return _reason_of_system(error)
     return f"{type(error).__name__}: {error}; run again with --debug to see where", 1
+
+
+def _reason_of_system(error: OSError) -> tuple[str, int]:
+    if error.errno == errno.ENAMETOOLONG:  # of an input: names of outputs were checked
+        return f"{error.filename}: {error.strerror}; {advice(error)}", 3
+    if error.errno == errno.ENOENT and error.filename is None:  # of `Path.cwd`
+        return "the current folder was removed; change to a folder that exists (cd), and give the command again", 1
+    return f"{error}; {advice(error)}", 1
 
 
 def _interrupted() -> int:

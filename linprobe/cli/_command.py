@@ -145,7 +145,8 @@ class Flag:
         if option.kind is bool and not self.of_command:
             spellings = (f"{spellings[0]}/--no-{spellings[0].removeprefix('--')}",)
         group = METHOD_GROUP if self.is_of_a_method else option.group or None
-        return typer.Option(*spellings, help=self.help, metavar=option.metavar, rich_help_panel=group)
+        # the commands say themselves what cannot be read
+        return typer.Option(*spellings, help=self.help, metavar=option.metavar, rich_help_panel=group, readable=False)
 
 
 def _on_samples() -> list[str]:

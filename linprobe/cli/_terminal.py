@@ -149,8 +149,11 @@ def print_made(what: str, place: object, facts: Any = None, *, private: bool = F
             (print_private_json if private else print_json)(facts)
 
 
-def print_dry_run(found: DryRun, *, as_json: bool) -> None:
-    """Print a dry run: its facts as JSON, or its lines."""
+def print_dry_run(check: Callable[[TerminalProgress], DryRun], *, as_json: bool) -> None:
+    """Make a dry run, and print its facts as JSON, or its lines. They count private rows, and runs that share some."""
+    with TerminalProgress() as progress:
+        found = check(progress)
+    keep_stdout_private()
     if as_json:
         print_json(found.facts)
         return

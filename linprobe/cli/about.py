@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from linprobe.cli._command import command
-from linprobe.cli._terminal import print_json
+from linprobe.cli._terminal import keep_stdout_private, print_json
 from linprobe.errors import printable
 from linprobe.options.requests import DoctorRequest, InfoRequest, MethodsRequest
 
@@ -21,6 +21,8 @@ def _info(request: InfoRequest) -> None:
     from linprobe.extraction.feature_files import info
 
     description = info(request.path)
+    if description.get("owners"):  # how many people, and how many rows they have, are private
+        keep_stdout_private()
     if request.as_json:
         print_json(description)
         return

@@ -23,32 +23,31 @@ def _plan(request: PlanRequest) -> None:
     with _terminal.TerminalProgress() as progress:
         planned = recommended_rate(request, progress)
     made = "" if request.plot is None else f"{request.plot} is complete"
-    if request.as_json:
-        with printing(made, "the JSON object"):
-            print_json(planned)
-        return
-    chosen = planned["recommended"]
-    _terminal.table(
-        f"epsilon {rounded_up(request.epsilon)}, delta {rounded_up(request.delta)}, {request.n_rows} private rows, "
-        f"{request.epochs:g} epochs",
-        [
-            (
-                f"{row['sampling_rate']:g}{' *' if row == chosen else ''}",
-                f"{row['batch_size']:.0f}",
-                str(row["steps"]),
-                f"{row['noise_multiplier']:.4g}",
-                f"{row['noise_per_epoch']:.4g}",
-                rounded_up(row["epsilon"]),
-                row["accountant"],
-            )
-            for row in planned["rows"]
-        ],
-        header=("q", "rows per step", "steps", "noise multiplier", "noise per epoch", "epsilon", "accountant"),
-    )
-    _terminal.note(f"* recommended: {planned['why']}")
-    if "expect" in planned:
-        _terminal.note(planned["expect"])
     with printing(made, "the plan"):
+        if request.as_json:
+            print_json(planned)
+            return
+        chosen = planned["recommended"]
+        _terminal.table(
+            f"epsilon {rounded_up(request.epsilon)}, delta {rounded_up(request.delta)}, {request.n_rows} private rows, "
+            f"{request.epochs:g} epochs",
+            [
+                (
+                    f"{row['sampling_rate']:g}{' *' if row == chosen else ''}",
+                    f"{row['batch_size']:.0f}",
+                    str(row["steps"]),
+                    f"{row['noise_multiplier']:.4g}",
+                    f"{row['noise_per_epoch']:.4g}",
+                    rounded_up(row["epsilon"]),
+                    row["accountant"],
+                )
+                for row in planned["rows"]
+            ],
+            header=("q", "rows per step", "steps", "noise multiplier", "noise per epoch", "epsilon", "accountant"),
+        )
+        _terminal.note(f"* recommended: {planned['why']}")
+        if "expect" in planned:
+            _terminal.note(planned["expect"])
         typer.echo(f"{chosen['sampling_rate']}\t{chosen['noise_multiplier']}\t{chosen['steps']}")
 
 
@@ -75,30 +74,29 @@ def _budget(request: BudgetRequest) -> None:
 
     found = book_cost(request)
     made = "" if request.cap is None else f"the cap is in budget book {found['book']}"
-    if request.as_json:
-        with printing(made, "the JSON object"):
-            print_private_json(found)
-        return
-    for line in (*map(_run_line, found["entries"]), *_counted_together(found)):
-        _terminal.note(line)
-    by_unit = found["epsilon_by_unit"]
-    if len(by_unit) > 1:
-        _terminal.note(NO_PERSON)
-    by_rows = found["epsilon_by_rows"] if OWNER not in by_unit or len(by_unit) > 1 else {}
-    _terminal.table(
-        "no budget book yet" if found["book"] is None else f"budget book {found['book']}",
-        [
-            ("runs", str(found["runs"])),
-            ("runs that are not private", str(found["not_private_runs"])),
-            ("unit of privacy", found["unit"]),
-            ("neighbours", f"one {found['relation']}"),
-            *guarantee_rows(found),
-            ("accountant", found["accountant"]),
-            *((f"epsilon of a person with {rows} rows", rounded_up(cost)) for rows, cost in by_rows.items()),
-            ("cap", _cap_of(found)),
-        ],
-    )
     with printing(made, "epsilon"):
+        if request.as_json:
+            print_private_json(found)
+            return
+        for line in (*map(_run_line, found["entries"]), *_counted_together(found)):
+            _terminal.note(line)
+        by_unit = found["epsilon_by_unit"]
+        if len(by_unit) > 1:
+            _terminal.note(NO_PERSON)
+        by_rows = found["epsilon_by_rows"] if OWNER not in by_unit or len(by_unit) > 1 else {}
+        _terminal.table(
+            "no budget book yet" if found["book"] is None else f"budget book {found['book']}",
+            [
+                ("runs", str(found["runs"])),
+                ("runs that are not private", str(found["not_private_runs"])),
+                ("unit of privacy", found["unit"]),
+                ("neighbours", f"one {found['relation']}"),
+                *guarantee_rows(found),
+                ("accountant", found["accountant"]),
+                *((f"epsilon of a person with {rows} rows", rounded_up(cost)) for rows, cost in by_rows.items()),
+                ("cap", _cap_of(found)),
+            ],
+        )
         keep_stdout_private()
         typer.echo(rounded_up(found["epsilon"]))
 

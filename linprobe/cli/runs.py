@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import typer
 
-from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_down, rounded_up
+from linprobe.accounting.figures import NOUNS, gaussian_words, limit_percent, rounded_down, rounded_up
 from linprobe.atomic_files import replace_when_complete
 from linprobe.cli import _terminal
 from linprobe.cli._command import command
@@ -19,7 +20,8 @@ from linprobe.cli._terminal import (
     print_private_json,
     printing,
 )
-from linprobe.errors import PrivacyError
+from linprobe.cli.training import accuracy_rows
+from linprobe.errors import PrivacyError, writing
 from linprobe.options.requests import (
     AttackRequest,
     AuditRequest,
@@ -32,15 +34,6 @@ from linprobe.options.requests import (
     ReportRequest,
     VerifyRequest,
 )
-
-NOISY_FIGURES = {
-    "accuracy": "test_accuracy",
-    "std of accuracy": "test_accuracy_std",
-    "balanced accuracy": "test_balanced_accuracy",
-    "std of balanced accuracy, about": "test_balanced_accuracy_std",
-    "macro AUROC": "test_macro_auroc",
-    "std of macro AUROC, about": "test_macro_auroc_std",
-}
 
 
 @command(VerifyRequest)
@@ -112,7 +105,7 @@ def _pdp_report(request: PdpReportRequest) -> None:
     from linprobe.evaluation import pdp_report as commands
 
     if request.dry_run:
-        print_dry_run(commands.dry_run_of_report(request), as_json=request.as_json)
+        print_dry_run(lambda _: commands.dry_run_of_report(request), as_json=request.as_json)
         return
     result = commands.pdp_report(request)
     report = result.report
@@ -176,7 +169,7 @@ def _evaluate(request: EvaluateRequest) -> None:
     from linprobe.reporting.metric_tables import tables_of
 
     if request.dry_run and request.epsilon is not None:
-        print_dry_run(dry_run_of_evaluation(request, _terminal.TerminalProgress()), as_json=request.as_json)
+        print_dry_run(partial(dry_run_of_evaluation, request), as_json=request.as_json)
         return
     result = evaluate_test_rows(request, _terminal.TerminalProgress())
     if request.as_json:
@@ -187,22 +180,21 @@ def _evaluate(request: EvaluateRequest) -> None:
         return
     tables = tables_of(result)
     _terminal.table(f"{result['test_rows']} test rows", tables.overall)
-    _terminal.table(f"{tables.by}, with 95 % intervals", tables.rows, header=tables.header)
-    if tables.left_out:
-        _terminal.note(f"{tables.left_out} more classes are in --json")
+    _terminal.table(f"{tables.by}, with 95 % intervals", tables.shown, header=tables.header)
+    if (left_out := len(tables.rows) - len(tables.shown)) > 0:
+        _terminal.note(f"{left_out} more classes are in --json")
     typer.echo("-" if tables.headline is None else f"{tables.headline:.4f}")
 
 
 def _print_noisy(result: dict[str, Any]) -> None:
     from linprobe.runs.figures import hidden_classes
 
-    people, by_class = result["unit"] == "owner", result.get("test_accuracy_per_class", {})
-    figures = [(name, result.get(key)) for name, key in NOISY_FIGURES.items()]
-    recalls = [(f"recall of {name}", value) for name, value in by_class.items()]
+    by_class = result.get("test_accuracy_per_class", {})
+    recalls = [(f"recall of {name}", f"{value:.4f}") for name, value in by_class.items() if value is not None]
     _terminal.table(
-        f"{result['n_test']} private test {'people' if people else 'rows'}: noisy accuracy"
-        f"{', averaged over people' if people else ''}, epsilon {result['epsilon']:g} at delta {result['delta']:g}",
-        [(name, _terminal.figure(value, ".4f")) for name, value in (*figures, *recalls) if value is not None],
+        f"{result['n_test']} private test {NOUNS[result['unit']]}, epsilon {rounded_up(result['epsilon'])} at delta "
+        f"{rounded_up(result['delta'])}",
+        [*accuracy_rows(result), *recalls],
     )
     if (hidden := hidden_classes(by_class, result["test_accuracy_std"])) is not None:
         _terminal.note(hidden)
@@ -226,6 +218,7 @@ def _predict(request: PredictRequest) -> None:
     inputs = (request.features, request.calibrate, *inputs_of(request.run))
     with (
         new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite),
+        writing(f"file {request.out}"),
         replace_when_complete(request.out, "w", private=True) as stream,
     ):
         write_predictions(rows, stream)
@@ -293,7 +286,6 @@ def _largest(audited: dict[str, Any], path: str) -> dict[str, Any]:
 
 def _row(test: dict[str, Any]) -> tuple[str, ...]:
     """A line of the table."""
-
     return (
         test["name"],
         test["path"],

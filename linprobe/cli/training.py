@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from linprobe.accounting.figures import counted
 from linprobe.cli import _terminal
 from linprobe.cli._command import Flag, add_command, command, flags_of, request_of, train_flags
 from linprobe.cli._terminal import guarantee_rows, print_dry_run, print_made, rows_in_words
@@ -53,9 +55,7 @@ def _train(given: dict[str, Any]) -> None:
     if dry_run:
         from linprobe.training.dry_run import dry_run as check
 
-        with _terminal.TerminalProgress() as progress:
-            found = check(request, progress)
-        print_dry_run(found, as_json=as_json)
+        print_dry_run(partial(check, request), as_json=as_json)
         return
     with torch_group.group() as group:
         if group.rank > 0:
@@ -68,14 +68,10 @@ def _train(given: dict[str, Any]) -> None:
     if as_json:
         print_made("run", outcome["run"], outcome)
         return
-    further = {name: outcome.get(key) for name, key in FIGURES.items()}
-    if outcome["task"] != "multilabel" and outcome.get("test_macro_auroc_std") is None:
-        del further["macro AUROC"]
     _terminal.table(
         rows_in_words(outcome),
         [
-            *_accuracy_row(outcome),
-            *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),
+            *accuracy_rows(outcome),
             *guarantee_rows(outcome),
             ("steps", _terminal.figure(outcome["steps"], "d")),
             ("noise multiplier", _terminal.figure(outcome["noise_multiplier"])),
@@ -85,12 +81,14 @@ def _train(given: dict[str, Any]) -> None:
     print_made("run", outcome["run"])
 
 
-def _accuracy_row(outcome: dict[str, Any]) -> list[tuple[str, str]]:
-    """The accuracy of a run, if it has one: over rows, or, with noise, over people."""
-    if outcome["test_accuracy"] is None:
-        return []
-    people = outcome["unit"] == "owner" and outcome["test_accuracy_std"] is not None
-    return [("test accuracy by person" if people else "test accuracy", f"{outcome['test_accuracy']:.4f}")]
+def accuracy_rows(outcome: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and texts of the figures on test rows of a run or an evaluation; over people, where they are noisy."""
+    by_person = outcome["unit"] == "owner" and outcome["test_accuracy_std"] is not None
+    found = {"test accuracy by person" if by_person else "test accuracy": outcome["test_accuracy"]}
+    found |= {name: outcome.get(key) for name, key in FIGURES.items()}
+    if outcome.get("task") != "multilabel" and found["std of macro AUROC"] is None:
+        del found["macro AUROC"]
+    return [(name, f"{value:.4f}") for name, value in found.items() if value is not None]
 
 
 def _tune(given: dict[str, Any]) -> None:
@@ -106,9 +104,7 @@ def _tune(given: dict[str, Any]) -> None:
     if asked.dry_run:
         from linprobe.training.dry_run import dry_run_of_tune
 
-        with _terminal.TerminalProgress() as progress:
-            found = dry_run_of_tune(request, tuning, progress)
-        print_dry_run(found, as_json=asked.as_json)
+        print_dry_run(partial(dry_run_of_tune, request, tuning), as_json=asked.as_json)
         return
     with _terminal.TerminalProgress() as progress:
         outcome = run(request, tuning, progress)
@@ -122,7 +118,7 @@ def _tune(given: dict[str, Any]) -> None:
         [
             *((f"chosen {name}", str(value)) for name, value in setting.items()),
             *([("chosen shrink", _terminal.figure(chosen["shrink"]))] if len(chosen["factors"]) > 1 else []),
-            *_accuracy_row(outcome),
+            *accuracy_rows(outcome),
             *guarantee_rows(outcome),
         ],
     )
@@ -138,27 +134,21 @@ def _compare(request: CompareRequest) -> None:
     """Print the tables, and the folder of the comparison."""
     from linprobe.evaluation.compare import compare_methods
     from linprobe.evaluation.comparison_plan import NO_FILE
-    from linprobe.reporting.comparison import balance_matters, comparison_table, footer, no_better
+    from linprobe.reporting.comparison import comparison_tables, footer, no_better
 
     request = replace(request, public=[None if path == Path(NO_FILE) else path for path in request.public])
     if request.dry_run:
         from linprobe.evaluation.compare import dry_run_of_comparison
 
-        with _terminal.TerminalProgress() as progress:
-            found = dry_run_of_comparison(request, progress)
-        print_dry_run(found, as_json=request.as_json)
+        print_dry_run(partial(dry_run_of_comparison, request), as_json=request.as_json)
         return
     with _terminal.TerminalProgress() as progress:
         compared = compare_methods(request, progress)
     if request.as_json:
         print_made("comparison", compared["out"], compared, private=request.attack)
         return
-    header, rows = comparison_table(compared["summary"], "**{}**")
-    runs = f"{request.seeds} runs each" if request.seeds > 1 else "1 run each"
-    _terminal.table(f"test accuracy, %, of {runs}", rows, header=header)
-    if balance_matters(compared["summary"]):
-        header, rows = comparison_table(compared["summary"], "**{}**", balanced=True)
-        _terminal.table(f"balanced accuracy, %, of {runs}", rows, header=header)
+    for what, (header, rows) in comparison_tables(compared["summary"]).items():
+        _terminal.table(f"{what}, %, {counted(request.seeds, 'run')} each", rows, header=header)
     warning = no_better(compared)
     if warning is not None:
         _terminal.note(warning)

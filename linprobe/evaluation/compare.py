@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.calibrate import large_delta
-from linprobe.accounting.figures import NOUNS, counted
+from linprobe.accounting.figures import NOUNS, counted, rounded_up
 from linprobe.accounting.row_keys import Account
-from linprobe.atomic_files import replace_when_complete, write_csv
+from linprobe.atomic_files import write_csv, write_whole
 from linprobe.data.dataset import (
     DIGITS,
     Dataset,
@@ -31,7 +31,7 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
 from linprobe.data.row_checks import check_rows
-from linprobe.errors import LinprobeError, PrivacyNote, Progress, Silent, UsageError
+from linprobe.errors import LinprobeError, PrivacyNote, Progress, Silent, UsageError, writing
 from linprobe.evaluation.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.evaluation.comparison_folder import LOCK, RUNS, ComparisonFolder, is_new_comparison, open_comparison
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, Planned, check_request, left_out, plan_runs
@@ -119,7 +119,8 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             for _, text in words.together_line(preview(account, ())):
                 progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
-        return _written(request, folder, planned, results, _guessing(opened))
+        with writing(request.folder):
+            return _written(request, folder, planned, results, _guessing(opened))
 
 
 def _record(done: Iterable[Path], missing: Sequence[Planned], folder: ComparisonFolder, progress: Progress) -> None:
@@ -285,13 +286,9 @@ def _written(
     write_csv(out / "runs.csv", runs)
     write_csv(out / "summary.csv", summary)
     spread = f"mean ± standard deviation over {request.seeds} seeds" if request.seeds > 1 else "1 seed"
-    with replace_when_complete(out / "table.md", "w") as stream:
-        stream.write(
-            f"Test accuracy, %, {spread}:\n\n" + comparison.markdown(*comparison.comparison_table(summary, "**{}**"))
-        )
-        if comparison.balance_matters(summary):
-            table = comparison.markdown(*comparison.comparison_table(summary, "**{}**", balanced=True))
-            stream.write(f"\nBalanced accuracy, %, {spread}:\n\n{table}")
+    tables = comparison.comparison_tables(summary).items()
+    texts = [f"{what.capitalize()}, %, {spread}:\n\n{comparison.markdown(*table)}" for what, table in tables]
+    write_whole(out / "table.md", "\n".join(texts))
     about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
     picture = out / "accuracy_against_epsilon.png"
     figure = comparison.accuracy_against_epsilon(
@@ -476,5 +473,5 @@ def _row_lines(row: dict[str, Any]) -> list[str]:
         return []
     public = "" if not row["public"] else f", public {row['public']}"
     shots = "" if row["shots"] is None else f", {counted(row['shots'], 'public shot')}"
-    each = f"{counted(row['runs'], 'run')}, epsilon {row['epsilon']:g}{public}{shots}"
+    each = f"{counted(row['runs'], 'run')}, epsilon {rounded_up(row['epsilon'])}{public}{shots}"
     return [f"{row['method']}: {each}: {' or '.join(dict.fromkeys(plan['text'] for plan in row['plans']))}"]

@@ -239,7 +239,8 @@ def _commit(path: Path, features: FeatureReader) -> None:
     if not path.exists():
         key = secrets.token_bytes(32)
         value = {"private": True, "key": key.hex(), "commitment": run_folder.commitment(key, content)}
-        write_json(path, value, private=True)
+        with writing(path):
+            write_json(path, value, private=True)
         return
     with reading(str(path), "give --out a new folder"):
         held = json.loads(read_text(path))

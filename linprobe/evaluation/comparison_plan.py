@@ -26,6 +26,7 @@ from linprobe.training.tune import Tuning, option_kinds, settings_of, typed
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"
+NO_PUBLIC = {None: "no public group", 0: "0 shots"}  # why there are no public rows, by the number of shots
 LONGEST_NAME = 80
 ROW_OPTIONS = (
     "sigma", "steps", "sampling_rate", "accountant", "per_record", "centre", "condition", "intercept", "preset",
@@ -199,7 +200,7 @@ def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) ->
         for row in asked.values():
             if "public" in METHODS[row.method].needs:
                 raise UsageError(
-                    f"method {row.method} needs public rows and got none ({str(setting) or 'no public group'}); "
+                    f"method {row.method} needs public rows and got none ({NO_PUBLIC.get(setting.shots)}); "
                     "give --public-shots K or --public FILE"
                 )
     return [*asked.values(), *rows.values()]
@@ -214,7 +215,7 @@ def left_out(request: CompareRequest, planned: Sequence[Planned]) -> list[str]:
         absent = [name for name in names if name not in trained]
         if absent:
             notes.append(
-                f"left out, as there are no public rows ({str(setting) or 'no public group'}): {', '.join(absent)}; "
+                f"left out, as there are no public rows ({NO_PUBLIC.get(setting.shots)}): {', '.join(absent)}; "
                 "--public-shots K or --public FILE gives them some"
             )
     return notes

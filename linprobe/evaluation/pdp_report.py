@@ -296,7 +296,7 @@ def dry_run_of_report(request: PdpReportRequest) -> DryRun:
     std, after = planned.noise_multiplier, accountant_of(run.manifest).epsilon([*grouped(events), planned], delta)
     facts |= {"noise_std": std, "epsilon_after": after, "file": str(out / name), "signed": key is not None}
     lines += [
-        ("spends", f"epsilon {request.publish_epsilon:g} at delta {rounded_up(delta)}"),
+        ("spends", f"epsilon {rounded_up(request.publish_epsilon)} at delta {rounded_up(delta)}"),
         ("", f"{HISTOGRAM_BINS} counts of {noun}, each with noise of standard deviation {std:.4g}"),
         ("states", f"epsilon {rounded_up(after)} of the new run, where {request.run} states {rounded_up(epsilon)}"),
         *together_line(spent),

@@ -109,7 +109,7 @@ def dry_run_of_evaluation(request: EvaluateRequest, progress: Progress) -> DryRu
     noise = ", ".join(f"{one.purpose} with noise multiplier {one.noise_multiplier:.4g}" for one in entry.releases)
     lines: Lines = [
         ("reads", f"{run.folder}, and {path}: {n_test:,} private test {'people' if entry.unit == OWNER else 'rows'}"),
-        ("spends", f"epsilon {request.epsilon:g} at delta {rounded_up(entry.delta or 0.0)}"),
+        ("spends", f"epsilon {rounded_up(request.epsilon)} at delta {rounded_up(entry.delta or 0.0)}"),
         ("", noise),
         *together_line(spent),
     ]

@@ -14,7 +14,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.atomic_files import write_whole
-from linprobe.errors import PrivacyError, UsageError, writing
+from linprobe.errors import PrivacyError, UsageError, printable, writing
 from linprobe.options.requests import ReleaseRequest
 from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs import signature
@@ -44,9 +44,15 @@ class _Parts:
 
 
 def _words_of(request: ReleaseRequest) -> dict[str, Any]:
-    """The publisher's words that were given, by the names of `Publisher`."""
+    """The publisher's words that were given, by the names of `Publisher`. Raises UsageError: words not in UTF-8."""
     given = {name: getattr(request, name) for name in WORDS}
-    return {name: tuple(value) if name == "curators" else value for name, value in given.items() if value}
+    words = {name: tuple(value) if name == "curators" else value for name, value in given.items() if value}
+    for name, value in words.items():
+        try:
+            "".join(value).encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{WORDS[name]} is {value!r}; allowed: UTF-8; check the locale of the terminal") from None
+    return words
 
 
 def release(request: ReleaseRequest) -> tuple[dict[str, Any], str]:
@@ -85,7 +91,7 @@ def release(request: ReleaseRequest) -> tuple[dict[str, Any], str]:
 
 def _checked(request: ReleaseRequest) -> _Parts:
     """The parts of the release of a run, which is verified. Raises as `release`."""
-    run = RunFolder(request.run)
+    run, words = RunFolder(request.run), _words_of(request)
     if request.public_key is not None:
         check_signature(run, signature.public_key(request.public_key))
     verified(run)
@@ -96,7 +102,7 @@ def _checked(request: ReleaseRequest) -> _Parts:
         )
     listed = list(run.manifest.files)
     signed, has_pages = SIGNATURE in run.names, CARD in listed
-    if has_pages and not _words_of(request) and request.sign is None:
+    if has_pages and not words and request.sign is None:
         copied = [*listed, MANIFEST, *([SIGNATURE] if signed else [])]
         return _Parts(run, {name: run[name] for name in copied}, (), None)
     key = _key(request, run, has_pages=has_pages)
@@ -132,7 +138,7 @@ def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:
     write_whole(folder / VERIFY_PAGE, officer_page())
     if not parts.made:
         return
-    words = {"name": request.out.resolve().name, **_words_of(request)}
+    words = {"name": printable(request.out.resolve().name), **_words_of(request)}
     total, _ = recorded_totals(parts.run.manifest)
     publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat(), total=total)
     make = partial(pages, publisher=publisher, signed=parts.key is not None)

@@ -376,21 +376,13 @@ def minimise(
 
     Returns: weights (n_features, n_classes), float64, on the host.
     """
-    shape, threads = start.shape, backend.n_threads(rows, start)
-    few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
-    blocks = [_on_host(block) for block in rows.blocks()] if few else None
+    shape, summed = start.shape, _summed_loss(rows, start.shape, loss, backend)
 
     def objective(flat: Reals) -> tuple[float, Reals]:
         weights = flat.reshape(shape)
-        check_weights(weights)
-        narrow = weights.astype(np.float32)
-        work = partial(_of_block, narrow=narrow if few else backend.put(narrow), loss=loss)
-        value, total = 0.0, np.zeros(shape[::-1])
-        for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if blocks is None else map(work, blocks):
-            value += float(part)
-            total += on_host(gradient)
+        value, gradient = summed(weights)
         offset = weights - reference
-        return value + weight_decay / 2 * float((offset**2).sum()), (total.T + weight_decay * offset).ravel()
+        return value + weight_decay / 2 * float((offset**2).sum()), (gradient + weight_decay * offset).ravel()
 
     result = blas_module("scipy.optimize").minimize(
         objective,
@@ -401,3 +393,35 @@ def minimise(
         options={"maxiter": MOST_ITERATIONS, "maxcor": 20, "gtol": 1e-4, "ftol": 1e-9},
     )
     return np.asarray(result.x, dtype=np.float64).reshape(shape)
+
+
+def best_scale(
+    rows: Rows, direction: Weights, *, most: float, loss: Loss = "softmax", backend: Backend = HOST
+) -> float:
+    """a in [0, most] of least summed loss of the weights a * `direction`, (n_features, n_classes). Not private."""
+    summed = _summed_loss(rows, direction.shape, loss, backend)
+    result = blas_module("scipy.optimize").minimize_scalar(
+        lambda scale: summed(scale * direction)[0], bounds=(0, most), method="bounded", options={"xatol": 1e-3}
+    )
+    return float(result.x)
+
+
+def _summed_loss(
+    rows: Rows, shape: tuple[int, ...], loss: Loss, backend: Backend
+) -> Callable[[Weights], tuple[float, Weights]]:
+    """Function from weights to the summed loss of all rows and its gradient, both of the weights' shape."""
+    threads = backend.n_threads(rows, np.empty(shape))
+    few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
+    blocks = [_on_host(block) for block in rows.blocks()] if few else None
+
+    def summed(weights: Weights) -> tuple[float, Weights]:
+        check_weights(weights)
+        narrow = weights.astype(np.float32)
+        work = partial(_of_block, narrow=narrow if few else backend.put(narrow), loss=loss)
+        value, total = 0.0, np.zeros(shape[::-1])
+        for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if blocks is None else map(work, blocks):
+            value += float(part)
+            total += on_host(gradient)
+        return value, total.T
+
+    return summed

@@ -24,7 +24,7 @@ from linprobe.data.rows import Rows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.clipped_sum import Subspace, clipped_sum
-from linprobe.gradients.loss import PLAIN, Geometry, Weights, checked_weights, minimise
+from linprobe.gradients.loss import PLAIN, Geometry, Weights, best_scale, checked_weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import PoissonSampler
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, Init, Loss, Output, Reference
@@ -37,6 +37,7 @@ ENSEMBLES = ("average", "ema", "vote")
 NO_PUBLIC_ROWS = "no public rows were given; give --public FILE or --public-shots K"
 NO_TEXT = "init is 'text', but the feature file has no text/weights; allowed here: zero, public"
 ENSEMBLE_SHARE = 0.1
+TEXT_SHARE, LARGEST_TEXT_SCALE = 0.5, 100.0  # of text weights beside public rows
 DEVIATIONS, REVERSAL, GROWTH = 3.0, 0.1, 1.2  # of the damping
 
 
@@ -192,7 +193,8 @@ class Problem:
             the method reads none.
         public: labelled public rows, or None.
         drawn: whether all public rows were taken from the training rows, and so come from their distribution.
-        text_weights: scaled class encodings in training space, shape (n_features, n_classes), or None.
+        text_weights: class encodings in training space, shape (n_features, n_classes), or None; scaled if there are no
+            public rows.
         run_weights: weights of an earlier run, shape (n_features, n_classes), or None.
         centred: whether the mean of the rows was subtracted, so that no direction holds most of their length.
         several_labels: whether each row has a 0 or 1 for every class, (n_rows, n_classes), in place of one class.
@@ -409,6 +411,16 @@ class Share:
     count: int = 1
 
 
+def never(options: Any) -> bool:
+    """False: of a method without momentum."""
+    return False
+
+
+def unchanged(options: Any, has_public: bool) -> Any:
+    """Options that public rows do not decide."""
+    return options
+
+
 @dataclass(frozen=True)
 class PublicFacts:
     """What a plan knows about a run before the first release.
@@ -423,6 +435,15 @@ class PublicFacts:
     n_classes: int
     public: Source | None = None
     text: bool = False
+
+
+def unchecked(options: Any, facts: PublicFacts) -> None:
+    """Any options that the method takes fit any run."""
+
+
+def no_shares(options: Any) -> tuple[Share, ...]:
+    """No releases besides the steps."""
+    return ()
 
 
 def check_memory(what: str, needed: int, instead: str) -> None:
@@ -465,12 +486,12 @@ class Method:
     private: bool = True
     joins_public: bool = False
     n_steps: int | None = None
-    resolve: Callable[[Any, bool], Any] = lambda options, has_public: options
-    shares: Callable[[Any], tuple[Share, ...]] = lambda options: ()
-    check: Callable[[Any, PublicFacts], None] = lambda options, facts: None
+    resolve: Callable[[Any, bool], Any] = unchanged  # no lambdas: processes get a method by pickling
+    shares: Callable[[Any], tuple[Share, ...]] = no_shares
+    check: Callable[[Any, PublicFacts], None] = unchecked
     weighs: bool = False
     several_labels: bool = False
-    has_momentum: Callable[[Any], bool] = lambda options: False
+    has_momentum: Callable[[Any], bool] = never
 
     @cached_property
     def name(self) -> str:
@@ -544,15 +565,19 @@ def initial_weights(
 ) -> Weights:
     """W_1, shape (n_features, n_classes): zeros, the public optimum, text weights, or weights of an earlier run.
 
-    `auto` is `public` if there are public rows, else `text` if there are text weights, else `zero`.
+    `auto` is `public` if there are public rows, else `text` if there are text weights, else `zero`. With both, weight
+    decay of the public optimum pulls towards half of the scale at which text weights alone fit the public rows best.
 
     Raises UsageError: `public` without public rows, `text` without text weights, or `run` without weights of a run.
     """
+    text = problem.text_weights if init == "auto" else None
     if init == "auto":
         init = "public" if problem.public is not None else "text" if problem.text_weights is not None else "zero"
     weights = np.zeros((problem.n_features, problem.n_classes))
     if init == "public":
         public = problem.public_rows
+        if text is not None:
+            weights = TEXT_SHARE * best_scale(public, text, most=LARGEST_TEXT_SCALE, loss=loss, backend=backend) * text
         weights = minimise(public, weights, weight_decay=weight_decay, reference=weights, loss=loss, backend=backend)
     elif init == "text":
         if problem.text_weights is None:

@@ -56,7 +56,6 @@ from linprobe.methods._base import (
     Problem,
     Run,
     Share,
-    initial_weights,
     public_generator,
     starting_point,
 )
@@ -106,9 +105,11 @@ def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
 def translated_start(problem: Problem, options: DescentOptions, shift: Weights, column: float) -> Weights:
     """W_1 for translated rows: their public optimum, or weights that give x the scores of `options.init`."""
     if problem.public is not None and options.init in ("auto", "public"):
-        public = problem.public.translated(shift, column)
-        moved = replace(problem, n_features=public.n_features, public=public)
-        return initial_weights(moved, init="public", weight_decay=options.weight_decay, loss=problem.loss(options.loss))
+        public, text = problem.public.translated(shift, column), problem.text_weights
+        text = None if text is None else np.concatenate([text, (shift @ text)[None] / column])
+        moved = replace(problem, n_features=public.n_features, public=public, text_weights=text)
+        start, _ = starting_point(moved, options, loss=problem.loss(options.loss))
+        return start
     start, _ = starting_point(problem, options, loss=problem.loss(options.loss))
     return np.concatenate([start, (shift @ start)[None] / column])
 

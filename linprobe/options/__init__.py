@@ -627,6 +627,8 @@ class FullyPrivateOptions(
 class OnlyPublicOptions(WeightDecay, Options, method="only-public", takes=(Classes, *ROWS)):
     """Options of `only-public`."""
 
+    init: Literal["auto", "public"] = option("auto", "Weights that fit the public rows: near text weights, or near 0")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroShotOptions(TextScale, Options, method="zero-shot", takes=(Classes,)):

@@ -32,10 +32,6 @@ class Setting:
     public: str = ""
     shots: int | None = None
 
-    def __str__(self) -> str:
-        shots = "" if self.shots is None else f"{self.shots} shots"
-        return ", ".join(part for part in (self.public, shots) if part)
-
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -138,14 +134,11 @@ Rows = list[tuple[str, ...]]
 MOST_PANELS_A_ROW = 3
 
 
-def comparison_table(summary: Sequence[Mapping[str, Any]], best: str, *, balanced: bool = False) -> tuple[Header, Rows]:
+def comparison_table(summary: Sequence[Mapping[str, Any]], *, balanced: bool = False) -> tuple[Header, Rows]:
     """Header and cells; a cell is the test accuracy, or the balanced accuracy, in percent as `mean ± std`.
 
-    Rows that spend nothing have the same figure in every column.
-
-    Args:
-        summary: objects as `linprobe compare` writes them, in the order of the table.
-        best: format of the cell that beats the others of its column and setting, for example `**{}**`.
+    The cell that beats the others of its column and setting is bold, as in Markdown. Rows that spend nothing have the
+    same figure in every column. `summary` has objects as `linprobe compare` writes them, in the order of the table.
     """
     mean, std, top = (f"balanced_{key}" if balanced else key for key in ("mean", "std", "best"))
     epsilons = sorted({line["epsilon"] for line in summary if line["epsilon"] is not None})
@@ -157,14 +150,18 @@ def comparison_table(summary: Sequence[Mapping[str, Any]], best: str, *, balance
     for line in summary:
         name = (line["method"], *("-" if line[key] in (None, "") else str(line[key]) for key in varied))
         cell = f"{100 * line[mean]:.1f}" + ("" if line[std] is None else f" ± {100 * line[std]:.1f}")
-        lines.setdefault(name, {})[line["epsilon"]] = best.format(cell) if line[top] else cell
+        lines.setdefault(name, {})[line["epsilon"]] = f"**{cell}**" if line[top] else cell
     columns: list[float | None] = [*epsilons] or [None]
     return header, [(*name, *(cells.get(at, cells.get(None, "-")) for at in columns)) for name, cells in lines.items()]
 
 
-def balance_matters(summary: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether balanced accuracy differs from accuracy anywhere: the test classes have different numbers of rows."""
-    return any(abs(line["balanced_mean"] - line["mean"]) > 1e-9 for line in summary)
+def comparison_tables(summary: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Header, Rows]]:
+    """The tables of a comparison by what they state: balanced accuracy only where it differs from accuracy anywhere, as
+    the test classes have different numbers of rows."""
+    found = {"test accuracy": comparison_table(summary)}
+    if any(abs(line["balanced_mean"] - line["mean"]) > 1e-9 for line in summary):
+        found["balanced accuracy"] = comparison_table(summary, balanced=True)
+    return found
 
 
 def markdown(header: Header, rows: Rows) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 CLASS_HEADER = ("class", "rows", "recall, %", "answers", "precision, %", "AUROC")
@@ -18,33 +18,43 @@ class MetricTables:
     """Tables of the metrics of a model on test rows.
 
     Attributes:
-        overall: names and texts of the metrics of all rows. header, rows: metrics by class or label.
-        by: what a row of these is, in words. left_out: number of classes that the rows leave out.
-        headline: the metric that a script reads.
+        overall: names and texts of the metrics of all rows. header, rows: metrics by class or label, in label order.
+        lowest, highest: rows of the ten classes of lowest recall, lowest first, and of highest, highest first; empty
+            with few classes, and for labels.
+        by: what a row is, in words. headline: the metric that a script reads.
     """
 
     overall: Cells
     by: str
     header: tuple[str, ...]
     rows: Cells
-    left_out: int
     headline: float | None
+    lowest: Cells = field(default_factory=list)
+    highest: Cells = field(default_factory=list)
+
+    @property
+    def shown(self) -> Cells:
+        """The rows that a terminal has room for: all, or the lowest and the highest, in the order of recall."""
+        return list(dict.fromkeys([*self.lowest, *reversed(self.highest)])) or self.rows
 
 
 def tables_of(metrics: Mapping[str, Any]) -> MetricTables:
-    """The tables of what `linprobe.runs.figures.figures_by_task` returned."""
-    overall = overall_rows(metrics)
+    """The tables of what `linprobe.runs.figures.figures_by_task` returned; a dash for what is not defined."""
+    overall = _overall_rows(metrics)
     if "per_label" in metrics:
-        return MetricTables(overall, "by label", LABEL_HEADER, label_rows(metrics), 0, metrics["macro_auroc"])
-    rows, left_out = class_rows(metrics), 0
-    if len(rows) > FEW_CLASSES:
-        lowest, highest = ranked_rows(metrics)
-        shown = list(dict.fromkeys([*lowest, *reversed(highest)]))
-        rows, left_out = shown, len(rows) - len(shown)
-    return MetricTables(overall, "by class", CLASS_HEADER, rows, left_out, metrics["test_accuracy"])
+        rows = [_label_row(name, one) for name, one in metrics["per_label"].items()]
+        return MetricTables(overall, "by label", LABEL_HEADER, rows, metrics["macro_auroc"])
+    by_class = metrics["per_class"]
+    rows = [_class_row(name, one) for name, one in by_class.items()]
+    tables = MetricTables(overall, "by class", CLASS_HEADER, rows, metrics["test_accuracy"])
+    if len(rows) <= FEW_CLASSES:
+        return tables
+    present = sorted((name for name, one in by_class.items() if one["n"]), key=lambda name: by_class[name]["recall"])
+    rising = [_class_row(name, by_class[name]) for name in present]
+    return replace(tables, lowest=rising[:10], highest=rising[:-11:-1])
 
 
-def overall_rows(metrics: Mapping[str, Any]) -> Cells:
+def _overall_rows(metrics: Mapping[str, Any]) -> Cells:
     """Names and texts of the metrics of all test rows, or of all labels, together."""
     if "per_label" in metrics:
         labels = metrics["per_label"].values()
@@ -71,37 +81,15 @@ def overall_rows(metrics: Mapping[str, Any]) -> Cells:
     ]
 
 
-def class_rows(metrics: Mapping[str, Any]) -> Cells:
-    """A row under `CLASS_HEADER` for each class, in label order; a dash for what is not defined."""
-    return [_class_row(name, one) for name, one in metrics["per_class"].items()]
-
-
-def ranked_rows(metrics: Mapping[str, Any]) -> tuple[Cells, Cells]:
-    """Rows of the ten classes of lowest recall, lowest first, and of the ten of highest recall, highest first."""
-    present = [(name, one) for name, one in metrics["per_class"].items() if one["n"]]
-    rising = [_class_row(name, one) for name, one in sorted(present, key=lambda pair: pair[1]["recall"])]
-    return rising[:10], rising[:-11:-1]
-
-
 def _class_row(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
     recall, precision = (_share(one, what) for what in ("recall", "precision"))
     return name, f"{one['n']:,}", recall, f"{one['predicted']:,}", precision, _number(one["auroc"], 3)
 
 
-def label_rows(metrics: Mapping[str, Any]) -> Cells:
-    """A row under `LABEL_HEADER` for each label, in order; a dash for what is not defined."""
-    return [
-        (
-            name,
-            f"{one['n']:,}",
-            _number(one["auroc"], 3),
-            _number(one["average_precision"], 3),
-            *(_share(one, what) for what in ("accuracy", "recall")),
-            f"{one['predicted']:,}",
-            _share(one, "precision"),
-        )
-        for name, one in metrics["per_label"].items()
-    ]
+def _label_row(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
+    ranked = (_number(one["auroc"], 3), _number(one["average_precision"], 3))
+    accuracy, recall, precision = (_share(one, what) for what in ("accuracy", "recall", "precision"))
+    return name, f"{one['n']:,}", *ranked, accuracy, recall, f"{one['predicted']:,}", precision
 
 
 def _share(one: Mapping[str, Any], name: str) -> str:

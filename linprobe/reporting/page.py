@@ -26,7 +26,7 @@ from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_u
 from linprobe.atomic_files import write_whole
 from linprobe.errors import UsageError, printable, writing
 from linprobe.options.requests import ReportRequest
-from linprobe.reporting.metric_tables import FEW_CLASSES, class_rows, ranked_rows, tables_of
+from linprobe.reporting.metric_tables import tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
 from linprobe.runs.check import Recomputed, not_checked, verified
 from linprobe.runs.figures import no_better_than_guessing
@@ -41,6 +41,7 @@ SUFFIXES = (".html", ".htm")
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
 BLANK = "\N{NO-BREAK SPACE}"  # to be filled in by hand
 RATES = (0.001, 0.01, 0.1)
+ALMOST_NOTHING = 0.99  # share of right guesses from which a promise is worth little, as in verify.html
 MOST_IN_MATRIX = 10  # classes of a confusion matrix with names and numbers; more columns would not fit
 WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12  # of the drawing
 LEAST_RATE = 0.001  # where both logarithmic axes begin
@@ -117,7 +118,7 @@ def page(evidence: Evidence) -> str:
     published = [release for release in manifest.published if release.file is not None]
     script = "" if evidence.copy is None else report_script()
     return _pages.get_template("page.html.jinja").render(
-        name=evidence.name,
+        vars(evidence),
         title=evidence.title or f"Privacy report: {manifest.method}, run {evidence.name}",
         owner=evidence.owner or BLANK,
         blank=BLANK,
@@ -125,23 +126,17 @@ def page(evidence: Evidence) -> str:
         public_from=public_from,
         options=options,
         plainly=PLAINLY[manifest.unit],
-        total=evidence.total,
         unit_words=unit_text(manifest),
         composition=composition_text(manifest),
-        stated=evidence.stated,
         quoted_name=shlex.quote(evidence.name),
         style=STYLE,
-        copy=evidence.copy,
         script=script,
         policy=policy(script, STYLE),
-        manifest=manifest,
         manifest_format=MANIFEST_FORMAT,
-        checked=evidence.checked,
         limits=None if limit is None else _limits(manifest, limit),
         releases=[] if manifest.accountant is None or not manifest.releases else _releases(manifest),
         started_from_a_run=any(release.purpose == INHERITED for release in manifest.releases or ()),
         accuracy=None if evidence.test_metrics is None else _accuracy(evidence.test_metrics),
-        several_labels=manifest.several_labels,
         histograms=[
             _histogram(number, histogram, release, manifest.unit)
             for number, (histogram, release) in enumerate(
@@ -192,6 +187,7 @@ def _limits(manifest: Manifest, limit: AttackLimit) -> dict[str, Any]:
         "once_in": math.floor(1 / delta + 1e-6) if delta else None,
         "chance": 1 / (1 + math.exp(-epsilon)),
         "guesses": float(guesses),
+        "weak": guesses >= ALMOST_NOTHING,
         "guesses_of_any": float(_right_guesses_at(epsilon, delta)),
         "rows": [(_percent(rate), most, _percent(rate)) for rate, most in allowed.items()],
         "source": limit.source,
@@ -222,19 +218,19 @@ def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
 def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
     """Tables of the figures on public test rows, a small confusion matrix, and a warning if it applies."""
     tables = tables_of(figures)
-    always = {"overall": tables.overall, "warning": no_better_than_guessing(figures), "header": tables.header}
+    always = {
+        "overall": tables.overall,
+        "warning": no_better_than_guessing(figures),
+        "header": tables.header,
+        "rows": tables.rows,
+    }
     if "per_label" in figures:
-        return {**always, "rows": tables.rows}
-    rows = class_rows(figures)
-    shortened = {}
-    if len(rows) > FEW_CLASSES:
-        lowest, highest = ranked_rows(figures)
-        shortened = {"The ten classes of lowest recall": lowest, "The ten classes of highest recall": highest}
+        return always
+    shortened = {"The ten classes of lowest recall": tables.lowest, "The ten classes of highest recall": tables.highest}
     matrix, names = figures["confusion_matrix"] or (), list(figures["per_class"])
     return {
         **always,
-        "shortened": shortened,
-        "rows": rows,
+        "shortened": shortened if tables.lowest else {},
         "matrix": list(zip(names, matrix, strict=True)) if 0 < len(matrix) <= MOST_IN_MATRIX else (),
         "mistakes": _frequent_mistakes(figures),
     }

@@ -81,7 +81,6 @@ def model_card(manifest: Manifest, publisher: Publisher, *, signed: bool) -> str
         preprocessing=json.dumps((manifest.extraction or {}).get("preprocessing") or "not stated", sort_keys=True),
         options=options,
         per_class=accuracies[:MOST_CLASSES],
-        several_labels=manifest.several_labels,
     )
 
 

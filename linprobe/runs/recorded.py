@@ -30,7 +30,7 @@ def recorded_totals(manifest: Manifest) -> tuple[str, str]:
             return text.format(" where this page was made", own), text.format(f" in {books_folder()}", own)
         contents = read_book(path)
     except LinprobeError as error:
-        return f"{UNKNOWN}: the budget book is damaged", f"{UNKNOWN}: {error}"
+        return f"{UNKNOWN}: the budget book cannot be read", f"{UNKNOWN}: {error}"
     if contents.lacking(manifest.book_id, manifest.releases or ()):
         why = f"{UNKNOWN}: the budget book lacks releases of this run, made from a copy of it; this run: {own}"
         return why, f"{why} (budget book {path})"

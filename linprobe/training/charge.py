@@ -23,6 +23,7 @@ from linprobe.accounting.row_keys import (
     SharedBook,
     book_with,
     books_folder,
+    files_of_books,
     keys_file,
     refuse_public,
     with_shared,
@@ -62,12 +63,8 @@ class BookFinder:
         self.commitment: Commitment | None = None
         # a book without keys counts by itself, unless a default book of these rows has a cap
         self._folder = keys_file(given).parent if given is not None and _has_keys(given) else books_folder()
-        try:
-            needed = make if given is None else self._folder != books_folder()
-            known = (self._folder / KEY).exists() or (given is None and any(self._folder.glob(f"*{BOOK_SUFFIX}")))
-        except OSError as error:
-            raise _unusable(self._folder, error) from None
-        if needed or known:
+        needed = make if given is None else self._folder != books_folder()
+        if needed or files_of_books(self._folder, KEY) or (given is None and files_of_books(self._folder)):
             self.commitment = Commitment(_key(self._folder))
 
     def account(
@@ -146,7 +143,7 @@ def _keys_of(rows: GroupRows, key: bytes) -> RowKeys:
 
 def _has_keys(path: Path) -> bool:
     """Whether a book has row keys beside it, or states that it has."""
-    return keys_file(path).exists() or bool(book.read_book(path).keys)
+    return bool(book.read_book(path).keys) or keys_file(path).exists()
 
 
 def _names(public: Iterable[GroupRows]) -> str:
@@ -159,7 +156,7 @@ def refuse_private_in_books(public: Sequence[GroupRows], *, spare: int = 0, peop
     `people`: whether other rows of private people are private too.
     """
     folder = books_folder()
-    if public and (folder / KEY).exists():
+    if public and files_of_books(folder, KEY):
         key, keys = _key(folder), RowKeys()
         for part in public:
             found = _keys_of(part, key)
@@ -222,7 +219,7 @@ def _key(folder: Path) -> bytes:
                 _make_key(path)
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise _unusable(folder, error) from None
+        raise book.no_books(f"budget books in {folder}", error) from None
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -235,19 +232,12 @@ def _key(folder: Path) -> bytes:
 def _make_key(path: Path) -> None:
     if path.exists():  # made by another process meanwhile
         return
-    if any(path.parent.glob(f"*{BOOK_SUFFIX}")):
+    if files_of_books(path.parent):
         raise DataError(
             f"{path.parent} holds budget books without their key; restore {path} from a copy, or give --book FILE with "
             "the book of these rows"
         )
     write_whole(path, secrets.token_hex(KEY_BYTES), private=True)
-
-
-def _unusable(folder: Path, error: OSError) -> LinprobeError:
-    return LinprobeError(
-        f"budget books cannot be kept in {folder} ({error.strerror}), so nothing was spent; give --book FILE, or set "
-        "XDG_STATE_HOME to a writable folder"
-    )
 
 
 class RunCharge(Observer):

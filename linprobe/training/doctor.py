@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info
 
 from linprobe import __version__, native
 from linprobe.accounting.row_keys import books_folder
-from linprobe.errors import EXTRAS, LinprobeError, missing
+from linprobe.errors import EXTRAS, LinprobeError, first_line, missing
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import n_threads
 
@@ -98,7 +98,11 @@ def _memory() -> list[Finding]:
 def _device() -> list[Finding]:
     if missing("torch"):
         return []  # the missing extra says so
-    import torch
+    try:
+        import torch
+    except Exception as error:  # a damaged installation, or a lack of memory
+        remedy = "extract, GPUs and .pt files need it; install it again, or raise the limit on memory (ulimit -v, -d)"
+        return [Finding("torch", f"cannot be imported ({first_line(error)})", "limited", remedy)]
 
     findings = [Finding("torch", torch.__version__)]
     if torch.cuda.is_available():
@@ -141,7 +145,7 @@ def _books() -> list[Finding]:
     except LinprobeError as error:
         return [Finding("budget books", "no place", "broken", str(error))]
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+    if nearest.is_dir() and os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
         return [Finding("budget books", str(folder))]
-    remedy = "train cannot record what it spends; give --book FILE, or set XDG_STATE_HOME to a writable folder"
-    return [Finding("budget books", f"{nearest} cannot be written", "broken", remedy)]
+    remedy = "train cannot record its cost; make it yours, or if it has no books, set XDG_STATE_HOME to a new folder"
+    return [Finding("budget books", f"{nearest} cannot be read and written", "broken", remedy)]

@@ -15,7 +15,7 @@ import numpy as np
 
 from linprobe.accounting.book import Entry, Spending
 from linprobe.accounting.calibrate import Budget
-from linprobe.accounting.figures import NOUNS, counted
+from linprobe.accounting.figures import NOUNS, counted, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
 from linprobe.data.blocks import STORAGE, ArraySource, Precision, Preprocessing, normalise_rows
@@ -101,9 +101,10 @@ def _one_selection(
         "plans": plans,
     }
     spends = [
-        f"epsilon {request.epsilon:g} at delta {tuned.delta:g} for the whole choice, however many runs",
+        f"epsilon {rounded_up(request.epsilon)} at delta {rounded_up(tuned.delta)} for the whole choice, however many "
+        "runs",
         f"{counted(len(tuned.plans), 'setting')}, {mean} runs on average, "
-        f"each epsilon {tuned.epsilon:.4g} at delta {tuned.delta / mean:.4g}",
+        f"each epsilon {rounded_up(tuned.epsilon, 4)} at delta {rounded_up(tuned.delta / mean, 4)}",
         *dict.fromkeys(words.plan_in_words(budget) for several in seen.budgets for budget in several),
     ]
     return _stated(ready, dataset, seen, facts, words.listed("spends", spends), account, spent, warnings)
@@ -127,7 +128,7 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
     if plan.centre_unlabelled:
         lines.append(("centres", "rows on the mean of the rows without labels, if most private rows are near these"))
     if budgets:
-        lines.append(("spends", f"epsilon {settings.epsilon:g} at delta {settings.delta:g}"))
+        lines.append(("spends", f"epsilon {rounded_up(settings.epsilon)} at delta {rounded_up(settings.delta)}"))
     for index, text in enumerate(dict.fromkeys(map(words.plan_in_words, budgets))):
         lines.append(("or", f"{text}, if the private mean is short") if index else ("", text))
     return _stated(ready, dataset, seen, facts, lines, account, spent, warnings)

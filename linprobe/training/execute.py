@@ -289,14 +289,17 @@ def _problem(
     A method that takes its steps on the host reads public rows there.
     """
     beside = backend if plan.method.options.on_gpu == "steps" else HOST
-    shots = dataset.free_shots
+    shots, text = dataset.free_shots, plan.text_weights
+    if text is not None:
+        together = public is not None and not plan.settings.starts_from_text  # public rows decide the biases
+        text = np.pad(text, ((0, bool(preprocessing.intercept)), (0, 0))) if together else preprocessing.unfold(text)
     return Problem(
         dataset.private.n_features + bool(preprocessing.intercept),
         dataset.n_classes,
         private=None if rows is None else backend.place(rows),
         public=None if public is None else beside.place(public),
         drawn=public is not None and shots is not None and shots.n_rows == public.n_rows,
-        text_weights=None if plan.text_weights is None else preprocessing.unfold(plan.text_weights),
+        text_weights=text,
         run_weights=plan.first_weights,
         centred=preprocessing.centre is not None,
         several_labels=dataset.several_labels,

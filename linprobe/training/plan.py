@@ -70,6 +70,7 @@ from linprobe.options import (
     Init,
     Intercept,
     RunOptions,
+    Start,
 )
 from linprobe.options.declaration import check_value, declared, hint, plain_values, refuse_idle
 from linprobe.options.requests import TrainRequest
@@ -254,7 +255,7 @@ def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, First
     Raises UsageError: an option that the method does not have. ParameterError: one outside its range.
     """
     init = given.get("init", "auto")
-    if init in INIT_WORDS:
+    if init in INIT_WORDS or not issubclass(method.options, Start):
         return method.make_options(dict(given)), None
     return method.make_options({**given, "init": "run"}), FirstRun(init)
 
@@ -594,6 +595,12 @@ def _from_text(settings: Settings, dataset: Dataset) -> bool:
     return chosen and settings.first_run is None and dataset.encodings is not None
 
 
+def _beside_text(settings: Settings, dataset: Dataset) -> bool:
+    """Whether training starts from public rows and text weights together."""
+    auto = getattr(settings.options, "init", None) == "auto" and settings.first_run is None
+    return auto and dataset.free_public is not None and dataset.encodings is not None
+
+
 def _centres(settings: Settings, dataset: Dataset) -> bool:
     """Whether rows are centred on the mean of the public rows."""
     centre, public = settings.centre, dataset.free_public
@@ -684,15 +691,20 @@ def _of_classes(first: FirstModel, dataset: Dataset, init: object) -> FirstModel
 
 
 def _text_weights(settings: Settings, dataset: Dataset, budget: Budget | None) -> NDArray[np.float64] | None:
-    """Text weights: unit vectors of the classes times their scale; None if the run does not start from them."""
+    """Text weights: unit vectors of the classes times their scale; None if the run does not start from them.
+
+    Beside public rows, which decide their scale, the unit vectors around their mean.
+    """
     text_weights = dataset.encodings
     if text_weights is None:
         return None
     if text_weights.shape != dataset.weights_shape:
         raise DataError(f"text weights have shape {text_weights.shape}; allowed: {dataset.weights_shape}")
-    if not _from_text(settings, dataset):
+    if not _from_text(settings, dataset) and not _beside_text(settings, dataset):
         return None
     encodings = normalise_rows(text_weights.T.astype(np.float32)).T.astype(np.float64)
+    if _beside_text(settings, dataset):
+        return np.asarray(encodings - encodings.mean(axis=1, keepdims=True))
     scale = getattr(settings.options, "text_scale", None)
     if scale is None:
         scale = text_scale(encodings, None if budget is None else budget.nominal_mu, dataset.n_units)

@@ -256,7 +256,7 @@ def test_a_folder_is_no_book(tmp_path: Path) -> None:
 
 def test_a_book_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(LinprobeError, match="cannot be written") as caught:
+    with pytest.raises(LinprobeError, match="cannot be read and written") as caught:
         book.charge(tmp_path / "file" / "book.jsonl", entry("a"))
     assert caught.value.exit_status == 1
 

@@ -55,7 +55,7 @@ def test_every_text_with_an_epsilon_states_at_least_the_true_one():
         composed = {**claim, "unit": "record", "private_runs": 2, "not_private_runs": 0, "accountant": "gdp"}
         guarantee = guarantee_text(epsilon, claim["delta"], releases, insecure=False, unit="record")
         header, _ = comparison_table([{"method": "ngd", "epsilon": epsilon, "mean": 0.5, "std": None, "best": True,
-                                       "public": None, "shots": None}], "{}")  # fmt: skip
+                                       "public": None, "shots": None}])  # fmt: skip
         words = footer(composed).split()
         shown = [
             dict(guarantee_rows(claim))["epsilon"],

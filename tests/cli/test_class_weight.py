@@ -17,7 +17,7 @@ from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.conftest import gaussian_rows
 
-GD = [*NOISY, "--steps", "5", "--out", "run"]
+GD = [*NOISY, "--steps", "5", "--init", "public", "--out", "run"]
 LIRA = ["--lira", "--shadows", "4", "--jobs", "1", "--resamples", "0"]
 
 

@@ -45,6 +45,18 @@ def test_a_missing_kernel_and_a_missing_extra_are_told(cli, monkeypatch: pytest.
     assert found["extra arrow"]["remedy"].endswith(": pip install 'linprobe[arrow]'")
 
 
+def test_a_torch_that_cannot_be_imported_is_a_finding(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libtorch.so: failed to map segment')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    outcome = cli("doctor", "--json")
+    found = findings(outcome)
+    assert (outcome.status, found["torch"]["state"]) == (0, "limited")
+    assert found["torch"]["found"] == "cannot be imported (libtorch.so: failed to map segment)"
+    assert {"extra extract", "budget books"} <= set(found)
+
+
 def test_a_place_for_budget_books_that_cannot_be_written_is_broken(
     cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

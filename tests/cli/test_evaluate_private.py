@@ -82,6 +82,15 @@ def test_the_accuracy_has_its_noise_and_its_price(cli, later, unit: str, number:
     }
 
 
+def test_a_printed_epsilon_is_never_below_the_one_that_is_spent(cli, later, features_file: Path) -> None:
+    later()
+    price = ["--epsilon", "0.77777749", "--unit", "owner"]
+    told = [cli("evaluate", "run", "later.h5", *price, *more) for more in ((), ("--dry-run",))]
+    train = ("train", features_file, "--method", "noisy-gd", "--eps", price[1], "--dry-run")
+    told += [cli(*train), cli("tune", *train[1:], "--grid", "steps=3,4")]
+    assert all("epsilon 0.777778 at delta" in one.stdout + one.stderr for one in told), told
+
+
 def test_a_price_by_row_is_stated_for_people_with_several_rows_too(cli, later) -> None:
     later()
     said = cli(*EVALUATE[:-1], "3", "--unit", "record", "--dry-run").stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -191,3 +192,15 @@ def test_processes_end_with_the_right_status(shell: Callable[..., Any], tmp_path
     assert first.startswith("linprobe: error: the feature file is complete in a; only its name")
     assert last.startswith("linprobe: the feature file is complete in e; only its name")
     assert all((tmp_path / out).is_file() for out in "abcde")
+
+
+def test_letters_that_stdout_lacks_are_told_with_what_to_set(
+    features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = tmp_path / "\N{GREEK SMALL LETTER ALPHA}.h5"
+    named.symlink_to(features_file)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+    assert run(["info", str(named)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("linprobe: error: stdout cannot be written ('latin-1' codec can't encode")
+    assert line.endswith("; set PYTHONIOENCODING=utf-8, or a UTF-8 locale")

@@ -120,3 +120,23 @@ def test_a_failed_write_of_a_derived_run_names_the_disk(
     monkeypatch.setattr(Path, "replace", fails)
     words = ("pdp-report", "run", "--publish-epsilon", "1", "--book", "b.jsonl")
     refused(cli(*words), 1, ["history.csv", "check the disk"])
+
+
+@pytest.mark.parametrize("full", ["labels.csv", "private_commitment.json"])
+def test_a_full_disk_is_told_with_the_name_of_the_file(
+    cli: Cli, refused: Refused, features_file: Path, trained_run: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    replace = Path.replace
+
+    def fails(path: Path, target: Path) -> Path:
+        if target.name == full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write raises it, without a name
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", fails)
+    words = ("predict", trained_run, features_file, "--out", full)
+    if full != "labels.csv":
+        words = ("compare", features_file, "--eps", "1", "--seeds", "1", "--methods", "noisy-gd", "--out", "cm")
+    refused(cli(*words, "--quiet"), 1, [f"{full} cannot be written (No space left on device)", "another --out"])
+    assert not Path(full).exists()
+    assert not Path("cm").exists()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import shlex
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,30 @@ from tests.docs.test_readme import write_photos
 from tests.training.test_checkpoint import Stops
 
 STEPS = 8
+
+
+def test_a_file_too_many_gets_the_flag_or_the_pattern_that_takes_it(cli: Cli, refused: Any, trained_run: Path) -> None:
+    refused(cli("attack", trained_run, "more.h5"), 2, ["extra argument(s) (more.h5). Did you mean --features?"])
+    refused(cli("predict", trained_run, "a.h5", "b.h5"), 2, ["extra argument(s) (b.h5)", "quote the pattern"])
+    assert "Did you mean" not in cli("export", trained_run, "more.h5", "--out", "a").stderr
+
+
+def test_an_unreadable_file_is_told_by_the_command_with_the_next_step(
+    cli: Cli, refused: Any, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "no.h5").touch()
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    refused(cli("verify", trained_run, "--features", tmp_path / "no.h5"), 3, ["no.h5", "make", "linprobe"])
+
+
+def test_a_removed_current_folder_is_named_as_the_cause(
+    cli: Cli, refused: Any, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    refused(cli("train", features_file, "--eps", "3"), 1, ["the current folder was removed; change to a folder"])
 
 
 def test_predict_says_how_many_rows_of_which_group(cli: Cli, features_file: Path, trained_run: Path) -> None:

@@ -215,7 +215,10 @@ def test_everything_of_an_unfinished_extraction_is_private(tmp_path: Path) -> No
         (["pdp-report", "{run}"], 0o600),
         (["predict", "{run}", "{features}", "--group", "train"], 0o600),
         (["predict", "{run}", "{features}", "--group", "train", "--json"], 0o600),
+        (["train", "{features}", "--eps", "3", "--dry-run"], 0o600),
+        (["compare", "{features}", *QUICK, "--dry-run", "--json"], 0o600),
         (["info", "{features}"], 0o666),
+        (["info", "people.h5"], 0o600),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else oct(value),
 )
@@ -228,6 +231,11 @@ def test_private_output_in_a_file_is_for_the_user_alone(
     expected: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if "people.h5" in words:
+        rows, labels = np.eye(8, dtype=np.float32), np.arange(8) % 2
+        arrays = {"X_train": rows, "y_train": labels, "owner_train": np.arange(8) // 2, "class_names": ["a", "b"]}
+        np.savez("people.npz", **arrays)
+        assert run(["import", "people.npz", "--out", "people.h5", "--quiet"]) == 0
 
     def command() -> int:
         os.umask(0)

@@ -149,6 +149,21 @@ def test_no_name_in_the_card_becomes_a_link_or_turns_text_round(trained_run: Pat
     assert not re.findall("[\u202e\u00ad]", text)
 
 
+def test_names_that_are_not_utf_8_make_no_half_release(
+    cli: Cli, refused: Refused, trained_run: Path, tmp_path: Path
+) -> None:
+    name = "Bl\udcffm"
+    for flag in ("--name", "--curator", "--use", "--region", "--license"):
+        told = [f"{flag} is ", "'Bl\\udcffm'", "allowed: UTF-8"]
+        refused(cli("release", trained_run, "--out", tmp_path / "new", flag, name), 2, told)
+        assert not list(tmp_path.glob("*new*"))
+    if sys.platform != "darwin":  # its file systems have no such names
+        made = tmp_path / name
+        cli("release", trained_run, "--out", made)  # a strict stdout cannot print its name
+        assert "# Bl\\\\udcffm\n" in (made / "README.md").read_text(encoding="utf-8")
+        assert cli("verify", made).stdout == "verified\n"
+
+
 def test_the_manifest_may_hold_no_private_file(cli: Cli, refused: Refused, run_copy: Path) -> None:
     """A manifest that was rewritten as a whole, so that its digests hold."""
     manifest = json.loads((run_copy / "manifest.json").read_text())

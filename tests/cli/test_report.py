@@ -74,6 +74,18 @@ def test_the_verdict_says_in_plain_words_what_was_promised(cli: Cli, trained_run
         assert words in text
 
 
+def test_a_promise_that_protects_almost_nothing_is_not_praised(
+    cli: Cli, features_file: Path, trained_run: Path
+) -> None:
+    assert cli("train", features_file, *NOISY[:2], "--eps", "60", "--centre", "none", "--out", "weak").status == 0
+    weak, usual = page_of(cli, Path("weak")), page_of(cli, trained_run)
+    promise = "At this epsilon the promise protects almost nothing"  # as verify.html says
+    assert (weak.count(promise), usual.count(promise)) == (2, 0)
+    assert (weak.count("can hardly tell"), usual.count("can hardly tell")) == (0, 2)
+    assert '<div class="verdict unsure plainly">' in weak
+    assert '<div class="verdict good plainly">' in usual
+
+
 def test_a_run_without_a_guarantee_makes_no_claim(cli: Cli, features_file: Path, tmp_path: Path) -> None:
     assert cli("train", features_file, "--method", "non-private", "--out", tmp_path / "open").status == 0
     text = page_of(cli, tmp_path / "open")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,33 @@ def test_a_file_with_common_rows_counts_together(
         assert len(found["entries"]) == 2
     assert len({keys_file(path) for path in own_books.glob("*.jsonl")}) == (1 if case in SAME_BOOK else 2)
     assert ("1 run; " in cli("budget", first).stderr) == (case not in SAME_BOOK)
+
+
+def test_books_that_cannot_be_listed_are_not_taken_for_none(
+    cli: Cli, refused: Cli, trained: Any, own_books: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", SHARING["half of the rows"])
+    trained(first, "a")
+    trained(second, "b")
+    for name in ("listdir", "scandir"):
+        whole = getattr(os, name)
+
+        def denied(folder: Any = ".", whole: Any = whole) -> Any:
+            if not isinstance(folder, int) and Path(os.fspath(folder)) == own_books:
+                raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+            return whole(folder)
+
+        monkeypatch.setattr(os, name, denied)
+    told = [
+        f"budget books in {own_books} cannot be read and written (Permission denied)",
+        "make it",
+        "nothing was spent",
+    ]
+    for words in (("budget", second), ("train", second, *FEW, "--cap", "9", "--out", "c"), ("evaluate", "a")):
+        refused(cli(*words), 1, told)
+    assert "budget books in" in cli("report", "a", "--html", "a.html").stderr
+    page = Path("a.html").read_text(encoding="utf-8")
+    assert "the total of all runs on these rows is not known: the budget book cannot be read" in page
 
 
 SAME_BOOK = {"another scale", "another scale for each row", "another order", "half precision"}

@@ -119,6 +119,8 @@ def test_limits_refuse_more(cli: Cli, refused: Cli, trained_run: Path) -> None:
     assert cli("verify", trained_run, "--max-eps", "3", "--max-delta", "1e-5").status == 0
     refused(cli("verify", trained_run, "--max-eps", "2.99"), 4, ["--max-eps", "2.99"])
     refused(cli("verify", trained_run, "--max-eps", "3", "--max-delta", "9e-6"), 4, ["--max-delta", "9e-06", "1e-05"])
+    near = "2.99999"
+    refused(cli("verify", trained_run, "--max-eps", f"{near}99"), 4, ["has epsilon 3, above", f"--max-eps {near}99"])
     result = json.loads(cli("verify", trained_run, "--max-eps", "1", "--json").stdout)
     assert (result["verified"], result["private"]) == (False, True)
     assert result["epsilon"] == pytest.approx(3)

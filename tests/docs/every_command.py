@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -29,16 +30,17 @@ ELSEWHERE = {
 }
 NOT_HERE = {
     "clip:": "weights from the internet",
-    "clip.h5 --method zero-shot": "weights from the internet",
+    "backbone resnet50": "weights from the internet",
     "--weights mine": "weights of the reader's own",
     "fashion": "a download",
     "CIFAR10": "a download",
+    "chexpert": "a download",
     "benchmarks/": "a benchmark",
     "pip install": "an installation, which .ci/run makes",
 }
 KILLED = "# killed; the power came back"
-FEATURES = ("features", "private", "same_camera", "web", "public", "resnet", "other")
-COPIES = ("clip", "f", "scans")
+FEATURES = ("features", "private", "same_camera", "web", "public", "resnet", "clip", "other")
+COPIES = ("f", "new", "scans")
 Shell = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -69,10 +71,17 @@ def make_files(folder: Path, page: str) -> None:
         np.savez(folder / "later.npz", **arrays(300), **later)
         words = ["import", str(folder / "later.npz"), "--owner-column", "patient", "--private-test"]
         assert run([*words, "--out", str(folder / "later.h5")]) == 0
+    with h5py.File(folder / "clip.h5", "r+") as file:
+        file["text/weights"] = centres.T.astype(np.float32)
+    (folder / "shards").mkdir()
+    for name in ("one", "two"):
+        np.savez(folder / "arrays.npz", **arrays(300))
+        assert run(["import", str(folder / "arrays.npz"), "--out", str(folder / "shards" / f"{name}.h5")]) == 0
     np.save(folder / "rows.npy", arrays(40)["X_train"])
     (folder / "weights.json").write_text('{"ill": 1, "well": 0.05}')
     for name in ("RUN", "runs/one", "run") if page not in ("docs/people.md", "docs/run-folder.md") else ():
         words = ["train", str(folder / "features.h5"), "--method", "noisy-gd", "--eps", "3", "--steps", "5"]
+        words += ["--class-counts", "yes"]  # for `predict --prior`
         assert run([*words, "--out", str(folder / name)]) == 0
 
 

@@ -1,6 +1,7 @@
 """Methods one by one: each computes what its paper states."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from linprobe.data.blocks import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import LinprobeError
-from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms
+from linprobe.gradients.loss import best_scale, loss_and_gradient, loss_gradient_and_norms, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule, text_scale
@@ -152,6 +153,41 @@ def test_text_counts_for_less_where_private_rows_say_more() -> None:
     assert text_scale(encodings, 0.2, 3000) == pytest.approx(scale / 4)
     assert text_scale(encodings + 3, 0.1, 1000) == pytest.approx(scale)  # what all classes share moves no score apart
     assert text_scale(encodings, None, 1000) == text_scale(np.ones((400, 10)), 0.1, 1000) == TRAINED_TEXT_SCALE
+
+
+def with_useful_text() -> Problem:
+    """The problem with class means in the place of text weights."""
+    data = problem()
+    rows = data.private_rows
+    means = np.stack([rows.x[rows.y == c].mean(axis=0) for c in range(C)], axis=1)
+    return replace(data, text_weights=means / np.linalg.norm(means, axis=0))
+
+
+@pytest.mark.parametrize("loss", ["softmax", "squared"])
+def test_text_fits_public_rows_best_at_its_scale(loss) -> None:
+    data = with_useful_text()
+    scales = np.linspace(0, 20, 2001)
+    losses = [loss_and_gradient(data.public, scale * data.text_weights, loss)[0] for scale in scales]
+    found = best_scale(data.public, data.text_weights, most=20, loss=loss)
+    assert found == pytest.approx(scales[np.argmin(losses)], abs=0.02)
+    assert found > 0.3
+    assert best_scale(data.public, -data.text_weights, most=20, loss=loss) < 1e-3
+
+
+def test_public_rows_and_text_weights_start_together() -> None:
+    data = with_useful_text()
+    without = replace(data, text_weights=None)
+    towards = best_scale(data.public, data.text_weights, most=100) / 2 * data.text_weights
+    together = minimise(data.public, towards, weight_decay=0.01, reference=towards)
+    for name in ("only-public", "noisy-gd"):
+        still = {"learning_rate": 1e-300} if name == "noisy-gd" else {}
+        started = fit(METHODS[name], still, data, SpyMechanism()).weights
+        np.testing.assert_allclose(started, together, atol=1e-6)
+        alone = fit(METHODS[name], still, without, SpyMechanism()).weights
+        np.testing.assert_array_equal(
+            fit(METHODS[name], {**still, "init": "public"}, data, SpyMechanism()).weights, alone
+        )
+        assert np.linalg.norm(together - alone) > 0.1
 
 
 def test_non_private_learns_from_all_rows() -> None:

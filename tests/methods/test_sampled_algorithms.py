@@ -1,5 +1,7 @@
 """Parts of the methods on Poisson samples: mirror steps, private mean and ball, public samples and scales."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -275,15 +277,18 @@ def test_folded_weights_and_bias_score_like_the_translated_model(options, monkey
     )
 
 
-def test_a_translated_start_is_the_optimum_on_translated_public_rows() -> None:
-    data = problem()
+@pytest.mark.parametrize("text", [None, np.linspace(-1, 1, D * C).reshape(D, C) ** 3])
+def test_a_translated_start_is_the_optimum_on_translated_public_rows(text) -> None:
+    data = replace(problem(), text_weights=text)
     fitted = fit(
         METHODS["dpsgd-f"], {"centre": "public", "learning_rate": 1e-300, "output": "last"}, data, SpyMechanism()
     )
     shift = data.public.x.mean(axis=0)
     column = np.full((data.public.n_rows, 1), 0.1, np.float32)
     moved = ArrayRows(np.concatenate([data.public.x - shift, column], axis=1), data.public.y)
-    optimum = fit(METHODS["only-public"], {}, Problem(D + 1, C, public=moved), SpyMechanism()).weights
+    wide = None if text is None else np.concatenate([text, (shift @ text)[None] / 0.1])  # the same scores of raw rows
+    there = Problem(D + 1, C, public=moved, text_weights=wide)
+    optimum = fit(METHODS["only-public"], {}, there, SpyMechanism()).weights
     np.testing.assert_allclose(data.public.x @ fitted.weights + fitted.bias, moved.x @ optimum, atol=1e-3)
 
 
@@ -336,7 +341,7 @@ def test_augmentation_needs_a_class_with_two_rows() -> None:
 
 def test_augmented_rows_reach_the_warm_start() -> None:
     data = problem()
-    still = {"learning_rate": 1e-300, "output": "last"}
+    still = {"learning_rate": 1e-300, "output": "last", "init": "public"}
     plain = fit(METHODS["dope-sgd"], still, data, SpyMechanism()).weights
     augmented = fit(METHODS["dope-sgd"], {**still, "augment_public": 40}, data, SpyMechanism()).weights
     assert np.linalg.norm(plain - augmented) > 1e-2

@@ -7,11 +7,11 @@ import pytest
 from linprobe.reporting.comparison import (
     Result,
     Setting,
-    balance_matters,
     beats,
     boost,
     boosts,
     comparison_table,
+    comparison_tables,
     markdown,
     no_better,
     summarise,
@@ -94,7 +94,7 @@ def test_table_marks_the_best_and_repeats_rows_that_spend_nothing() -> None:
         {"method": "a", "public": "", "shots": 2, "epsilon": 3.0, "mean": 0.8, "std": 0.1, "best": True},
         {"method": "only-public", "public": "", "shots": 2, "epsilon": None, "mean": 0.5, "std": None, "best": False},
     ]
-    header, rows = comparison_table(summary, "**{}**")
+    header, rows = comparison_table(summary)
     assert header == ("method", "eps 1", "eps 3")
     assert rows == [("a", "70.0 ± 10.0", "**80.0 ± 10.0**"), ("only-public", "50.0", "50.0")]
     assert markdown(header, rows).splitlines()[1] == "| --- | ---: | ---: |"
@@ -103,9 +103,9 @@ def test_table_marks_the_best_and_repeats_rows_that_spend_nothing() -> None:
 def test_balanced_table_is_shown_where_it_differs() -> None:
     one = {"method": "a", "public": "", "shots": 2, "epsilon": 1.0, "mean": 0.9, "std": 0.1, "best": True}
     one |= {"balanced_mean": 0.6, "balanced_std": None, "balanced_best": False}
-    assert comparison_table([one], "**{}**", balanced=True)[1] == [("a", "60.0")]
-    assert balance_matters([one])
-    assert not balance_matters([{**one, "balanced_mean": 0.9}])
+    assert comparison_table([one], balanced=True)[1] == [("a", "60.0")]
+    assert list(comparison_tables([one])) == ["test accuracy", "balanced accuracy"]
+    assert list(comparison_tables([{**one, "balanced_mean": 0.9}])) == ["test accuracy"]
 
 
 def test_rows_no_better_than_the_commonest_class_are_named() -> None:
@@ -122,11 +122,11 @@ def test_rows_no_better_than_the_commonest_class_are_named() -> None:
 def test_table_names_what_varies() -> None:
     rest = {"mean": 0.7, "std": None, "best": False, "epsilon": 1.0}
     summary = [{"method": "a", "public": public, "shots": shots, **rest} for public in ("", "x") for shots in (0, 2)]
-    header, rows = comparison_table(summary, "{}")
+    header, rows = comparison_table(summary)
     assert header == ("method", "public", "shots", "eps 1")
     assert [row[1:3] for row in rows] == [("-", "0"), ("-", "2"), ("x", "0"), ("x", "2")]
 
 
 def test_table_without_a_private_row_has_one_column() -> None:
     summary = [{"method": "a", "public": "", "shots": None, "epsilon": None, "mean": 0.5, "std": None, "best": False}]
-    assert comparison_table(summary, "{}") == (("method", "accuracy, %"), [("a", "50.0")])
+    assert comparison_table(summary) == (("method", "accuracy, %"), [("a", "50.0")])

@@ -510,7 +510,7 @@ class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, 
     clip_norm: float = 0.1
     centre: Literal["auto", "private", "public"] = option("auto", "Mean to subtract from rows")
     feature_epsilon_share: float | None = option(
-        None, "Share of epsilon spent on the private mean.", unset="0.05", above=0, most=0.99
+        None, "Share of epsilon spent on the private mean.", unset="0.05", above=0, most=0.98
     )
     bias_scale: float = option(0.1, "Value of the bias column.", above=0, most=1e3)
 

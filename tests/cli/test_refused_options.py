@@ -51,6 +51,7 @@ CASES = {
         ("adamix", "--variant", "theory", "--radius", "1e9", *COUNTS),
         "at most 1e+08",
     ),
+    "a mean that leaves nothing": (("dpsgd-f", "--feature-epsilon-share", "0.99", *COUNTS), "at most 0.98"),
     "history of sgd": (("dope-sgd", "--origin", "history", "--optimizer", "sgd", *COUNTS), "momentum or adam"),
     "momentum of sgd": (("dp-sgd", "--optimizer", "sgd", "--momentum", "0.5", *COUNTS), "optimizer sgd"),
     "practical": (("adamix", "--radius", "0.5", *COUNTS), "variant practical"),

@@ -63,13 +63,18 @@ def sample_weights(given: Any, n_rows: int) -> Reals:
         weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
         weights = np.empty(0)
-    fits = weights.shape == (n_rows,) and bool(np.all((weights >= 0) & (weights <= MOST_WEIGHT)) and weights.any())
-    if not fits:
-        raise DataError(
-            f"sample_weight has shape {weights.shape} for {n_rows} rows, or weights outside 0 to {MOST_WEIGHT:g}, or "
-            "only zero sample weights; allowed: a public number in this range for each row, one of them above 0"
-        )
-    return weights
+    outside = np.flatnonzero(~((weights >= 0) & (weights <= MOST_WEIGHT)))
+    if weights.shape != (n_rows,):
+        found = f"shape {weights.shape} for {n_rows} rows"
+    elif len(outside):
+        found = f"{weights[outside[0]]:g} at row {outside[0]}"
+    elif not weights.any():
+        found = "only zero sample weights"
+    else:
+        return weights
+    raise DataError(
+        f"sample_weight has {found}; allowed: public numbers from 0 to {MOST_WEIGHT:g}, one for each row, not all 0"
+    )
 
 
 def class_weights(

@@ -161,6 +161,13 @@ def test_labels_of_protected_public_rows_are_not_counted() -> None:
 def test_methods_without_weights_refuse_them() -> None:
     with pytest.raises(UsageError, match="prototypes"):
         Prototypes(epsilon=3, classes=range(4)).fit(X, Y, sample_weight=np.ones(len(Y)))
-    for wrong in (np.ones(3), -np.ones(len(Y)), np.full(len(Y), np.nan), ["a"] * len(Y)):
-        with pytest.raises(DataError, match="sample_weight"):
+    one_below = np.where(np.arange(len(Y)) == 5, -2.5, 1)
+    for wrong, found in (
+        (np.ones(3), r"shape \(3,\) for "),
+        (one_below, "-2.5 at row 5; allowed: public numbers from 0 to"),
+        (np.full(len(Y), np.nan), "nan at row 0"),
+        (np.zeros(len(Y)), "only zero"),
+        (["a"] * len(Y), "shape"),
+    ):
+        with pytest.raises(DataError, match=f"sample_weight has {found}"):
             fitted(sample_weight=wrong)

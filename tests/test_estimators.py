@@ -58,13 +58,13 @@ class _ReadsLabels:
             raise ParameterError("classes has 1 class; allowed: 2 or more")
         return classes
 
-    def _dataset(self, private, public, text_weights, bounds, weights):
+    def _dataset(self, private, **others):
         (x, y), *_ = private.blocks()
         means = np.stack([x[y == label].mean(axis=0) for label in range(len(self.classes_))])
         if "public" in self.method.needs:
-            public = ArraySource(means, np.arange(len(means)))
-        text = means.T if "text" in self.method.needs else None
-        return super()._dataset(private, public, text, bounds, weights)
+            others["public"] = ArraySource(means, np.arange(len(means)))
+        others["text_weights"] = means.T if "text" in self.method.needs else None
+        return super()._dataset(private, **others)
 
 
 CHEAP = {"epsilon": 50.0, "delta": 1e-4, "insecure_seed": 0, "n_steps": 10, "sampling_rate": 1.0}

@@ -30,7 +30,7 @@ from linprobe.data.array_files import check_float32
 from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
 from linprobe.data.feature_file import NO_LABEL
-from linprobe.data.labels import Bounds, one_spelling
+from linprobe.data.labels import one_spelling
 from linprobe.data.row_checks import RowHashes, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError
@@ -221,7 +221,7 @@ class LinearProbe(LinearClassifier):
         text = None if text_weights is None else self._text(text_weights)
         weights = self._weights(known, by_row)
         self._warn_of_weights(weights, labels, by_row is not None)
-        dataset = self._dataset(private, public, text, bounds, weights)
+        dataset = self._dataset(private, public=public, text_weights=text, bounds=bounds, weights=weights)
         if X_unlabelled is not None:
             further = self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), dataset.protected)
             dataset = replace(dataset, unlabelled=further)
@@ -311,10 +311,10 @@ class LinearProbe(LinearClassifier):
             bounds, self.owners_ = arrays.adjacent_people(owners, private.n_rows)
         if public is not None and isinstance(self.class_weight, str) and self.class_weight == OF_PUBLIC:
             labels = np.concatenate([y for _, y in public.blocks()])
-        weights = self._weights(
-            labels, None if sample_weight is None else sample_weights(sample_weight, private.n_rows)
-        )
-        dataset = self._dataset(private, public, text_weights, bounds, weights)
+        by_row = None if sample_weight is None else sample_weights(sample_weight, private.n_rows)
+        weights = self._weights(labels, by_row)
+        given = {"public": public, "text_weights": text_weights, "bounds": bounds, "weights": weights}
+        dataset = self._dataset(private, **given)
         return self._fit(dataset, plan_run(self.settings(), dataset), runtime, ledger)
 
     def _forget(self) -> None:
@@ -383,17 +383,10 @@ class LinearProbe(LinearClassifier):
         public = None if self.method.joins_public else public
         return RowWeights(class_weights(self.class_weight, self.classes_.tolist(), public), by_row)
 
-    def _dataset(
-        self,
-        private: Source,
-        public: Source | None,
-        text_weights: NDArray[np.floating] | None,
-        bounds: Bounds | None,
-        weights: RowWeights | None,
-    ) -> Dataset:
-        joined, names = self.method.joins_public, [str(name) for name in self.classes_]
-        given = private, len(names), public, text_weights, bounds, weights, self.multilabel_, joined
-        return Dataset(*given, class_names=names)
+    def _dataset(self, private: Source, **others: Any) -> Dataset:
+        """The data of a fit; `others` are attributes of a `Dataset`."""
+        names, joined = [str(name) for name in self.classes_], self.method.joins_public
+        return Dataset(private, len(names), several_labels=self.multilabel_, joined=joined, class_names=names, **others)
 
     def _fit(
         self,
@@ -411,7 +404,10 @@ class LinearProbe(LinearClassifier):
             trained = execute(plan, dataset, runtime, ledger, spent)
         finally:  # a fit that failed has released something too
             if hashes is not None and spent.last is not None:
-                self._warn_of_refit(hashes, spent.last, dataset.unit)
+                budget = spent.last.budget if spent.last.private else None
+                releases, delta = (WITHOUT_NOISE, 1.0) if budget is None else (budget.releases, budget.delta)
+                if (text := refit_warning(hashes, releases, delta, dataset.unit)) is not None:
+                    warnings.warn(text, PrivacyWarning, stacklevel=3)
         self.n_features_in_ = dataset.private.n_features
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(trained.weights, -1, -2)), trained.bias
         self.history_, self.n_iter_ = trained.history, max(1, trained.n_steps)
@@ -440,14 +436,6 @@ class LinearProbe(LinearClassifier):
         for text in (copies, crossing_warning(private, np.concatenate([none, *public]))):
             if text is not None:
                 warnings.warn(text, PrivacyWarning, stacklevel=3)
-
-    @staticmethod
-    def _warn_of_refit(hashes: NDArray[np.uint64], plan: Plan, unit: str) -> None:
-        budget = plan.budget if plan.private else None
-        releases, delta = (WITHOUT_NOISE, 1.0) if budget is None else (budget.releases, budget.delta)
-        text = refit_warning(hashes, releases, delta, unit)
-        if text is not None:
-            warnings.warn(text, PrivacyWarning, stacklevel=4)
 
     def _get_fitted_attr_html(self, doc_link: str = "") -> Any:
         """The attributes that a notebook displays, without private ones. Scikit-learn calls it from version 1.9."""

@@ -35,7 +35,7 @@ The loss is convex in 1/T, so its minimum over an interval is found by a line se
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, TypeVar
 
@@ -192,11 +192,7 @@ def count_private(
     return right, total
 
 
-def fit_temperature(
-    blocks: Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]],
-    weights: NDArray[np.floating],
-    bias: NDArray[np.floating],
-) -> float:
+def fit_temperature(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> float:
     """T between `LEAST` and `MOST`. The rows are public: T depends on them without noise.
 
     Args:
@@ -221,7 +217,6 @@ CALIBRATION_BINS = 15
 MOST_CLASSES_IN_MATRIX = 1000  # nobody reads a larger matrix, and it takes 8 MB or more
 SCORES_A_PASS = 2**25  # 256 MiB of float64
 
-Blocks = Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]]
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Marks = NDArray[np.bool_]
@@ -229,7 +224,7 @@ Marks = NDArray[np.bool_]
 
 def figures_by_task(
     task: str,
-    read: Callable[[], Blocks],
+    read: Callable[[], RawBlocks],
     n_rows: int,
     weights: NDArray[np.floating],
     bias: NDArray[np.floating],
@@ -273,7 +268,7 @@ def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
 
 
 def class_figures(
-    read: Callable[[], Blocks],
+    read: Callable[[], RawBlocks],
     n_rows: int,
     weights: NDArray[np.floating],
     bias: NDArray[np.floating],
@@ -407,7 +402,7 @@ def share_of(name: str, hits: int, n: int) -> dict[str, Any]:
 
 
 def label_figures(
-    read: Callable[[], Blocks],
+    read: Callable[[], RawBlocks],
     n_rows: int,
     weights: NDArray[np.floating],
     bias: NDArray[np.floating],

@@ -222,23 +222,6 @@ Counts = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 
 
-def figures_by_task(
-    task: str,
-    read: Callable[[], RawBlocks],
-    n_rows: int,
-    weights: NDArray[np.floating],
-    bias: NDArray[np.floating],
-    names: Sequence[str],
-    *,
-    temperature: float = 1.0,
-    most_passes: int | None = None,
-) -> dict[str, Any]:
-    """What `class_figures` returns, or for multilabel `label_figures`, without the last two arguments."""
-    if task == MULTILABEL:
-        return label_figures(read, n_rows, weights, bias, names)
-    return class_figures(read, n_rows, weights, bias, names, temperature=temperature, most_passes=most_passes)
-
-
 def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
     """A warning if the model is no more accurate than always predicting the majority class, or majority labels.
 
@@ -267,7 +250,8 @@ def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
     )
 
 
-def class_figures(
+def figures_by_task(
+    task: str,
     read: Callable[[], RawBlocks],
     n_rows: int,
     weights: NDArray[np.floating],
@@ -280,9 +264,9 @@ def class_figures(
     """Accuracy, balanced accuracy, AUROC, calibration error, a confusion matrix, and figures of each class.
 
     Args:
+        task: for multilabel it returns what `label_figures` does, without the last two arguments.
         read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
-        n_rows: their number, at least 1.
-        weights, bias: one set or a stack of voters.
+        n_rows: their number, at least 1. weights, bias: one set or a stack of voters.
         temperature: divides the class scores before the softmax; without effect on votes.
         most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
             `SCORES_A_PASS` probabilities.
@@ -292,21 +276,20 @@ def class_figures(
         of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class; None
         above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
     """
+    if task == MULTILABEL:
+        return label_figures(read, n_rows, weights, bias, names)
     n_classes, width = weights.shape[-1], max(1, SCORES_A_PASS // n_rows)
     ranked = most_passes is None or -(-n_classes // width) <= most_passes
 
-    def score(columns: slice) -> tuple[Counts, Counts, Floats, Floats]:
+    def score(columns: slice) -> list[NDArray[Any]]:
         """Labels, predicted classes and confidences (n_rows,), and the probabilities of some classes."""
-        labels, predicted, confidence, chosen = [], [], [], []
+        parts = []
         for x, y in read():
             scores = class_scores(x, weights, bias)
             share = probabilities(scores, weights, temperature)
             best = scores.argmax(axis=1)
-            labels.append(y)
-            predicted.append(best)
-            confidence.append(share[np.arange(len(best)), best])
-            chosen.append(share[:, columns])
-        return np.concatenate(labels), np.concatenate(predicted), np.concatenate(confidence), np.concatenate(chosen)
+            parts.append((y, best, share[np.arange(len(best)), best], share[:, columns]))
+        return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
     y, predicted, confidence, share = score(slice(0, width if ranked else 0))
     auroc = class_auroc(y, share, 0)

@@ -260,7 +260,7 @@ def _private_rows(method: Method) -> str:
     before = method.shares(method.make_options({}))
     if method.one_step:
         return "all, twice" if before else "all, once"
-    if method.sampling is None:
+    if not method.samples:
         return "all, every step"
     return "all once, then Poisson samples" if before else "Poisson samples"
 

@@ -147,7 +147,7 @@ def first_of_each_kind(names: Iterable[str]) -> set[str]:
     for name in names:
         method = METHODS[name]
         declared = (method.spends, tuple(method.needs), method.one_step, method.joins_public)
-        kinds.setdefault((*declared, method.sampling is None), name)
+        kinds.setdefault((*declared, not method.samples), name)
     return set(kinds.values())
 
 

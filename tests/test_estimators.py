@@ -156,7 +156,7 @@ def fitted(name: str, rows, **changes):
 
 def faster(name: str) -> dict[str, str]:
     """The accountant that calibrates a sampled method in a tenth of the time."""
-    return {} if METHODS[name].sampling is None else {"accountant": "rdp"}
+    return {"accountant": "rdp"} if METHODS[name].samples else {}
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -175,7 +175,7 @@ def test_the_guarantee_never_exceeds_what_was_asked(name, rows) -> None:
     for epsilon in (0.3, 2.0):
         privacy = fitted(name, rows, epsilon=epsilon, **faster(name)).privacy_
         assert epsilon * 0.999 <= privacy["epsilon"] <= privacy["epsilon_target"] == epsilon
-        if METHODS[name].sampling is None:
+        if not METHODS[name].samples:
             squared_mu = sum(each["count"] / each["noise_multiplier"] ** 2 for each in privacy["releases"])
             assert privacy["gdp_mu"] == pytest.approx(squared_mu**0.5, abs=1e-12)
         else:
@@ -617,7 +617,7 @@ def test_constructors_show_every_option_of_their_method_and_refuse_others(name) 
     options = {option.name: option.default for option in fields(METHODS[name].options)}
     assert {option: shown[option].default for option in options} == options
     assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in shown.values())
-    assert ("sampling_rate" in shown) == (METHODS[name].sampling is not None)
+    assert ("sampling_rate" in shown) == METHODS[name].samples
     assert set(make(name).get_params()) == set(shown)
     with pytest.raises(TypeError, match="dropout"):
         make(name, dropout=0.5)
@@ -688,6 +688,20 @@ def test_a_run_folder_starts_an_estimator_and_is_charged(trained_run, private_fi
     # arrays cannot be compared with the public rows of a first run
     with pytest.raises(PrivacyError, match="had public rows that are not"):
         NoisyGD(epsilon=5.0, classes=range(4), init=str(trained_run)).fit(x, y, *public)
+
+
+def test_a_run_folder_starts_an_estimator_whose_classes_are_in_another_order(private_file, cli) -> None:
+    words = ("--method", "noisy-gd", "--eps", 8, "--condition", "none")
+    first = linprobe.load_run(cli("train", private_file, *words).stdout.strip())
+    with FeatureFile(private_file) as features:
+        x, y = np.concatenate([block for block, _ in features.blocks("train")]), features.labels("train")
+    for order in (np.arange(4), np.array([2, 0, 3, 1])):
+        classes = first.classes_[order]
+        probe = NoisyGD(
+            epsilon=8.1, classes=classes, init=first.folder, condition="none", learning_rate=1e-9, n_steps=1
+        )
+        shares = probe.fit(x, first.classes_[y]).predict_proba(x)
+        np.testing.assert_allclose(shares, first.predict_proba(x)[:, order], atol=1e-4)
 
 
 def test_a_large_delta_is_warned_of(rows) -> None:

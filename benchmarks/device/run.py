@@ -32,6 +32,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.gpu_noise import DeviceNoise
 from linprobe.mechanisms.noise import PoissonSampler
 from linprobe.methods import METHODS, Method, Problem, Run, Schedule
+from linprobe.options import SAMPLING_RATE
 
 N, D, STEPS = 200_000, 2048, 5
 N_CLASSES = (10, 100, 1000)
@@ -99,7 +100,7 @@ def steps(device: torch.device, rounds: int) -> dict[str, float]:
                 def fit(method: Method = method, options: Any = options, problem: Problem = problem) -> None:
                     source = DeviceNoise(device)
                     mechanism = GaussianMechanism(source, lambda event: None)
-                    rate = 1.0 if method.sampling is None else method.sampling.rate
+                    rate = SAMPLING_RATE if method.samples else 1.0
                     schedule = Schedule(STEPS, 10.0, STEPS**0.5 / 10, rate)
                     sampler = PoissonSampler(source, rate)
                     run = Run(schedule, mechanism, lambda: None, sampler, backend=GpuBackend(device))

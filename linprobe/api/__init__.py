@@ -421,11 +421,6 @@ def _of_train() -> dict[str, Option]:
     return {one.parameter: one for one in (*declared(RunOptions).values(), *declared(Choice).values(), *of_methods)}
 
 
-def _left_out(known: Mapping[str, Option], name: str, value: Any) -> bool:
-    """Whether a value of None stands for the default."""
-    return value is None and name in known and not known[name].optional
-
-
 def _asked(request: type[Asked], **given: Any) -> Asked:
     """A request of named arguments: what its command declares, but for output and dry runs.
 
@@ -444,11 +439,12 @@ def _asked(request: type[Asked], **given: Any) -> Asked:
 
 
 def _values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Named values as a request holds them: of Python's own types, and paths.
+    """Named values as a request holds them: of Python's own types, and paths. None may stand for the default.
 
     Raises ParameterError: a value of another type than its option.
     """
-    values = plain_values(known, {name: value for name, value in given.items() if not _left_out(known, name, value)})
+    optional = {name for name in given if name not in known or known[name].optional}
+    values = plain_values(known, {name: given[name] for name in given if given[name] is not None or name in optional})
     for name, option in known.items():
         if option.kind is Path and values.get(name) is not None:
             values[name] = list(map(Path, values[name])) if option.several else Path(values[name])

@@ -391,9 +391,9 @@ class LinearProbe(LinearClassifier):
         bounds: Bounds | None,
         weights: RowWeights | None,
     ) -> Dataset:
-        joined = self.method.joins_public
-        several = self.multilabel_
-        return Dataset(private, len(self.classes_), public, text_weights, bounds, weights, several, joined)
+        joined, names = self.method.joins_public, [str(name) for name in self.classes_]
+        given = private, len(names), public, text_weights, bounds, weights, self.multilabel_, joined
+        return Dataset(*given, class_names=names)
 
     def _fit(
         self,

@@ -67,6 +67,7 @@ class Dataset:
         people: names of the people, in the order of `bounds`. Private.
         shots: public training rows per class; None if not given.
         unlabelled: public rows without labels, which refine the weights after training, or None.
+        class_names: the classes in label order; empty if the caller does not name them.
         present: which units of `private` have their rows, shape (n_units,); None for all. The places of the others are
             empty: a neighbour under zero-out, for audits and tests.
     """
@@ -84,6 +85,7 @@ class Dataset:
     shots: int | None = None
     present: Mask | None = None
     unlabelled: Source | None = None
+    class_names: Sequence[str] = ()
 
     @property
     def protected(self) -> list[Source]:
@@ -306,6 +308,7 @@ def dataset_of(
         people,
         shots,
         unlabelled=further,
+        class_names=features.description.class_names,
     )
 
 

@@ -244,7 +244,7 @@ def subject_of(request: AuditRequest, method: Method) -> Subject:
         background = background_of(digits, people, "public" in method.needs)
     settings = replace(make_settings(training, method), centre="none", intercept=0.0)
     if settings.condition != "none":  # what `train` decides from the number of rows, the audit always covers
-        steps = DEFAULT_STEPS if settings.n_steps is None and method.sampling is None else settings.n_steps
+        steps = DEFAULT_STEPS if settings.n_steps is None and not method.samples else settings.n_steps
         settings = replace(settings, condition=MEAN, n_steps=steps)
     Runtime(device=request.device).check(settings, request.unit)
     paths = HOST_PATHS if request.device == "cpu" else HOST_PATHS + DEVICE_PATHS

@@ -107,17 +107,21 @@ def second_moment(rows: Rows, *, all_reduce: Reduce = ALONE.all_reduce) -> Clipp
     contributions = np.empty(rows.n_local)
 
     def take(block: Block) -> None:
-        squares = block.norms**2 if block.bounds is None else outer_product_norms(block, block.x.astype(np.float64))
-        factors = clip_factors(squares, 1.0, margin)
-        here = slice(block.start, block.start + block.n_units)
-        contributions[here] = relative_contributions(factors * squares, 1.0, margin)
-        if block.bounds is not None:
-            factors = np.repeat(factors, np.diff(block.bounds))
-        x = block.x * np.sqrt(factors)[:, None]
+        wide = block.x.astype(np.float64)
+        squares = block.norms**2 if block.bounds is None else outer_product_norms(block, wide)
+        x = wide * np.sqrt(_row_factors(block, squares, 1.0, margin, contributions))[:, None]
         total.add(x, x)
 
     share(rows.lazy_blocks(), [take] * max(1, min(n_threads(), -(-rows.n_local // BLOCK_ROWS))))
     return ClippedSum(total.packed(all_reduce)[:, None], 1.0, contributions)
+
+
+def _row_factors(block: Block, lengths: Reals, clip_norm: float, margin: float, contributions: Reals) -> Reals:
+    """The clip factor of each row, the person's for rows of people; writes the `contributions` of the units."""
+    factors = clip_factors(lengths, clip_norm, margin)
+    here = slice(block.start, block.start + block.n_units)
+    contributions[here] = relative_contributions(factors * lengths, clip_norm, margin)
+    return factors if block.bounds is None else np.repeat(factors, np.diff(block.bounds))
 
 
 def lower_triangle(packed: Reals, n_features: int) -> Reals:
@@ -188,11 +192,7 @@ def newton_sum(
         p[np.arange(len(p)), block.y] += 1
         summands = _Summands(x, r, hessian_scale * p * (1 - p))
         lengths = summands.lengths() if block.bounds is None else summands.unit_lengths(block.bounds)
-        factors = clip_factors(lengths, clip_norm, margin)
-        here = slice(block.start, block.start + block.n_units)
-        contributions[here] = relative_contributions(factors * lengths, clip_norm, margin)
-        if block.bounds is not None:
-            factors = np.repeat(factors, np.diff(block.bounds))
+        factors = _row_factors(block, lengths, clip_norm, margin, contributions)
         term = x.T @ (r * factors[:, None])
         with lock:
             gradient.add(term)

@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from linprobe.errors import UsageError
-from linprobe.methods._base import Fitted, Method, Problem, PublicFacts, Run, Sampling, Schedule
+from linprobe.methods._base import Fitted, Method, Problem, PublicFacts, Run, Schedule
 from linprobe.methods._descent import text_scale as text_scale
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import declared, nearest
@@ -117,7 +117,6 @@ __all__ = [
     "Problem",
     "PublicFacts",
     "Run",
-    "Sampling",
     "Schedule",
     "choose",
     "find_method",

@@ -27,7 +27,7 @@ from linprobe.gradients.clipped_sum import Subspace, clipped_sum
 from linprobe.gradients.loss import PLAIN, Geometry, Weights, best_scale, checked_weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import PoissonSampler
-from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Output, Reference
+from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, Init, Loss, Output, Reference
 from linprobe.options.declaration import Option, Options, arguments_of, make_options
 from linprobe.parallel import available_memory
 from linprobe.parallel.array_api import by_rows, inner, namespace, norm, on_host
@@ -411,14 +411,6 @@ class Share:
     count: int = 1
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """Defaults of a method that trains on Poisson samples."""
-
-    rate: float = SAMPLING_RATE
-    n_steps: int = SAMPLED_STEPS
-
-
 def never(options: Any) -> bool:
     """False: of a method without momentum."""
     return False
@@ -476,8 +468,6 @@ class Method:
         spends: whether it releases private sums with noise, which costs budget.
         private: whether the result has a privacy guarantee.
         joins_public: whether public rows are protected like private ones.
-        centres: whether rows are centred on the public mean by default.
-        sampling: defaults of a method that trains on Poisson samples; None if every step uses all rows.
         n_steps: default number of steps of a method whose steps cost more than a gradient; None for the usual number.
         resolve: (options, whether there are public rows) -> options without what public rows decide.
         shares: (options) -> parts of the budget for releases other than the steps.
@@ -495,8 +485,6 @@ class Method:
     spends: bool = True
     private: bool = True
     joins_public: bool = False
-    centres: bool = True
-    sampling: Sampling | None = None
     n_steps: int | None = None
     resolve: Callable[[Any, bool], Any] = unchanged  # no lambdas: processes get a method by pickling
     shares: Callable[[Any], tuple[Share, ...]] = no_shares
@@ -521,6 +509,11 @@ class Method:
         return arguments_of(self.options)
 
     @cached_property
+    def samples(self) -> bool:
+        """Whether it trains on Poisson samples, and not on all rows in every step."""
+        return "sampling_rate" in self.arguments
+
+    @cached_property
     def one_step(self) -> bool:
         """Whether the method spends its budget without steps: it then makes one gradient release."""
         return self.spends and "n_steps" not in self.arguments
@@ -532,7 +525,7 @@ class Method:
             return 1
         if self.n_steps is not None:
             return self.n_steps
-        return DEFAULT_STEPS if self.sampling is None else self.sampling.n_steps
+        return SAMPLED_STEPS if self.samples else DEFAULT_STEPS
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
         """The method's options with the values of `given`; the others have their defaults.
@@ -547,8 +540,9 @@ class Method:
         Raises UsageError, ParameterError: such an option.
         """
         init, ensemble = getattr(options, "init", "auto"), getattr(options, "ensemble", None)
-        if init == "public" and facts.public is None:
-            raise UsageError(f"init is 'public', but {NO_PUBLIC_ROWS}")
+        for name, value in (("init", init), ("centre", getattr(options, "centre", "auto"))):
+            if value == "public" and facts.public is None:
+                raise UsageError(f"{name} is 'public', but {NO_PUBLIC_ROWS}")
         if init == "text" and not facts.text:
             raise UsageError(NO_TEXT)
         if ensemble is not None and ensemble > facts.n_steps:
@@ -604,13 +598,7 @@ def starting_point(
 
     W_ref is the point that weight decay pulls towards: W_1 (`init`) or zeros (`zero`). Errors as of `initial_weights`.
     """
-    weights = initial_weights(
-        problem,
-        init=options.init,
-        weight_decay=options.weight_decay,
-        loss=loss,
-        backend=backend,
-    )
+    weights = initial_weights(problem, init=options.init, weight_decay=options.weight_decay, loss=loss, backend=backend)
     return weights, reference_weights(options.reference, weights)
 
 

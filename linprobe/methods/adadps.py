@@ -26,7 +26,7 @@ from __future__ import annotations
 import numpy as np
 
 from linprobe.gradients.loss import Scale, Weights, mean_squared_gradient
-from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
+from linprobe.methods._base import Fitted, Method, Problem, Run
 from linprobe.methods._descent import Descent
 from linprobe.options import AdaDPSOptions
 
@@ -58,5 +58,4 @@ METHOD = Method(
     options=AdaDPSOptions,
     fit=fit,
     needs=("private", "public"),
-    sampling=Sampling(),
 )

@@ -33,7 +33,7 @@ from linprobe.data.blocks import BLOCK_ROWS, normalise_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, join
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.loss import Origin, Weights, loss_and_gradient
-from linprobe.methods._base import Fitted, Method, Problem, PublicFacts, Run, Sampling, check_memory, public_generator
+from linprobe.methods._base import Fitted, Method, Problem, PublicFacts, Run, check_memory, public_generator
 from linprobe.methods._descent import Descent
 from linprobe.options import DopeSGDOptions
 
@@ -124,6 +124,5 @@ METHOD = Method(
     options=DopeSGDOptions,
     fit=fit,
     needs=("private", "public"),
-    sampling=Sampling(),
     check=check_public,
 )

@@ -22,7 +22,7 @@ Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q
 
 from __future__ import annotations
 
-from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
+from linprobe.methods._base import Fitted, Method, Problem, Run
 from linprobe.methods._descent import Descent
 from linprobe.options import DPSGDOptions
 
@@ -43,7 +43,6 @@ METHOD = Method(
     options=DPSGDOptions,
     fit=fit,
     needs=("private",),
-    sampling=Sampling(),
     weighs=True,
     several_labels=True,
 )

@@ -47,18 +47,14 @@ from numpy.typing import NDArray
 
 from linprobe.data.blocks import SHORTEST_ROW, Block, row_norms
 from linprobe.data.rows import Rows
-from linprobe.errors import UsageError
 from linprobe.gradients.clipped_sum import Reduce, row_sum
 from linprobe.gradients.loss import Weights
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.methods._base import (
-    NO_PUBLIC_ROWS,
     Fitted,
     Method,
     Problem,
-    PublicFacts,
     Run,
-    Sampling,
     Share,
     public_generator,
     starting_point,
@@ -96,12 +92,6 @@ def shares(options: DPSGDFOptions) -> tuple[Share, ...]:
         return ()
     share = options.feature_epsilon_share
     return (Share(MEAN, MEAN_SHARE if share is None else share),)
-
-
-def check_centre(options: DPSGDFOptions, facts: PublicFacts) -> None:
-    """UsageError for the mean of public rows that are not there."""
-    if options.centre == "public" and facts.public is None:
-        raise UsageError(f"centre is 'public', but {NO_PUBLIC_ROWS}")
 
 
 def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
@@ -245,10 +235,7 @@ METHOD = Method(
     options=DPSGDFOptions,
     fit=fit,
     needs=("private",),
-    centres=False,
-    sampling=Sampling(),
     resolve=resolve,
     shares=shares,
-    check=check_centre,
     weighs=True,
 )

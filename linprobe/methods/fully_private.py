@@ -27,7 +27,6 @@ METHOD = Method(
     fit=fit,
     needs=("private",),
     joins_public=True,
-    centres=False,
     weighs=True,
     several_labels=True,
 )

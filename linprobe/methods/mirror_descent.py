@@ -34,7 +34,7 @@ import numpy as np
 from linprobe.data.rows import Rows, join
 from linprobe.errors import ParameterError
 from linprobe.gradients.loss import Weights, loss_and_gradient
-from linprobe.methods._base import Fitted, Method, Problem, PublicFacts, Run, Sampling
+from linprobe.methods._base import Fitted, Method, Problem, PublicFacts, Run
 from linprobe.methods._descent import Descent
 from linprobe.options import MirrorDescentOptions
 from linprobe.parallel.array_api import Reals
@@ -131,6 +131,5 @@ METHOD = Method(
     options=MirrorDescentOptions,
     fit=fit,
     needs=("private", "public"),
-    sampling=Sampling(),
     check=check_horizon,
 )

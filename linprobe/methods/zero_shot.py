@@ -25,5 +25,4 @@ METHOD = Method(
     fit=fit,
     needs=("text",),
     spends=False,
-    centres=False,
 )

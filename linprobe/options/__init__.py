@@ -451,7 +451,9 @@ class AdaMixOptions(
 
     clip_quantile: float = option(0.9, "Quantile of the public gradient norms used as the clip norm.", above=0, most=1)
     subspace: Literal["none", "gradient", "features"] = option("none", "Project private gradients on a subspace")
-    subspace_dim: int | None = option(None, "Dimension of the subspace.", unset="classes - 1", above=0, most=1e9)
+    subspace_dim: int | None = option(
+        None, "Dimension of the subspace.", unset="classes - 1; for multilabel rows, classes", above=0, most=1e9
+    )
     strong_convexity: float = option(
         0.5, "Assumed strong convexity of the public loss, variant theory only.", above=0, most=1e9
     )

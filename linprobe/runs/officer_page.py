@@ -119,7 +119,7 @@ def _methods() -> dict[str, dict[str, Any]]:
             "paper": method.paper,
             "labels": method.several_labels,
             "noise": method.spends,
-            "sampled": method.sampling is not None,
+            "sampled": method.samples,
             "conditioned": "condition" in method.arguments,
             "publicRows": "public" in method.needs,
             "joins": method.joins_public,

@@ -248,7 +248,7 @@ def _not_made(releases: Sequence[Releases], method: Method, numbers: Mapping[str
         if made not in allowed:
             return f"{made} {purpose} releases, and method {method.name} makes {' or '.join(map(str, allowed))}"
     for one in releases:
-        sampled = one.purpose == INHERITED or (one.purpose == GRADIENT and method.sampling is not None)
+        sampled = one.purpose == INHERITED or (one.purpose == GRADIENT and method.samples)
         if one.sampling_rate < 1 and not sampled:
             return (
                 f"a {one.purpose} release with sampling rate {one.sampling_rate:g}, and method {method.name} makes it "

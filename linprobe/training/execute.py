@@ -112,7 +112,7 @@ class Runtime:
         if self.device == "cpu":
             return
         refuse_on_gpu(options, self.device)
-        if unit == OWNER and settings.method.sampling is not None:
+        if unit == OWNER and settings.method.samples:
             raise UsageError(
                 f"device is {self.device!r}, and the method is for samples, here of people; allowed: device cpu, or a "
                 "method without samples, such as noisy-gd"

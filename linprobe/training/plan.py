@@ -609,8 +609,7 @@ def _centres(settings: Settings, dataset: Dataset) -> bool:
         raise UsageError("centre is 'public', but there are no public rows; give some, or use centre none")
     if centre == "public" and settings.starts_from_text and settings.intercept == 0:
         raise UsageError("init 'text' around a centre needs an intercept, which is 0; use centre none, or intercept 1")
-    automatic = settings.method.centres and public is not None
-    automatic = automatic and not (settings.starts_from_text and settings.intercept == 0)
+    automatic = public is not None and not (settings.starts_from_text and settings.intercept == 0)
     return centre == "public" or (centre == "auto" and automatic)
 
 
@@ -633,7 +632,8 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
 
     Raises PrivacyError: that run had public rows, with or without labels, which it did not protect, and they are not
-    the public rows of this run. ParameterError, DataError: not a run folder, or weights of another shape.
+    the public rows of this run. ParameterError, DataError: not a run folder, or weights of another shape or of other
+    classes.
     """
     if settings.first_run is None:
         return None
@@ -651,6 +651,7 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
             f"init run {init} has weights of shape {first.weights.shape}; allowed here: "
             f"{dataset.weights_shape}; train it on features of the same kind"
         )
+    first = _of_classes(first, dataset, init)
     here = {} if dataset.features is None else extraction_of(dataset.features.description)
     # without the digest: another crop of the images, say, is no reason to refuse
     differs = first_difference({**(earlier.extraction or {}), "extraction_digest": ""}, here)
@@ -668,6 +669,23 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
         raise PrivacyError(
             f"init run {init} was refined by rows without labels, which had no protection there and might be private "
             "here; give the same rows with --unlabelled (arrays cannot be compared), or the run before it was refined"
+        )
+    return first
+
+
+def _of_classes(first: FirstModel, dataset: Dataset, init: object) -> FirstModel:
+    """The model with its classes in the order of the rows here. Other names of a caller stand for that run's in order.
+
+    Raises DataError: a feature file with another class.
+    """
+    known, names = first.manifest.class_names, dataset.class_names
+    if sorted(names) == sorted(known):
+        order = [known.index(name) for name in names]
+        return replace(first, weights=first.weights[:, order], bias=first.bias[order])
+    if dataset.features is not None:
+        other = next(name for name in names if name not in known)
+        raise DataError(
+            f"init run {init} has no class {other!r}; allowed: {', '.join(known)}; train it on these classes"
         )
     return first
 

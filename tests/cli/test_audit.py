@@ -119,7 +119,7 @@ def test_stated_defaults_and_limits_are_those_of_the_audit() -> None:
     stated = {"all rows": int(default), **{words.split()[-1]: int(words.split()[0]) for words in others}}
     for method in METHODS.values():
         if method.spends and not method.one_step:
-            kind = method.name if method.name in stated else "all rows" if method.sampling is None else "sampling"
+            kind = method.name if method.name in stated else "all rows" if not method.samples else "sampling"
             assert stated[kind] == method.default_steps, method.name
     assert options["runs"].least == 2 * len(HOST_PATHS)
     assert options["runs"].after.endswith(f" {2 * len(HOST_PATHS + DEVICE_PATHS)}")

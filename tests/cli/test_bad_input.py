@@ -208,6 +208,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "init from no folder": (["train", "{whole}", *NOISY, "--init", "runs/none"], 2, ["runs/none", "run folder"]),
     "init from no run": (["train", "{whole}", *NOISY, "--init", "{folder}"], 3, ["manifest.json"]),
     "init from another width": (["train", "{wide}", *NOISY, "--init", "{run}"], 3, ["(10, 4)", "(11, 4)"]),
+    "init from other classes": (["train", "{others}", *NOISY, "--init", "{run}"], 3, ["init run", "no class"]),
     "init from another training space": (
         ["train", "{whole}", *NOISY, "--init", "{run}", "--centre", "none", "--intercept", "0"],
         2,

@@ -21,6 +21,7 @@ import pytest
 from linprobe.__main__ import main
 from linprobe.cli import _terminal, program
 from linprobe.methods import METHODS
+from linprobe.options import SAMPLING_RATE
 from linprobe.training import train as train_command
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 from tests.conftest import gaussian_rows, one_of_each_kind
@@ -233,9 +234,8 @@ def test_training_json_has_every_key_and_says_what_it_cost(cli: Cli, method: str
     assert (result["method"], result["n_features"], result["n_classes"]) == (method, 10, 4)
     if METHODS[method].spends:
         assert 2.99 < result["epsilon"] <= 3
-        sampling = METHODS[method].sampling
         cold = method == "fully-private"  # around a private mean, as no rows are public
-        rate = 1.0 if sampling is None else sampling.rate
+        rate = SAMPLING_RATE if METHODS[method].samples else 1.0
         steps = 400 if cold else METHODS[method].default_steps
         assert (result["seed_kind"], result["sampling_rate"], result["steps"]) == ("os", rate, steps)
     else:

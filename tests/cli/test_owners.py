@@ -66,7 +66,7 @@ def trained(cli: Callable[..., Any], owned: Path) -> Callable[..., dict[str, Any
 def test_every_method_protects_people(trained, cli, owned, method) -> None:
     words = ["--public-shots", 0] if method == "fully-private" else []
     words += [] if METHODS[method].one_step else ["--steps", 3]
-    words += [] if METHODS[method].sampling is None else ["--accountant", "rdp"]
+    words += ["--accountant", "rdp"] if METHODS[method].samples else []
     outcome = trained("--method", method, "--unit", "owner", "--out", "run", *words)
     assert (outcome["unit"], outcome["n_units"], outcome["n_private"]) == ("owner", PEOPLE, PEOPLE)
     assert outcome["epsilon"] <= 3

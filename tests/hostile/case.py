@@ -88,6 +88,8 @@ def judge(cases: Iterable[Case], good: Good) -> Iterator[Verdict]:
 
 def _run_all(cases: Iterable[Case], good: Good, folder: Path) -> int:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    if "torch" in sys.modules:  # the threads of its parent are not here, and it would wait for them
+        sys.modules["torch"].set_num_threads(1)
     for case in cases:
         (folder / "begun").write_text(json.dumps([case.name, "making the files"]))
         work = folder / "work"

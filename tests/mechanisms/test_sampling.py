@@ -148,7 +148,7 @@ def test_nobody_joining_is_a_sum_of_zero(name) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, method in METHODS.items() if method.sampling is not None and "private" in method.needs]
+    "name", [name for name, method in METHODS.items() if method.samples and "private" in method.needs]
 )
 def test_empty_batches_get_noise_and_count(name) -> None:
     events, source = [], NoiseSource(3)

@@ -157,7 +157,7 @@ def fit(
     sampler: RepeatedSampler | None = None,
     keeper: Checkpoint | None = None,
 ):
-    rate = 1.0 if method.sampling is None else RATE
+    rate = RATE if method.samples else 1.0
     options = method.make_options(options)
     others = {share.purpose: sigma for share in method.shares(options)} if method.spends else {}
     steps = steps_of(method)
@@ -173,7 +173,7 @@ def neighbour_of(method: Method, options: dict, spy: SpyMechanism, dropped: int)
     """A run without one record on the first run's releases. N is public, so the record keeps its place: it stays out
     of every sample, or its row is zero."""
     neighbour = SpyMechanism(replay=spy.values)
-    if method.sampling is None:
+    if not method.samples:
         fit(method, options, problem(drop=dropped), neighbour)
     else:
         fit(method, options, problem(), neighbour, sampler=RepeatedSampler(out=dropped))
@@ -198,9 +198,9 @@ def test_a_record_is_charged_at_least_what_it_contributed(method, options) -> No
         neighbour = neighbour_of(method, options, spy, dropped)
         shares = [
             np.linalg.norm(spy.sums[place] - neighbour.sums[place]) / spy.events[place].sensitivity
-            for place in (range(len(spy.events)) if method.sampling is None else spy.steps)
+            for place in (range(len(spy.events)) if not method.samples else spy.steps)
         ]
-        if method.sampling is None:
+        if not method.samples:
             moved = sum((share / SIGMA) ** 2 for share in shares)
             mu = spy.contributed.squared_mu[dropped] ** 0.5
             assert mu**2 >= moved * (1 - 1e-9)
@@ -253,8 +253,8 @@ def test_releases_are_as_many_and_as_noisy_as_scheduled_and_no_record_exceeds_th
     assert {purpose: release.count for purpose, release in releases.items()} == {**shares, "gradient": steps_of(method)}
     assert {event.noise_multiplier for event in spy.events} == {SIGMA}
     assert [event.step for event in spy.events] == list(range(len(spy.events)))
-    assert releases["gradient"].sampling_rate == (1.0 if method.sampling is None else RATE)
-    if method.sampling is None:
+    assert releases["gradient"].sampling_rate == (RATE if method.samples else 1.0)
+    if not method.samples:
         assert spy.contributed.squared_mu.shape == (N,)
         assert spy.contributed.squared_mu.max() ** 0.5 <= gdp_mu(grouped(spy.events)) * (1 + 1e-12)
 
@@ -262,7 +262,7 @@ def test_releases_are_as_many_and_as_noisy_as_scheduled_and_no_record_exceeds_th
 @every_spending_variant
 def test_a_run_is_verified(method, options, features_file, tmp_path) -> None:
     few = {} if method.one_step else {"steps": STEPS}
-    sampled = {} if method.sampling is None else {"sampling_rate": RATE, "accountant": "rdp"}
+    sampled = {"sampling_rate": RATE, "accountant": "rdp"} if method.samples else {}
     out = tmp_path / "run"
     train_run(TrainRequest(method.name, features_file, epsilon=3.0, options=options, out=out, **few, **sampled))
     assert verify_run(VerifyRequest(run=out))["refused"] is None
@@ -432,7 +432,7 @@ def test_unknown_method_is_refused_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [m for m in METHODS.values() if m.sampling is None and not m.one_step], ids=lambda m: m.name
+    "method", [m for m in METHODS.values() if not m.samples and not m.one_step], ids=lambda m: m.name
 )
 @pytest.mark.parametrize("preset", ["paper", "paper-clip"])
 def test_the_papers_settings_are_options_of_the_method(method, preset) -> None:

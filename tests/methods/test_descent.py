@@ -18,7 +18,7 @@ from tests.conftest import mostly_nightly
 from tests.methods.test_contract import C, D, problem
 
 STEPS, SIGMA, RATE, SEED = 8, 3.0, 0.3, 11
-SAMPLED = [name for name, method in METHODS.items() if method.sampling is not None]
+SAMPLED = [name for name, method in METHODS.items() if method.samples]
 
 
 def train(name: str, data: Problem, rate: float = RATE, sigma: float = SIGMA, steps: int = STEPS, **options):
@@ -253,7 +253,7 @@ def test_an_ensemble_that_would_do_nothing_is_refused(kind) -> None:
 
 @pytest.mark.parametrize("name", [*SAMPLED, "noisy-gd"])
 def test_votes_are_the_last_iterates(name) -> None:
-    rate = 1.0 if METHODS[name].sampling is None else RATE
+    rate = RATE if METHODS[name].samples else 1.0
     votes, _ = train(name, problem(), rate=rate, output="vote", ensemble=3)
     last, _ = train(name, problem(), rate=rate, output="last")
     mean, _ = train(name, problem(), rate=rate, output="average", ensemble=3)

@@ -56,7 +56,7 @@ def test_a_person_moves_no_release_by_more_than_its_sensitivity(method, options)
         moved = [float(np.linalg.norm(a - b)) for a, b in zip(spy.sums, neighbour.sums, strict=True)]
         bounds = [event.sensitivity for event in spy.events]
         assert all(one <= bound for one, bound in zip(moved, bounds, strict=True))
-        if method.sampling is None:
+        if not method.samples:
             # nobody is charged less than what they moved
             paid = spy.contributed.squared_mu[dropped]
             shares = (move / bound / SIGMA for move, bound in zip(moved, bounds, strict=True))
@@ -121,7 +121,7 @@ def test_a_person_changes_one_count_of_the_histogram(method, options) -> None:
 def test_people_are_sampled_counted_and_charged(method) -> None:
     spy, sampler = SpyMechanism(), RepeatedSampler()
     fit(method, {}, of_people(), spy, sampler=sampler)
-    if method.sampling is None:
+    if not method.samples:
         assert spy.contributed.squared_mu.shape == (len(SIZES),)
     else:
         assert {len(drawn) for drawn in sampler.drawn} == {len(SIZES)}

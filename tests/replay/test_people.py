@@ -98,7 +98,7 @@ def test_a_neighbour_publishes_the_same_bits_in_two_processes(case, neighbours, 
     replay(datasets, case, neighbours, processes=2)
 
 
-UNSAMPLED = [case for case in DEFAULTS if METHODS[case[0]].options.on_gpu and METHODS[case[0]].sampling is None]
+UNSAMPLED = [case for case in DEFAULTS if METHODS[case[0]].options.on_gpu and not METHODS[case[0]].samples]
 
 
 @on_path(UNSAMPLED, (HUGE, MANY), 4, people=True)

@@ -81,7 +81,7 @@ def words_of(method: str, options: str) -> list[str]:
     if found.spends:
         words += ["--eps", "3"]
         words += [] if found.one_step else ["--steps", str(STEPS)]
-    if found.sampling is not None:
+    if found.samples:
         words += [] if "--q" in words else ["--q", "0.5"]
         words += [] if "--accountant" in words else ["--accountant", "rdp"]
     return ["--method", method, *words]

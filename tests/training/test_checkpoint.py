@@ -104,7 +104,7 @@ class Stops(Silent):
 
 def asked(features: Path, out: Path, method: str = "noisy-gd", **changes: Any) -> TrainRequest:
     """A run with a checkpoint after every step."""
-    sampled = SAMPLED if METHODS[method].sampling else {}
+    sampled = SAMPLED if METHODS[method].samples else {}
     given = {"epsilon": 3.0, "steps": STEPS, "checkpoint_every": 0.0, **sampled, **changes}
     return TrainRequest(method, features, out=out, **given)
 

@@ -110,7 +110,8 @@ def selection_epsilon(event: SelectionEvent, delta: float, accountant: Accountan
 def _losses(event: SelectionEvent, delta: float, accountant: Accountant) -> tuple[float, float]:
     """eps_Q(delta / m), and eps_1, which is at most that."""
     mean = event.mean_repetitions
-    base = max(accountant.epsilon(run, delta / mean) for run in event.runs)
+    each = math.nextafter(delta / mean, 0)  # at most the quotient, which was rounded
+    base = max(accountant.epsilon(run, each) for run in event.runs)
     return base, first_loss(lambda epsilons: _profile(event, epsilons, delta, accountant), mean, base)
 
 
@@ -121,7 +122,7 @@ def selection_deltas(
     left = np.asarray(epsilons, dtype=np.float64) - 2 * _losses(event, delta, accountant)[1]
     deltas = np.ones(len(left))
     profile = _profile(event, left[left >= 0], delta, accountant)
-    deltas[left >= 0] = np.minimum(event.mean_repetitions * profile, 1)
+    deltas[left >= 0] = np.minimum(np.nextafter(event.mean_repetitions * profile, 1), 1)
     return deltas
 
 

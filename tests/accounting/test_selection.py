@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -189,3 +190,19 @@ def test_malformed_selection_is_refused(tmp_path: Any, change: dict[str, Any]) -
 def test_noise_too_small_has_no_epsilon() -> None:
     assert selection_epsilon(event_of(1e-4), DELTA, GAUSSIAN) == math.inf
     assert selection_cross_check(event_of(1e-4), DELTA) == math.inf
+
+
+@pytest.mark.parametrize("mean", [3, 7, 11, 49])
+def test_the_delta_of_one_run_is_at_most_a_share_of_delta(monkeypatch: pytest.MonkeyPatch, mean: int) -> None:
+    asked: list[float] = []
+    whole = type(GAUSSIAN).epsilon
+
+    def recorded(self: Any, releases: Any, delta: float) -> float:
+        asked.append(delta)
+        return whole(self, releases, delta)
+
+    monkeypatch.setattr(type(GAUSSIAN), "epsilon", recorded)
+    for delta in (1e-5, 3e-6, 7e-7):
+        selection_epsilon(event_of(20.0, mean=mean), delta, GAUSSIAN)
+        assert max(map(Fraction, asked)) * mean <= Fraction(delta)
+        asked.clear()

@@ -28,6 +28,7 @@ except ImportError:  # Windows
 PRIVATE_MODE, PUBLIC_MODE, PRIVATE_FOLDER = 0o600, 0o644, 0o700
 MOST_TEXT = 1 << 26  # bytes of a JSON file: a manifest of many classes has megabytes
 LONGEST_PATH = 4096
+MOST_PIPED = 1 << 20  # characters of standard input: a command prints a line, and /dev/zero never ends
 LONGEST_FOLDER = 255  # bytes of a name
 LONGEST_NAME = LONGEST_FOLDER - len("..01234567.partial")  # bytes of the name of an output
 FORMULAS = ("=", "+", "-", "@")
@@ -308,11 +309,11 @@ def path_from(argument: str) -> Path:
     if argument != "-":
         return Path(argument)
     try:
-        text = sys.stdin.read()
+        text = sys.stdin.read(MOST_PIPED)
     except UnicodeDecodeError:
         text = "\0"
     lines = [line.strip() for line in text.split("\n") if line.strip()]
-    if "\0" in text or (lines and len(lines[-1]) > LONGEST_PATH):
+    if "\0" in text or len(text) == MOST_PIPED or (lines and len(lines[-1]) > LONGEST_PATH):
         raise UsageError(
             "argument - reads a path from standard input, which holds no text, or a line that is too long for a path; "
             "give the file in place of -"

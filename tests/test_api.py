@@ -133,8 +133,9 @@ def test_what_runs_cost_together_and_a_seed_are_warned_of() -> None:
     with warnings.catch_warnings():  # notes are shown instead
         warnings.simplefilter("error")
         linprobe.train(**asked, out="three", progress=Silent())
-    with pytest.warns(PrivacyWarning, match="4 runs on these rows cost epsilon 2"):
+    with pytest.warns(PrivacyWarning, match="4 runs on these rows cost epsilon 2") as caught:
         linprobe.compare(methods=["noisy-gd"], epsilons=[1], seeds=1, baselines=False, out="compared")
+    assert {one.filename for one in caught} == {__file__}  # not a line of linprobe
 
 
 def test_a_constructor_is_named_in_the_public_module() -> None:  # or the reference of the site cannot be built

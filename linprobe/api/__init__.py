@@ -8,6 +8,7 @@ not protect, are a `PrivacyWarning`.
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -371,11 +372,13 @@ def account(
 
 
 class _Warning(Silent):
-    """Progress that shows nothing, and issues notes on privacy as a `PrivacyWarning`."""
+    """Progress that shows nothing, and warns of notes on privacy where linprobe was called."""
 
     def note(self, text: str) -> None:
         if isinstance(text, PrivacyNote):
-            warnings.warn(str(text), PrivacyWarning, stacklevel=2)
+            modules = [frame.frame.f_globals.get("__name__", "") for frame in inspect.stack(0)]
+            inside = [place for place, name in enumerate(modules) if name.partition(".")[0] == "linprobe"]
+            warnings.warn(str(text), PrivacyWarning, stacklevel=inside[-1] + 2)
 
 
 def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:

@@ -72,8 +72,9 @@ def open_hdf5(path: Path, what: str) -> h5py.File:
                 f"{what} is being written, or its writer was killed; wait for the writer; if it has ended, make the "
                 "file again"
             ) from None
-        wrong = "is truncated" if "truncated" in str(error) else "is not an HDF5 file"
-        raise DataError(f"{what} {wrong}; make it again with `linprobe import`") from None
+        if "truncated" in str(error):
+            raise DataError(f"{what} is truncated; make it again") from None
+        raise DataError(f"{what} is not an HDF5 file; make one of it with `linprobe import`") from None
 
 
 def find(file: h5py.File, path: Path, name: str) -> Any:

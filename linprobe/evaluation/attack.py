@@ -20,7 +20,6 @@ score means "more likely a member". Every result is computed from private rows w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from scipy.special import log_softmax, logsumexp
 
 from linprobe.accounting.figures import NOUNS
 from linprobe.atomic_files import write_json
-from linprobe.data.blocks import ArraySource, ChainedSource, concatenated, normalise_rows
+from linprobe.data.blocks import ArraySource, ChainedSource, RawBlocks, concatenated, normalise_rows
 from linprobe.data.dataset import (
     Dataset,
     check_one_class,
@@ -63,11 +62,7 @@ LEAST_VARIANCE = 1e-12  # nats squared; float32 weights resolve nothing finer
 Scores = NDArray[np.float64]
 
 
-def log_odds(
-    blocks: Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]],
-    weights: NDArray[np.floating],
-    bias: NDArray[np.floating],
-) -> Scores:
+def log_odds(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> Scores:
     """o_i of labelled raw rows, in nats, shape (n_rows,); for a run that votes, of the voters' mean probability.
 
     Args:

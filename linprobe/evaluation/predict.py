@@ -24,7 +24,6 @@ from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_be
 from linprobe.options.requests import EvaluateRequest, PredictRequest
 from linprobe.runs import matching, run_folder
 from linprobe.runs.figures import (
-    class_figures,
     class_scores,
     figures_by_task,
     fit_temperature,
@@ -194,12 +193,12 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
         if request.features is not None:
             matching.refuse_private_rows(run, opened, progress)
         refuse_protected_test_rows(opened)
-        given = (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
-        figures = figures_by_task(run.manifest.task, *given, bias, run.manifest.class_names, temperature=temperature)
+        given = run.manifest.task, (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
+        figures = figures_by_task(*given, bias, run.manifest.class_names, temperature=temperature)
         by_prior: dict[str, Any] = {}
         if _movable_shares(run) is not None:
             found = {
-                word: class_figures(*given, bias_for(run, word), run.manifest.class_names, most_passes=0)
+                word: figures_by_task(*given, bias_for(run, word), run.manifest.class_names, most_passes=0)
                 for word in (TRAINED, UNIFORM)
             }
             kept = ("test_accuracy", "balanced_accuracy")

@@ -35,7 +35,7 @@ The loss is convex in 1/T, so its minimum over an interval is found by a line se
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, TypeVar
 
@@ -192,11 +192,7 @@ def count_private(
     return right, total
 
 
-def fit_temperature(
-    blocks: Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]],
-    weights: NDArray[np.floating],
-    bias: NDArray[np.floating],
-) -> float:
+def fit_temperature(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> float:
     """T between `LEAST` and `MOST`. The rows are public: T depends on them without noise.
 
     Args:
@@ -221,27 +217,9 @@ CALIBRATION_BINS = 15
 MOST_CLASSES_IN_MATRIX = 1000  # nobody reads a larger matrix, and it takes 8 MB or more
 SCORES_A_PASS = 2**25  # 256 MiB of float64
 
-Blocks = Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]]
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Marks = NDArray[np.bool_]
-
-
-def figures_by_task(
-    task: str,
-    read: Callable[[], Blocks],
-    n_rows: int,
-    weights: NDArray[np.floating],
-    bias: NDArray[np.floating],
-    names: Sequence[str],
-    *,
-    temperature: float = 1.0,
-    most_passes: int | None = None,
-) -> dict[str, Any]:
-    """What `class_figures` returns, or for multilabel `label_figures`, without the last two arguments."""
-    if task == MULTILABEL:
-        return label_figures(read, n_rows, weights, bias, names)
-    return class_figures(read, n_rows, weights, bias, names, temperature=temperature, most_passes=most_passes)
 
 
 def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
@@ -272,8 +250,9 @@ def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
     )
 
 
-def class_figures(
-    read: Callable[[], Blocks],
+def figures_by_task(
+    task: str,
+    read: Callable[[], RawBlocks],
     n_rows: int,
     weights: NDArray[np.floating],
     bias: NDArray[np.floating],
@@ -285,9 +264,9 @@ def class_figures(
     """Accuracy, balanced accuracy, AUROC, calibration error, a confusion matrix, and figures of each class.
 
     Args:
+        task: for multilabel it returns what `label_figures` does, without the last two arguments.
         read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
-        n_rows: their number, at least 1.
-        weights, bias: one set or a stack of voters.
+        n_rows: their number, at least 1. weights, bias: one set or a stack of voters.
         temperature: divides the class scores before the softmax; without effect on votes.
         most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
             `SCORES_A_PASS` probabilities.
@@ -297,21 +276,20 @@ def class_figures(
         of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class; None
         above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
     """
+    if task == MULTILABEL:
+        return label_figures(read, n_rows, weights, bias, names)
     n_classes, width = weights.shape[-1], max(1, SCORES_A_PASS // n_rows)
     ranked = most_passes is None or -(-n_classes // width) <= most_passes
 
-    def score(columns: slice) -> tuple[Counts, Counts, Floats, Floats]:
+    def score(columns: slice) -> list[NDArray[Any]]:
         """Labels, predicted classes and confidences (n_rows,), and the probabilities of some classes."""
-        labels, predicted, confidence, chosen = [], [], [], []
+        parts = []
         for x, y in read():
             scores = class_scores(x, weights, bias)
             share = probabilities(scores, weights, temperature)
             best = scores.argmax(axis=1)
-            labels.append(y)
-            predicted.append(best)
-            confidence.append(share[np.arange(len(best)), best])
-            chosen.append(share[:, columns])
-        return np.concatenate(labels), np.concatenate(predicted), np.concatenate(confidence), np.concatenate(chosen)
+            parts.append((y, best, share[np.arange(len(best)), best], share[:, columns]))
+        return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
     y, predicted, confidence, share = score(slice(0, width if ranked else 0))
     auroc = class_auroc(y, share, 0)
@@ -407,7 +385,7 @@ def share_of(name: str, hits: int, n: int) -> dict[str, Any]:
 
 
 def label_figures(
-    read: Callable[[], Blocks],
+    read: Callable[[], RawBlocks],
     n_rows: int,
     weights: NDArray[np.floating],
     bias: NDArray[np.floating],

@@ -134,8 +134,9 @@ def _account(request: BudgetRequest) -> Account | None:
             # evaluations on private test rows have a book of their own, and count too
             held_out = [GroupRows(features, "test")] if features.description.private_test else []
             return existing_book(features, make=request.cap is not None, protected=held_out)
-    if not source.exists():
-        raise DataError(f"{source} does not exist; give a feature file, or a budget book")
+    if not source.is_file():
+        wrong = "is no file" if source.exists() else "does not exist"
+        raise DataError(f"{source} {wrong}; give the feature file of a run, or a budget book")
     if request.book is not None:
         raise DataError(f"{source} is not a feature file, and --book is for one; give the book alone")
     return Account.at(source)

@@ -536,7 +536,7 @@ def test_damaged_books_and_keys_are_bad_data(
     (own_books / "key").unlink()
     refused(cli("budget", features_file), 3, ["without their key"])
     refused(cli("budget", "nothing"), 3, ["does not exist"])
-    refused(cli("budget", tmp_path / "a"), 3, ["not a file"])
+    refused(cli("budget", tmp_path / "a"), 3, ["is no file; give the feature file of a run"])
     refused(cli("budget", features_file, "--delta", "1"), 2, ["delta is 1"])
     refused(cli("budget", features_file, "--set-cap", "0"), 2, ["cap is 0"])
     assert not (tmp_path / "b").exists()

@@ -47,12 +47,17 @@ def test_a_run_without_a_budget_has_no_epsilon_in_its_name(cli: Cli, features_fi
     assert Path(folder).name.startswith("non-private-2")
 
 
-@pytest.mark.parametrize("given", [b"\xff\xfe\x00" * 9000, b"x" * 9000, b"a\x00b\n"], ids=["binary", "long", "NUL"])
+@pytest.mark.parametrize(
+    "given",
+    [b"\xff\xfe\x00" * 9000, b"x" * 9000, b"a\x00b\n", b"x\n" * (1 << 20)],
+    ids=["binary", "long", "NUL", "endless"],
+)
 def test_rows_on_stdin_in_place_of_a_path_are_not_quoted(monkeypatch: pytest.MonkeyPatch, given: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
     with pytest.raises(UsageError, match="which holds no text") as refusal:
         path_from("-")
     assert len(str(refusal.value)) < 300
+    assert sys.stdin.buffer.tell() < 2 << 20
 
 
 @pytest.mark.parametrize("words", [["--version"], ["train", "--eps", "3", "--steps", "2"]])

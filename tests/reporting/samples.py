@@ -6,7 +6,7 @@ from typing import Any
 
 
 def figures_on(classes: list[str], rows: int = 10) -> dict[str, Any]:
-    """Figures on test rows, as `class_figures` returns them: class i has recall i / classes, class 0 no rows."""
+    """Figures on test rows, as `figures_by_task` returns them: class i has recall i / classes, class 0 no rows."""
     n = len(classes)
     one = {"predicted": 9, "precision": 0.5, "precision_interval": [0.2, 0.8], "auroc": 0.75}
     per_class: dict[str, Any] = {

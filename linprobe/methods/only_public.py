@@ -1,4 +1,4 @@
-"""Only-public: softmax regression on the public rows alone; the private rows are never read.
+"""Only-public: softmax regression on the public rows, near text weights if given; no private row is read.
 
 Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Table 1, column Only-Public.
 
@@ -22,7 +22,7 @@ def fit(problem: Problem, options: OnlyPublicOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    summary="the public rows alone",
+    summary="the public rows, and text weights if given; no private row",
     paper="Golatkar et al. 2022 (AdaMix), Table 1",
     options=OnlyPublicOptions,
     fit=fit,

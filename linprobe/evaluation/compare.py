@@ -375,10 +375,11 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
         for warning in warnings:
             progress.note(warning)
         numbers = [len(runs) for runs in groups]
-        entries = [one.entry for one, number in zip(previews, numbers, strict=True) for _ in range(number)]
-        spending = [entry for entry in entries if entry.counts]
         account = _account(found, plans)
-        book, spent = None if account is None else account.path, preview(account, spending)
+        for place in (-1, 0):  # the plans after a short private mean, then those that are charged first
+            entries = [one.entries[place] for one, runs in zip(previews, groups, strict=True) for _ in runs]
+            spent = preview(account, [entry for entry in entries if entry.counts])
+        book = None if account is None else account.path
         timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]
         facts = {
             **{name: value for name, value in about.items() if name not in ("method", "why")},

@@ -82,9 +82,9 @@ def _one_selection(
 ) -> words.DryRun:
     request, mean = ready.request, tuning.mean_repetitions
     seen = previewed(request, tuned, dataset)
-    warnings = ready.warnings(tuned.plans[0], dataset, seen.entry)
+    warnings = ready.warnings(tuned.plans[0], dataset, seen.entries[0])
     account = checked_rows(ready, tuned.plans[0], dataset, warnings, progress, make=False)
-    spent = preview(account, [seen.entry])
+    spent = preview(account, seen.entries)
     warnings.append(selection_note(tuned, mean))  # not before a refusal
     progress.note(warnings[-1])
     plans = [
@@ -188,12 +188,13 @@ class Preview:
     """What one run, or one private selection, would do.
 
     Attributes:
-        budgets: of each setting that may be chosen. entry: as the budget book would state it.
+        budgets: of each setting that may be chosen. entries: as the budget book would state it, of each plan that the
+            length of a private mean may choose, first the one that is charged.
         seconds: duration of its steps, for a selection of the mean number of runs; None where no estimate is made.
     """
 
     budgets: tuple[tuple[Budget, ...], ...]
-    entry: Entry
+    entries: tuple[Entry, ...]
     seconds: float | None
 
 
@@ -205,7 +206,9 @@ def previewed(request: TrainRequest, plan: Plan | Selection, dataset: Dataset) -
     timed = [_seconds(request, one, dataset) for one in plans]
     measured = [seconds for seconds in timed if seconds is not None]
     seconds = mean * fmean(measured) if len(measured) == len(timed) else None
-    return Preview(tuple(one.budgets for one in plans), replace(plan.entry(), cap=request.cap), seconds)
+    possible = plan.possible if isinstance(plan, Plan) else (plan,)
+    entries = tuple(replace(one.entry(), cap=request.cap) for one in possible)
+    return Preview(tuple(one.budgets for one in plans), entries, seconds)
 
 
 def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:

@@ -133,7 +133,12 @@ def test_a_cap_allows_every_plan_that_the_length_of_a_private_mean_may_choose(
     between = ("--cap", f"{(first + other) / 2:.17g}", "--out", "a")
     refused(cli(*words, *between), 4, ["cap is epsilon", "nothing was spent"])
     refused(cli(*words, *between, "--dry-run"), 4, ["cap is epsilon", "nothing was spent"])
-    assert cli(*words, "--cap", "3", "--out", "a").status == 0
+    assert spent(cli, private_file, "--set-cap", (first + other) / 2)["cap"]
+    several = ("compare", private_file, "--methods", "noisy-gd:condition=mean", "--eps", "3", "--seeds", "1")
+    refused(cli(*several, "--no-baselines", "--out", "c", "--dry-run"), 4, ["cap is epsilon", "nothing was spent"])
+    assert spent(cli, private_file, "--set-cap", 3)["cap"] == 3
+    assert cli(*several, "--no-baselines", "--out", "c", "--dry-run").status == 0
+    assert cli(*words, "--out", "a").status == 0
 
 
 def test_a_cap_may_change_before_the_first_run_and_fall_after_it(cli: Cli, features_file: Path) -> None:

@@ -396,12 +396,18 @@ def minimise(
 
 
 def best_scale(
-    rows: Rows, direction: Weights, *, most: float, loss: Loss = "softmax", backend: Backend = HOST
+    rows: Rows, direction: Weights, *, spread: float, most: float, loss: Loss = "softmax", backend: Backend = HOST
 ) -> float:
-    """a in [0, most] of least summed loss of the weights a * `direction`, (n_features, n_classes). Not private."""
+    """argmin over a in [0, most] of the summed loss of a * `direction` + (a / spread)^2 / 2. Not private.
+
+    `direction`: weights (n_features, n_classes). A few rows that it divides by chance ask for a scale without bound.
+    """
     summed = _summed_loss(rows, direction.shape, loss, backend)
     result = blas_module("scipy.optimize").minimize_scalar(
-        lambda scale: summed(scale * direction)[0], bounds=(0, most), method="bounded", options={"xatol": 1e-3}
+        lambda scale: summed(scale * direction)[0] + (scale / spread) ** 2 / 2,
+        bounds=(0, most),
+        method="bounded",
+        options={"xatol": 1e-3},
     )
     return float(result.x)
 

@@ -37,7 +37,7 @@ ENSEMBLES = ("average", "ema", "vote")
 NO_PUBLIC_ROWS = "no public rows were given; give --public FILE or --public-shots K"
 NO_TEXT = "init is 'text', but the feature file has no text/weights; allowed here: zero, public"
 ENSEMBLE_SHARE = 0.1
-TEXT_SHARE, LARGEST_TEXT_SCALE = 0.5, 100.0  # of text weights beside public rows
+TEXT_SHARE, TEXT_SCALE_SPREAD, LARGEST_TEXT_SCALE = 0.5, 10.0, 100.0  # of text weights beside public rows
 DEVIATIONS, REVERSAL, GROWTH = 3.0, 0.1, 1.2  # of the damping
 
 
@@ -566,7 +566,8 @@ def initial_weights(
     """W_1, shape (n_features, n_classes): zeros, the public optimum, text weights, or weights of an earlier run.
 
     `auto` is `public` if there are public rows, else `text` if there are text weights, else `zero`. With both, weight
-    decay of the public optimum pulls towards half of the scale at which text weights alone fit the public rows best.
+    decay of the public optimum pulls towards half of the scale at which text weights alone fit the public rows best,
+    as far as these tell: a scale is taken for normal around 0 with deviation `TEXT_SCALE_SPREAD`.
 
     Raises UsageError: `public` without public rows, `text` without text weights, or `run` without weights of a run.
     """
@@ -577,7 +578,8 @@ def initial_weights(
     if init == "public":
         public = problem.public_rows
         if text is not None:
-            weights = TEXT_SHARE * best_scale(public, text, most=LARGEST_TEXT_SCALE, loss=loss, backend=backend) * text
+            ranges = {"spread": TEXT_SCALE_SPREAD, "most": LARGEST_TEXT_SCALE}
+            weights = TEXT_SHARE * best_scale(public, text, **ranges, loss=loss, backend=backend) * text
         weights = minimise(public, weights, weight_decay=weight_decay, reference=weights, loss=loss, backend=backend)
     elif init == "text":
         if problem.text_weights is None:

@@ -167,17 +167,18 @@ def with_useful_text() -> Problem:
 def test_text_fits_public_rows_best_at_its_scale(loss) -> None:
     data = with_useful_text()
     scales = np.linspace(0, 20, 2001)
-    losses = [loss_and_gradient(data.public, scale * data.text_weights, loss)[0] for scale in scales]
-    found = best_scale(data.public, data.text_weights, most=20, loss=loss)
-    assert found == pytest.approx(scales[np.argmin(losses)], abs=0.02)
-    assert found > 0.3
-    assert best_scale(data.public, -data.text_weights, most=20, loss=loss) < 1e-3
+    losses = np.array([loss_and_gradient(data.public, scale * data.text_weights, loss)[0] for scale in scales])
+    for deviation in (1.0, 1e9):
+        found = best_scale(data.public, data.text_weights, spread=deviation, most=20, loss=loss)
+        assert found == pytest.approx(scales[np.argmin(losses + (scales / deviation) ** 2 / 2)], abs=0.02)
+        assert found > 0.3
+        assert best_scale(data.public, -data.text_weights, spread=deviation, most=20, loss=loss) < 1e-3
 
 
 def test_public_rows_and_text_weights_start_together() -> None:
     data = with_useful_text()
     without = replace(data, text_weights=None)
-    towards = best_scale(data.public, data.text_weights, most=100) / 2 * data.text_weights
+    towards = best_scale(data.public, data.text_weights, spread=10, most=100) / 2 * data.text_weights
     together = minimise(data.public, towards, weight_decay=0.01, reference=towards)
     for name in ("only-public", "noisy-gd"):
         still = {"learning_rate": 1e-300} if name == "noisy-gd" else {}

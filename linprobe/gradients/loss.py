@@ -376,13 +376,21 @@ def minimise(
 
     Returns: weights (n_features, n_classes), float64, on the host.
     """
-    shape, summed = start.shape, _summed_loss(rows, start.shape, loss, backend)
+    shape, threads = start.shape, backend.n_threads(rows, start)
+    few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
+    blocks = [_on_host(block) for block in rows.blocks()] if few else None
 
     def objective(flat: Reals) -> tuple[float, Reals]:
         weights = flat.reshape(shape)
-        value, gradient = summed(weights)
+        check_weights(weights)
+        narrow = weights.astype(np.float32)
+        work = partial(_of_block, narrow=narrow if few else backend.put(narrow), loss=loss)
+        value, total = 0.0, np.zeros(shape[::-1])
+        for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if blocks is None else map(work, blocks):
+            value += float(part)
+            total += on_host(gradient)
         offset = weights - reference
-        return value + weight_decay / 2 * float((offset**2).sum()), (gradient + weight_decay * offset).ravel()
+        return value + weight_decay / 2 * float((offset**2).sum()), (total.T + weight_decay * offset).ravel()
 
     result = blas_module("scipy.optimize").minimize(
         objective,
@@ -400,34 +408,17 @@ def best_scale(
 ) -> float:
     """argmin over a in [0, most] of the summed loss of a * `direction` + (a / spread)^2 / 2. Not private.
 
-    `direction`: weights (n_features, n_classes). A few rows that it divides by chance ask for a scale without bound.
+    `direction`: weights (n_features, n_classes), whose scores of all rows are held in memory. A few rows that it
+    divides by chance ask for a scale without bound.
     """
-    summed = _summed_loss(rows, direction.shape, loss, backend)
-    result = blas_module("scipy.optimize").minimize_scalar(
-        lambda scale: summed(scale * direction)[0] + (scale / spread) ** 2 / 2,
-        bounds=(0, most),
-        method="bounded",
-        options={"xatol": 1e-3},
+    narrow = backend.put(direction.astype(np.float32))
+    scores = [(block.x @ narrow, block.y, block.weights) for block in rows.blocks()]
+
+    def penalised(scale: float) -> float:
+        losses = (residuals_of(scale * s, y, loss, with_loss=True, weights=w)[1] for s, y, w in scores)
+        return sum(map(float, losses)) + (scale / spread) ** 2 / 2
+
+    found = blas_module("scipy.optimize").minimize_scalar(
+        penalised, bounds=(0, most), method="bounded", options={"xatol": 1e-3}
     )
-    return float(result.x)
-
-
-def _summed_loss(
-    rows: Rows, shape: tuple[int, ...], loss: Loss, backend: Backend
-) -> Callable[[Weights], tuple[float, Weights]]:
-    """Function from weights to the summed loss of all rows and its gradient, both of the weights' shape."""
-    threads = backend.n_threads(rows, np.empty(shape))
-    few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
-    blocks = [_on_host(block) for block in rows.blocks()] if few else None
-
-    def summed(weights: Weights) -> tuple[float, Weights]:
-        check_weights(weights)
-        narrow = weights.astype(np.float32)
-        work = partial(_of_block, narrow=narrow if few else backend.put(narrow), loss=loss)
-        value, total = 0.0, np.zeros(shape[::-1])
-        for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if blocks is None else map(work, blocks):
-            value += float(part)
-            total += on_host(gradient)
-        return value, total.T
-
-    return summed
+    return float(found.x)

@@ -578,8 +578,10 @@ def initial_weights(
     if init == "public":
         public = problem.public_rows
         if text is not None:
-            ranges = {"spread": TEXT_SCALE_SPREAD, "most": LARGEST_TEXT_SCALE}
-            weights = TEXT_SHARE * best_scale(public, text, **ranges, loss=loss, backend=backend) * text
+            scale = best_scale(
+                public, text, spread=TEXT_SCALE_SPREAD, most=LARGEST_TEXT_SCALE, loss=loss, backend=backend
+            )
+            weights = TEXT_SHARE * scale * text
         weights = minimise(public, weights, weight_decay=weight_decay, reference=weights, loss=loss, backend=backend)
     elif init == "text":
         if problem.text_weights is None:

@@ -104,14 +104,17 @@ def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
 
 def translated_start(problem: Problem, options: DescentOptions, shift: Weights, column: float) -> Weights:
     """W_1 for translated rows: their public optimum, or weights that give x the scores of `options.init`."""
-    if problem.public is not None and options.init in ("auto", "public"):
-        public, text = problem.public.translated(shift, column), problem.text_weights
-        text = None if text is None else np.concatenate([text, (shift @ text)[None] / column])
-        moved = replace(problem, n_features=public.n_features, public=public, text_weights=text)
-        start, _ = starting_point(moved, options, loss=problem.loss(options.loss))
-        return start
+
+    def translated(weights: Weights) -> Weights:
+        return np.concatenate([weights, (shift @ weights)[None] / column])
+
+    public = problem.public if options.init in ("auto", "public") else None
+    if public is not None:
+        public, text = public.translated(shift, column), problem.text_weights
+        text = None if text is None else translated(text)
+        problem = replace(problem, n_features=public.n_features, public=public, text_weights=text)
     start, _ = starting_point(problem, options, loss=problem.loss(options.loss))
-    return np.concatenate([start, (shift @ start)[None] / column])
+    return start if public is not None else translated(start)
 
 
 def descend(

@@ -71,9 +71,8 @@ def _least_eigenvalue(matrix: Weights, factor: tuple[Weights, bool]) -> float:
 def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights, Weights], Weights]:
     """Line 5b: the function (W, eta G) -> V, each of shape (n_features, n_classes)."""
     rows = join(public)
-    squared_length = (
-        float(np.mean(rows.norms**2)) or 1.0
-    )  # of zero rows, whose loss has no curvature, any ridge will do
+    # the loss of zero rows has no curvature, and any ridge will do
+    squared_length = float(np.mean(rows.norms**2)) or 1.0
     kappa = options.ridge * squared_length / rows.n_features
     if options.loss == "squared":
         wide = rows.x.astype(np.float64)

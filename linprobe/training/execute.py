@@ -55,7 +55,7 @@ from linprobe.runs.manifest import PrivacyStatement
 from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows
 from linprobe.runs.release_rules import HISTOGRAM, SELECTION
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings
+from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, beside_text
 
 
 @dataclass(frozen=True)
@@ -291,8 +291,8 @@ def _problem(
     beside = backend if plan.method.options.on_gpu == "steps" else HOST
     shots, text = dataset.free_shots, plan.text_weights
     if text is not None:
-        together = public is not None and not plan.settings.starts_from_text  # public rows decide the biases
-        text = np.pad(text, ((0, bool(preprocessing.intercept)), (0, 0))) if together else preprocessing.unfold(text)
+        biased = not beside_text(plan.settings, dataset)  # beside public rows, these decide the biases
+        text = preprocessing.unfold(text) if biased else np.pad(text, ((0, bool(preprocessing.intercept)), (0, 0)))
     return Problem(
         dataset.private.n_features + bool(preprocessing.intercept),
         dataset.n_classes,

@@ -595,7 +595,7 @@ def _from_text(settings: Settings, dataset: Dataset) -> bool:
     return chosen and settings.first_run is None and dataset.encodings is not None
 
 
-def _beside_text(settings: Settings, dataset: Dataset) -> bool:
+def beside_text(settings: Settings, dataset: Dataset) -> bool:
     """Whether training starts from public rows and text weights together."""
     auto = getattr(settings.options, "init", None) == "auto" and settings.first_run is None
     return auto and dataset.free_public is not None and dataset.encodings is not None
@@ -700,10 +700,11 @@ def _text_weights(settings: Settings, dataset: Dataset, budget: Budget | None) -
         return None
     if text_weights.shape != dataset.weights_shape:
         raise DataError(f"text weights have shape {text_weights.shape}; allowed: {dataset.weights_shape}")
-    if not _from_text(settings, dataset) and not _beside_text(settings, dataset):
+    beside = beside_text(settings, dataset)
+    if not beside and not _from_text(settings, dataset):
         return None
     encodings = normalise_rows(text_weights.T.astype(np.float32)).T.astype(np.float64)
-    if _beside_text(settings, dataset):
+    if beside:
         return np.asarray(encodings - encodings.mean(axis=1, keepdims=True))
     scale = getattr(settings.options, "text_scale", None)
     if scale is None:

@@ -34,7 +34,7 @@ from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, Gr
 from linprobe.data.labels import people_in_both, refuse_both_sides
 from linprobe.errors import DataError, PrivacyError
 from linprobe.parallel.array_api import Floats, Indices, Mask, Reals, Singles, among, distinct
-from linprobe.parallel.threads import behind
+from linprobe.parallel.threads import behind, blas_held_to_one_thread, in_slices
 
 RawRows = Floats
 Numbers = NDArray[np.uint64]
@@ -47,7 +47,7 @@ FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 
 NONE = np.uint64(0)  # in place of a digest
 
 LANES = 4  # 64-bit words of a commitment's digest
-HASHED_ROWS = 64  # at a time: they fit in the cache
+HASHED = 2**18  # numbers at a time: they fit in the cache
 SIGNIFICANT = 2**11  # half precision has 11 significant bits
 LEAST = np.float16(2**-10).view(np.uint16)  # bits of the least entry of a scaled row that counts
 MOST_EXPONENT = 126  # of a scale in float32
@@ -97,8 +97,8 @@ class RowSet:
     def _digests(self, x: RawRows, norms: Reals) -> Numbers:
         """Digests of each row and of the unit row at each scale, shape (b, 1 + n_scales). NONE equals nothing."""
         digests = np.empty((len(x), 1 + len(self._scales)), dtype=np.uint64)
-        for start in range(0, len(x), HASHED_ROWS):
-            here = slice(start, start + HASHED_ROWS)
+
+        def add_part(here: slice) -> None:
             wide, size = _float32(x[here]), _sizes(x[here])
             held, entries = (size >= SMALLEST) & (size <= LARGEST), np.count_nonzero(wide, axis=1)
             as_given, units = digests[here, 0], digests[here, 1:]
@@ -109,6 +109,8 @@ class RowSet:
                 units[:, place] = self._factors.hashes(_half(unit))
             as_given[entries == 0] = NONE
             units[entries < self._fewest] = NONE
+
+        in_slices(len(x), _at_a_time(x), add_part)
         return digests
 
 
@@ -141,12 +143,16 @@ class Commitment:
 
     def add(self, rows: RawRows) -> None:
         """Add the rows (b, n_features)."""
-        for start in range(0, len(rows), HASHED_ROWS):
-            part = _scaled_bytes(rows[start : start + HASHED_ROWS])
+        lanes = np.empty((len(rows), LANES), dtype=np.uint64)
+
+        def add_part(here: slice) -> None:
+            part = _scaled_bytes(rows[here])
             digests = b"".join(hashlib.blake2b(row, key=self._key, digest_size=8 * LANES).digest() for row in part)
-            lanes = np.frombuffer(digests, dtype=np.uint64).reshape(-1, LANES)
-            self._total += lanes.sum(axis=0, dtype=np.uint64)
-            self._keys.append(lanes[:, 0].copy())
+            lanes[here] = np.frombuffer(digests, dtype=np.uint64).reshape(-1, LANES)
+
+        in_slices(len(rows), _at_a_time(rows), add_part)
+        self._total += lanes.sum(axis=0, dtype=np.uint64)
+        self._keys.append(lanes[:, 0].copy())
         self._n_rows += len(rows)
 
     def row_keys(self) -> Numbers:
@@ -173,7 +179,8 @@ class Factors:
         """The hashes of rows of words (n, width), shape (n,)."""
         width = words.shape[1]
         if width not in self._of_width:
-            self._of_width[width] = np.frombuffer(secrets.token_bytes(8 * width + 8), dtype=np.uint64) | np.uint64(1)
+            drawn = np.frombuffer(secrets.token_bytes(8 * width + 8), dtype=np.uint64) | np.uint64(1)
+            self._of_width.setdefault(width, drawn)  # the first of several threads decides
         factors = self._of_width[width]
         return np.asarray(np.einsum("ij,j->i", words, factors[:-1]) + factors[-1])
 
@@ -187,8 +194,8 @@ class RowHashes:
     def __call__(self, rows: RawRows) -> Numbers:
         """The hashes of `rows` (n, n_features), shape (n,)."""
         hashes = np.empty(len(rows), dtype=np.uint64)
-        for start in range(0, len(rows), HASHED_ROWS):
-            part = slice(start, start + HASHED_ROWS)
+        for start in range(0, len(rows), _at_a_time(rows)):
+            part = slice(start, start + _at_a_time(rows))
             single = rows[part].astype(np.float32)
             _, exponents = np.frexp(_sizes(single))
             words = (_scaled(single, exponents).astype(np.float32) + np.float32(0)).view(np.uint32)
@@ -214,6 +221,10 @@ def _units(x: Singles, norms: Reals, scales: Iterable[float]) -> Iterator[Single
     inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
     for scale in scales:
         yield (x * (scale * inverse)[:, None]).astype(np.float32)
+
+
+def _at_a_time(x: RawRows) -> int:
+    return max(1, HASHED // int(x.shape[1]))
 
 
 def _float32(x: RawRows) -> Singles:
@@ -255,6 +266,7 @@ NAMED = 5  # rows in a message
 WAITING = 4  # blocks that are read before a digest of them is computed
 
 
+@blas_held_to_one_thread()  # also while threads share the rows of a digest
 def check_rows(
     features: FeatureReader,
     *,

@@ -69,7 +69,7 @@ def decode(content: bytes | NDArray[np.uint8], mode: str | None) -> Image.Image:
             image.load()
             return _to_mode(image, mode)
         except UnidentifiedImageError:
-            raise UnreadableImage("not an image of a known format") from None
+            raise UnreadableImage(f"not {', '.join(known[:-1])} or {known[-1]}") from None
         except Image.DecompressionBombError:
             raise UnreadableImage(f"too many pixels; allowed: {MAX_PIXELS:,}") from None
         except (UnreadableImage, MemoryError):  # out of memory does not mean a bad image

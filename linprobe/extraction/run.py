@@ -213,8 +213,8 @@ def _unreadable(batches: Batches, unread: Sequence[tuple[int, str]]) -> str:
     named = "; ".join(f"{batches.members.id(row)} ({reason})" for row, reason in unread[:NAMED_IN_ERROR])
     more = "" if len(unread) <= NAMED_IN_ERROR else f"; and {len(unread) - NAMED_IN_ERROR} more of this batch"
     return (
-        f"{len(unread)} image{'s' if len(unread) > 1 else ''} cannot be used: {named}{more}; repair or remove, then "
-        "give --overwrite; or give --on-error skip to skip them"
+        f"at least {len(unread)} image{'s' if len(unread) > 1 else ''} cannot be used: {named}{more}; convert, repair "
+        "or remove, then give --overwrite; or give --on-error skip to skip them"
     )
 
 

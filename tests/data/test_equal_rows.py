@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+import time
+
 import numpy as np
 import pytest
 
-from linprobe.data.row_checks import share_a_row
+from linprobe.data import row_checks
+from linprobe.data.row_checks import RowSet, share_a_row
+from linprobe.parallel import threads
 
 RNG = np.random.default_rng(4)
 PRIVATE = RNG.standard_normal((300, 40)).astype(np.float32)
@@ -51,3 +56,17 @@ def test_a_multiple_of_a_wide_row_is_found_though_its_last_digits_differ(factor:
     rows = RNG.standard_normal((200, 2048)).astype(np.float32)
     copies = rows * np.float32(factor)
     assert sum(share_a_row([row[None]], [copy[None]]) for row, copy in zip(rows, copies, strict=True)) >= 197
+
+
+def test_threads_that_share_a_set_hash_with_the_same_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = secrets.token_bytes
+
+    def slow(size: int) -> bytes:
+        time.sleep(0.05)  # every thread draws before one has kept its factors
+        return draw(size)
+
+    monkeypatch.setattr(row_checks, "HASHED", 40 * 50)
+    monkeypatch.setattr(threads, "n_threads", lambda: 3)
+    monkeypatch.setattr(row_checks.secrets, "token_bytes", slow)
+    known = RowSet([PRIVATE])
+    assert all(known.find(PRIVATE[place : place + 1]) for place in range(len(PRIVATE)))

@@ -159,9 +159,9 @@ def whole_numbers(value: int) -> bytes:
 
 UNREADABLE: dict[str, tuple[Callable[[], bytes], list[str]]] = {
     "no bytes": (lambda: b"", ["empty"]),
-    "text": (lambda: b"<html><body>Not found</body></html>", ["not an image"]),
-    "a program": (lambda: b"\x7fELF" + bytes(200), ["not an image"]),
-    "a vector graphic": (lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", ["not an image"]),
+    "text": (lambda: b"<html><body>Not found</body></html>", ["not JPEG, PNG"]),
+    "a program": (lambda: b"\x7fELF" + bytes(200), ["not JPEG, PNG"]),
+    "a vector graphic": (lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", ["not JPEG, PNG"]),
     "the first bytes of a JPEG": (lambda: encoded(photo(0), "JPEG")[:20], []),
     "half a JPEG": (lambda: encoded(photo(0, 64, 64), "JPEG")[:700], ["damaged", "truncated"]),
     "half a PNG": (lambda: encoded(photo(0, 64, 64))[:3000], ["damaged", "truncated"]),

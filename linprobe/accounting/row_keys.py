@@ -128,7 +128,8 @@ def read_keys(path: Path) -> RowKeys:
 def _unusable(path: Path, why: str) -> DataError:
     return DataError(
         f"row keys {path} {why}; without them runs on the same rows cannot be found; restore the file from a copy, or "
-        "remove it and open its feature file again with linprobe budget, which makes keys of private rows anew"
+        "remove it and open its feature file again with linprobe budget, which makes keys of private rows anew, but "
+        "not of public ones"
     )
 
 

@@ -254,7 +254,7 @@ def test_rows_that_are_private_in_another_book_are_not_public(
             path.rename(tmp_path / path.name)
     trained("a.h5", "a")
     before = {path: path.read_bytes() for path in own_books.iterdir()}
-    refused(cli(*words), 4, ["private rows, images or people of the runs in budget book", "move"])
+    refused(cli(*words), 4, ["their images and people are private in the runs of budget book", "move"])
     after = {path: path.read_bytes() for path in own_books.iterdir()}
     assert {path: after[path] for path in before} == before
     assert not (tmp_path / "out").exists()

@@ -125,11 +125,6 @@ class Entry:
         return bool(self.further) or any(release.purpose == INHERITED for release in self.releases)
 
     @property
-    def relation(self) -> Relation:
-        """The neighbours that the guarantee of the run, and every release of it, compares."""
-        return REMOVED[self.unit]
-
-    @property
     def counts(self) -> bool:
         """Whether anything was released, with noise or without."""
         return not self.private or bool(self.total) or self.selection is not None
@@ -631,10 +626,10 @@ def together(entries: Sequence[Entry], delta: float, relation: Relation) -> tupl
 
     Infinite if a run bounds nothing for that relation.
     """
-    if any(neighbours_between(entry.relation, relation) is None for entry in entries):
+    if any(neighbours_between(entry.unit, relation) is None for entry in entries):
         return math.inf, "none"
     selections = [
-        replace(entry.selection, runs=tuple(converted(run, entry.relation, relation) for run in entry.selection.runs))
+        replace(entry.selection, runs=tuple(converted(run, entry.unit, relation) for run in entry.selection.runs))
         for entry in entries
         if entry.selection is not None
     ]
@@ -660,7 +655,7 @@ def together(entries: Sequence[Entry], delta: float, relation: Relation) -> tupl
 
 def _all_releases(entries: Iterable[Entry], relation: Relation) -> list[Releases]:
     """All releases outside selections, converted."""
-    return [release for entry in entries for release in converted(entry.total, entry.relation, relation)]
+    return [release for entry in entries for release in converted(entry.total, entry.unit, relation)]
 
 
 def composed(releases: Sequence[Releases], delta: float, *, rough: bool = False) -> tuple[float, Accountant]:
@@ -712,7 +707,7 @@ def under_cap(entries: Sequence[Entry], cap: Cap, relation: Relation) -> float:
     alone = len(entries) == 1 and not entries[0].follows_results and not entries[0].ended_early
     if alone or all(entry.selection is None and GAUSSIAN.covers(entry.total) for entry in entries):
         return together(entries, cap.delta, relation)[0]
-    if any(neighbours_between(entry.relation, relation) is None for entry in entries):
+    if any(neighbours_between(entry.unit, relation) is None for entry in entries):
         return math.inf
     order = filter_order(cap)
     spent = math.fsum(_divergence(entry, relation, order) for entry in entries)
@@ -722,10 +717,10 @@ def under_cap(entries: Sequence[Entry], cap: Cap, relation: Relation) -> float:
 def _divergence(entry: Entry, relation: Relation, order: int) -> float:
     """Renyi divergence of all releases of a run, or of a selection, for a relation."""
     place, selection = FILTER_ORDERS.index(order), entry.selection
-    spent = renyi_divergences(converted(entry.total, entry.relation, relation))[place] if entry.total else 0.0
+    spent = renyi_divergences(converted(entry.total, entry.unit, relation))[place] if entry.total else 0.0
     if selection is None:
         return spent
-    runs = [renyi_divergences(converted(run, entry.relation, relation)) for run in selection.runs]
+    runs = [renyi_divergences(converted(run, entry.unit, relation)) for run in selection.runs]
     return spent + selection_divergence(np.max(runs, axis=0), selection.mean_repetitions, place)
 
 

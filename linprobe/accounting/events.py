@@ -2,10 +2,10 @@
 
 An event says what happened, not what it cost. Accountants (`accounting.accountants`) compute the cost.
 
-A relation states which two data sets a guarantee compares. Every run states its relation by its unit: `REMOVED[RECORD]`
-or `REMOVED[OWNER]`. All its releases have that relation. Suppose a chain of n steps, each between neighbours of the
-stated relation, leads from one data set of a wanted pair to the other. Sums over all rows then differ by at most n
-times the sensitivity (triangle inequality), so the noise multiplier is divided by n, and mu is multiplied by n.
+A relation states which two data sets a guarantee compares. Every run states its relation by its unit: `REMOVED[unit]`.
+All its releases have that relation. Suppose a chain of n steps, each between neighbours of the stated relation, leads
+from one data set of a wanted pair to the other. Sums over all rows then differ by at most n times the sensitivity
+(triangle inequality), so the noise multiplier is divided by n, and mu is multiplied by n.
 `docs/proofs/relations.md` proves the table and the rules for Poisson samples:
 
     k rows that join on their own        multiplier / k, sampling rate 1 - (1 - q)^k
@@ -20,7 +20,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from enum import Enum
 from typing import Any
 
 from linprobe.errors import PrivacyError
@@ -92,25 +91,15 @@ def grouped(events: Iterable[GaussianEvent]) -> tuple[Releases, ...]:
     return tuple(Releases(*kind, count) for kind, count in counts.items())
 
 
-class Change(Enum):
-    """What happens to a unit between two neighbours."""
-
-    REMOVED = "removed"  # its place is empty in one of the two
-    EXCHANGED = "exchanged"  # its place holds another unit
-    RELABELLED = "relabelled"  # its rows have other labels
-
-
 @dataclass(frozen=True)
 class Relation:
-    """Two data sets are neighbours if they differ by one change of one unit.
+    """Two data sets are neighbours if one unit is present in one of them, and its place is empty in the other.
 
     Attributes:
-        unit: `record` or `owner`. change: of that unit.
-        rows: the most rows that a person has; None if no bound is public. 1 for a record.
+        unit: `record` or `owner`. rows: the most rows that a person has; None if no bound is public. 1 for a record.
     """
 
     unit: str
-    change: Change = Change.REMOVED
     rows: int | None = None
 
     def __post_init__(self) -> None:
@@ -119,58 +108,39 @@ class Relation:
 
     def __str__(self) -> str:
         bound = "" if self.unit == RECORD or self.rows is None else f" with at most {self.rows} rows"
-        return f"{'record' if self.unit == RECORD else 'person'}{bound} {self.change.value}"
+        return f"{'record' if self.unit == RECORD else 'person'}{bound} removed"
 
 
-REMOVED = {unit: Relation(unit) for unit in (RECORD, OWNER)}  # what runs state
+REMOVED = {unit: Relation(unit) for unit in UNITS}  # what runs state
 
 
-def neighbours_between(stated: Relation, wanted: Relation) -> int | None:
-    """The largest number of `stated` neighbours, one after the other, that a `wanted` pair needs; None for no bound."""
-    bounded = stated.unit == OWNER and stated.rows is not None
-    if bounded and (wanted.unit == RECORD or wanted.rows is None or wanted.rows > (stated.rows or 0)):
-        return None  # the person may have more rows than the guarantee allows
-    if stated.change is not Change.REMOVED:
-        return _by_exchange(stated, wanted)
-    if stated.unit == OWNER:
-        return 1 if wanted.unit == OWNER and wanted.change is Change.REMOVED else 2
-    if wanted.rows is None:
-        return None
-    return wanted.rows if wanted.change is Change.REMOVED else 2 * wanted.rows
+def neighbours_between(unit: str, wanted: Relation) -> int | None:
+    """The most neighbours by one `unit`, one after the other, that a `wanted` pair needs; None for no bound."""
+    if unit == RECORD:
+        return wanted.rows
+    return 1 if wanted.unit == OWNER else 2  # a person with the row, without any row, and without the row
 
 
-def _by_exchange(stated: Relation, wanted: Relation) -> int | None:
-    """`neighbours_between` for a guarantee whose neighbours have the same places filled."""
-    reach = {Change.EXCHANGED: (Change.EXCHANGED, Change.RELABELLED), Change.RELABELLED: (Change.RELABELLED,)}
-    if wanted.change not in reach[stated.change]:
-        return None
-    if stated.unit == OWNER:
-        return 1
-    # people that are exchanged may have other numbers of rows, and then places are empty in one of the two
-    same_places = wanted.unit == RECORD or wanted.change is Change.RELABELLED
-    return wanted.rows if same_places else None
-
-
-def converted(releases: Iterable[Releases], stated: Relation, wanted: Relation) -> tuple[Releases, ...]:
-    """Releases that cost at least what `releases`, guaranteed for `stated` neighbours, cost for `wanted` neighbours.
+def converted(releases: Iterable[Releases], unit: str, wanted: Relation) -> tuple[Releases, ...]:
+    """Releases that cost at least what `releases` of a run that protects `unit` cost for `wanted` neighbours.
 
     Noise multipliers are rounded down, sampling rates up.
 
-    Raises PrivacyError: no rule leads from `stated` to `wanted`.
+    Raises PrivacyError: no rule leads from `unit` to `wanted`.
     """
-    number = neighbours_between(stated, wanted)
+    number = neighbours_between(unit, wanted)
     if number is None:
         raise PrivacyError(
-            f"a guarantee for neighbours with one {stated} bounds nothing for one {wanted}; allowed: a relation that "
-            "it covers; use runs of one --unit, or a public bound on the rows of a person"
+            f"a guarantee for neighbours with one {REMOVED[unit]} bounds nothing for one {wanted}; allowed: a relation "
+            "that it covers; use runs of one --unit, or a public bound on the rows of a person"
         )
-    return tuple(release if number == 1 else _for_several(release, number, stated, wanted) for release in releases)
+    return tuple(release if number == 1 else _for_several(release, number, unit) for release in releases)
 
 
-def _for_several(release: Releases, number: int, stated: Relation, wanted: Relation) -> Releases:
+def _for_several(release: Releases, number: int, unit: str) -> Releases:
     """A release for neighbours that are `number` of its own neighbours apart."""
     rate = release.sampling_rate
     if rate < 1:
-        joins = stated == REMOVED[RECORD] and wanted.change is Change.REMOVED
-        rate = min(1.0, math.nextafter(-math.expm1(number * math.log1p(-rate)) * (1 + 2**-48), 1)) if joins else 1.0
+        joined = math.nextafter(-math.expm1(number * math.log1p(-rate)) * (1 + 2**-48), 1)
+        rate = min(1.0, joined) if unit == RECORD else 1.0
     return replace(release, noise_multiplier=math.nextafter(release.noise_multiplier / number, 0), sampling_rate=rate)

@@ -135,11 +135,11 @@ def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delt
         return MIXED if mixed else None
     costs = {}
     for one in (unit for unit in UNITS if unit in bound):
-        pairs = [(bound[protected], REMOVED[protected], REMOVED[one]) for protected in bound]
-        covered = all(neighbours_between(stated, wanted) is not None for _, stated, wanted in pairs)
-        costing = [release for pair in pairs for release in converted(*pair)] if covered else []
-        # every further fit would wait for the last digits
-        costs[one] = composed(costing, delta, rough=True)[0] if covered else math.inf
+        costs[one] = math.inf
+        if all(neighbours_between(protected, REMOVED[one]) is not None for protected in bound):
+            costing = [each for protected in bound for each in converted(bound[protected], protected, REMOVED[one])]
+            # every further fit would wait for the last digits
+            costs[one] = composed(costing, delta, rough=True)[0]
     rows = f"{MIXED}; some were in {fits} private fits" if mixed else f"some of these rows were in {fits} fits"
     return (
         f"{rows} of this process, which together cost {cost_in_words(costs, delta)}; no epsilon covers their scores on "

@@ -128,7 +128,8 @@ def read_keys(path: Path) -> RowKeys:
 def _unusable(path: Path, why: str) -> DataError:
     return DataError(
         f"row keys {path} {why}; without them runs on the same rows cannot be found; restore the file from a copy, or "
-        "remove it and open its feature file again with linprobe budget, which makes keys of private rows anew"
+        "remove it and open its feature file again with linprobe budget, which makes keys of private rows anew, but "
+        "not of public ones"
     )
 
 
@@ -185,8 +186,8 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
         moved = f"if they are public, move {path.name} and its row keys to another folder"
         if max(map(len, hidden), default=0) > spare:
             raise PrivacyError(
-                f"{max(map(len, hidden))} of the {whose} are private rows, images or people of the runs in budget book "
-                f"{path}; a row that one run uses as public has no guarantee; give other rows, or {moved}"
+                f"{max(map(len, hidden))} of the {whose}, their images and people are private in the runs of budget "
+                f"book {path}; a row that one run uses as public has no guarantee; give other rows, or {moved}"
             )
         if len(shown):
             raise PrivacyError(

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_origin
+from typing import Any, ClassVar, TypeVar, get_origin
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
+from click.shell_completion import CompletionItem
 
 from linprobe.atomic_files import given_text, path_from
 from linprobe.errors import ParameterError, UsageError, require_for
@@ -43,7 +43,7 @@ EVERYWHERE = (
     ("--debug", "Show a traceback when something goes wrong."),
 )
 SWITCHES = ("debug", "quiet", "verbose")
-HELP_ALL = "--help-all"
+HELP, HELP_ALL = ["-h", "--help"], "--help-all"
 LONGEST = 400  # characters of the description of a command in the help of the program
 Asked = TypeVar("Asked", bound=Request)
 
@@ -87,7 +87,7 @@ class Flag:
 
     @property
     def _has_default(self) -> bool:
-        """Whether typer gets a default, which it shows."""
+        """Whether click gets a default, which it shows."""
         return self.of_command and self.option.default not in (None, (), MISSING)
 
     def help_of(self, method: str) -> str:
@@ -118,35 +118,60 @@ class Flag:
         return "; ".join([own, *texts] if own else [])
 
     @property
-    def parameter(self) -> inspect.Parameter:
-        """The parameter of a typer command."""
+    def parameter(self) -> click.Parameter:
+        """The argument or option of click."""
         option = self.option
-        kind: Any = str if option.commas or option.from_text else option.kind
-        if (option.several and not option.commas) or get_origin(option.kind) is dict:
-            kind = list[kind]
-        default: Any = inspect.Parameter.empty if self.of_request and option.default is MISSING else None
+        several = (option.several and not option.commas) or get_origin(option.kind) is dict
+        required = self.of_request and option.default is MISSING
+        common: dict[str, Any] = {"help": self.help, "required": required}
+        if option.argument is not None:
+            read, nargs = path_from if "-" in option.argument else option.kind, -1 if several else 1
+            return click.Argument([option.parameter], type=Word(read), nargs=nargs, metavar=option.argument, **common)
         if self._has_default:
-            default = as_word(option.default) if option.commas else option.default
-        if default is None:
-            kind |= None
-        annotation = Annotated[kind, self._marked]
-        return inspect.Parameter(
-            option.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
+            common["default"] = as_word(option.default) if option.commas else option.default
+        if option.kind is bool:
+            return self._switch(common)
+        kind = Word(str if option.commas or option.from_text else option.kind)
+        shown = self._has_default
+        names = [*option.spellings, option.parameter]
+        return click.Option(names, type=kind, multiple=several, metavar=option.metavar, show_default=shown, **common)
+
+    def _switch(self, common: dict[str, Any]) -> click.Option:
+        """A flag without a value: of methods with its opposite, and None if neither is given."""
+        flag = self.option.spellings[0]
+        if not self.of_command:
+            flag, common["default"] = f"{flag}/--no-{flag.removeprefix('--')}", None
+        return click.Option([flag, self.option.parameter], is_flag=True, **common)
 
     @property
-    def _marked(self) -> Any:
-        """The argument or option of typer."""
-        option = self.option
-        if option.argument is not None:
-            parser = path_from if "-" in option.argument else None
-            return typer.Argument(metavar=option.argument, parser=parser, help=self.help)
-        spellings = option.spellings
-        if option.kind is bool and not self.of_command:
-            spellings = (f"{spellings[0]}/--no-{spellings[0].removeprefix('--')}",)
-        group = METHOD_GROUP if self.is_of_a_method else option.group or None
-        # the commands say themselves what cannot be read
-        return typer.Option(*spellings, help=self.help, metavar=option.metavar, rich_help_panel=group, readable=False)
+    def group(self) -> str:
+        """The heading above it."""
+        if self.option.argument is not None:
+            return ARGUMENTS
+        return METHOD_GROUP if self.is_of_a_method else self.option.group or OPTIONS
+
+
+class Word(click.ParamType[Any]):
+    """Values that a function makes of a word: `str`, `int`, `float`, `Path` or `path_from`."""
+
+    WORDS: ClassVar[Mapping[Any, str]] = {int: "whole number", float: "number"}
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        self._make = make
+        self.name = {int: "integer", str: "text", path_from: "path"}.get(make, make.__name__)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value; a default is one already."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._make(value)
+        except ValueError:
+            self.fail(f"{value!r}; allowed: a {self.WORDS[self._make]}", param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Names of files, for a path."""
+        return [CompletionItem(incomplete, type="file")] if self.name.lower() == "path" else []
 
 
 def _on_samples() -> list[str]:
@@ -200,17 +225,16 @@ def add_command(request: type[Request], flags: Sequence[Flag], run: Callable[[di
     COMMANDS[request.command], FLAGS[request.command] = run, flags
 
 
-def typer_function(name: str, *, bare: bool = False) -> Callable[..., None]:
-    """The function of a command, with a signature that typer reads; with `bare`, without parameters."""
+def click_command(name: str, *, bare: bool = False) -> Command:
+    """A declared command; with `bare`, without parameters."""
 
     def called(**given: Any) -> None:
-        COMMANDS[name](given)
+        # click has an empty tuple for a repeated flag that was not given
+        COMMANDS[name]({parameter: None if value == () else value for parameter, value in given.items()})
 
-    called.__doc__ = REQUESTS[name].__doc__
     parameters = [] if bare else [flag.parameter for flag in FLAGS[name]]
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {}
-    return called
+    text = inspect.cleandoc(str(REQUESTS[name].__doc__))
+    return Command(name, {"help_option_names": HELP}, called, params=parameters, help=text)
 
 
 def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
@@ -219,7 +243,7 @@ def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
 
 
 def _value(option: Option, given: Any) -> Any:
-    """The value of an option, from the value that typer read."""
+    """The value of an option, from the value that click read."""
     if option.from_text is not None and given is not None:
         return option.from_text(option.flag, given)
     return _listed(option, given) if option.several else given
@@ -244,7 +268,7 @@ def _listed(option: Option, value: Any) -> tuple[Any, ...] | None:
         ) from None
 
 
-class Command(TyperCommand):
+class Command(click.Command):
     """A command whose help has examples first, options under headings, and only the options of the method it names."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -265,8 +289,11 @@ class Command(TyperCommand):
             for example in REQUESTS[str(self.name)].examples:
                 formatter.write(f"{'':>{formatter.current_indent}}linprobe {example}\n")
 
+    def format_arguments(self, ctx: Any, formatter: Any) -> None:
+        """`format_options` writes them."""
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options under the headings of their groups."""
+        """Write arguments and options under the headings of their groups."""
         words = ctx.meta.get("linprobe.words", ())
         method = _method_among(words)
         short = bool(REQUESTS[str(self.name)].first) and method is None and HELP_ALL not in words
@@ -294,13 +321,14 @@ class Command(TyperCommand):
         panels: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], **{group: [] for group in GROUPS}, METHOD_GROUP: []}
         for parameter in self.get_params(ctx):
             is_argument = parameter.param_type_name == "argument"
-            if parameter.name in left_out or (short and not is_argument and parameter.name not in (*first, "help")):
+            flag = flags.get(str(parameter.name))  # None for --help
+            if parameter.name in left_out or (short and flag and not is_argument and parameter.name not in first):
                 continue
-            if method is not None and parameter.name in flags:
+            if method is not None and flag is not None:
                 own: Any = copy(parameter)
-                own.help = flags[parameter.name].help_of(method)
+                own.help = flag.help_of(method)
                 parameter = own
-            group = ARGUMENTS if is_argument else getattr(parameter, "rich_help_panel", None) or OPTIONS
+            group = flag.group if flag else OPTIONS
             record = parameter.get_help_record(ctx)
             if record is not None:
                 panels.setdefault(group, []).append(record)
@@ -310,8 +338,12 @@ class Command(TyperCommand):
         return panels
 
 
-class Program(TyperGroup):
+class Program(click.Group):
     """The program, whose help shows the whole first sentence of the help of every command."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands, in the order of their declaration."""
+        return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands with their descriptions, over several lines if they are long."""
@@ -374,7 +406,7 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
     run; keys in a table named after a command are for that command.
 
     Args:
-        parameters: of the command, as typer made them. commands: names of all commands.
+        parameters: of the command, as click has them. commands: names of all commands.
     Raises UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
     """
     try:
@@ -389,7 +421,17 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
         if table not in known:
             raise UsageError(f"{path} has the table [{table}]; allowed: a table for a command: {', '.join(known)}")
     by_key = {key: parameter for parameter in parameters for key in _keys(parameter)}
-    given = {name: value for name, value in content.items() if name not in tables} | tables.get(command, {})
+    outside = {name: value for name, value in content.items() if name not in tables}
+    return {
+        name: value
+        for given in (outside, tables.get(command, {}))
+        for name, value in _values_in(path, command, given, by_key).items()
+    }
+
+
+def _values_in(path: Path, command: str, given: dict[str, Any], by_key: dict[str, Any]) -> dict[str, Any]:
+    """Values for the parameters of a command from one table, by parameter name."""
+    keys: dict[str, str] = {}
     values: dict[str, Any] = {}
     for key, value in given.items():
         parameter = by_key.get(key.replace("_", "-"))
@@ -397,6 +439,9 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
             near = nearest(key, {name: name for name in by_key})
             hint = f"did you mean {near}?" if near else f"see linprobe {command} --help"
             raise UsageError(f"{path} sets {key}, which linprobe {command} does not have; {hint}")
+        if parameter.name in keys:
+            raise UsageError(f"{path} sets {keys[parameter.name]} and {key}, which are one option; leave one out")
+        keys[parameter.name] = key
         values[parameter.name] = _configured(path, key, value, parameter)
     return values
 

@@ -287,16 +287,21 @@ class _Compared:
     sizes: NDArray[np.int64] | None = None
 
 
-def _compared(features: FeatureReader, dataset: Dataset) -> _Compared:
-    """Private people and test people, if the run protects people and test rows have owners; else rows."""
-    inside, outside = GroupRows(features, "train", dataset.keep), GroupRows(features, "test")
-    if dataset.bounds is None or not features.has_owners("test"):
-        return _Compared(inside, outside, inside.n_rows, outside.n_rows)
-    if features.description.shares_owners:
+def refuse_insiders(features: FeatureReader, unit: str | None) -> None:
+    """UsageError if people are attacked, and people with test rows may have been in training."""
+    if unit == OWNER and features.has_owners("test") and features.description.shares_owners:
         raise UsageError(
             f"{features.path} has people on both sides, so its test people are no outsiders to attack with; allowed: a "
             "file made without --owners-on-both-sides"
         )
+
+
+def _compared(features: FeatureReader, dataset: Dataset) -> _Compared:
+    """Private people and test people, if the run protects people and test rows have owners; else rows."""
+    refuse_insiders(features, RECORD if dataset.bounds is None else OWNER)
+    inside, outside = GroupRows(features, "train", dataset.keep), GroupRows(features, "test")
+    if dataset.bounds is None or not features.has_owners("test"):
+        return _Compared(inside, outside, inside.n_rows, outside.n_rows)
     bounds, names = outside.people()
     sizes = np.concatenate([np.diff(dataset.bounds), np.diff(bounds)])
     return _Compared(inside, outside, dataset.n_units, len(names), sizes)

@@ -32,7 +32,7 @@ from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
 from linprobe.data.row_checks import check_rows
 from linprobe.errors import LinprobeError, PrivacyNote, Progress, Silent, UsageError, writing
-from linprobe.evaluation.attack import PRIVATE_OUTPUT, threshold_auc
+from linprobe.evaluation.attack import PRIVATE_OUTPUT, refuse_insiders, threshold_auc
 from linprobe.evaluation.comparison_folder import LOCK, RUNS, ComparisonFolder, is_new_comparison, open_comparison
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, Planned, check_request, left_out, plan_runs
 from linprobe.methods import METHODS
@@ -160,6 +160,8 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
         others = {name_of(path): _shared(stack, path) for path in request.public if path is not None}
         reader = _rows(stack, features)
         check_test_rows(reader, "methods are compared on")
+        if request.attack:
+            refuse_insiders(reader, request.unit)
         further = _unlabelled(stack, request.unlabelled)
         digest = "" if further is None else unlabelled_group(further).digest()
         # worker processes may have another working directory

@@ -228,8 +228,9 @@ def _moved(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.flo
     shares = _movable_shares(run)
     if shares is None:
         raise UsageError(
-            f"prior is {prior!r}, and run {run.folder} has no released class counts; allowed: softmax methods, one "
-            "class a row, --class-counts yes or --class-weight balanced, no weights of classes; leave out --prior"
+            f"prior is {prior!r}, and run {run.folder} has no class counts that move its scores; allowed: softmax "
+            "methods, one class a row, --class-counts yes or --class-weight balanced, no weights of classes; leave out "
+            "--prior"
         )
     known = {TRAINED: shares, UNIFORM: equal_shares(shares)}
     wanted = known[prior] if prior in known else shares_given(prior, run.manifest.class_names)

@@ -180,6 +180,6 @@ def _unit_of(features: FeatureReader, unit: str | None) -> str:
         return unit or RECORD
     problem = "names the owner of each test row" if owned else "does not name the owners of its test rows"
     raise UsageError(
-        f"unit is {unit}, and {features.path} {problem}; allowed: {f'{OWNER} or {RECORD}' if owned else RECORD}; "
-        f"give --unit {OWNER if owned else RECORD}"
+        f"unit is {unit or 'not given'}, and {features.path} {problem}; "
+        f"allowed: {f'{OWNER} or {RECORD}' if owned else RECORD}; give --unit {OWNER if owned else RECORD}"
     )

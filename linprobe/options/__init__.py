@@ -575,7 +575,7 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
 class AdaDPSOptions(DescentOptions, method="adadps", takes=(*PRIVATE, Samples, *ROWS)):
     """Options of `adadps`, whose `clip_norm` bounds a scaled gradient."""
 
-    scale_floor: float = option(1.0, "Constant added to the scale.", above=0, most=1e6)
+    scale_floor: float = option(1.0, "Constant added to the scale.", least=1e-3, most=1e6)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from linprobe.data.feature_file import is_there
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, is_known
 from linprobe.data.labels import refuse_both_sides
 from linprobe.data.row_checks import compare_test_rows, share_people, share_rows
-from linprobe.errors import DataError, PrivacyError, Progress, UsageError
+from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.runs.figures import figures_of, stated_metrics
 from linprobe.runs.manifest import Manifest
@@ -49,7 +49,8 @@ def features_of(run: RunFolder, features: Path | None) -> Path | None:
 def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[FeatureReader | None]:
     """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
 
-    None if it is not where the manifest says, with a note, or if its rows now have another width than the run.
+    None if it is not where the manifest says, or if its rows now have another width than the run. A note says so, and
+    if private rows or people of the run are not in it.
     """
     try:
         path = features_of(run, None)
@@ -58,7 +59,24 @@ def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[F
         yield None
         return
     with open_features(path, whole=False) as features:
-        yield features if features.n_features == run.weights.shape[-2] else None
+        fits = features.n_features == run.weights.shape[-2]
+        if not fits or not _names_all(run, features):
+            progress.note(
+                f"{features.path} does not hold the private rows of run {run.folder} any more, so rows of {other} are "
+                "not compared with all of them"
+            )
+        yield features if fits else None
+
+
+def _names_all(run: RunFolder, features: FeatureReader) -> bool:
+    """Whether every private row or person of a run is named in a feature file; true if the run names none here."""
+    people, names = run.manifest.unit == OWNER, list[str]()
+    if not find_method(run.manifest.method).joins_public:  # else some names are of public rows, maybe of another file
+        with suppress(LinprobeError):
+            names = run.per_record.ids
+    if people and not features.has_owners("train"):
+        return not names
+    return set(names) <= set((features.owners if people else features.ids)("train"))
 
 
 def check_made_alike(

@@ -113,7 +113,7 @@ PROOFS: Mapping[str, Proof] = {
     "per_record_commitment": Proof(
         MATCHED, "`per_record.npz`; stated where that file is absent; null if nothing was released"
     ),
-    "files": Proof(DIGEST, "of every file but `per_record.npz`, `manifest.json` and its signature"),
+    "files": Proof(DIGEST, "of every file but `per_record.npz`, `verify.html`, `manifest.json` and its signature"),
     "manifest_digest": Proof(DIGEST, "of all other keys"),
 }
 KEYS: Mapping[str, Proof] = {name: PROOFS.get(name, Proof(STATED, "")) for name in ("format", *Manifest.keys())}

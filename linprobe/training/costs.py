@@ -17,7 +17,7 @@ from typing import Any
 from linprobe.accounting import calibrate
 from linprobe.accounting.book import Cap, Contents, Entry, read_book, rows_of_a_person, set_cap, spending, together
 from linprobe.accounting.calibrate import check_delta, check_epsilon
-from linprobe.accounting.events import Releases
+from linprobe.accounting.events import REMOVED, Releases
 from linprobe.accounting.figures import finite, largest_mu, rounded_up
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
 from linprobe.data.dataset import DIGITS, open_features
@@ -187,7 +187,7 @@ def _stated_entry(entry: Entry, book: Path | None) -> dict[str, Any]:
     named = ("run", "name", "method", "created", "unit", "private", "cap", "ended_early")
     epsilon = None
     if entry.private and entry.delta is not None:
-        epsilon = finite(together([entry], entry.delta, entry.relation)[0])
+        epsilon = finite(together([entry], entry.delta, REMOVED[entry.unit])[0])
     stated = {name: getattr(entry, name) for name in named}
     return {**stated, "epsilon": epsilon, "delta": entry.delta, "book": str(book)}
 

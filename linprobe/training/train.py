@@ -516,7 +516,7 @@ def manifest_of(
     )
 
 
-OF_ONE_RUN = {"out", "resume", "sign", "book", "options"}  # not repeated
+OF_ONE_RUN = {"out", "resume", "sign", "options"}  # not repeated
 HEADER = """\
 # The options of this run. linprobe train --config FILE trains with them again, and spends their budget again.
 """

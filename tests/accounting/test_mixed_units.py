@@ -63,7 +63,7 @@ def test_runs_of_one_unit_cost_what_they_cost_before() -> None:
 
 
 def test_a_selection_by_owner_is_judged_with_half_the_noise_for_a_record() -> None:
-    halved = replace(EVENT, runs=tuple(converted(run, REMOVED[OWNER], REMOVED[RECORD]) for run in EVENT.runs))
+    halved = replace(EVENT, runs=tuple(converted(run, OWNER, REMOVED[RECORD]) for run in EVENT.runs))
     assert [release.noise_multiplier for release in halved.releases] == pytest.approx([9.833 / 2, 6.0, 4.5])
     spent = spending([entry(OWNER, event=EVENT), entry(RECORD)])
     apart = selection_epsilon(halved, DELTA / 2, GAUSSIAN) + GAUSSIAN.epsilon([STEPS], DELTA / 2)
@@ -86,10 +86,10 @@ def test_a_sample_of_people_is_a_sum_over_all_of_them_with_half_the_noise_for_a_
 
 def test_the_noise_of_people_is_never_rounded_up_for_a_record() -> None:
     for sigma in (9.833, 0.1, 1 / 3, 1e-300):
-        (halved,) = converted([replace(STEPS, noise_multiplier=sigma)], REMOVED[OWNER], REMOVED[RECORD])
+        (halved,) = converted([replace(STEPS, noise_multiplier=sigma)], OWNER, REMOVED[RECORD])
         assert halved.noise_multiplier < sigma / 2
         assert halved.noise_multiplier == pytest.approx(sigma / 2, rel=1e-15)
-    assert converted([STEPS, SAMPLED], REMOVED[RECORD], REMOVED[RECORD]) == (STEPS, SAMPLED)
+    assert converted([STEPS, SAMPLED], RECORD, REMOVED[RECORD]) == (STEPS, SAMPLED)
 
 
 def test_the_cap_of_a_run_is_for_its_own_unit() -> None:

@@ -50,6 +50,11 @@ def test_the_choice_is_in_file_manifest_report_and_verify(cli: Callable[..., Any
     assert cli("release", "run", "--out", "pub").status == 0
     assert "people seen in training" in Path("pub/README.md").read_text()
     refused(cli("attack", "run"), 2, ["both sides", "--owners-on-both-sides"])
+    before = result_of(cli("budget", "both.h5", "--json"))["runs"]
+    words = ["compare", "both.h5", "--unit", "owner", "--methods", "noisy-gd:steps=3", "--eps", "1", "--seeds", "1"]
+    for further in (["--dry-run"], []):
+        refused(cli(*words, "--attack", "--no-baselines", "--out", "compared", *further), 2, ["both sides"])
+    assert result_of(cli("budget", "both.h5", "--json"))["runs"] == before
     del manifest["test_owners"]
     write_sealed(Path("run"), {**manifest, "test_owners": "apart"})
     refused(cli("verify", "run", "--features", "both.h5"), 4, ["test_owners"])

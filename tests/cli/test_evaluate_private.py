@@ -200,7 +200,7 @@ def test_python_does_what_the_command_does(later) -> None:
 
 def test_what_has_no_meaning_is_refused(cli, refused, later) -> None:
     later()
-    refused(cli(*EVALUATE), 2, ["unit", "owner", "record"])
+    refused(cli(*EVALUATE), 2, ["unit is not given", "owner", "record"])
     refused(cli("evaluate", "run", "later.h5"), 4, ["private", "evaluate --epsilon"])
     refused(cli("evaluate", "run", "later.h5", "--unit", "owner"), 2, ["--unit", "--epsilon"])
     refused(cli(*EVALUATE, "--unit", "owner", "--delta", "0.011"), 4, ["0.011"])

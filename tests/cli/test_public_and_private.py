@@ -135,11 +135,15 @@ def test_a_comparison_with_public_rows_that_a_book_protects_spends_nothing(
     trained("b.h5", "b")
     words = ("--methods", "noisy-gd", "--eps", "3", "--delta", "1e-5", "--no-baselines", "--jobs", "1", "--out", "out")
     for more in ((), ("--dry-run",)):
-        refused(cli("compare", "a.h5", "--public", "none", "--public", "b.h5", *words, *more), 4, ["private rows"])
+        refused(
+            cli("compare", "a.h5", "--public", "none", "--public", "b.h5", *words, *more),
+            4,
+            ["are private in the runs"],
+        )
         assert not (tmp_path / "out").exists()
     assert spent(cli, "a.h5")["runs"] == 0
     trained("c.h5", "c")
-    refused(cli("compare", "b.h5", *words, "--dry-run"), 4, ["group test of b.h5", "private rows"])
+    refused(cli("compare", "b.h5", *words, "--dry-run"), 4, ["group test of b.h5", "are private in the runs"])
 
 
 def test_the_dry_run_of_a_comparison_counts_the_runs_on_public_rows_that_it_protects(cli: Cli, tmp_path: Path) -> None:
@@ -254,7 +258,7 @@ def test_rows_that_are_private_in_another_book_are_not_public(
             path.rename(tmp_path / path.name)
     trained("a.h5", "a")
     before = {path: path.read_bytes() for path in own_books.iterdir()}
-    refused(cli(*words), 4, ["private rows, images or people of the runs in budget book", "move"])
+    refused(cli(*words), 4, ["their images and people are private in the runs of budget book", "move"])
     after = {path: path.read_bytes() for path in own_books.iterdir()}
     assert {path: after[path] for path in before} == before
     assert not (tmp_path / "out").exists()
@@ -470,13 +474,13 @@ def test_test_rows_that_were_private_in_another_run_are_not_measured(
         file_of(tmp_path / f"{name}.h5", facts=facts, train=A if name == "a" else B, test=test)
     trained("a.h5", "a")
     for words in (FEW, ["--method", "non-private"], [*FEW, "--dry-run"]):
-        refused(cli("train", "b.h5", *words, "--out", "b"), 4, ["40 of the rows of group test of b.h5 are private"])
+        refused(cli("train", "b.h5", *words, "--out", "b"), 4, ["40 of the rows of group test of b.h5, their images"])
     refused(cli("evaluate", "a", "b.h5"), 3, ["40 of 40 test rows equal training rows of a.h5"])
     file_of(tmp_path / "other.h5", train=C, test=HELD)
     trained("other.h5", "other")
-    refused(cli("evaluate", "other", "b.h5"), 4, ["40 of the rows of group test of b.h5 are private"])
+    refused(cli("evaluate", "other", "b.h5"), 4, ["40 of the rows of group test of b.h5, their images"])
     file_of(tmp_path / "later.h5", train=HELD)
     trained("later.h5", "later")
-    refused(cli("evaluate", "other"), 4, ["40 of the rows of group test of other.h5 are private"])
+    refused(cli("evaluate", "other"), 4, ["40 of the rows of group test of other.h5, their images"])
     trained("c.h5", "c", "--test-epsilon", "0.5")
     assert spent(cli, "a.h5")["runs"] == 2

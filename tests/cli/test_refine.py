@@ -313,6 +313,7 @@ def test_a_refined_run_exports_releases_and_publishes(cli: Cli, refined: Path, r
     assert cli("report", refined, "--html", "page.html").status == 0
     for page in ("released/README.md", "page.html"):
         assert "public rows without labels" in Path(page).read_text(encoding="utf-8")
+    assert "`unrefined.npz`" in Path("released/README.md").read_text(encoding="utf-8")
     assert cli("export", refined, "--to", "safetensors", "--out", "probe.safetensors").status == 0
     assert cli("pdp-report", refined, "--publish-epsilon", "0.5").status == 0
     assert cli("verify", f"{refined}.published-1", "--unlabelled", rows).status == 0

@@ -57,6 +57,11 @@ def claim_of(folder: Path) -> dict[str, Any]:
     return claim
 
 
+def named(card: str) -> set[str]:
+    """The files that a model card lists."""
+    return set(re.findall("^[|] `([^`]+)` [|]", card.split("\n## Files\n")[1], re.MULTILINE))
+
+
 def test_a_release_has_the_public_files_and_verifies(cli: Cli, released: dict[str, Any], trained_run: Path) -> None:
     folder = Path(released["release"])
     assert set(released["files"]) == FILES == {path.name for path in folder.iterdir()}
@@ -136,6 +141,7 @@ def test_the_card_states_the_guarantee_and_answers_every_point(released: dict[st
     points = text.split("## NIST SP 800-226")[1].split("\n## ")[0].strip().splitlines()[2:]
     assert len(points) == 15
     assert all(re.fullmatch(r"\| [^|]+ \| [^|]{20,} \|", line) for line in points)
+    assert named(text) == FILES - {"README.md"}
     assert '# Probe \\| of \\*one\\* "clinic": \\<b\\>\n' in text
 
 
@@ -228,7 +234,9 @@ def test_signature_and_histogram_leave_with_a_signed_run(cli: Cli, refused: Refu
     assert cli("release", "run.published-1", "--out", "pub", "--public-key", "public.pem").status == 0
     assert {path.name for path in Path("pub").iterdir()} == FILES | {"manifest.json.sig", "published_histogram_1.json"}
     assert cli("verify", "pub", "--public-key", "public.pem").status == 0
-    assert "published_histogram_1.json" in Path("pub/README.md").read_text()
+    text = Path("pub/README.md").read_text()
+    assert named(text) == {path.name for path in Path("pub").iterdir()} - {"README.md"}
+    assert "digest of every other file but `verify.html`" in text
     Path("run/manifest.json.sig").write_bytes(hashlib.sha512(b"other").digest())
     refused(cli("release", "run", "--out", "other", "--public-key", "public.pem"), 4, ["manifest.json.sig"])
 

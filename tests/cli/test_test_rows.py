@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.cli.test_owners import write_owned
-from tests.conftest import mostly_nightly, write_features
+from tests.conftest import N_FEATURES, mostly_nightly, write_features
 
 Refused = Callable[..., None]
 EQUAL = "test rows equal training rows"
@@ -144,6 +144,26 @@ def test_a_run_is_not_evaluated_on_its_private_rows(
     outcome = cli("evaluate", moved, other)
     assert outcome.status == 0
     assert "gone.h5 is not here, so rows of" in outcome.stderr
+    other.write_bytes(features_file.read_bytes())
+    with h5py.File(other, "r+") as file:
+        file["train/x"][:] = -private
+        file["test/x"][:] = -file["test/x"][:]
+
+    def other_name(gone: Path) -> None:
+        shutil.copy(features_file, gone)
+        with h5py.File(gone, "r+") as file:
+            file["train/id"][7] = "another"
+
+    for write, said in (
+        (lambda gone: shutil.copy(features_file, gone), False),
+        (other_name, True),
+        (lambda gone: write_features(gone, width=N_FEATURES + 1), True),
+    ):
+        (tmp_path / "gone.h5").unlink(missing_ok=True)
+        write(tmp_path / "gone.h5")
+        outcome = cli("evaluate", moved, other)
+        assert outcome.status == 0
+        assert ("gone.h5 does not hold the private rows of run" in outcome.stderr) == said
 
 
 def test_a_run_is_not_evaluated_on_the_people_it_was_trained_on(

@@ -42,6 +42,7 @@ SMALLEST, LARGEST = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16)
 MAGNITUDE, NEGATIVE_ZERO = 0x7FFF, 0x8000  # bits of half precision
 
 SCALES = (1.0, 1.3, 1.7)  # of unit rows: a number between two of half precision is not so at every scale
+SHORT, LAST_BITS = 4, np.uint32(8)  # fewer entries have few directions in half precision; float32 is rounded to these
 SAMPLED = 16  # columns compared before whole rows are
 FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], dtype=np.uint64)
 NONE = np.uint64(0)  # in place of a digest
@@ -56,10 +57,11 @@ MOST_EXPONENT = 126  # of a scale in float32
 class RowSet:
     """Rows to be found among other rows: equal rows, or positive multiples, in half precision.
 
-    Rows that half precision does not hold are compared as float32. Labels do not matter. 64 bytes a row are held at one
-    scale, 96 at three. A row times a factor that is no power of 2 has other last digits, which may round to other
-    numbers of half precision. A row of 2,048 features is missed with a probability of about 0.1 at one scale of unit
-    rows, and of 0.001 at three.
+    Rows that half precision does not hold are compared as float32. So are multiples of a row with fewer than `SHORT`
+    entries other than zero, which other records have in half precision by chance; a row with one entry has none. Labels
+    do not matter. 64 bytes a row are held at one scale, 96 at three. A row times a factor that is no power of 2 has
+    other last digits, which may round to other numbers of half precision. A row of 2,048 features is missed with a
+    probability of about 0.1 at one scale of unit rows, and of 0.001 at three.
 
     Args:
         blocks: raw rows (b, n_features).
@@ -101,14 +103,16 @@ class RowSet:
         def add_part(here: slice) -> None:
             wide, size = _float32(x[here]), _sizes(x[here])
             held, entries = (size >= SMALLEST) & (size <= LARGEST), np.count_nonzero(wide, axis=1)
+            short = (entries > 0) & (entries < SHORT)
             as_given, units = digests[here, 0], digests[here, 1:]
             as_given[:] = self._factors.hashes(_half(x[here]))
             if not held.all():
                 as_given[~held] = self._factors.hashes((wide[~held] + np.float32(0)).view(np.uint16))
             for place, unit in enumerate(_units(wide, norms[here], self._scales)):
                 units[:, place] = self._factors.hashes(_half(unit))
+                units[short, place] = self._factors.hashes(_fine(unit[short]))
             as_given[entries == 0] = NONE
-            units[entries < self._fewest] = NONE
+            units[(entries < self._fewest) | (entries == 1)] = NONE
 
         in_slices(len(x), _at_a_time(x), add_part)
         return digests
@@ -236,6 +240,11 @@ def _half(x: RawRows) -> NDArray[np.uint16]:
     bits = halved(x).view(np.uint16)
     bits[bits == NEGATIVE_ZERO] = 0
     return bits
+
+
+def _fine(x: Singles) -> NDArray[np.uint32]:
+    """The bits of rows in float32, rounded to multiples of `LAST_BITS`. Zeros have no sign."""
+    return ((x + np.float32(0)).view(np.uint32) + LAST_BITS // 2) // LAST_BITS
 
 
 def _sizes(rows: RawRows) -> RawRows:

@@ -421,17 +421,7 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
         if table not in known:
             raise UsageError(f"{path} has the table [{table}]; allowed: a table for a command: {', '.join(known)}")
     by_key = {key: parameter for parameter in parameters for key in _keys(parameter)}
-    outside = {name: value for name, value in content.items() if name not in tables}
-    return {
-        name: value
-        for given in (outside, tables.get(command, {}))
-        for name, value in _values_in(path, command, given, by_key).items()
-    }
-
-
-def _values_in(path: Path, command: str, given: dict[str, Any], by_key: dict[str, Any]) -> dict[str, Any]:
-    """Values for the parameters of a command from one table, by parameter name."""
-    keys: dict[str, str] = {}
+    given = {name: value for name, value in content.items() if name not in tables} | tables.get(command, {})
     values: dict[str, Any] = {}
     for key, value in given.items():
         parameter = by_key.get(key.replace("_", "-"))
@@ -439,9 +429,8 @@ def _values_in(path: Path, command: str, given: dict[str, Any], by_key: dict[str
             near = nearest(key, {name: name for name in by_key})
             hint = f"did you mean {near}?" if near else f"see linprobe {command} --help"
             raise UsageError(f"{path} sets {key}, which linprobe {command} does not have; {hint}")
-        if parameter.name in keys:
-            raise UsageError(f"{path} sets {keys[parameter.name]} and {key}, which are one option; leave one out")
-        keys[parameter.name] = key
+        if parameter.name in values:
+            raise UsageError(f"{path} sets {key} under two names; allowed: one; leave the other out")
         values[parameter.name] = _configured(path, key, value, parameter)
     return values
 

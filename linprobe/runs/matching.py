@@ -70,12 +70,10 @@ def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[F
 
 def _names_all(run: RunFolder, features: FeatureReader) -> bool:
     """Whether every private row or person of a run is named in a feature file; true if the run names none here."""
-    people, names = run.manifest.unit == OWNER, list[str]()
+    people, names = run.manifest.unit == OWNER and features.has_owners("train"), list[str]()
     if not find_method(run.manifest.method).joins_public:  # else some names are of public rows, maybe of another file
         with suppress(LinprobeError):
             names = run.per_record.ids
-    if people and not features.has_owners("train"):
-        return not names
     return set(names) <= set((features.owners if people else features.ids)("train"))
 
 

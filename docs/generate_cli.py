@@ -23,9 +23,6 @@ Results go to stdout. Notes, tables and errors go to stderr. If `-` is given for
 last line of standard input, so that commands can be joined with `|`.
 
 The [methods](methods/README.md) pages list the options and defaults of each method.
-
-To complete commands and flags with the Tab key, add `eval "$(linprobe --show-completion bash)"` to `~/.bashrc`, the
-same with `zsh` to `~/.zshrc`, or `linprobe --show-completion fish | source` to `~/.config/fish/config.fish`.
 """
 
 CONFIG = """\
@@ -49,7 +46,7 @@ def _cell(text: str) -> str:
 
 def _default(parameter: Any) -> str:
     """The default as written on the command line; empty where the help text says it, or there is none."""
-    value = parameter.to_info_dict()["default"]
+    value = parameter.default
     if value in (None, "") or isinstance(value, bool):
         return ""
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"

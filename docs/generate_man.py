@@ -42,7 +42,7 @@ def _parameter(parameter: Any) -> str:
     else:
         names = ", ".join(f"\\fB{_text(option)}\\fR" for option in (*parameter.opts, *parameter.secondary_opts))
         name = names + _value(parameter)
-    default = parameter.to_info_dict()["default"]
+    default = parameter.default
     shown = default not in (None, "") and not isinstance(default, bool) and not parameter.required
     said = f" Default: {default:g}." if isinstance(default, float) else f" Default: {default}."
     return f".TP\n{name}\n{_text((parameter.help or '') + (said if shown else ''))}"

@@ -9,80 +9,68 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
-import click
-from click.shell_completion import get_completion_class, shell_complete
+import typer
 
 from linprobe.cli import _terminal, about, costs, features, runs, training
 from linprobe.cli._command import (
     EVERYWHERE,
-    HELP,
+    Command,
     Everywhere,
     Program,
-    click_command,
     defaults_from,
     flag_of_argument,
     taken_out,
+    typer_function,
 )
 from linprobe.errors import ADVICE, READ_FAULTS, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 from linprobe.parallel import available_memory
 
 DECLARING = (features, training, runs, about, costs)  # modules whose import declares their commands
-INTERRUPTED = 130
-COMPLETE = "_LINPROBE_COMPLETE"  # set by a shell that completes a line
-SHELLS = ("bash", "zsh", "fish")
+INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 
 @cache
-def program(only: str | None = None) -> Program:
-    """The command line, made once of the declared commands.
+def program(only: str | None = None) -> Any:
+    """The command line, as typer makes it of the declared commands; it is made once.
 
     With `only`, commands of another name have no parameters, as these take most of the time.
     """
-    return Program(
-        "linprobe",
-        {name: click_command(name, bare=only not in (None, name)) for name in REQUESTS},
-        params=[
-            _printing("--version", "Print the version and exit.", _version, is_flag=True),
-            _printing(
-                "--show-completion",
-                "Print what a shell needs to complete commands and flags, for the file that it reads when it starts.",
-                _completion,
-                type=click.Choice(SHELLS),
-            ),
-        ],
-        help="Differentially private linear probing on frozen features.",
+    app = typer.Typer(
+        name="linprobe",
+        cls=Program,
         epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
-        context_settings={"help_option_names": HELP},
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(_options)
+    for name in REQUESTS:
+        app.command(name)(typer_function(name, bare=only not in (None, name)))
+    for registered in app.registered_commands:
+        registered.cls = Command
+    return typer.main.get_command(app)
 
 
-def _printing(flag: str, text: str, of: Callable[[Any], str], **rest: Any) -> click.Option:
-    """An option that prints a text and ends the program."""
+def _version(wanted: bool) -> None:
+    if wanted:
+        from linprobe import __version__
 
-    def called(context: click.Context, _: click.Parameter, value: Any) -> None:
-        if value:
-            click.echo(of(value))
-            context.exit()
-
-    return click.Option([flag], help=text, callback=called, expose_value=False, is_eager=True, **rest)
+        typer.echo(__version__)
+        raise typer.Exit
 
 
-def _version(_: bool) -> str:
-    from linprobe import __version__
-
-    return __version__
-
-
-def _completion(shell: str) -> str:
-    made = get_completion_class(shell)
-    return "" if made is None else made(program(), {}, "linprobe", COMPLETE).source()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Differentially private linear probing on frozen features."""
 
 
 def _fail(message: str, status: int) -> int:
@@ -99,7 +87,7 @@ def _hint(error: Any) -> str:
     name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     extra = "unexpected extra argument" in error.format_message() and ".h5" in error.format_message()
     name = "features" if extra else name
-    if name is None or context is None:  # click gives no context where a known option has no value, or one too many
+    if name is None or context is None:  # typer gives no context where a known option has no value, or one too many
         return ""
     meant = flag_of_argument(context.command.name, name.lstrip("-").replace("-", "_"))
     if extra and meant is not None and not meant.startswith("--"):
@@ -108,7 +96,7 @@ def _hint(error: Any) -> str:
 
 
 def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
-    """The value that was given for the option of an error, which click does not name."""
+    """The value that was given for the option of an error, which typer does not name."""
     parameter = getattr(error, "param", None)
     given = [value for flag, value in pairwise(words) if flag in getattr(parameter, "opts", ())]
     given += [
@@ -118,7 +106,7 @@ def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
 
 
 def _misuse(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
-    """The line that explains a usage error of click."""
+    """The line that explains a usage error of typer."""
     asked = f"linprobe {_command_of(words) or ''}".rstrip()
     command = getattr(getattr(error, "ctx", None), "command_path", asked)
     text = f"{error.format_message().removesuffix('.')}{_got(error, words, defaults)}"
@@ -128,7 +116,7 @@ def _misuse(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
 
 def _reader_left() -> int:
     """The exit status after the reader closed stdout, as `| head` does."""
-    _terminal.drop_unwritten(sys.stdout)
+    _terminal.drop_unwritten(getattr(sys.stdout, "wrapped", sys.stdout))  # typer hides this error of stdout
     return 0
 
 
@@ -145,7 +133,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
-    """The values of the config file for the command, as click takes them."""
+    """The values of the config file for the command, as typer takes them."""
     if everywhere.config is None:
         return {}
     name = _command_of(words)
@@ -157,7 +145,7 @@ def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
 
 def _command_of(words: list[str]) -> str | None:
     """The first word that is no option; None for a shell that completes a line, and may ask for any command."""
-    if COMPLETE in os.environ:
+    if "_LINPROBE_COMPLETE" in os.environ:
         return None
     return next((word for word in words if not word.startswith("-")), "")
 
@@ -168,7 +156,7 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
         return str(error), error.exit_status
     if available_memory.is_lack(error):
         return available_memory.RAN_OUT, 1
-    if hasattr(error, "format_message"):  # click's own usage errors
+    if hasattr(error, "format_message"):  # typer's own usage errors
         return _misuse(error, words, defaults), 2
     _terminal.drop_unwritten(sys.stdout)
     if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
@@ -201,16 +189,15 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) ->
         available_memory.check_limit()
         defaults = _defaults(words, everywhere)
         command_line = program(_command_of(words))
-        if COMPLETE in os.environ:
-            return shell_complete(command_line, {}, "linprobe", COMPLETE, os.environ[COMPLETE])
-        with command_line.make_context("linprobe", words or ["--help"], default_map=defaults) as context:
-            command_line.invoke(context)
+        status = command_line(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
         sys.stdout.flush()
-    except click.exceptions.Exit as done:
-        return done.exit_code
     except BrokenPipeError:
         return _reader_left()
-    except KeyboardInterrupt:
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # typer has handled the broken pipe
+            return _reader_left()
+        raise
+    except KeyboardInterrupt:  # before typer handles it
         return _interrupted()
     except Exception as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 wraps it where it comes in `__set_name__`
@@ -218,4 +205,6 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) ->
         if everywhere.debug:
             raise
         return _fail(*_reason(error, words, defaults, of_stdout=error is stdout.error))
-    return 0
+    if status == INTERRUPTED:
+        return _interrupted()
+    return status if isinstance(status, int) else 0

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, get_origin
 
-import click
-from click.shell_completion import CompletionItem
+import typer
+from typer.core import TyperCommand, TyperGroup
 
 from linprobe.atomic_files import given_text, path_from
 from linprobe.errors import ParameterError, UsageError, require_for
@@ -43,7 +43,7 @@ EVERYWHERE = (
     ("--debug", "Show a traceback when something goes wrong."),
 )
 SWITCHES = ("debug", "quiet", "verbose")
-HELP, HELP_ALL = ["-h", "--help"], "--help-all"
+HELP_ALL = "--help-all"
 LONGEST = 400  # characters of the description of a command in the help of the program
 Asked = TypeVar("Asked", bound=Request)
 
@@ -87,7 +87,7 @@ class Flag:
 
     @property
     def _has_default(self) -> bool:
-        """Whether click gets a default, which it shows."""
+        """Whether typer gets a default, which it shows."""
         return self.of_command and self.option.default not in (None, (), MISSING)
 
     def help_of(self, method: str) -> str:
@@ -118,60 +118,35 @@ class Flag:
         return "; ".join([own, *texts] if own else [])
 
     @property
-    def parameter(self) -> click.Parameter:
-        """The argument or option of click."""
+    def parameter(self) -> inspect.Parameter:
+        """The parameter of a typer command."""
         option = self.option
-        several = (option.several and not option.commas) or get_origin(option.kind) is dict
-        required = self.of_request and option.default is MISSING
-        common: dict[str, Any] = {"help": self.help, "required": required}
-        if option.argument is not None:
-            read, nargs = path_from if "-" in option.argument else option.kind, -1 if several else 1
-            return click.Argument([option.parameter], type=Word(read), nargs=nargs, metavar=option.argument, **common)
+        kind: Any = str if option.commas or option.from_text else option.kind
+        if (option.several and not option.commas) or get_origin(option.kind) is dict:
+            kind = list[kind]
+        default: Any = inspect.Parameter.empty if self.of_request and option.default is MISSING else None
         if self._has_default:
-            common["default"] = as_word(option.default) if option.commas else option.default
-        if option.kind is bool:
-            return self._switch(common)
-        kind = Word(str if option.commas or option.from_text else option.kind)
-        shown = self._has_default
-        names = [*option.spellings, option.parameter]
-        return click.Option(names, type=kind, multiple=several, metavar=option.metavar, show_default=shown, **common)
-
-    def _switch(self, common: dict[str, Any]) -> click.Option:
-        """A flag without a value: of methods with its opposite, and None if neither is given."""
-        flag = self.option.spellings[0]
-        if not self.of_command:
-            flag, common["default"] = f"{flag}/--no-{flag.removeprefix('--')}", None
-        return click.Option([flag, self.option.parameter], is_flag=True, **common)
+            default = as_word(option.default) if option.commas else option.default
+        if default is None:
+            kind |= None
+        annotation = Annotated[kind, self._marked]
+        return inspect.Parameter(
+            option.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
 
     @property
-    def group(self) -> str:
-        """The heading above it."""
-        if self.option.argument is not None:
-            return ARGUMENTS
-        return METHOD_GROUP if self.is_of_a_method else self.option.group or OPTIONS
-
-
-class Word(click.ParamType[Any]):
-    """Values that a function makes of a word: `str`, `int`, `float`, `Path` or `path_from`."""
-
-    WORDS: ClassVar[Mapping[Any, str]] = {int: "whole number", float: "number"}
-
-    def __init__(self, make: Callable[[str], Any]) -> None:
-        self._make = make
-        self.name = {int: "integer", str: "text", path_from: "path"}.get(make, make.__name__)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value; a default is one already."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._make(value)
-        except ValueError:
-            self.fail(f"{value!r}; allowed: a {self.WORDS[self._make]}", param, ctx)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Names of files, for a path."""
-        return [CompletionItem(incomplete, type="file")] if self.name.lower() == "path" else []
+    def _marked(self) -> Any:
+        """The argument or option of typer."""
+        option = self.option
+        if option.argument is not None:
+            parser = path_from if "-" in option.argument else None
+            return typer.Argument(metavar=option.argument, parser=parser, help=self.help)
+        spellings = option.spellings
+        if option.kind is bool and not self.of_command:
+            spellings = (f"{spellings[0]}/--no-{spellings[0].removeprefix('--')}",)
+        group = METHOD_GROUP if self.is_of_a_method else option.group or None
+        # the commands say themselves what cannot be read
+        return typer.Option(*spellings, help=self.help, metavar=option.metavar, rich_help_panel=group, readable=False)
 
 
 def _on_samples() -> list[str]:
@@ -225,16 +200,17 @@ def add_command(request: type[Request], flags: Sequence[Flag], run: Callable[[di
     COMMANDS[request.command], FLAGS[request.command] = run, flags
 
 
-def click_command(name: str, *, bare: bool = False) -> Command:
-    """A declared command; with `bare`, without parameters."""
+def typer_function(name: str, *, bare: bool = False) -> Callable[..., None]:
+    """The function of a command, with a signature that typer reads; with `bare`, without parameters."""
 
     def called(**given: Any) -> None:
-        # click has an empty tuple for a repeated flag that was not given
-        COMMANDS[name]({parameter: None if value == () else value for parameter, value in given.items()})
+        COMMANDS[name](given)
 
+    called.__doc__ = REQUESTS[name].__doc__
     parameters = [] if bare else [flag.parameter for flag in FLAGS[name]]
-    text = inspect.cleandoc(str(REQUESTS[name].__doc__))
-    return Command(name, {"help_option_names": HELP}, called, params=parameters, help=text)
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {}
+    return called
 
 
 def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
@@ -243,7 +219,7 @@ def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
 
 
 def _value(option: Option, given: Any) -> Any:
-    """The value of an option, from the value that click read."""
+    """The value of an option, from the value that typer read."""
     if option.from_text is not None and given is not None:
         return option.from_text(option.flag, given)
     return _listed(option, given) if option.several else given
@@ -268,7 +244,7 @@ def _listed(option: Option, value: Any) -> tuple[Any, ...] | None:
         ) from None
 
 
-class Command(click.Command):
+class Command(TyperCommand):
     """A command whose help has examples first, options under headings, and only the options of the method it names."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -289,11 +265,8 @@ class Command(click.Command):
             for example in REQUESTS[str(self.name)].examples:
                 formatter.write(f"{'':>{formatter.current_indent}}linprobe {example}\n")
 
-    def format_arguments(self, ctx: Any, formatter: Any) -> None:
-        """`format_options` writes them."""
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options under the headings of their groups."""
+        """Write the options under the headings of their groups."""
         words = ctx.meta.get("linprobe.words", ())
         method = _method_among(words)
         short = bool(REQUESTS[str(self.name)].first) and method is None and HELP_ALL not in words
@@ -321,14 +294,13 @@ class Command(click.Command):
         panels: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], **{group: [] for group in GROUPS}, METHOD_GROUP: []}
         for parameter in self.get_params(ctx):
             is_argument = parameter.param_type_name == "argument"
-            flag = flags.get(str(parameter.name))  # None for --help
-            if parameter.name in left_out or (short and flag and not is_argument and parameter.name not in first):
+            if parameter.name in left_out or (short and not is_argument and parameter.name not in (*first, "help")):
                 continue
-            if method is not None and flag is not None:
+            if method is not None and parameter.name in flags:
                 own: Any = copy(parameter)
-                own.help = flag.help_of(method)
+                own.help = flags[parameter.name].help_of(method)
                 parameter = own
-            group = flag.group if flag else OPTIONS
+            group = ARGUMENTS if is_argument else getattr(parameter, "rich_help_panel", None) or OPTIONS
             record = parameter.get_help_record(ctx)
             if record is not None:
                 panels.setdefault(group, []).append(record)
@@ -338,12 +310,8 @@ class Command(click.Command):
         return panels
 
 
-class Program(click.Group):
+class Program(TyperGroup):
     """The program, whose help shows the whole first sentence of the help of every command."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands, in the order of their declaration."""
-        return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands with their descriptions, over several lines if they are long."""
@@ -406,7 +374,7 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
     run; keys in a table named after a command are for that command.
 
     Args:
-        parameters: of the command, as click has them. commands: names of all commands.
+        parameters: of the command, as typer made them. commands: names of all commands.
     Raises UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
     """
     try:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
-import click
+import typer
 
 from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.atomic_files import PRIVATE_MODE
@@ -110,7 +110,7 @@ def print_json(value: Any) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if not text.replace("\n", "").isprintable():  # a terminal would obey what JSON leaves as it is
         text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
-    click.echo(text)
+    typer.echo(text)
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def print_made(what: str, place: object, facts: Any = None, *, private: bool = F
     """
     with printing(f"the {what} is complete in {place}", "its name" if facts is None else "its JSON object"):
         if facts is None:
-            click.echo(str(place))
+            typer.echo(str(place))
         else:
             (print_private_json if private else print_json)(facts)
 
@@ -158,7 +158,7 @@ def print_dry_run(check: Callable[[TerminalProgress], DryRun], *, as_json: bool)
         print_json(found.facts)
         return
     for about, text in found.lines:
-        click.echo(printable(f"{about:<10} {text}"))
+        typer.echo(printable(f"{about:<10} {text}"))
 
 
 def keep_stdout_private() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
+import typer
 
 from linprobe.cli._command import command
 from linprobe.cli._terminal import keep_stdout_private, print_json
@@ -27,7 +27,7 @@ def _info(request: InfoRequest) -> None:
         print_json(description)
         return
     for key, value in description.items():
-        click.echo(printable(f"{key:<24} {_shown(value)}"))
+        typer.echo(printable(f"{key:<24} {_shown(value)}"))
 
 
 def _shown(value: Any) -> str:
@@ -51,8 +51,8 @@ def _methods(request: MethodsRequest) -> None:
         print_json(listed)
         return
     for entry in listed:
-        click.echo(f"{entry['method']:<14} {entry['summary']}")
-        click.echo(f"{'':<14} needs: {', '.join(entry['needs'])}; {entry['paper']}")
+        typer.echo(f"{entry['method']:<14} {entry['summary']}")
+        typer.echo(f"{'':<14} needs: {', '.join(entry['needs'])}; {entry['paper']}")
 
 
 @command(DoctorRequest)
@@ -64,10 +64,10 @@ def _doctor(request: DoctorRequest) -> None:
     if request.as_json:
         print_json(found)
     else:
-        click.echo(f"linprobe {found['version']}")
+        typer.echo(f"linprobe {found['version']}")
         for each in found["findings"]:
-            click.echo(f"{MARKS[each['state']]}  {each['name']:<26} {each['found']}")
+            typer.echo(f"{MARKS[each['state']]}  {each['name']:<26} {each['found']}")
             if each["remedy"]:
-                click.echo(f"{'':<31}{each['remedy']}")
+                typer.echo(f"{'':<31}{each['remedy']}")
     if found["state"] == "broken":
-        raise click.exceptions.Exit(1)
+        raise typer.Exit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import click
+import typer
 
 from linprobe.accounting.figures import NO_PERSON, OF_SAMPLES, counted, gaussian_words, rounded_up
 from linprobe.cli import _terminal
@@ -48,7 +48,7 @@ def _plan(request: PlanRequest) -> None:
         _terminal.note(f"* recommended: {planned['why']}")
         if "expect" in planned:
             _terminal.note(planned["expect"])
-        click.echo(f"{chosen['sampling_rate']}\t{chosen['noise_multiplier']}\t{chosen['steps']}")
+        typer.echo(f"{chosen['sampling_rate']}\t{chosen['noise_multiplier']}\t{chosen['steps']}")
 
 
 @command(AccountRequest)
@@ -64,7 +64,7 @@ def _account(request: AccountRequest) -> None:
     _terminal.note(OF_SAMPLES if mu is None else gaussian_words(mu, rho))
     for name in NAMES:
         if name in cost:
-            click.echo(f"{name}\t{'inf' if cost[name] is None else rounded_up(cost[name])}")
+            typer.echo(f"{name}\t{'inf' if cost[name] is None else rounded_up(cost[name])}")
 
 
 @command(BudgetRequest)
@@ -98,7 +98,7 @@ def _budget(request: BudgetRequest) -> None:
             ],
         )
         keep_stdout_private()
-        click.echo(rounded_up(found["epsilon"]))
+        typer.echo(rounded_up(found["epsilon"]))
 
 
 def _cap_of(book: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import Any
 
-import click
+import typer
 
 from linprobe.accounting.figures import NOUNS, gaussian_words, limit_percent, rounded_down, rounded_up
 from linprobe.atomic_files import replace_when_complete
@@ -62,7 +62,7 @@ def _verify(request: VerifyRequest) -> None:
     if result["not_covered"]:
         _terminal.note(f"covered by no digest and no signature: {', '.join(result['not_covered'])}")
     _terminal.note(f"stated, not checked: {', '.join(result['stated_not_checked'])}")
-    click.echo("verified")
+    typer.echo("verified")
 
 
 @command(ReportRequest)
@@ -133,14 +133,14 @@ def _pdp_report(request: PdpReportRequest) -> None:
             print_private_json(report)
             return
         keep_stdout_private()
-        click.echo(f"{'people' if report['unit'] == 'owner' else 'records':<18}{report['records']}")
-        click.echo(f"worst case bound  {bound.format(rounded_up(epsilon), rounded_up(report['delta']))}")
-        click.echo(f"largest           {rounded_up(report['max'])}")
-        click.echo(f"mean              {rounded_up(report['mean'])}")
+        typer.echo(f"{'people' if report['unit'] == 'owner' else 'records':<18}{report['records']}")
+        typer.echo(f"worst case bound  {bound.format(rounded_up(epsilon), rounded_up(report['delta']))}")
+        typer.echo(f"largest           {rounded_up(report['max'])}")
+        typer.echo(f"mean              {rounded_up(report['mean'])}")
         for level, value in report["quantiles"].items():
-            click.echo(f"quantile {level:<8} {rounded_up(value)}")
-        click.echo(f"below half budget {100 * report['share_below_half']:.1f} %")
-        click.echo(f"sorted            {result.sparkline}")
+            typer.echo(f"quantile {level:<8} {rounded_up(value)}")
+        typer.echo(f"below half budget {100 * report['share_below_half']:.1f} %")
+        typer.echo(f"sorted            {result.sparkline}")
 
 
 @command(RefineRequest)
@@ -183,7 +183,7 @@ def _evaluate(request: EvaluateRequest) -> None:
     _terminal.table(f"{tables.by}, with 95 % intervals", tables.shown, header=tables.header)
     if (left_out := len(tables.rows) - len(tables.shown)) > 0:
         _terminal.note(f"{left_out} more classes are in --json")
-    click.echo("-" if tables.headline is None else f"{tables.headline:.4f}")
+    typer.echo("-" if tables.headline is None else f"{tables.headline:.4f}")
 
 
 def _print_noisy(result: dict[str, Any]) -> None:
@@ -198,7 +198,7 @@ def _print_noisy(result: dict[str, Any]) -> None:
     )
     if (hidden := hidden_classes(by_class, result["test_accuracy_std"])) is not None:
         _terminal.note(hidden)
-    click.echo(f"{result['test_accuracy']:.4f}")
+    typer.echo(f"{result['test_accuracy']:.4f}")
 
 
 @command(PredictRequest)
@@ -242,12 +242,12 @@ def _attack(request: AttackRequest) -> None:
             print_private_json(result)
             return
         keep_stdout_private()
-        click.echo(f"attack            {result['attack']}{of}")
-        click.echo(f"{result['compared']:<18}{result['members']} members, {result['non_members']} non-members")
-        click.echo(f"AUC               {result['auc']:.4f}{interval}")
+        typer.echo(f"attack            {result['attack']}{of}")
+        typer.echo(f"{result['compared']:<18}{result['members']} members, {result['non_members']} non-members")
+        typer.echo(f"AUC               {result['auc']:.4f}{interval}")
         for rate, found in result["tpr_at_fpr"].items():
             limit = f", at most {limit_percent(limits[rate])} % by the guarantee" if limits else ""
-            click.echo(f"TPR at FPR {f'{100 * float(rate):g} %':<6} {100 * found:.2f} %{limit}")
+            typer.echo(f"TPR at FPR {f'{100 * float(rate):g} %':<6} {100 * found:.2f} %{limit}")
 
 
 @command(AuditRequest)
@@ -274,7 +274,7 @@ def _audit(request: AuditRequest) -> None:
                 f"claimed {rounded_up(claim['epsilon'])}"
             )
         _terminal.note(f"products by {audited['products']}; not covered: {', '.join(audited['not_covered'])}")
-        click.echo(rounded_down(audited["epsilon_lower_bound"]))
+        typer.echo(rounded_down(audited["epsilon_lower_bound"]))
     check_audit(audited)
 
 

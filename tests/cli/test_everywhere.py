@@ -180,7 +180,9 @@ def test_a_misspelt_command_is_one_sentence(cli, refused) -> None:
 
 
 def test_a_flag_for_what_has_none_says_how_to_give_it(cli, refused) -> None:
-    refused(cli("refine", "run", "--unlabelled", "u.h5"), 2, ["Did you mean ROWS without a flag"])
+    refused(
+        cli("refine", "run", "--unlabelled", "u.h5"), 2, ["such option: --unlabelled. Did you mean ROWS without a flag"]
+    )
 
 
 @pytest.mark.parametrize(

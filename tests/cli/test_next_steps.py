@@ -24,8 +24,8 @@ STEPS = 8
 
 
 def test_a_file_too_many_gets_the_flag_or_the_pattern_that_takes_it(cli: Cli, refused: Any, trained_run: Path) -> None:
-    refused(cli("attack", trained_run, "more.h5"), 2, ["(more.h5). Did you mean --features?"])
-    refused(cli("predict", trained_run, "a.h5", "b.h5"), 2, ["(b.h5)", "quote the pattern"])
+    refused(cli("attack", trained_run, "more.h5"), 2, ["extra argument(s) (more.h5). Did you mean --features?"])
+    refused(cli("predict", trained_run, "a.h5", "b.h5"), 2, ["extra argument(s) (b.h5)", "quote the pattern"])
     assert "Did you mean" not in cli("export", trained_run, "more.h5", "--out", "a").stderr
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import click
+import typer
 
 from linprobe.cli._command import command
 from linprobe.options.declaration import Request, option
@@ -21,4 +21,4 @@ class ToyRequest(Request, command="toy", examples=("toy --size 3", "toy --size 2
 def toy(request: ToyRequest) -> None:
     """Print the rows."""
     for share in request.shares:
-        click.echo("\n".join(["x" * round(10 * share)] * request.size))
+        typer.echo("\n".join(["x" * round(10 * share)] * request.size))

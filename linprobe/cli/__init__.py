@@ -33,6 +33,7 @@ from linprobe.parallel import available_memory
 
 DECLARING = (features, training, runs, about, costs)  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
+NUMBERS = {"float": "a number", "int": "a whole number", "integer": "a whole number"}  # what typer calls types
 
 
 @cache
@@ -96,13 +97,15 @@ def _hint(error: Any) -> str:
 
 
 def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
-    """The value that was given for the option of an error, which typer does not name."""
+    """The value that was given for the option of an error, which typer may not name, and what a number may be."""
     parameter = getattr(error, "param", None)
     given = [value for flag, value in pairwise(words) if flag in getattr(parameter, "opts", ())]
     given += [
         values[parameter.name] for values in defaults.values() if parameter is not None and parameter.name in values
     ]
-    return f"; got {given[0]!r}" if given and str(given[0]) not in error.format_message() else ""
+    got = f"; got {given[0]!r}" if given and str(given[0]) not in error.format_message() else ""
+    allowed = NUMBERS.get(getattr(getattr(parameter, "type", None), "name", ""))
+    return f"{got}; allowed: {allowed}" if allowed else got
 
 
 def _misuse(error: Any, words: list[str], defaults: dict[str, Any]) -> str:

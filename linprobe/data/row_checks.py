@@ -103,8 +103,7 @@ class RowSet:
         def add_part(here: slice) -> None:
             wide, size = _float32(x[here]), _sizes(x[here])
             held, entries = (size >= SMALLEST) & (size <= LARGEST), np.count_nonzero(wide, axis=1)
-            short = (entries > 0) & (entries < SHORT)
-            as_given, units = digests[here, 0], digests[here, 1:]
+            as_given, units, short = digests[here, 0], digests[here, 1:], entries < SHORT
             as_given[:] = self._factors.hashes(_half(x[here]))
             if not held.all():
                 as_given[~held] = self._factors.hashes((wide[~held] + np.float32(0)).view(np.uint16))
@@ -198,8 +197,9 @@ class RowHashes:
     def __call__(self, rows: RawRows) -> Numbers:
         """The hashes of `rows` (n, n_features), shape (n,)."""
         hashes = np.empty(len(rows), dtype=np.uint64)
-        for start in range(0, len(rows), _at_a_time(rows)):
-            part = slice(start, start + _at_a_time(rows))
+        size = _at_a_time(rows)
+        for start in range(0, len(rows), size):
+            part = slice(start, start + size)
             single = rows[part].astype(np.float32)
             _, exponents = np.frexp(_sizes(single))
             words = (_scaled(single, exponents).astype(np.float32) + np.float32(0)).view(np.uint32)

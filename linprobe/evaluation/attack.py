@@ -298,7 +298,7 @@ def refuse_insiders(features: FeatureReader, unit: str | None) -> None:
 
 def _compared(features: FeatureReader, dataset: Dataset) -> _Compared:
     """Private people and test people, if the run protects people and test rows have owners; else rows."""
-    refuse_insiders(features, RECORD if dataset.bounds is None else OWNER)
+    refuse_insiders(features, dataset.unit)
     inside, outside = GroupRows(features, "train", dataset.keep), GroupRows(features, "test")
     if dataset.bounds is None or not features.has_owners("test"):
         return _Compared(inside, outside, inside.n_rows, outside.n_rows)

@@ -116,7 +116,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "eps nan": (["train", "{whole}", "--eps", "nan"], 2, ["epsilon is nan"]),
     "eps inf": (["train", "{whole}", "--eps", "inf"], 2, ["epsilon is inf"]),
     "eps 1e9": (["train", "{whole}", "--eps", "1e9"], 2, ["epsilon is 1000000000", "at most 100"]),
-    "eps a word": (["train", "{whole}", "--eps", "three"], 2, ["--eps", "three"]),
+    "eps a word": (["train", "{whole}", "--eps", "three"], 2, ["--eps", "three", "number"]),
     "no eps": (["train", "{whole}"], 2, ["--eps"]),
     "delta of 1/N": (["train", "{whole}", *NOISY, "--delta", "0.0025"], 4, ["0.0025", "400 private rows", "1/N"]),
     "delta above 1/N": (["train", "{whole}", *NOISY, "--delta", "0.5"], 4, ["400 private rows"]),

@@ -32,8 +32,9 @@ over classes is beta r / sqrt(D), r the rms distance of the unit vectors from th
     beta = 0.8 sqrt(D) / r * min(1, 15 / g)
 
 and at most 100, the scale with which CLIP was trained. A start with larger scores is wrong about some rows by more than
-private rows can correct; the more these say, the less the start has to. `docs/decisions/0042-text-weights.md` measures
-it.
+private rows can correct; the more these say, the less the start has to. If rows are not centred, g has a factor
+min(1, 2 r^2) in w: rows are taken for about as alike as text vectors, and noise along the mean of rows would outweigh
+what tells them apart. `docs/decisions/0042-text-weights.md` measures it.
 
 Centred rows spread far more in some directions than in most, and steps overshoot there. So if classes have many rows
 and T is less than `CENTRED_STEPS`, full-batch descent has momentum, with which T steps are as stable as `CENTRED_STEPS`
@@ -88,12 +89,22 @@ def spread(public: Rows) -> float:
 
 
 def start_strength(problem: Problem) -> float:
-    """The g at which private rows weigh as much as the start: 1.5 sqrt(k d)."""
+    """The g at which private rows weigh as much as the start: 1.5 sqrt(k d), or more for text weights."""
     public, strength = problem.public, UNKNOWN_START
     if public is not None and public.n_rows > 1:
         strength = public.n_rows / problem.n_classes * spread(public)
         strength = strength if problem.drawn else min(strength, STRONGEST_START)
-    return START_FACTOR * math.sqrt(strength)
+    return START_FACTOR * math.sqrt(strength) / _unlikeness(problem)
+
+
+def _unlikeness(problem: Problem) -> float:
+    """2 r^2 of text vectors, from 1e-4 to 1, for rows that are not centred; else 1."""
+    text = problem.text_weights
+    if text is None or problem.centred:
+        return 1.0
+    length = float(np.linalg.norm(text)) or 1.0
+    squared = float(np.linalg.norm(text - text.mean(axis=1, keepdims=True)) / length) ** 2
+    return min(1.0, max(1e-4, 2 * squared))
 
 
 def text_scale(encodings: Weights, mu: float | None, n_rows: int) -> float:

@@ -60,7 +60,7 @@ from linprobe.methods._base import (
     starting_point,
 )
 from linprobe.methods._descent import Descent
-from linprobe.methods.private_mean import MEAN, released_mean
+from linprobe.methods.private_mean import MEAN, released_mean, text_mean
 from linprobe.options import DescentOptions, DPSGDFOptions
 from linprobe.parallel.array_api import Mask
 
@@ -99,7 +99,8 @@ def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
     if options.centre == "public":
         public = problem.public_rows
         return np.asarray(sum(block.x.sum(axis=0, dtype=np.float64) for block in public.blocks()) / public.n_rows)
-    return released_mean(problem.private_rows, run.mechanism, run.schedule.others[MEAN], run.group, run.backend)
+    noise, guess = run.schedule.others[MEAN], text_mean(problem.text_weights)
+    return released_mean(problem.private_rows, run.mechanism, noise, run.group, run.backend, guess)
 
 
 def translated_start(problem: Problem, options: DescentOptions, shift: Weights, column: float) -> Weights:

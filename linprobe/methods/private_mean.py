@@ -5,8 +5,9 @@ Algorithm 3, line 1. The paper omits the factor 1/N of the noise. The second lin
 
     1  m <- 1/N (sum_i x_i + N(0, sigma_m^2 I)),  ||x_i|| = 1, so one record moves the sum by at most 1
     2  m <- m_0 + (m - m_0) s / (s + D (sigma_m / N)^2),  s = ||m - m_0||^2 - D (sigma_m / N)^2, from 0 to 1,
-       which estimates the true one; m_0 is 0, or a public guess of the mean. The guess stays as it is where noise may
-       explain the distance: up to ||m - m_0||^2 = (1 + 3 sqrt(2 / D)) D (sigma_m / N)^2, three standard deviations
+       which estimates the true one; m_0 is 0, or a public guess of the mean that is nearer to m: the mean of unlabelled
+       rows, or of text vectors. The guess stays as it is where noise may explain the distance: up to
+       ||m - m_0||^2 = (1 + 3 sqrt(2 / D)) D (sigma_m / N)^2, three standard deviations
 
 Guarantee: 1/sigma_m - Gaussian DP under zero-out of one record, or of one person, whose rows count by their mean.
 """
@@ -17,7 +18,7 @@ import math
 
 import numpy as np
 
-from linprobe.data.blocks import SHORTEST_ROW
+from linprobe.data.blocks import SHORTEST_ROW, normalise_rows
 from linprobe.data.rows import Rows
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import row_sum
@@ -43,6 +44,11 @@ def released_mean(
     return shrunk_mean(released[:, 0], noise_multiplier, rows.n_rows, guess)
 
 
+def text_mean(text: Reals | None) -> Reals | None:
+    """The mean of text vectors (n_features, n_classes) at unit length, as a guess of the mean of unit rows."""
+    return None if text is None else normalise_rows(text.T.astype(np.float32)).mean(axis=0, dtype=np.float64)
+
+
 def expected_squared_norm(mean: Reals, error: float) -> float:
     """Mean squared norm of unit rows around a noisy mean, whose noise has std `error` per entry.
 
@@ -52,11 +58,12 @@ def expected_squared_norm(mean: Reals, error: float) -> float:
 
 
 def shrunk_mean(total: Reals, noise_multiplier: float, n_private: int, guess: Reals | None = None) -> Reals:
-    """Line 2 from the released sum of unit rows, shape (n_features,)."""
-    start = np.zeros_like(total) if guess is None else guess
-    offset = total / n_private - start
+    """Line 2 from the released sum of unit rows, shape (n_features,); `guess` itself where it stays."""
+    mean, start, doubt = total / n_private, np.zeros_like(total), 0.0
+    if guess is not None and np.linalg.norm(mean - guess) < np.linalg.norm(mean):
+        start, doubt = guess, DOUBT * math.sqrt(2 / len(mean))
+    offset = mean - start
     noise = len(offset) * (noise_multiplier / n_private) ** 2
-    doubt = 0.0 if guess is None else DOUBT * math.sqrt(2 / len(offset))
     squared = float(offset @ offset)
     signal = min(squared - noise, 1.0) if squared > (1 + doubt) * noise else 0.0
     return np.asarray(start + offset * (signal / (signal + noise))) if signal else start

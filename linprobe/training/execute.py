@@ -42,7 +42,7 @@ from linprobe.methods.class_counts import (
     released_counts,
     shift_between,
 )
-from linprobe.methods.private_mean import MEAN, expected_squared_norm, released_mean
+from linprobe.methods.private_mean import MEAN, expected_squared_norm, released_mean, text_mean
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
 from linprobe.native import arithmetic_name
 from linprobe.options.declaration import refuse_on_gpu
@@ -324,11 +324,11 @@ def _centred(
         similar = released_similar(rows, around, mechanism, noise[SIMILAR_ROWS], group, backend)
         around = around if similar.share(plan.n_units) >= SAME_KIND else None
     if plan.settings.condition == MEAN:
-        guess = None if around is None else around.mean
+        guess = text_mean(plan.text_weights) if around is None else around.mean
         mean = released_mean(rows, mechanism, noise[MEAN], group, backend, guess)
         if np.linalg.norm(mean) >= SHORTEST_MEAN:
             if around is None:
-                squared_norm = expected_squared_norm(mean, noise[MEAN] / plan.n_units)
+                squared_norm = expected_squared_norm(mean, 0.0 if mean is guess else noise[MEAN] / plan.n_units)
             else:
                 squared_norm = around.squared_norm + float(((mean - around.mean) ** 2).sum())
             return plan, preprocessing.around(mean, squared_norm), similar

@@ -94,6 +94,18 @@ def test_text_weights_around_a_mean_give_the_scores_that_they_give_without(centr
     np.testing.assert_allclose(found - found[:, :1], scores - scores[:, :1], atol=1e-4)
 
 
+@pytest.mark.parametrize("epsilon", [0.05, 0.3])  # too little for a mean; enough for a noisy one
+def test_a_run_on_rows_that_are_nearly_alike_keeps_what_text_knows(epsilon: float) -> None:
+    g = np.random.default_rng(0)
+    directions, y = g.normal(size=(32, 2)), g.integers(2, size=2000)
+    x = 30 + directions.T[y] + g.normal(size=(2000, 32))
+    text = x[:8].mean(axis=0)[:, None] + directions / 2
+    given = {"classes": [0, 1], "insecure_seed": 3}
+    start = ESTIMATORS["zero-shot"](classes=[0, 1]).fit(x, y, text_weights=text).score(x, y)
+    for method in ("noisy-gd", "dp-sgd"):
+        assert ESTIMATORS[method](epsilon=epsilon, **given).fit(x, y, text_weights=text).score(x, y) > start - 0.02
+
+
 def test_text_weights_without_an_intercept_stay_uncentred() -> None:
     x, y = rows_with_a_mean()
     text = {"text_weights": np.random.default_rng(1).normal(size=(WIDTH, CLASSES))}

@@ -26,6 +26,7 @@ import numpy as np
 from linprobe.accounting.accountants import Accountant
 from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import check_delta, check_epsilon
+from linprobe.accounting.figures import counted
 from linprobe.accounting.ledger import record_selection
 from linprobe.accounting.selection import SelectionEvent, calibrate_selection, check_repetitions
 from linprobe.data.dataset import Dataset, check_one_class
@@ -103,7 +104,8 @@ class Tuning:
                 "--shrink 0,0.5,1"
             )
         if self.grid and not 2 <= n_settings <= MOST_SETTINGS:
-            raise UsageError(f"the grid has {n_settings} settings; allowed: 2 to {MOST_SETTINGS}; give other values")
+            found = counted(n_settings, "setting")
+            raise UsageError(f"the grid has {found}; allowed: 2 to {MOST_SETTINGS}; give other values")
         if not self.grid and len(self.shrink) < 2:
             raise UsageError(f"shrink is {self.shrink[0]:g}; allowed without --grid: two factors or more, as 0,0.5,1")
         if self.repetitions is not None:

@@ -274,7 +274,7 @@ WRONG: dict[str, tuple[list[str], int, list[str]]] = {
     "no values": (["--eps", "1", "--grid", "score_noise"], 2, ["OPTION=VALUE"]),
     "a value twice": (["--eps", "1", "--grid", "score_noise=1,1"], 2, ["once"]),
     "an option twice": (["--eps", "1", "--grid", "score_noise=1,2", "--grid", "score-noise=3,4"], 2, ["once"]),
-    "one setting": (["--eps", "1", "--grid", "score_noise=1"], 2, ["1 settings"]),
+    "one setting": (["--eps", "1", "--grid", "score_noise=1"], 2, ["the grid has 1 setting;"]),
     "no number": (["--eps", "1", "--grid", "score_noise=a,b"], 2, ["score_noise", "number"]),
     "outside its range": (["--eps", "1", "--grid", "score_noise=-1,1"], 2, ["score-noise"]),
     "given as well": (["--eps", "1", "--score-noise", "1", "--grid", "score_noise=1,2"], 2, ["leave one out"]),

@@ -207,6 +207,22 @@ def clustered(n: int = 4000, spread: float = 0.05) -> tuple[ArrayRows, np.ndarra
     return ArrayRows(x, np.zeros(n, int)), x
 
 
+def test_text_alone_guesses_the_centre() -> None:
+    rows, x = clustered()
+    text = np.eye(12)[:, [2, 2]] * 5.0
+    data = Problem(12, 2, private=rows, text_weights=text)
+    schedule = Schedule(1, 1.0, 1.0, 1.0, {"mean": 500.0})  # the noise is half as long as a row
+
+    def centre(problem: Problem) -> np.ndarray:
+        run = Run(schedule, GaussianMechanism(NoiseSource(1), lambda event: None), lambda: None)
+        return dpsgd_f.centre_of(problem, METHODS["dpsgd-f"].options(), run)
+
+    np.testing.assert_array_equal(centre(data), np.eye(12)[2])
+    beside = data.with_public(ArrayRows(x[-4:], np.arange(4) % 2))  # text weights are then differences of classes
+    np.testing.assert_array_equal(centre(beside), centre(replace(data, text_weights=None)))
+    assert np.abs(centre(beside) - np.eye(12)[2]).max() > 0.05
+
+
 def test_the_ball_of_the_theory_holds_the_cluster_and_little_else() -> None:
     rows, x = clustered()
     mechanism = GaussianMechanism(NoiseSource(1), lambda event: None)

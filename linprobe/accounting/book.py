@@ -321,8 +321,8 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
         if before is not None and not may_raise:
             raise PrivacyError(
                 f"set-cap is epsilon {cap.epsilon:.9g} at delta {cap.delta:.3g}; allowed: at most the cap of epsilon "
-                f"{before.epsilon:.9g} at delta {before.delta:.3g}, on record with {counted(cap.runs, 'run')}; a cap "
-                "raised after results is a new promise, and the book keeps both; give --raise-cap too to make it"
+                f"{before.epsilon:.9g} at delta {before.delta:.3g}, under which {counted(cap.runs, 'run')} began; a "
+                "cap raised after results is a new promise, and the book keeps both; give --raise-cap too to make it"
             )
         _append(lines, {"entry": "cap", "epsilon": cap.epsilon, "delta": cap.delta, "runs": cap.runs})
 

@@ -102,9 +102,12 @@ def _unlikeness(problem: Problem) -> float:
     text = problem.text_weights
     if text is None or problem.centred:
         return 1.0
-    length = float(np.linalg.norm(text)) or 1.0
-    squared = float(np.linalg.norm(text - text.mean(axis=1, keepdims=True)) / length) ** 2
-    return min(1.0, max(1e-4, 2 * squared))
+    distance = _norm_around_mean(text) / (float(np.linalg.norm(text)) or 1.0)
+    return min(1.0, max(1e-4, 2 * distance**2))
+
+
+def _norm_around_mean(text: Weights) -> float:
+    return float(np.linalg.norm(text - text.mean(axis=1, keepdims=True)))
 
 
 def text_scale(encodings: Weights, mu: float | None, n_rows: int) -> float:
@@ -116,7 +119,7 @@ def text_scale(encodings: Weights, mu: float | None, n_rows: int) -> float:
     if mu is None:
         return TRAINED_TEXT_SCALE
     n_features, n_classes = encodings.shape
-    distance = float(np.linalg.norm(encodings - encodings.mean(axis=1, keepdims=True))) / math.sqrt(n_classes)
+    distance = _norm_around_mean(encodings) / math.sqrt(n_classes)
     strength = START_FACTOR * math.sqrt(UNKNOWN_START)
     spread: float = TEXT_SPREAD * math.sqrt(n_features) * strength / max(strength, mu * n_rows / n_classes)
     return spread / max(distance, spread / TRAINED_TEXT_SCALE)

@@ -38,7 +38,7 @@ def released_mean(
     backend: Backend,
     guess: Reals | None = None,
 ) -> Reals:
-    """The mean of unit rows, shape (n_features,); `guess` is m_0."""
+    """The mean of unit rows, shape (n_features,); m_0 is `guess` or 0, whichever is nearer to the released mean."""
     total = row_sum(rows, 1.0, all_reduce=group.all_reduce)
     released = backend.released(mechanism, total, noise_multiplier, MEAN)
     return shrunk_mean(released[:, 0], noise_multiplier, rows.n_rows, guess)

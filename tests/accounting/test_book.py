@@ -357,7 +357,7 @@ def test_a_cap_refuses_what_would_exceed_it() -> None:
 def test_a_cap_counts_the_run_that_began_while_it_was_set(path: Path) -> None:
     book.set_cap(path, Cap(3, DELTA))
     book.charge(path, entry("a"))
-    with pytest.raises(PrivacyError, match="on record with 1 run;"):
+    with pytest.raises(PrivacyError, match="under which 1 run began;"):
         book.set_cap(path, Cap(4, DELTA))
     book.set_cap(path, Cap(2, DELTA))
     assert (cap := read_book(path).cap) is not None

@@ -110,7 +110,7 @@ def test_a_cap_refuses_before_training_and_leaves_nothing(
         refused(cli("train", features_file, "--method", "non-private", "--out", "b"), 4, ["no epsilon covers"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
     assert cli("train", features_file, *FEW, "--cap", "9", "--out", "b").status == 4  # the smaller cap counts
-    above = ["set-cap is epsilon 4.5", "at most the cap of epsilon 4.4", "on record with 1 run;", "--raise-cap"]
+    above = ["set-cap is epsilon 4.5", "at most the cap of epsilon 4.4", "under which 1 run began;", "--raise-cap"]
     refused(cli("budget", features_file, "--set-cap", "4.5"), 4, above)
     refused(cli("budget", features_file, "--raise-cap"), 2, ["without --set-cap"])
     assert spent(cli, features_file)["cap"] == 4.4

@@ -188,6 +188,8 @@ def test_a_guess_takes_the_place_of_a_mean_that_noise_hides() -> None:
     noisy = 1000 * truth + 100 * g.normal(size=50)
     assert np.linalg.norm(shrunk_mean(noisy, 100.0, 1000, guess) - truth) < 0.2
     assert np.linalg.norm(shrunk_mean(noisy, 100.0, 1000) - truth) > 0.3
+    clear = shrunk_mean(1000 * truth + 0.01 * g.normal(size=50), 0.01, 1000, -guess)
+    np.testing.assert_allclose(clear, truth, atol=1e-3)
     np.testing.assert_array_equal(shrunk_mean(noisy, 1.0, 1000, -guess), shrunk_mean(noisy, 1.0, 1000))  # 0 is nearer
 
 

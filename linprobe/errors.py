@@ -96,6 +96,12 @@ def first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and its noun, as `1 run` and `3 runs`."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
 EXTRAS = {
     "extract": ("extract", ("torch", "torchvision", "timm", "open_clip")),
     "torch": ("a GPU, several processes and .pt files", ("torch",)),

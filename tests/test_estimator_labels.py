@@ -49,7 +49,7 @@ def test_what_has_no_meaning_with_several_labels_is_refused() -> None:
             probe.fit(X, y)
     with pytest.raises(ParameterError, match="2 entries for 3 labels"):
         NoisyGD(**SECRETLESS, classes=[0, 1]).fit(X, Y)
-    with pytest.raises(DataError, match="not 0 or 1"):
+    with pytest.raises(DataError, match="other than 0 and 1"):
         NoisyGD(**SECRETLESS).fit(X, 2 * Y)
     with pytest.raises(DataError, match=r"y_public has shape \(9,\)"):
         AdaMix(**SECRETLESS).fit(X, Y, X_public=X[:9], y_public=Y[:9, 0])

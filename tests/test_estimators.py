@@ -360,9 +360,9 @@ def test_rows_that_are_public_in_one_fit_and_private_in_another_are_warned_of(ro
     assert not texts_of(lambda: adamix.fit(first, y[:80], X_public=second, y_public=y[80:160]), word=word)
     for probe in (adamix, floor):
         (text,) = texts_of(lambda one=probe: one.fit(third, y[160:], X_public=2 * first, y_public=y[:80]), word=word)
-        assert text.startswith("80 of the public rows were private in an earlier fit")
+        assert text.startswith("80 public rows had been private in an earlier fit")
     (text,) = texts_of(lambda: make("noisy-gd", n_steps=2).fit(second, y[80:160]), word=word)
-    assert text.startswith("80 rows of X were public in an earlier fit")
+    assert text.startswith("80 rows of X had been public in an earlier fit")
     assert not texts_of(lambda: make("non-private").fit(second, y[80:160]), word=word)
     fourth, fifth = x[:80] + 90, x[80:] + 90
     with pytest.raises(PrivacyError, match="delta is"):  # the other way round; a refused fit makes no row public
@@ -430,7 +430,7 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
     with pytest.raises(DataError, match=r"groups has shape \(3,\)"):
         one.fit(x, y, groups=people[:3])
     named = np.array([f"p{person}" for person in people], dtype=object)
-    refusals = {"p0 ": "in another spelling", "p0;p1": "list several people", " ": "have the owner ''"}
+    refusals = {"p0 ": "in another spelling", "p0;p1": "with several people as the owner", " ": "have the owner ''"}
     refusals["nan"] = "rows have the owner 'nan', as programs write a missing name"
     for wrong, said in {**refusals, None: "1 of 240 rows without a name", True: "1 of 240 rows without a"}.items():
         with pytest.raises(DataError, match=said):
@@ -484,7 +484,7 @@ def test_sources_hold_finite_rows_and_declared_classes(rows, label) -> None:
     with pytest.raises(DataError, match=r"source private has labels from .*; allowed: whole numbers"):
         make("noisy-gd").fit_sources(ArraySource(x, y.astype(float)))
     several = np.eye(3)[y] * np.where(np.arange(len(y)) == 5, label, 1)[:, None]
-    with pytest.raises(DataError, match="source private holds 1 values that are not 0 or 1"):
+    with pytest.raises(DataError, match="source private holds 1 value other than 0 and 1"):
         make("noisy-gd", class_counts="yes").fit_sources(ArraySource(x, several), several_labels=True)
 
 

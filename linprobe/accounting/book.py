@@ -61,11 +61,11 @@ from linprobe.accounting.events import (
     converted,
     neighbours_between,
 )
-from linprobe.accounting.figures import NO_PERSON, ONE, cost_in_words, counted, finite, renyi_conversion, rounded_up
+from linprobe.accounting.figures import NO_PERSON, ONE, cost_in_words, finite, renyi_conversion, rounded_up
 from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.atomic_files import PRIVATE_MODE, alone
-from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, read_fault, writing
+from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, counted, read_fault, writing
 
 BOOK_FORMAT = 2
 FIRST_LINE = json.dumps({"book": BOOK_FORMAT}).encode() + b"\n"

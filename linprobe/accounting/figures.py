@@ -53,12 +53,6 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def counted(count: int, noun: str) -> str:
-    """A number and its noun, as `1 run` and `3 runs`."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count:,} {noun}{ending}"
-
-
 def cost_in_words(epsilon_by_unit: Mapping[str, float], delta: float) -> str:
     """What several runs cost together, and for whom."""
     return "; ".join(

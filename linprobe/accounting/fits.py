@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.book import composed
 from linprobe.accounting.events import REMOVED, UNITS, Releases, converted, neighbours_between
 from linprobe.accounting.figures import cost_in_words
+from linprobe.errors import counted
 from linprobe.parallel.array_api import among, distinct
 
 COPIES_BY_CHANCE = 1000  # one row in so many
@@ -105,7 +106,11 @@ def crossing_warning(private: NDArray[np.uint64], public: NDArray[np.uint64]) ->
     hidden, shown = FITS.crossed(private, public)
     if not hidden and not shown:
         return None
-    crossed = f"{hidden} of the public rows were private" if hidden else f"{shown} rows of X were public"
+    crossed = (
+        f"{counted(hidden, 'public row')} had been private"
+        if hidden
+        else f"{counted(shown, 'row')} of X had been public"
+    )
     return (
         f"{crossed} in an earlier fit of this process; a row that one fit uses as public has no guarantee; give other "
         "rows"

@@ -7,10 +7,11 @@ from typing import Any
 
 import typer
 
-from linprobe.accounting.figures import NO_PERSON, OF_SAMPLES, counted, gaussian_words, rounded_up
+from linprobe.accounting.figures import NO_PERSON, OF_SAMPLES, gaussian_words, rounded_up
 from linprobe.cli import _terminal
 from linprobe.cli._command import command
 from linprobe.cli._terminal import guarantee_rows, keep_stdout_private, print_json, print_private_json, printing
+from linprobe.errors import counted
 from linprobe.options import OWNER
 from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 

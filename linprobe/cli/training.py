@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.figures import counted
 from linprobe.cli import _terminal
 from linprobe.cli._command import Flag, add_command, command, flags_of, request_of, train_flags
 from linprobe.cli._terminal import guarantee_rows, print_dry_run, print_made, rows_in_words
+from linprobe.errors import counted
 from linprobe.options.requests import CompareRequest, DryRunOption, JsonOption, TrainRequest, TuneRequest
 
 # a seed voids the guarantee, a checkpoint would keep what the selection must forget, and linprobe refine comes after

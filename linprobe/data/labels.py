@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, UsageError, counted
 from linprobe.parallel.array_api import Indices, Mask
 
 MULTICLASS, MULTILABEL = "multiclass", "multilabel"  # one class a row, or several labels a row
@@ -159,8 +159,8 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> Indic
             allowed = f"0 to {len(names) - 1}, the positions in the class list ({listed}); subtract 1 if labels count "
             allowed += "from 1, or write class names as labels"
         raise DataError(
-            f"{key} has {wrong.size} labels outside the classes, first label {labels[wrong[0]].item()!r} at row "
-            f"{wrong[0]}; allowed: {allowed}"
+            f"{key} has {counted(wrong.size, 'label')} outside the classes, first label {labels[wrong[0]].item()!r} "
+            f"at row {wrong[0]}; allowed: {allowed}"
         )
     return indices
 
@@ -206,8 +206,9 @@ def _zeros_and_ones(key: str, labels: NDArray[Any], names: Sequence[str]) -> NDA
     if len(wrong):
         row, column = wrong[0]
         raise DataError(
-            f"{key} has {len(wrong)} values that are not 0 or 1, first {labels[row, column]:g} at row {row}, label "
-            f"{names[column]!r}; allowed: 0 and 1; decide on uncertain or missing labels first, or leave their rows out"
+            f"{key} has {counted(len(wrong), 'value')} other than 0 and 1, first {labels[row, column]:g} at row {row}, "
+            f"label {names[column]!r}; allowed: 0 and 1; decide on uncertain or missing labels first, or leave "
+            "their rows out"
         )
     return labels.astype(np.uint8)
 
@@ -232,10 +233,10 @@ def check_stored(y: Any, group: str, path: Path, *, n_rows: int, n_classes: int,
             first = (start + int(bad[0][0]), int(labels[tuple(bad[0])]))
         wrong += len(bad)
     if wrong:
-        outside = f"outside the {n_classes} declared classes" if task == MULTICLASS else "that are not 0 or 1"
+        outside = f"outside the {n_classes} declared classes" if task == MULTICLASS else "other than 0 and 1"
         raise DataError(
-            f"{path}: {group} has {wrong} labels {outside}, first at row {first[0]} (label {first[1]}); allowed: 0 to "
-            f"{largest}"
+            f"{path}: {group} has {counted(wrong, 'label')} {outside}, first at row {first[0]} (label {first[1]}); "
+            f"allowed: 0 to {largest}"
         )
 
 
@@ -346,9 +347,9 @@ def owner_bounds(owners: Iterable[str], where: str) -> tuple[Bounds, list[str]]:
         bounds.append(bounds[-1] + sum(1 for _ in rows))
     if len(set(names)) != len(names):
         raise DataError(
-            f"{where} has {len(names) - len(set(names))} owners whose rows are not adjacent; allowed: the rows of a "
-            "person next to each other; make the file with linprobe import or extract, which sort them; of shards, "
-            "which are read in the order of their names, keep a person in one"
+            f"{where} has {counted(len(names) - len(set(names)), 'owner')} whose rows are not adjacent; allowed: the "
+            "rows of a person next to each other; make the file with linprobe import or extract, which sort them; of "
+            "shards, which are read in the order of their names, keep a person in one"
         )
     check_owners(names, where, bounds)
     return np.array(bounds, dtype=np.int64), names
@@ -413,7 +414,7 @@ def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | Non
     found = [row if rows is None else rows[row] for row, owner in enumerate(owners) if owner in several]
     if found:
         raise DataError(
-            f"{where}: {len(found)} rows list several people as their owner, first "
+            f"{where}: {counted(len(found), 'row')} with several people as the owner, first "
             f"{', '.join(map(str, found[:5]))}; allowed: one owner a row; leave such rows out, or give all people "
             "who share rows, directly or through others, one name, and the group is protected as one"
         )

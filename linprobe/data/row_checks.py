@@ -32,7 +32,7 @@ from linprobe.data.blocks import halved, row_norms, widened
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, GroupRows, common_keys
 from linprobe.data.labels import people_in_both, refuse_both_sides
-from linprobe.errors import DataError, PrivacyError
+from linprobe.errors import DataError, PrivacyError, counted
 from linprobe.parallel.array_api import Floats, Indices, Mask, Reals, Singles, among, distinct
 from linprobe.parallel.threads import behind, blas_held_to_one_thread, in_slices
 
@@ -450,7 +450,7 @@ def _finite_blocks(features: FeatureReader, group: str) -> Iterator[tuple[RawRow
             yield rows, labels, norms
     if bad:
         raise DataError(
-            f"{features.path}: {group} has {len(bad)} rows with NaN or infinity, first at rows {bad[:5]}; "
+            f"{features.path}: {group} has {counted(len(bad), 'row')} with NaN or infinity, first at rows {bad[:5]}; "
             "allowed: finite features; remove or repair those rows"
         )
 
@@ -463,7 +463,7 @@ def _check_ids(features: FeatureReader) -> None:
         hashes[group] = np.sort(np.fromiter(map(hash, ids), dtype=np.int64, count=n_rows))
         if repeated := _repeated(features, group, hashes[group]):
             raise DataError(
-                f"{features.path}: {group} has {len(repeated)} repeated ids, such as {repeated[0]!r}; "
+                f"{features.path}: {group} has {counted(len(repeated), 'repeated id')}, such as {repeated[0]!r}; "
                 "allowed: one id per record; if several shards have the same test rows, give them in one shard"
             )
     if "public" not in hashes:
@@ -474,7 +474,7 @@ def _check_ids(features: FeatureReader) -> None:
     private, public = (set(_ids_with_hash(features, group, common)) for group in ("train", "public"))
     if shared := private & public:
         raise DataError(
-            f"{features.path}: {len(shared)} ids are both in train and in public, such as {min(shared)!r}; "
+            f"{features.path}: train and public share {counted(len(shared), 'id')}, such as {min(shared)!r}; "
             "allowed: in one of the two; remove those rows from one group"
         )
 

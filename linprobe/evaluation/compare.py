@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.calibrate import large_delta
-from linprobe.accounting.figures import NOUNS, counted, rounded_up
+from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.row_keys import Account
 from linprobe.atomic_files import write_csv, write_whole
 from linprobe.data.dataset import (
@@ -31,7 +31,7 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
 from linprobe.data.row_checks import check_rows
-from linprobe.errors import LinprobeError, PrivacyNote, Progress, Silent, UsageError, writing
+from linprobe.errors import LinprobeError, PrivacyNote, Progress, Silent, UsageError, counted, writing
 from linprobe.evaluation.attack import PRIVATE_OUTPUT, refuse_insiders, threshold_auc
 from linprobe.evaluation.comparison_folder import LOCK, RUNS, ComparisonFolder, is_new_comparison, open_comparison
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, Planned, check_request, left_out, plan_runs

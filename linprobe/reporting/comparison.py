@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.figures import ONE, counted, gaussian_words, rounded_up
+from linprobe.accounting.figures import ONE, gaussian_words, rounded_up
+from linprobe.errors import counted
 from linprobe.reporting.plots import COLUMN, accuracy_curves, name_ends, new_figure
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linprobe.accounting.book import EVALUATION, Contents, Entry, read_book, spending
-from linprobe.accounting.figures import ONE, counted, rounded_up
+from linprobe.accounting.figures import ONE, rounded_up
 from linprobe.accounting.row_keys import PRIVATE_IN_ALL, Account, book_with, books_folder, keyed_books, with_shared
 from linprobe.data.labels import SHARED
-from linprobe.errors import LinprobeError
+from linprobe.errors import LinprobeError, counted
 from linprobe.runs.manifest import Manifest
 
 UNKNOWN = "the total of all runs on these rows is not known"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from linprobe.data.labels import Bounds, by_owner, owner_bounds, owner_names
-from linprobe.errors import DataError, ParameterError
+from linprobe.errors import DataError, ParameterError, counted
 
 SHOWN = 5  # classes in a message
 ROUNDING = 1e-6  # of the mean and variance of float32 columns that were scaled to 0 and 1
@@ -199,7 +199,7 @@ def class_indices(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDA
         wrong = np.flatnonzero(~np.broadcast_to(known, labels.shape))
         listed = ", ".join(map(repr, classes[:SHOWN].tolist())) + ", ..." * (len(classes) > SHOWN)
         raise DataError(
-            f"{name} holds {len(wrong)} labels outside the {len(ordered)} declared classes, first label "
+            f"{name} holds {counted(len(wrong), 'label')} outside the {len(ordered)} declared classes, first label "
             f"{labels[wrong[:1]].tolist()[0]!r} at row {wrong[0]}; allowed: {listed}; "
             "name every class in the argument classes, in the type of the labels"
         )
@@ -215,7 +215,9 @@ def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.u
         raise DataError(f"{name} has shape {labels.shape}; allowed with {n_labels} labels a row: (rows, {n_labels})")
     wrong = int(np.sum(~((labels == 0) | (labels == 1))))
     if wrong:
-        raise DataError(f"{name} holds {wrong} values that are not 0 or 1; allowed with several labels a row: 0 and 1")
+        raise DataError(
+            f"{name} holds {counted(wrong, 'value')} other than 0 and 1; allowed with several labels a row: 0 and 1"
+        )
     return labels.astype(np.uint8)
 
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from linprobe.accounting.book import Entry, Spending
 from linprobe.accounting.calibrate import Budget
-from linprobe.accounting.figures import NOUNS, counted, rounded_up
+from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
 from linprobe.data.blocks import STORAGE, ArraySource, Precision, Preprocessing, normalise_rows
 from linprobe.data.dataset import DIGITS, Dataset
 from linprobe.data.rows import prepare
-from linprobe.errors import Progress, UsageError
+from linprobe.errors import Progress, UsageError, counted
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import find_method

@@ -26,11 +26,10 @@ import numpy as np
 from linprobe.accounting.accountants import Accountant
 from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import check_delta, check_epsilon
-from linprobe.accounting.figures import counted
 from linprobe.accounting.ledger import record_selection
 from linprobe.accounting.selection import SelectionEvent, calibrate_selection, check_repetitions
 from linprobe.data.dataset import Dataset, check_one_class
-from linprobe.errors import DivergedError, ParameterError, Progress, UsageError, unwritten
+from linprobe.errors import DivergedError, ParameterError, Progress, UsageError, counted, unwritten
 from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import METHODS, ChosenMethod, Method, find_method
 from linprobe.options import RunOptions

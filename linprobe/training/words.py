@@ -10,7 +10,7 @@ from typing import Any
 
 from linprobe.accounting.book import Spending
 from linprobe.accounting.calibrate import Budget
-from linprobe.accounting.figures import counted
+from linprobe.errors import counted
 
 Lines = list[tuple[str, str]]
 NO_BOOK = "that does not exist yet"

@@ -105,7 +105,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "truncated": (["train", "{folder}/cut.h5", *NOISY], 3, ["is truncated"]),
     "incomplete": (["train", "{incomplete}", *NOISY], 3, ["incomplete"]),
     "newer schema": (["train", "{newer}", *NOISY], 3, ["schema version 9"]),
-    "NaN rows": (["train", "{nan}", *NOISY], 3, ["1 rows with NaN", "[5]"]),
+    "NaN rows": (["train", "{nan}", *NOISY], 3, ["1 row with NaN", "[5]"]),
     "label out of range": (["train", "{label}", *NOISY], 3, ["row 5", "label 4", "0 to 3"]),
     "one class": (["train", "{one}", *NOISY], 3, ["1 classes", "at least 2"]),
     "more shots than rows": (["train", "{whole}", *NOISY, "--public-shots", "101"], 3, ["101", "fewer training rows"]),

@@ -201,7 +201,7 @@ def test_labels_that_fit_nothing_are_refused(
     outcome = cli("evaluate", "x")
     refused(outcome, 4, ["private", "give another file"])
     assert "--test-epsilon" not in outcome.stderr  # which is refused for such rows
-    for value, word in ((2, "not 0 or 1"), (None, "task")):
+    for value, word in ((2, "other than 0 and 1"), (None, "task")):
         edited = Path(shutil.copy(folder / "rows.h5", tmp_path / "edited.h5"))
         with h5py.File(edited, "a") as file:
             if value is None:

@@ -244,11 +244,11 @@ DAMAGE: dict[str, tuple[Callable[[h5py.File], Any], list[str]]] = {
     "labels are fractions": (_set("train/y", np.full(400, 0.5)), ["train", "labels"]),
     "more ids": (_set("train/id", [f"r{row}" for row in range(401)]), ["401 ids"]),
     "ids are numbers": (_set("train/id", np.arange(400)), ["train", "id"]),
-    "label above": (_label(4), ["1 labels outside the 4 declared classes", "row 7", "label 4"]),
+    "label above": (_label(4), ["1 label outside the 4 declared classes", "row 7", "label 4"]),
     "label below": (_label(-1), ["row 7", "label -1"]),
     "another width": (_set("test/x", np.zeros((120, 11), np.float32)), ["[10, 11]", "one width"]),
     "text of another shape": (_set("text/weights", np.zeros((4, 10), np.float32)), ["text/weights", "(4, 10)"]),
-    "repeated ids": (lambda file: file["train/id"].__setitem__(9, "train/0000"), ["1 repeated ids"]),
+    "repeated ids": (lambda file: file["train/id"].__setitem__(9, "train/0000"), ["1 repeated id,"]),
 }
 
 
@@ -405,7 +405,7 @@ def test_a_source_name_that_is_no_text_is_stored_readably(tmp_path: Path) -> Non
 def test_refused_writing_keeps_the_file_that_was_there(tmp_path: Path, features_file: Path) -> None:
     path = Path(shutil.copy(features_file, tmp_path / "f.h5"))
     before = path.read_bytes()
-    with pytest.raises(DataError, match=r"f\.h5.*1 rows with NaN"):
+    with pytest.raises(DataError, match=r"f\.h5.*1 row with NaN"):
         write(path, np.array([[1.0, np.nan], [1.0, 2.0]]))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

@@ -167,7 +167,7 @@ def test_owners_that_do_not_fit_are_refused(tmp_path: Path, owners: Any) -> None
 
 
 def test_rows_of_an_owner_that_are_apart_are_refused() -> None:
-    with pytest.raises(DataError, match="1 owners whose rows are not adjacent"):
+    with pytest.raises(DataError, match="1 owner whose rows are not adjacent"):
         owner_bounds(["a", "b", "b", "a"], "here")
     with pytest.raises(DataError, match="have the owner ''"):
         owner_bounds(["a", ""], "here")
@@ -181,10 +181,10 @@ def test_rows_that_show_several_people_are_refused_and_named(tmp_path: Path, sev
     owners = OWNERS.astype("U20")
     owners[[1, 4]] = several
     owners[0] = "bob"
-    with pytest.raises(DataError, match="owner_train: 2 rows list several people as their owner, first 1, 4"):
+    with pytest.raises(DataError, match="owner_train: 2 rows with several people as the owner, first 1, 4"):
         imported(tmp_path, owner_train=owners)
     assert not (tmp_path / "a.h5").exists()
-    with pytest.raises(DataError, match="here: 1 rows list several people"):
+    with pytest.raises(DataError, match="here: 1 row with several people"):
         owner_bounds(["ann", "bob", "eve", several], "here")
 
 
@@ -192,7 +192,7 @@ def test_an_owner_with_a_comma_is_one_person(tmp_path: Path) -> None:
     owners = np.array(["Smith, John", "Smith", "a/b", "a", "[x]", "R&D"])
     with FeatureFile(imported(tmp_path, owner_train=owners)) as features:
         assert sorted(features.owners("train")) == sorted(owners)
-    with pytest.raises(DataError, match="owner_test: 1 rows list several"):  # both are owners of training rows
+    with pytest.raises(DataError, match="owner_test: 1 row with several people"):  # both are owners of training rows
         imported(tmp_path, owner_train=OWNERS, owner_test=np.array(["ann,eve", "x", "y"]))
 
 

@@ -387,7 +387,7 @@ def test_ids_of_equal_hash_are_told_apart(editable: Path, number: int, monkeypat
     with h5py.File(editable, "r+") as file:
         file["train/id"][300:302] = ["new", "newer"]
         file["public/id"][2] = file["train/id"][399]
-    with FeatureFile(editable) as features, pytest.raises(DataError, match="both in train and in public"):
+    with FeatureFile(editable) as features, pytest.raises(DataError, match="train and public share 1 id,"):
         check_rows(features)
 
 

@@ -453,7 +453,7 @@ def _account(found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset
     finder = BookFinder(found.request.book, make=False)
     check_rows(found.reader, commitment=finder.commitment)
     runs = [(plan if isinstance(plan, Plan) else plan.plans[0], dataset) for plan, dataset in plans]
-    return account_of(finder, runs, found.reader)
+    return account_of(finder, runs, found.reader, Silent())
 
 
 def _row(runs: list[Planned], seen: Preview) -> dict[str, Any]:

@@ -190,8 +190,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
     with open_features(matching.features_of(run, request.features), progress=progress) as opened:
         matching.check_fits(run, opened, progress, allow_other=allow_other)
         check_test_rows(opened, "accuracy is measured on")
-        if request.features is not None:
-            matching.refuse_private_rows(run, opened, progress)
+        matching.refuse_private_rows(run, opened, progress)
         refuse_protected_test_rows(opened)
         given = run.manifest.task, (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
         figures = figures_by_task(*given, bias, run.manifest.class_names, temperature=temperature)

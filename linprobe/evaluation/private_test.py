@@ -164,8 +164,7 @@ def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, pr
             f"epsilon is {request.epsilon:g}, and the test rows of {features.path} are public, so accuracy costs "
             "nothing; leave out --epsilon, or declare the rows private with --private-test of import or extract"
         )
-    if request.features is not None:
-        refuse_private_rows(run, features, progress)
+    refuse_private_rows(run, features, progress)
     if not run.manifest.private:
         progress.note(
             f"NOT PRIVATE: run {run.folder} is {run.manifest.guarantee}; epsilon is of this accuracy alone, and covers "

@@ -92,10 +92,10 @@ def _measured(run: RunFolder, refined: Refined, progress: Progress) -> tuple[Acc
         return measured_accuracy(None, manifest.test_rows, manifest.n_test), None
     try:
         path = matching.features_of(run, None)
-        with open_features(path, whole=False) as features:
+        with open_features(path) as features:
             check_test_rows(features, "accuracy is measured on")
-            if not _same_test_rows(run, features):
-                raise DataError(f"{features.path} has other test rows than the run")
+            if not (_same_test_rows(run, features) and matching.holds_private_rows(run, features)):
+                raise DataError(f"{features.path} has other rows than the run")
             refuse_protected_test_rows(features)
             figures = figures_of(features, refined.weights, refined.bias)
     except LinprobeError as error:

@@ -556,13 +556,18 @@ class FirstRun:
     folder: str | os.PathLike[str]
 
     @cached_property
+    def run(self) -> RunFolder:
+        """What was read of the folder, once."""
+        return RunFolder(self.folder)
+
+    @cached_property
     def model(self) -> FirstModel:
         """The weights and the releases they depend on, at the first use.
 
         Raises DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a
         run that starts from it cannot be private either, or a private selection chose it.
         """
-        run = RunFolder(self.folder)
+        run = self.run
         manifest, weights, bias = run.manifest, run.weights, run.bias
         events = read_ledger(run.folder / LEDGER, ledger_of(run))
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[F
     """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
 
     None if it is not where the manifest says, or if its rows now have another width than the run. A note says so, and
-    if private rows or people of the run are not in it.
+    if it does not hold the private rows of the run.
     """
     try:
         path = features_of(run, None)
@@ -60,7 +60,7 @@ def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[F
         return
     with open_features(path, whole=False) as features:
         fits = features.n_features == run.weights.shape[-2]
-        if not fits or not _names_all(run, features):
+        if not fits or not holds_private_rows(run, features):
             progress.note(
                 f"{features.path} does not hold the private rows of run {run.folder} any more, so rows of {other} are "
                 "not compared with all of them"
@@ -68,13 +68,15 @@ def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[F
         yield features if fits else None
 
 
-def _names_all(run: RunFolder, features: FeatureReader) -> bool:
-    """Whether every private row or person of a run is named in a feature file; true if the run names none here."""
-    people, names = run.manifest.unit == OWNER and features.has_owners("train"), list[str]()
-    if not find_method(run.manifest.method).joins_public:  # else some names are of public rows, maybe of another file
-        with suppress(LinprobeError):
-            names = run.per_record.ids
-    return set(names) <= set((features.owners if people else features.ids)("train"))
+def holds_private_rows(run: RunFolder, features: FeatureReader) -> bool:
+    """Whether a feature file has the private rows of a run; true if the run has no key to its commitment."""
+    try:
+        private_mask(run, features)
+    except PrivacyError:
+        return False
+    except LinprobeError:
+        return True
+    return True
 
 
 def check_made_alike(
@@ -159,28 +161,29 @@ def check_classes(run: RunFolder, features: FeatureReader) -> None:
 
 
 def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progress) -> None:
-    """DataError if test rows of a file, or the people they belong to, are among the training rows of a run.
+    """DataError if test rows of a file, or the people they belong to, are private rows of a run, as `_private_of` says.
 
-    The run's own feature file was checked when it was opened. If it is not here, a note says that nothing is compared.
+    Private test rows may be those of the run: they are released with noise. The rows of one file were compared when it
+    was opened. A note says so if the feature file of the run is not here, or holds other rows now.
     """
     recorded, given = Path(run.manifest.features), features.path
-    if recorded == given or (recorded.is_file() and given.is_file() and recorded.samefile(given)):  # or a pattern
-        return
-    with training_file(run, features.path, progress) as training:
-        if training is None:
-            return
-        where = f"training rows of {training.path}"
-        blocks = (x for x, _ in training.blocks("train"))
-        note = compare_test_rows(features, blocks, training.sizes["train"], where)
-        if note is not None:
-            progress.note(note.note)
-        apart = features.has_owners("test") and not features.description.shares_owners
-        if apart and training.has_owners("train"):
-            refuse_both_sides(
-                GroupRows(features, "test").owners(),
-                GroupRows(training, "train").owners(),
-                f"{features.path} and {where}",
-            )
+    own = recorded == given or (recorded.is_file() and given.is_file() and recorded.samefile(given))  # or a pattern
+    with training_file(run, given, progress) as training, ExitStack() as stack:
+        for hidden, words in () if training is None else _private_of(run, training, stack):
+            of_own = own and hidden.features is training and hidden.group != "public"
+            noisy = hidden.group == "test" and features.description.private_test
+            if not of_own and not noisy:
+                _refuse_test_rows(features, hidden, f"{words} of {hidden.features.path}", progress)
+
+
+def _refuse_test_rows(features: FeatureReader, hidden: GroupRows, where: str, progress: Progress) -> None:
+    """DataError if test rows, or the people they belong to, are among private rows; a note of a few equal rows."""
+    note = compare_test_rows(features, (x for x, _ in hidden.blocks()), hidden.n_rows, where)
+    if note is not None:
+        progress.note(note.note)
+    apart = features.has_owners("test") and not features.description.shares_owners
+    if apart and hidden.features.has_owners(hidden.group):
+        refuse_both_sides(GroupRows(features, "test").owners(), hidden.owners(), f"{features.path} and {where}")
 
 
 def refuse_private_as_public(

@@ -42,6 +42,7 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder, signature
 from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest
+from linprobe.runs.matching import refuse_private_rows
 from linprobe.runs.refined_weights import ONE_KIND, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
@@ -284,20 +285,22 @@ def checked_rows(
         progress.note(warning)
     asked = ready.request
     planned = None if planned is None or asked.resume else replace(planned, cap=asked.cap)
-    return account_of(finder, [(plan, dataset)], ready.features, planned) if rank == 0 else None
+    return account_of(finder, [(plan, dataset)], ready.features, progress, planned) if rank == 0 else None
 
 
 def account_of(
     finder: BookFinder | None,
     runs: Iterable[tuple[Plan, Dataset]],
     features: FeatureReader,
+    progress: Progress,
     planned: Entry | None = None,
 ) -> Account | None:
     """The book of `runs` on `features`, with the keys of all that any of them protects or uses as public.
 
     Args:
         finder: has read the training rows; None for runs that use no private row, which have no book.
-    Raises PrivacyError: public rows, or public test rows, that are private in a book, or the reverse.
+    Raises PrivacyError: public rows, or public test rows, that are private in a book, or the reverse. DataError: public
+    test rows that are private in the run whose weights one of `runs` starts from.
     """
     public: dict[tuple[Path, str], GroupRows] = {}
     protected: dict[tuple[Path, str], GroupRows] = {}
@@ -311,6 +314,9 @@ def account_of(
         public |= {(part.features.path, part.group): part for part in (*outside, *unlabelled)}
         protected |= {(part.features.path, part.group): part for part in hidden}
         unit = dataset.unit if plan.budget is not None else unit
+        first = plan.settings.first_run
+        if first is not None and "test" in features.sizes and not features.description.private_test:
+            refuse_private_rows(first.run, features, progress)
     refuse_protected_test_rows(features)
     if finder is None:
         refuse_private_in_books(list(public.values()))

@@ -166,6 +166,53 @@ def test_a_run_is_not_evaluated_on_its_private_rows(
         assert ("gone.h5 does not hold the private rows of run" in outcome.stderr) == said
 
 
+PROTECTED = {
+    "public": ("fully-private", "rows that the method protects"),
+    "test": ("noisy-gd", "private test rows"),
+}
+
+
+@pytest.mark.parametrize("group", PROTECTED)
+def test_other_private_rows_of_a_run_are_no_test_rows_of_another_file(
+    cli: Cli, refused: Refused, features_file: Path, tmp_path: Path, group: str
+) -> None:
+    method, words = PROTECTED[group]
+    path, other = (Path(shutil.copy(features_file, tmp_path / name)) for name in ("f.h5", "other.h5"))
+    with h5py.File(path, "r+") as file, h5py.File(other, "r+") as copy:
+        hidden = file[f"{group}/x"][:]
+        copy["test/x"][: len(hidden)] = hidden
+        copy["train/x"][:] = -copy["train/x"][:]
+        del copy["public"]
+        if group == "test":
+            file.attrs["test_rows"] = "private"
+            del file["public"]
+    settings = ["--steps", "2", "--condition", "none", "--intercept", "1"]
+    first = ["train", path, "--method", method, *settings, "--eps", "1", "--book", "by-hand.jsonl", "--out", "run"]
+    assert cli(*first).status == 0
+    said = [f"other.h5: {len(hidden)} of 120 test rows equal {words} of {path}"]
+    refused(cli("evaluate", "run", other), 3, said)
+    following = ["train", other, *NOISY, *settings, "--init", "run", "--out", "next"]
+    for command in (following, [*following, "--dry-run"]):
+        refused(cli(*command), 3, said)
+    assert not Path("next").exists()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_run_whose_file_holds_other_rows_now_is_evaluated_with_a_note(
+    cli: Cli, features_file: Path, tmp_path: Path, named: bool
+) -> None:
+    path = Path(shutil.copy(features_file, tmp_path / "f.h5"))
+    assert cli("train", path, *NOISY, "--steps", "2", "--book", "by-hand.jsonl", "--out", "run").status == 0
+    command = ["evaluate", "run", *([path] if named else [])]
+    told = "f.h5 does not hold the private rows of run run any more"
+    assert told not in cli(*command).stderr
+    with h5py.File(path, "r+") as file:  # under the same names
+        private = file["train/x"][:]
+        file["train/x"][:] = -private
+        file["test/x"][:] = private[:120]
+    assert told in cli(*command).stderr
+
+
 def test_a_run_is_not_evaluated_on_the_people_it_was_trained_on(
     cli: Cli, refused: Refused, good: Path, tmp_path: Path
 ) -> None:

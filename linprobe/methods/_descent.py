@@ -16,7 +16,8 @@ nats, with g = mu N / C the ratio of signal to noise. The default s is the lesse
                       from 1 to 4
     3 b T / g         if rows are not centred: a step must not move scores by more than 3 b nats, or it oscillates along
                       the common mean of the rows; b = (1 + beta) / (1 - beta) for momentum beta
-    25 b T / g        if they are, and at most 10,000 / g: the same, without the common mean
+    25 b T / g        if they are, and at most 10,000 / g, or 10,000 / (g r) if the last step is r times the first: the
+                      same, without the common mean
 
 A score by W_1, from k public rows per class, has an error of 1 / sqrt(k d) relative to the signal of one row, if rows
 spread over d directions; noise is 1 / g. The ratio of the two, with a factor that was measured, is the weight:
@@ -145,6 +146,7 @@ def score_noise(
     row_norm: float = 1.0,
     damped: bool = False,
     preconditioned: bool = False,
+    growth: float = 1.0,
 ) -> float:
     """s: `options.score_noise`, or the default.
 
@@ -155,6 +157,7 @@ def score_noise(
         damped: whether steps on rows that are not centred are damped where they overshoot, so that they need no bound.
         preconditioned: whether steps are equally long in all directions in which rows spread, or in all weights (Adam),
             so that none overshoots.
+        growth: ratio of the last step to the first, which lowers the bound on s.
     """
     if options.score_noise is not None:
         return options.score_noise
@@ -167,7 +170,7 @@ def score_noise(
         noise = min(max(1.0, ratio / COLD_RATIO), LARGEST_COLD)
     plain_steps = (1 + momentum) / (1 - momentum) * schedule.n_steps
     if problem.centred and not preconditioned and ratio > 0:
-        noise = min(noise, STEEPEST * min(1.0, plain_steps / CENTRED_STEPS) / ratio)
+        noise = min(noise, STEEPEST * min(1.0, plain_steps / CENTRED_STEPS) / (growth * ratio))
     elif not (damped or preconditioned) and ratio > 0:
         noise = min(noise, LARGEST_MOVE * plain_steps / ratio)
     return noise / row_norm
@@ -207,11 +210,13 @@ class Pace:
     A gradient of step t moves the last iterate by f_t eta_t (1 - beta^(T-t+1)) / (1 - beta) in all. c makes the squares
     of these factors of eta_t T in sum, so the noise of the run in a score stays s. All are public facts.
 
-    From zero, s may be up to min(2, T / 50), and M is as many times as large as s would be by g / 1000.
+    From zero, s may be up to min(2, T / 50), and M is as many times as large as s would be by g / 1000. From another
+    start, the bound on s is `growth` times as low, the ratio of the last step to the first.
     """
 
     momentum: float
     factors: Reals
+    growth: float = 1.0
 
     @classmethod
     def of(cls, options: Steps, problem: Problem, schedule: Schedule, *, informed: bool = True) -> Pace:
@@ -227,9 +232,11 @@ class Pace:
         longer = 1.0 if informed else _reach(class_signal(problem, schedule), n_steps)
         plain = CENTRED_STEPS * longer
         beta = (plain - n_steps) / (plain + n_steps)
-        growth = np.linspace(1, math.sqrt(plain / n_steps), n_steps, endpoint=False)
+        last = math.sqrt(plain / n_steps)
+        growth = np.linspace(1, last, n_steps, endpoint=False)
         moved = growth * (1 - beta ** np.arange(n_steps, 0, -1))
-        return cls(beta, (1 - beta) * growth * math.sqrt(n_steps / np.sum(moved**2)))
+        factors = (1 - beta) * growth * math.sqrt(n_steps / np.sum(moved**2))
+        return cls(beta, factors, last if informed else 1.0)
 
 
 class Descent(Iterates):

@@ -75,7 +75,8 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         subspace = top_left_subspace(rows.T.astype(np.float64), dim, public.n_rows)
     pace = Pace.of(options, problem, schedule)
     iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble, pace.momentum)
-    eta_of = step_size(options, problem, schedule, informed=bool(norm(weights) > 0), momentum=pace.momentum)
+    facts = {"informed": bool(norm(weights) > 0), "momentum": pace.momentum, "growth": pace.growth}
+    eta_of = step_size(options, problem, schedule, **facts)
     squares: Squares = {}
     for t in run.steps(iterates):
         weights = iterates.weights

@@ -43,7 +43,7 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
     informed = bool(norm(weights) > 0)
     pace = Pace.of(options, problem, schedule, informed=informed)
     iterates = DampedIterates(weights, schedule.n_steps, options.output, options.ensemble, pace.momentum)
-    facts = {"informed": informed, "damped": True, "momentum": pace.momentum}
+    facts = {"informed": informed, "damped": True, "momentum": pace.momentum, "growth": pace.growth}
     constant = step_size(options, problem, schedule, **facts)(options.clip_norm)
     damps = not problem.centred and options.learning_rate is None and options.score_noise is None
     noise = schedule.noise_multiplier * options.clip_norm

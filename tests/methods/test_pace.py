@@ -58,6 +58,24 @@ def test_from_zero_steps_go_further_as_the_signal_grows(
 
 
 @pytest.mark.parametrize(
+    ("n_steps", "ratio", "noise"),
+    [(50, 3000, 1), (50, 8000, 1.25 / 8**0.5), (100, 1e5, 0.05), (400, 1e5, 0.1)],
+)
+@pytest.mark.parametrize("options", [AdaMixOptions(), NoisyGDOptions()])
+def test_around_a_known_start_steps_are_shorter_as_the_last_ones_are_longer(
+    n_steps: int, ratio: float, noise: float, options: Any
+) -> None:
+    x = np.eye(4, dtype=np.float32)[[0, 1, 0, 1]]
+    data = problem(public=ArrayRows(x, np.array([0, 1, 0, 1])))
+    mechanism = GaussianMechanism(NoiseSource(4), lambda event: None)
+    run = Run(Schedule(n_steps, n_steps**0.5 * ENOUGH_ROWS / ratio, ratio / ENOUGH_ROWS), mechanism, lambda: None)
+    step = METHODS[options.method].fit(data, options, run).history[-1]
+    factor = float(Pace.of(options, data, run.schedule).factors[-1])
+    eta = step["learning_rate"] * step["clip_norm"] / factor
+    assert eta == pytest.approx(noise * run.schedule.nominal_mu / n_steps)
+
+
+@pytest.mark.parametrize(
     ("options", "facts"),
     [
         (NoisyGDOptions(), {"centred": False}),

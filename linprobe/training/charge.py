@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -29,11 +29,13 @@ from linprobe.accounting.row_keys import (
     with_shared,
 )
 from linprobe.atomic_files import alone, write_whole
+from linprobe.data.dataset import open_features
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, GroupRows
 from linprobe.data.row_checks import Commitment
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, PrivacyNote, Progress
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
+from linprobe.runs.matching import features_of, holds_private_rows, private_groups
 from linprobe.training.execute import Observer
 from linprobe.training.plan import Plan
 from linprobe.training.words import bare_runs
@@ -124,14 +126,34 @@ class BookFinder:
         return keys
 
 
-def _refuse_round_cap(given: Path, keys: RowKeys) -> None:
-    """PrivacyError if a default book with one of the `keys` has a cap, under which a book by hand does not count."""
+def _refuse_round_cap(given: Path, keys: RowKeys, step: str = "leave --book out") -> None:
+    """PrivacyError if a default book with one of the `keys` has a cap, under which a book by hand does not count.
+
+    `step`: what to do next.
+    """
     for other in Account(books_folder() / given.name, keys).shared():
         if other.contents.cap is not None:
             raise PrivacyError(
                 f"--book is {given}, and budget book {other.path} has a cap, epsilon {other.contents.cap.epsilon:.9g}, "
-                "for some of these rows; a run in another book would not count under it; leave --book out"
+                f"for some of these rows; what another book has would not count under it; {step}"
             )
+
+
+def _refuse_round_caps_of(run: run_folder.RunFolder, given: Path) -> None:
+    """`_refuse_round_cap` for the rows of a finished run in no default book. DataError: its feature file has others."""
+    folder = books_folder()
+    if _has_keys(given) or all(book.read_book(path).cap is None for path in files_of_books(folder)):
+        return
+    with open_features(features_of(run, None), whole=False) as features, ExitStack() as stack:
+        if not holds_private_rows(run, features):
+            raise DataError(
+                f"{features.path} does not hold the private rows of run {run.folder} any more, so nothing tells "
+                f"whether a cap in {folder} is for them; bring the file back"
+            )
+        keys = RowKeys()
+        for hidden, _ in private_groups(run, features, stack):
+            keys = keys.joined(_keys_of(hidden, _key(folder)))
+    _refuse_round_cap(given, keys, "publish from a run in that book")
 
 
 def _keys_of(rows: GroupRows, key: bytes) -> RowKeys:
@@ -521,6 +543,8 @@ def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], give
             f"run {run.folder} is in no budget book of {books_folder()}, so its histogram cannot be charged; give "
             "--book FILE; a new book gets the whole run"
         )
+    if known is None:
+        _refuse_round_caps_of(run, path)
     return path, Entry(
         run=manifest.book_id,
         name=str(run.folder.absolute()),

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -284,6 +285,26 @@ def test_a_book_given_by_hand_is_no_way_round_a_cap(cli: Cli, refused: Cli, trai
             refused(cli(*other), 4, ["--book is own.jsonl", "has a cap, epsilon 4,", "leave --book out"])
     assert not Path("own.jsonl").exists()
     trained(written(tmp_path / "c.h5", NEW), "c", "--book", "own.jsonl")
+
+
+def test_a_histogram_in_a_book_given_by_hand_is_no_way_round_a_cap(
+    cli: Cli, refused: Cli, trained: Any, tmp_path: Path
+) -> None:
+    capped, free = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", -ROWS)
+    for name, source in (("a", capped), ("b", free)):
+        trained(source, name, "--book", "own.jsonl")
+    publish = ["--publish-epsilon", "0.5", "--book", "own.jsonl"]
+    spent(cli, written(tmp_path / "c.h5", SHARING["one row"]), "--set-cap", 4)
+    before = Path("own.jsonl").read_bytes()
+    for words in ((), ("--dry-run",)):
+        refused(cli("pdp-report", "a", *publish, *words), 4, ["--book is own.jsonl", "has a cap, epsilon 4,"])
+    with h5py.File(capped, "r+") as file:
+        file["train/x"][0] *= -1
+    refused(cli("pdp-report", "a", *publish), 3, ["a.h5 does not hold the private rows of run a any more", "bring"])
+    capped.unlink()
+    refused(cli("pdp-report", "a", *publish), 3, ["a.h5, which is not at"])
+    assert Path("own.jsonl").read_bytes() == before
+    assert cli("pdp-report", "b", *publish).status == 0
 
 
 PIXELS = ["--backbone", "pixels", "--device", "cpu"]

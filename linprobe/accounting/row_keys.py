@@ -226,13 +226,12 @@ class SharedBook:
     """Another book whose runs count, too.
 
     Attributes:
-        common: number of keys of each kind that both books have. within: whether all of its rows are in the first book.
+        common: number of keys of each kind that both books have.
     """
 
     path: Path
     contents: Contents
     common: dict[str, int]
-    within: bool = False
 
 
 @dataclass(frozen=True)
@@ -244,11 +243,13 @@ class Account:
             which counts by itself whatever rows its runs have.
         check: refuses rows that are private in one run and public in another: before keys are written, and at every
             charge, as another run may have used a row of this one as public meanwhile.
+        features: the feature file with the rows, for the entries.
     """
 
     path: Path
     keys: RowKeys | None = None
     check: Callable[[], None] | None = field(default=None, compare=False)
+    features: str | None = None
 
     @classmethod
     def at(cls, path: Path, keys: RowKeys | None = None, check: Callable[[], None] | None = None) -> Account:
@@ -297,8 +298,7 @@ class Account:
             pairs = {kind: (getattr(theirs, kind), getattr(self.keys, kind)) for kind in KINDS}
             common = {kind: int(np.count_nonzero(among(*pair))) for kind, pair in pairs.items()}
             if any(common.values()):
-                within = common["rows"] == len(theirs.rows) > 0
-                found.append(SharedBook(path, contents, common, within))
+                found.append(SharedBook(path, contents, common))
         return found
 
     def not_compared(self) -> int:

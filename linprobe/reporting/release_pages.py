@@ -37,7 +37,7 @@ class Publisher:
     Attributes:
         name: of the model. curators: who publishes it. use: what it is for. region: where the data come from, or whose
             law applies. licence: a licence id, such as cc-by-4.0. published: date, YYYY-MM-DD. total: what all runs on
-            the same rows have cost, as a line of `recorded_totals` that may be published.
+            the feature file have cost, as a line of `recorded_totals` that may be published.
     """
 
     name: str

@@ -29,7 +29,7 @@ from linprobe.accounting.row_keys import (
     with_shared,
 )
 from linprobe.atomic_files import alone, write_whole
-from linprobe.data.dataset import open_features
+from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, GroupRows
 from linprobe.data.row_checks import Commitment
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, PrivacyNote, Progress
@@ -99,7 +99,7 @@ class BookFinder:
             refuse_private_in_books(public)
             if self.commitment is not None:
                 _refuse_round_cap(path, self._keys(GroupRows(features, group), protected, ()))
-            return Account(path)
+            return Account(path, features=_path_of(features.path))
         keys = self._keys(GroupRows(features, group), protected, public)
 
         def check() -> None:
@@ -109,7 +109,7 @@ class BookFinder:
             _under_caps(Account.at(path, keys), [planned])
         if self._make or (path.exists() and not keys_file(path).exists()):
             with Account(path, keys, check).charging() as account:
-                return account
+                return replace(account, features=_path_of(features.path))
         check()
         return Account.at(path, keys, check)
 
@@ -124,6 +124,11 @@ class BookFinder:
         for more in public:
             keys = keys.joined(_keys_of(more, key).as_public())
         return keys
+
+
+def _path_of(features: Path) -> str:
+    """The path of a feature file or of shards, as entries of a book state it; no row decides it."""
+    return str(features if str(features) == DIGITS and not features.exists() else features.resolve())
 
 
 def _refuse_round_cap(given: Path, keys: RowKeys, step: str = "leave --book out") -> None:
@@ -333,7 +338,9 @@ class RunCharge(Observer):
         if not self.run or self._account is None or not plan.charged:
             return  # another rank writes, or no private row is used
         name = str(self._out.absolute())
-        entry, *others = (replace(one.entry(self.run, name), cap=self._cap) for one in plan.possible)
+        cap, features = self._cap, self._account.features
+        planned = [one.entry(self.run, name) for one in plan.possible]
+        entry, *others = (replace(one, cap=cap, features=features) for one in planned)
         check, before = _charge(self._account, entry, self._progress, others, again=self._charged is not None)
         self._charged = check, before, entry
 
@@ -351,7 +358,7 @@ def charge_entry(account: Account | None, entry: Entry, progress: Progress) -> P
     Returns: the book.
     """
     assert account is not None  # noqa: S101 - what spends has a book
-    _charge(account, entry, progress)
+    _charge(account, replace(entry, features=account.features), progress)
     return account.path
 
 
@@ -553,4 +560,5 @@ def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], give
         private=True,
         delta=manifest.delta,
         releases=tuple(before),
+        features=_path_of(Path(manifest.features)),
     )

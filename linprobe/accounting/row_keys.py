@@ -42,6 +42,7 @@ FILE_FORMAT = 1
 LONGEST_HEADER = 200  # bytes
 STORED = np.dtype("<u8")
 PRIVATE_IN_ALL = ", for rows that were private in all of them"  # public shots of a run may be private in another
+NAMED = 2  # runs of a book, the last ones, in a message
 ATTEMPTS, PAUSE = 12, 0.01  # to read a book and its keys between two writes; seconds
 
 
@@ -183,16 +184,17 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
         hidden = [new.public[among(new.public, theirs.private(one))] for one in units]
         both = unit is not None and len(theirs.public)
         shown = theirs.public[among(theirs.public, new.private(unit or ""))] if both else ()
-        moved = f"if they are public, move {path.name} and its row keys to another folder"
+        runs = ", ".join([entry.name for entry in contents.counted if entry.private][-NAMED:])
+        where = f"{runs} (budget book {path}); a row that one run uses as public has no guarantee"
+        moved = f"if they are public, move {path.name} and its row keys to another folder, and its promise is void"
         if max(map(len, hidden), default=0) > spare:
             raise PrivacyError(
-                f"{max(map(len, hidden))} of the {whose}, their images and people are private in the runs of budget "
-                f"book {path}; a row that one run uses as public has no guarantee; give other rows, or {moved}"
+                f"{max(map(len, hidden))} of the {whose}, or of their images or people, are private in {where}; give "
+                f"other rows, or {moved}"
             )
         if len(shown):
             raise PrivacyError(
-                f"{len(shown)} of the private rows, images or people were public in the runs of budget book {path}; a "
-                f"row that one run uses as public has no guarantee; remove them, or {moved}"
+                f"{len(shown)} of the private rows, images or people were public in {where}; remove them, or {moved}"
             )
 
 

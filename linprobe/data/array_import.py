@@ -383,12 +383,12 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
         )
     if columns.split is not None and "split_train" not in arrays:
         raise UsageError(f"{where} has no column {columns.split!r}; --split-column is for one table; leave it out")
-    x, y, ids = _rows_of(arrays, "train")
+    x, _, ids = _rows_of(arrays, "train")
     owners = _owners(arrays, "train", len(x))
     names = ids if owners is None or by_row else owners
     if names is None:
         made = ContentIds("train")
-        made.add(x, y)
+        made.add(x, np.zeros(len(x), dtype=np.int64))  # a label that is corrected moves no row
         names = np.array([first_of_equal(name) for name in made.names])  # equal rows are on one side
     sides = divided(list(map(str, names.tolist())), None, arrays.get("split_train"), fraction, where)
     of_rows = {key.removesuffix("_train"): array for key, array in arrays.items() if key.endswith("_train")}

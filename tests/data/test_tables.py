@@ -211,6 +211,10 @@ def test_training_rows_alone_are_split_by_id_or_content(tmp_path: Path) -> None:
     assert train
     assert test
     assert not train & test  # equal rows are on one side
+    np.savez(tmp_path / "d.npz", X_train=x, y_train=np.roll(np.tile(WORDS, 2), 1))
+    import_arrays(ImportRequest([tmp_path / "d.npz"], tmp_path / "d.h5", test_fraction=0.5), NAMES)
+    with FeatureFile(tmp_path / "d.h5") as features:
+        assert {row.tobytes() for row in features.rows("test", slice(None))} == test  # whatever their labels
     with pytest.raises(UsageError, match="divide training rows alone"):
         import_arrays(ImportRequest([npz(tmp_path, WORDS, WORDS)], tmp_path / "b.h5", test_fraction=0.5))
     with pytest.raises(UsageError, match="--split-column is for one table"):

@@ -184,17 +184,15 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
         hidden = [new.public[among(new.public, theirs.private(one))] for one in units]
         both = unit is not None and len(theirs.public)
         shown = theirs.public[among(theirs.public, new.private(unit or ""))] if both else ()
-        runs = ", ".join([entry.name for entry in contents.counted if entry.private][-NAMED:])
-        where = f"{runs} (budget book {path}); a row that one run uses as public has no guarantee"
-        moved = f"if they are public, move {path.name} and its row keys to another folder, and its promise is void"
-        if max(map(len, hidden), default=0) > spare:
+        n_hidden = max(map(len, hidden), default=0)
+        if n_hidden > spare or len(shown):
+            met, step = f"{n_hidden} of the {whose}, or of their images or people, are private in", "give other rows"
+            if n_hidden <= spare:
+                met, step = f"{len(shown)} of the private rows, images or people were public in", "remove them"
+            runs = ", ".join([entry.name for entry in contents.counted if entry.private][-NAMED:])
             raise PrivacyError(
-                f"{max(map(len, hidden))} of the {whose}, or of their images or people, are private in {where}; give "
-                f"other rows, or {moved}"
-            )
-        if len(shown):
-            raise PrivacyError(
-                f"{len(shown)} of the private rows, images or people were public in {where}; remove them, or {moved}"
+                f"{met} {runs} (budget book {path}); a row that one run uses as public has no guarantee; {step}, or if "
+                f"they are public, move {path.name} and its row keys to another folder: its promise is void"
             )
 
 

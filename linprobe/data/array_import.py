@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ ARRAYS = (".npz", ".npy", ".pt")
 SUFFIXES = (*ARRAYS, *TABLES)
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
+ROWS_LOOKED_AT, LARGE_SHARE = 10_000, 0.99  # public test rows, and the share of their variance in one column
 
 
 _COLUMNS, _SILENT = Columns(), Silent()
@@ -347,7 +349,24 @@ def import_arrays(
                 _write_group(writer, group, arrays, names, where)
     if writer.note is not None:
         progress.note(writer.note)
+    _note_one_large_column(arrays, description, progress)
     return description
+
+
+def _note_one_large_column(arrays: Arrays, description: Description, progress: Progress) -> None:
+    """Note a column with nearly all variance of public test rows, as a table has whose columns have other units."""
+    if description.private_test or arrays.get("X_test", np.empty(0)).ndim != 2:
+        return
+    variances = np.var(arrays["X_test"][:ROWS_LOOKED_AT], axis=0, dtype=np.float64)
+    share = variances.max() / max(variances.sum(), np.finfo(np.float64).tiny)
+    if len(variances) > 1 and share > LARGE_SHARE:
+        largest = int(variances.argmax())
+        name = f"column {arrays[FEATURES][largest]!r}" if FEATURES in arrays else f"feature {largest}"
+        progress.note(
+            f"{name} has {math.floor(1000 * share) / 10:g} % of the variance of the test rows, and training divides "
+            "each row by its norm, so other columns count little; divide columns by public constants, such as their "
+            "usual ranges, and import the table again"
+        )
 
 
 def _read_groups(request: ImportRequest, columns: Columns, progress: Progress) -> Arrays:

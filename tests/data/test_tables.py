@@ -384,3 +384,15 @@ def test_columns_of_one_name_are_refused(tmp_path: Path, kind: str) -> None:
         parquet.write_table(arrow.table([[0, 1], [1, 3], [2, 4]], names=["label", "a", "a"]), path)
     with pytest.raises(DataError, match="column 2: 2 columns are named 'a'"):
         read_arrays([path])
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_column_that_leaves_the_others_no_weight_is_named_from_public_test_rows(
+    cli: Cli, tmp_path: Path, private: bool
+) -> None:
+    words = ["--label-column", "kind", "--id-column", "key", "--test-fraction", "0.5", "--overwrite", "--out", "f.h5"]
+    for factor, named in ((1.0, False), (50.0, True)):
+        write_csv(tmp_path / "all.csv", np.tile(WORDS, 5), np.tile(ROWS, (5, 1)) * np.float32([1, factor, 1]))
+        outcome = cli("import", "all.csv", *words, "--classes", "ant,bee", *["--private-test"] * private)
+        assert outcome.status == 0
+        assert ("column 'f1' has 99." in outcome.stderr) == (named and not private)

@@ -96,6 +96,7 @@ class Entry:
         finished: whether all its files are written.
         cap: the epsilon that `--cap` of this run allowed all runs together; None without.
         first: id of the run that it started from, or evaluates; None without one.
+        features: the path of the feature file with the rows; None in books of 0.2.
         created: when it began, UTC; None for a selection, whose duration is secret.
     """
 
@@ -110,6 +111,7 @@ class Entry:
     selection: SelectionEvent | None = None
     cap: float | None = None
     first: str | None = None
+    features: str | None = None
     ended_early: bool = False
     finished: bool = False
     created: str | None = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -371,7 +373,7 @@ def _run_line(entry: Entry) -> dict[str, Any]:
     selection = entry.selection
     left_out = () if selection is None else ("created", "private")
     named = {name: getattr(entry, name) for name in RUN_FIELDS if name not in left_out}
-    named |= {name: value for name in ("cap", "first") if (value := getattr(entry, name)) is not None}
+    named |= {name: value for name in ("cap", "first", "features") if (value := getattr(entry, name)) is not None}
     if selection is not None:
         return {"entry": "selection", **named, "selection": selection.as_dict()}
     return {"entry": "run", **named, "releases": _listed(entry.releases)}
@@ -500,7 +502,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
         if not isinstance(text, str):
             raise ValueError(f"{name} is {text!r}")
     texts["cap"] = _number(fields["cap"], 0, 1e300) if "cap" in fields else None
-    texts["first"] = str(fields["first"]) if "first" in fields else None
+    texts |= {name: str(fields[name]) if name in fields else None for name in ("first", "features")}
     if texts["unit"] not in UNITS:
         raise ValueError(f"unit is {texts['unit'][:40]!r}; allowed: {', '.join(UNITS)}")
     if chosen:

@@ -27,6 +27,8 @@ from linprobe.errors import PrivacyError
 UNITS = RECORD, OWNER = "record", "owner"  # what a guarantee protects
 LARGEST_FIGURE = 1e300  # noise multiplier or sensitivity
 INHERITED = "inherited"  # purpose of the releases of the run that a run started from
+HISTOGRAM = "histogram"  # purpose of the release of `pdp-report --publish-epsilon`
+NO_CHOICE = "no result decided the noise, the sampling rate or the number of steps of a later release"
 
 
 _NUMBER = (int, float)
@@ -89,6 +91,14 @@ def grouped(events: Iterable[GaussianEvent]) -> tuple[Releases, ...]:
     """Events by purpose, multiplier and rate, in order of first occurrence."""
     counts = Counter((event.purpose, event.noise_multiplier, event.sampling_rate) for event in events)
     return tuple(Releases(*kind, count) for kind, count in counts.items())
+
+
+def hold_without_a_choice(releases: Iterable[Releases]) -> bool:
+    """Whether the epsilon of `releases` holds only if `NO_CHOICE`: a result was known before one of them, and some are
+    of samples. Of sums over all rows alone it holds in any case (docs/proofs/adaptive.md).
+    """
+    kinds = {(one.purpose in (INHERITED, HISTOGRAM), one.sampling_rate < 1) for one in releases}
+    return any(later for later, _ in kinds) and any(sampled for _, sampled in kinds)
 
 
 @dataclass(frozen=True)

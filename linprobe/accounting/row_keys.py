@@ -42,6 +42,7 @@ FILE_FORMAT = 1
 LONGEST_HEADER = 200  # bytes
 STORED = np.dtype("<u8")
 PRIVATE_IN_ALL = ", for rows that were private in all of them"  # public shots of a run may be private in another
+NAMED = 2  # runs of a book, the last ones, in a message
 ATTEMPTS, PAUSE = 12, 0.01  # to read a book and its keys between two writes; seconds
 
 
@@ -183,16 +184,15 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
         hidden = [new.public[among(new.public, theirs.private(one))] for one in units]
         both = unit is not None and len(theirs.public)
         shown = theirs.public[among(theirs.public, new.private(unit or ""))] if both else ()
-        moved = f"if they are public, move {path.name} and its row keys to another folder"
-        if max(map(len, hidden), default=0) > spare:
+        n_hidden = max(map(len, hidden), default=0)
+        if n_hidden > spare or len(shown):
+            met, step = f"{n_hidden} of the {whose}, or of their images or people, are private in", "give other rows"
+            if n_hidden <= spare:
+                met, step = f"{len(shown)} of the private rows, images or people were public in", "remove them"
+            runs = ", ".join([entry.name for entry in contents.counted if entry.private][-NAMED:])
             raise PrivacyError(
-                f"{max(map(len, hidden))} of the {whose}, their images and people are private in the runs of budget "
-                f"book {path}; a row that one run uses as public has no guarantee; give other rows, or {moved}"
-            )
-        if len(shown):
-            raise PrivacyError(
-                f"{len(shown)} of the private rows, images or people were public in the runs of budget book {path}; a "
-                f"row that one run uses as public has no guarantee; remove them, or {moved}"
+                f"{met} {runs} (budget book {path}); a row that one run uses as public has no guarantee; {step}, or if "
+                f"they are public, move {path.name} and its row keys to another folder: its promise is void"
             )
 
 
@@ -226,13 +226,12 @@ class SharedBook:
     """Another book whose runs count, too.
 
     Attributes:
-        common: number of keys of each kind that both books have. within: whether all of its rows are in the first book.
+        common: number of keys of each kind that both books have.
     """
 
     path: Path
     contents: Contents
     common: dict[str, int]
-    within: bool = False
 
 
 @dataclass(frozen=True)
@@ -244,11 +243,13 @@ class Account:
             which counts by itself whatever rows its runs have.
         check: refuses rows that are private in one run and public in another: before keys are written, and at every
             charge, as another run may have used a row of this one as public meanwhile.
+        features: the feature file with the rows, for the entries.
     """
 
     path: Path
     keys: RowKeys | None = None
     check: Callable[[], None] | None = field(default=None, compare=False)
+    features: str | None = None
 
     @classmethod
     def at(cls, path: Path, keys: RowKeys | None = None, check: Callable[[], None] | None = None) -> Account:
@@ -297,8 +298,7 @@ class Account:
             pairs = {kind: (getattr(theirs, kind), getattr(self.keys, kind)) for kind in KINDS}
             common = {kind: int(np.count_nonzero(among(*pair))) for kind, pair in pairs.items()}
             if any(common.values()):
-                within = common["rows"] == len(theirs.rows) > 0
-                found.append(SharedBook(path, contents, common, within))
+                found.append(SharedBook(path, contents, common))
         return found
 
     def not_compared(self) -> int:

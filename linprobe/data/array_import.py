@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ ARRAYS = (".npz", ".npy", ".pt")
 SUFFIXES = (*ARRAYS, *TABLES)
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
+ROWS_LOOKED_AT, LARGE_SHARE = 10_000, 0.99  # public test rows, and the share of their variance in one column
 
 
 _COLUMNS, _SILENT = Columns(), Silent()
@@ -347,7 +349,24 @@ def import_arrays(
                 _write_group(writer, group, arrays, names, where)
     if writer.note is not None:
         progress.note(writer.note)
+    _note_one_large_column(arrays, description, progress)
     return description
+
+
+def _note_one_large_column(arrays: Arrays, description: Description, progress: Progress) -> None:
+    """Note a column with nearly all variance of public test rows, as a table has whose columns have other units."""
+    if description.private_test or arrays.get("X_test", np.empty(0)).ndim != 2:
+        return
+    variances = np.var(arrays["X_test"][:ROWS_LOOKED_AT], axis=0, dtype=np.float64)
+    share = variances.max() / max(variances.sum(), np.finfo(np.float64).tiny)
+    if len(variances) > 1 and share > LARGE_SHARE:
+        largest = int(variances.argmax())
+        name = f"column {arrays[FEATURES][largest]!r}" if FEATURES in arrays else f"feature {largest}"
+        progress.note(
+            f"{name} has {math.floor(1000 * share) / 10:g} % of the variance of the test rows, and training divides "
+            "each row by its norm, so other columns count little; divide columns by public constants, such as their "
+            "usual ranges, and import the table again"
+        )
 
 
 def _read_groups(request: ImportRequest, columns: Columns, progress: Progress) -> Arrays:
@@ -383,12 +402,12 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
         )
     if columns.split is not None and "split_train" not in arrays:
         raise UsageError(f"{where} has no column {columns.split!r}; --split-column is for one table; leave it out")
-    x, y, ids = _rows_of(arrays, "train")
+    x, _, ids = _rows_of(arrays, "train")
     owners = _owners(arrays, "train", len(x))
     names = ids if owners is None or by_row else owners
     if names is None:
         made = ContentIds("train")
-        made.add(x, y)
+        made.add(x, np.zeros(len(x), dtype=np.int64))  # a label that is corrected moves no row
         names = np.array([first_of_equal(name) for name in made.names])  # equal rows are on one side
     sides = divided(list(map(str, names.tolist())), None, arrays.get("split_train"), fraction, where)
     of_rows = {key.removesuffix("_train"): array for key, array in arrays.items() if key.endswith("_train")}

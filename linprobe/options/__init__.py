@@ -137,7 +137,7 @@ class RunOptions:
     )
     resume: bool = option(
         False,
-        "Resume the unfinished run in --out from its checkpoint, or begin it.",
+        "Resume the unfinished run in --out from its checkpoint, or begin one.",
         flags=("--resume",),
         group="Speed",
     )

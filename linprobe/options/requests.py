@@ -440,8 +440,9 @@ class TuneRequest(
 
     The guarantee is (epsilon, delta)-differential privacy of training and selection together, under zero-out
     adjacency: one private record, or with --unit owner one person, is present, or its place is empty. --shrink
-    makes one run, then chooses by noisy counts of correct predictions on private rows. --grid makes a secret number
-    of runs and keeps the run with the largest noisy count; the other runs are neither printed nor stored.
+    makes one run, then chooses how much of its update to keep, by noisy counts of correct predictions on private
+    rows. --grid makes a secret number of runs and keeps the run with the largest noisy count; the other runs are
+    neither printed nor stored.
     """
 
     grid: Sequence[str] = option(
@@ -452,7 +453,7 @@ class TuneRequest(
     )
     shrink: Sequence[float] = option(
         (),
-        "Factors on the update of the initial weights, from 0 to 1; chosen by noisy counts of correct predictions.",
+        "Factors on the update of the initial weights, from 0 to 1; noisy counts of correct predictions choose one.",
         commas=True,
         metavar="C,C,...",
         group="Method",
@@ -485,7 +486,7 @@ class EvaluateRequest(
     features: Path | None = option(None, "Feature file.", unset="the feature file of the run", argument="[FEATURES]")
     epsilon: float | None = option(
         None,
-        "Release a noisy accuracy and AUROC on private test rows for this epsilon.",
+        "Epsilon to spend on a noisy accuracy and AUROC on private test rows.",
         after="; their budget book is charged",
         above=0,
         most=MAX_EPSILON,
@@ -562,7 +563,7 @@ class PdpReportRequest(
 
     csv: Path | None = option(None, "Write id and epsilon of every record. Private.")
     plot: Path | None = option(None, "Draw the sorted epsilons of the records, .png or .svg. Private.")
-    publish_epsilon: float | None = option(None, "Release a noisy histogram for this epsilon, as a run beside RUN.")
+    publish_epsilon: float | None = option(None, "Epsilon to spend on a noisy histogram, a new run beside RUN.")
     sign: Path | None = option(None, "With --publish-epsilon: the private key of a signed run.", metavar="KEY")
     book: Path | None = option(
         None, "With --publish-epsilon: the budget book.", unset="the book that the run was charged to"
@@ -580,8 +581,8 @@ class AttackRequest(
 ):
     """Run a membership inference attack on a run.
 
-    The attack tells private rows from test rows by their scores. If the run has --unit owner, it tells private people
-    from test people. Its results are private.
+    The attack distinguishes private rows from test rows by their scores; with --unit owner, private people from test
+    people. The results are private.
     """
 
     features: Path | None = option(None, "Feature file.", unset="the feature file of the run")
@@ -891,7 +892,7 @@ class CompareRequest(
     )
     unlabelled: Path | None = option(
         None,
-        "Feature file of public rows without labels. They refine every run but non-private and tuned runs.",
+        "Feature file of public rows without labels. They refine every run except non-private and tuned runs.",
         metavar="FILE",
     )
     baselines: bool = option(True, "Also train only-public and non-private.", flags=("--baselines/--no-baselines",))

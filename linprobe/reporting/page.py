@@ -60,7 +60,7 @@ class Evidence:
         test_metrics: what `figures_by_task` found on public test rows; None without such rows.
         title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
             for a blank line to fill in.
-        stated: keys and files that nothing in the folder proves. total: of all recorded runs on these rows, in words.
+        stated: keys and files that nothing in the folder proves. total: of all runs on the feature file, in words.
         copy: of the run's files, for the check in the browser; None for a run that is too large.
     """
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from linprobe.accounting.events import OWNER, Releases
+from linprobe.accounting.events import NO_CHOICE, OWNER, Releases, hold_without_a_choice
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.errors import printable
 from linprobe.runs.manifest import CARD, CLAIM, DAY, Manifest
@@ -37,7 +37,7 @@ class Publisher:
     Attributes:
         name: of the model. curators: who publishes it. use: what it is for. region: where the data come from, or whose
             law applies. licence: a licence id, such as cc-by-4.0. published: date, YYYY-MM-DD. total: what all runs on
-            the same rows have cost, as a line of `recorded_totals` that may be published.
+            the feature file have cost, as a line of `recorded_totals` that may be published.
     """
 
     name: str
@@ -113,9 +113,10 @@ def composition_text(manifest: Manifest) -> str:
         )
     if not manifest.releases:
         return "nothing was released from private rows"
+    condition = f". Epsilon holds if {NO_CHOICE}" if hold_without_a_choice(manifest.releases) else ""
     return (
         f"one accountant ({manifest.accountant}) composes all Gaussian releases of the run: "
-        f"{_listed(manifest.releases)}. A second one ({manifest.cross_check}) checks it"
+        f"{_listed(manifest.releases)}. A second one ({manifest.cross_check}) checks it{condition}"
     )
 
 

@@ -161,7 +161,7 @@ def check_classes(run: RunFolder, features: FeatureReader) -> None:
 
 
 def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progress) -> None:
-    """DataError if test rows of a file, or the people they belong to, are private rows of a run, as `_private_of` says.
+    """DataError if test rows of a file, or the people they belong to, are rows of the `private_groups` of a run.
 
     Private test rows may be those of the run: they are released with noise. The rows of one file were compared when it
     was opened. A note says so if the feature file of the run is not here, or holds other rows now.
@@ -169,7 +169,7 @@ def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progr
     recorded, given = Path(run.manifest.features), features.path
     own = recorded == given or (recorded.is_file() and given.is_file() and recorded.samefile(given))  # or a pattern
     with training_file(run, given, progress) as training, ExitStack() as stack:
-        for hidden, words in () if training is None else _private_of(run, training, stack):
+        for hidden, words in () if training is None else private_groups(run, training, stack):
             of_own = own and hidden.features is training and hidden.group != "public"
             noisy = hidden.group == "test" and features.description.private_test
             if not of_own and not noisy:
@@ -202,7 +202,7 @@ def refuse_private_as_public(
             return
         given, by_owner = GroupRows(public, group), run.manifest.unit == OWNER
         with ExitStack() as stack:
-            for hidden, words in _private_of(run, training, stack):
+            for hidden, words in private_groups(run, training, stack):
                 if share_rows(hidden, given) or (by_owner and share_people(hidden, given)):
                     raise PrivacyError(
                         f"the group {group} of {public.path} holds {words}, or rows of their images"
@@ -211,7 +211,7 @@ def refuse_private_as_public(
                     )
 
 
-def _private_of(run: RunFolder, training: FeatureReader, stack: ExitStack) -> Iterator[tuple[GroupRows, str]]:
+def private_groups(run: RunFolder, training: FeatureReader, stack: ExitStack) -> Iterator[tuple[GroupRows, str]]:
     """What a run protects, or its file declares private, and what to call it; files are open until `stack` is closed.
 
     Public rows of another file are left out if that file is gone.

@@ -14,6 +14,7 @@ from io import BytesIO, StringIO
 from typing import Any, NamedTuple
 
 from linprobe.accounting.calibrate import GRADIENT
+from linprobe.accounting.events import HISTOGRAM as HISTOGRAM
 from linprobe.accounting.events import INHERITED, GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
@@ -27,7 +28,7 @@ from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS
 from linprobe.options.declaration import declared
 from linprobe.runs.manifest import UNIFORM, UNLABELLED_CENTRE, Manifest
 
-HISTOGRAM, SELECTION = "histogram", "selection"
+SELECTION = "selection"
 PURPOSES = {
     GRADIENT: "training steps",
     MEAN: "mean of the private rows",

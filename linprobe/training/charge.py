@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -29,11 +29,14 @@ from linprobe.accounting.row_keys import (
     with_shared,
 )
 from linprobe.atomic_files import alone, write_whole
+from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, GroupRows
 from linprobe.data.row_checks import Commitment
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, PrivacyNote, Progress
+from linprobe.parallel.array_api import among
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
+from linprobe.runs.matching import features_of, holds_private_rows, private_groups
 from linprobe.training.execute import Observer
 from linprobe.training.plan import Plan
 from linprobe.training.words import bare_runs
@@ -97,7 +100,7 @@ class BookFinder:
             refuse_private_in_books(public)
             if self.commitment is not None:
                 _refuse_round_cap(path, self._keys(GroupRows(features, group), protected, ()))
-            return Account(path)
+            return Account(path, features=_path_of(features.path))
         keys = self._keys(GroupRows(features, group), protected, public)
 
         def check() -> None:
@@ -107,7 +110,7 @@ class BookFinder:
             _under_caps(Account.at(path, keys), [planned])
         if self._make or (path.exists() and not keys_file(path).exists()):
             with Account(path, keys, check).charging() as account:
-                return account
+                return replace(account, features=_path_of(features.path))
         check()
         return Account.at(path, keys, check)
 
@@ -124,14 +127,39 @@ class BookFinder:
         return keys
 
 
-def _refuse_round_cap(given: Path, keys: RowKeys) -> None:
-    """PrivacyError if a default book with one of the `keys` has a cap, under which a book by hand does not count."""
+def _path_of(features: Path) -> str:
+    """The path of a feature file or of shards, as entries of a book state it; no row decides it."""
+    return str(features if str(features) == DIGITS and not features.exists() else features.resolve())
+
+
+def _refuse_round_cap(given: Path, keys: RowKeys, step: str = "leave --book out") -> None:
+    """PrivacyError if a default book with one of the `keys` has a cap, under which a book by hand does not count.
+
+    `step`: what to do next.
+    """
     for other in Account(books_folder() / given.name, keys).shared():
         if other.contents.cap is not None:
             raise PrivacyError(
                 f"--book is {given}, and budget book {other.path} has a cap, epsilon {other.contents.cap.epsilon:.9g}, "
-                "for some of these rows; a run in another book would not count under it; leave --book out"
+                f"for some of these rows; what another book has would not count under it; {step}"
             )
+
+
+def _refuse_round_caps_of(run: run_folder.RunFolder, given: Path) -> None:
+    """`_refuse_round_cap` for the rows of a finished run in no default book. DataError: its feature file has others."""
+    folder = books_folder()
+    if _has_keys(given) or all(book.read_book(path).cap is None for path in files_of_books(folder)):
+        return
+    with open_features(features_of(run, None), whole=False) as features, ExitStack() as stack:
+        if not holds_private_rows(run, features):
+            raise DataError(
+                f"{features.path} does not hold the private rows of run {run.folder} any more, so nothing tells "
+                f"whether a cap in {folder} is for them; bring the file back"
+            )
+        keys = RowKeys()
+        for hidden, _ in private_groups(run, features, stack):
+            keys = keys.joined(_keys_of(hidden, _key(folder)))
+    _refuse_round_cap(given, keys, "publish from a run in that book")
 
 
 def _keys_of(rows: GroupRows, key: bytes) -> RowKeys:
@@ -150,18 +178,14 @@ def _names(public: Iterable[GroupRows]) -> str:
     return " and ".join(f"rows of group {part.group} of {part.features.path}" for part in public)
 
 
-def refuse_private_in_books(public: Sequence[GroupRows], *, spare: int = 0, people: bool = True) -> None:
-    """PrivacyError if more than `spare` rows that are used as public are private in a default book; writes nothing.
-
-    `people`: whether other rows of private people are private too.
-    """
+def refuse_private_in_books(public: Sequence[GroupRows]) -> None:
+    """PrivacyError if rows that are used as public are private in a default book; writes nothing."""
     folder = books_folder()
     if public and files_of_books(folder, KEY):
         key, keys = _key(folder), RowKeys()
         for part in public:
-            found = _keys_of(part, key)
-            keys = keys.joined((found if people else RowKeys(found.rows, found.images)).as_public())
-        refuse_public(keys, folder, _names(public), spare=spare)
+            keys = keys.joined(_keys_of(part, key).as_public())
+        refuse_public(keys, folder, _names(public))
 
 
 def record_public(run: str, public: GroupRows) -> None:
@@ -179,11 +203,22 @@ def record_public(run: str, public: GroupRows) -> None:
 def refuse_protected_test_rows(features: FeatureReader) -> None:
     """PrivacyError if public test rows, except a few by chance, are private in a default budget book.
 
-    Where people may be on both sides, test rows of private people are public, as the user declared.
+    Where people may be on both sides, test rows of private people are public, as the user declared. A key ignores
+    entries that are small beside the largest, so a test row may have the key of a training row of its file: the two
+    are different, as the check of the file compared every entry.
     """
-    if "test" in features.sizes and not features.description.private_test:
-        test, people = GroupRows(features, "test"), not features.description.shares_owners
-        refuse_private_in_books([test], spare=test.n_rows // BY_CHANCE, people=people)
+    folder = books_folder()
+    if "test" not in features.sizes or features.description.private_test or not files_of_books(folder, KEY):
+        return
+    test, key = GroupRows(features, "test"), _key(folder)
+    found = _keys_of(test, key)
+    keys = replace(found, owners=found.owners[:0]) if features.description.shares_owners else found
+    try:
+        refuse_public(keys.as_public(), folder, _names([test]), spare=test.n_rows // BY_CHANCE)
+    except PrivacyError:
+        own = _keys_of(GroupRows(features, "train"), key).rows
+        other = replace(keys, rows=keys.rows[~among(keys.rows, own)])
+        refuse_public(other.as_public(), folder, _names([test]), spare=test.n_rows // BY_CHANCE)
 
 
 def existing_book(
@@ -311,7 +346,9 @@ class RunCharge(Observer):
         if not self.run or self._account is None or not plan.charged:
             return  # another rank writes, or no private row is used
         name = str(self._out.absolute())
-        entry, *others = (replace(one.entry(self.run, name), cap=self._cap) for one in plan.possible)
+        cap, features = self._cap, self._account.features
+        planned = [one.entry(self.run, name) for one in plan.possible]
+        entry, *others = (replace(one, cap=cap, features=features) for one in planned)
         check, before = _charge(self._account, entry, self._progress, others, again=self._charged is not None)
         self._charged = check, before, entry
 
@@ -329,7 +366,7 @@ def charge_entry(account: Account | None, entry: Entry, progress: Progress) -> P
     Returns: the book.
     """
     assert account is not None  # noqa: S101 - what spends has a book
-    _charge(account, entry, progress)
+    _charge(account, replace(entry, features=account.features), progress)
     return account.path
 
 
@@ -521,6 +558,8 @@ def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], give
             f"run {run.folder} is in no budget book of {books_folder()}, so its histogram cannot be charged; give "
             "--book FILE; a new book gets the whole run"
         )
+    if known is None:
+        _refuse_round_caps_of(run, path)
     return path, Entry(
         run=manifest.book_id,
         name=str(run.folder.absolute()),
@@ -529,4 +568,5 @@ def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], give
         private=True,
         delta=manifest.delta,
         releases=tuple(before),
+        features=_path_of(Path(manifest.features)),
     )

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.accountants import round_up
 from linprobe.accounting.book import Entry, rows_of_a_person
 from linprobe.accounting.calibrate import Budget, calibrate, check_delta, check_epsilon, large_delta
-from linprobe.accounting.events import Releases
+from linprobe.accounting.events import NO_CHOICE, Releases, hold_without_a_choice
 from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.data.blocks import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.dataset import Dataset
@@ -529,6 +529,8 @@ def warnings_of(plan: Plan, dataset: Dataset, entry: Entry | None = None) -> lis
         said.append("NOT PRIVATE: the noise comes from a seed you gave; use this run for tests only")
     else:
         said.append(fewer_protected(dataset.features, entry))
+    if plan.first is not None and hold_without_a_choice(entry.releases):
+        said.append(f"epsilon of this run and its first run together holds if {NO_CHOICE}; else set a cap before both")
     if dataset.unit == OWNER and dataset.free_shots is not None:
         people, n_rows = len(set(dataset.free_shots.owners())), dataset.free_shots.n_rows
         said.append(f"public shots take whole people: {people} with {n_rows} rows are public, without protection")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -290,7 +290,7 @@ def checked_rows(
 
 def account_of(
     finder: BookFinder | None,
-    runs: Iterable[tuple[Plan, Dataset]],
+    runs: Sequence[tuple[Plan, Dataset]],
     features: FeatureReader,
     progress: Progress,
     planned: Entry | None = None,
@@ -314,14 +314,21 @@ def account_of(
         public |= {(part.features.path, part.group): part for part in (*outside, *unlabelled)}
         protected |= {(part.features.path, part.group): part for part in hidden}
         unit = dataset.unit if plan.budget is not None else unit
-        first = plan.settings.first_run
-        if first is not None and "test" in features.sizes and not features.description.private_test:
-            refuse_private_rows(first.run, features, progress)
+    _refuse_rows_of_first_runs([plan for plan, _ in runs], features, progress)
     refuse_protected_test_rows(features)
     if finder is None:
         refuse_private_in_books(list(public.values()))
         return None
     return finder.account(features, list(protected.values()), list(public.values()), unit, planned=planned)
+
+
+def _refuse_rows_of_first_runs(plans: Sequence[Plan], features: FeatureReader, progress: Progress) -> None:
+    """DataError if public test rows are private in a run that one of `plans` starts from."""
+    if "test" not in features.sizes or features.description.private_test:
+        return
+    firsts = [plan.settings.first_run for plan in plans if plan.settings.first_run is not None]
+    for run in {str(first.folder): first.run for first in firsts}.values():
+        refuse_private_rows(run, features, progress)
 
 
 def train_on(

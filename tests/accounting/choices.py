@@ -1,7 +1,8 @@
-"""What a choice between the two filters of a cap may cost: `python -m tests.accounting.choices 30 1e-5` prints it.
+"""What a choice by results may cost: `python -m tests.accounting.choices 30 1e-5` prints two factors of delta.
 
-A user makes a sum over all rows, looks at its result, and spends what the cap leaves on another one, or on one sum over
-a Poisson sample. docs/proofs/adaptive.md, lemma 2a, bounds the delta of both together by twice the delta of the cap.
+A user makes a sum over all rows, looks at its result, and spends what is left on another one, or on one sum over a
+Poisson sample. The first factor is for what a cap leaves; docs/proofs/adaptive.md, lemma 2a, bounds it by 2. The second
+is for a run that starts from the weights of the first, whose manifest composes both as if their noise had been fixed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from linprobe.accounting.figures import largest_mu, renyi_conversion
 Losses = NDArray[np.float64]
 FIRST = (0.5, 0.9, 0.95, 0.97, 0.98)  # of the largest mu that leaves a sampled run anything
 NEARLY_ALL = 1 - 1e-12
+DEVIATIONS = np.linspace(-9, 9, 1001)  # of the loss of the first sum, in standard deviations
+CHANCES = np.exp(-(DEVIATIONS**2) / 2) / math.sqrt(2 * math.pi) * (DEVIATIONS[1] - DEVIATIONS[0])
 
 
 def delta_of_sample(epsilons: Losses, rate: float, sigma: float) -> Losses:
@@ -48,18 +51,34 @@ def largest_factor(epsilon: float, delta: float, shares: tuple[float, ...] = FIR
     cap = Cap(epsilon, delta)
     order, whole = filter_order(cap), largest_mu(epsilon, delta)
     bound, factors = epsilon - renyi_conversion(order, delta), []
-    deviations = np.linspace(-9, 9, 1001)
-    chances = np.exp(-(deviations**2) / 2) / math.sqrt(2 * math.pi) * (deviations[1] - deviations[0])
     for share in shares:
         mu = share * math.sqrt(2 * bound / order)
-        left, rest = epsilon - mu**2 / 2 - mu * deviations, math.sqrt(whole**2 - mu**2)
-        best = ndtr(rest / 2 - left / rest) - np.exp(left) * ndtr(-rest / 2 - left / rest)
+        left, best = _left(epsilon, mu, whole)
         for sigma in np.geomspace(0.2, 3, n_sigmas).tolist():
             rate = rate_for(sigma, FILTER_ORDERS.index(order), bound - order * mu**2 / 2)
             best = np.maximum(best, delta_of_sample(left, rate, sigma))
-        factors.append(float(chances @ best) / delta)
+        factors.append(float(CHANCES @ best) / delta)
     return max(factors)
 
 
+def _left(epsilon: float, mu: float, whole: float) -> tuple[Losses, Losses]:
+    """What each loss of a sum with parameter `mu` leaves of `epsilon`, and delta there of a sum up to `whole`."""
+    left, rest = epsilon - mu**2 / 2 - mu * DEVIATIONS, math.sqrt(whole**2 - mu**2)
+    return left, ndtr(rest / 2 - left / rest) - np.exp(left) * ndtr(-rest / 2 - left / rest)
+
+
+def factor_after_a_run(epsilon: float, delta: float, share: float = 0.8, sigma: float = 0.3) -> float:
+    """The delta of a run and of the better of two that start from it, each of which alone has `delta` with the first.
+
+    Args:
+        share: of the largest mu, for the first run. sigma: noise multiplier of the sampled sum.
+    """
+    whole = largest_mu(epsilon, delta)
+    left, full = _left(epsilon, share * whole, whole)
+    log_rate = brentq(lambda log: CHANCES @ delta_of_sample(left, math.exp(log), sigma) - delta, -30.0, -1e-9)
+    return float(CHANCES @ np.maximum(full, delta_of_sample(left, math.exp(log_rate), sigma))) / delta
+
+
 if __name__ == "__main__":
-    print(f"{largest_factor(float(sys.argv[1]), float(sys.argv[2])):.5f}")
+    target = float(sys.argv[1]), float(sys.argv[2])
+    print(f"{largest_factor(*target):.5f} {factor_after_a_run(*target):.5f}")

@@ -11,10 +11,10 @@ from flint import arb, ctx
 
 from linprobe.accounting.accountants import FILTER_ORDERS, GAUSSIAN, PLD, renyi_divergences, repeated_epsilon
 from linprobe.accounting.book import Cap, Contents, Entry, filter_order, refuse_above, together, under_cap
-from linprobe.accounting.events import INHERITED, OWNER, RECORD, REMOVED, Releases
+from linprobe.accounting.events import HISTOGRAM, INHERITED, OWNER, RECORD, REMOVED, Releases, hold_without_a_choice
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.errors import PrivacyError
-from tests.accounting.choices import largest_factor
+from tests.accounting.choices import factor_after_a_run, largest_factor
 
 DELTA = 1e-5
 STEPS = Releases("gradient", 9.833, 1.0, 50)
@@ -62,6 +62,14 @@ def test_no_divergence_is_below_the_exact_one(rate: float, sigma: float) -> None
 
 def test_a_choice_between_the_two_filters_costs_more_than_the_delta_of_the_cap_and_at_most_twice_as_much() -> None:
     assert 1.005 < largest_factor(30, DELTA, (0.97,), 6) <= 2
+
+
+def test_a_choice_after_a_first_run_costs_up_to_nearly_twice_the_delta() -> None:
+    assert 1.9 < factor_after_a_run(3, DELTA) <= 2
+    first = Releases(INHERITED, 9.0, 1.0, 50)
+    assert [hold_without_a_choice([first, own]) for own in (STEPS, SAMPLED)] == [False, True]
+    assert hold_without_a_choice([SAMPLED, Releases(HISTOGRAM, 9.0, 1.0, 1)])
+    assert not hold_without_a_choice([SAMPLED, STEPS])
 
 
 def test_a_cap_that_numerical_composition_would_pass_is_refused_by_the_filter() -> None:

@@ -365,8 +365,10 @@ def test_report_and_release_print_the_total_of_the_book(cli: Cli, features_file:
         assert words in outcome.stderr
         assert total in outcome.stderr
         assert "recorded runs" not in outcome.stdout
-    assert words.strip() in Path("a.html").read_text()
-    assert words.strip() in Path("released/README.md").read_text()
+        assert "do not publish this line" in outcome.stderr
+    stated = words.replace("these rows, for", "this feature file, for").strip()
+    assert stated in Path("a.html").read_text()
+    assert stated in Path("released/README.md").read_text()
     assert cli("train", features_file, *FEW, "--delta", "1e-3", "--out", "d").status == 0
     outcome = cli("release", "a", "--out", "again")  # a larger delta makes a total that may be below the run's epsilon
     assert "at delta 0.001 for a record, over 4 recorded runs" in outcome.stderr

@@ -256,12 +256,14 @@ def test_verify_needs_only_what_the_light_install_holds(trained_run: Path) -> No
     assert not loaded & (absent | {"safetensors", "pandas"})
 
 
-def test_the_card_states_what_all_runs_on_the_rows_cost(cli: Cli, features_file: Path) -> None:
+def test_the_card_states_what_all_runs_on_the_feature_file_cost(cli: Cli, features_file: Path) -> None:
     for run in ("first", "second"):
         assert cli("train", features_file, "--method", "prototypes", "--eps", 3, "--out", run).status == 0
     assert cli("release", "second", "--out", "pub").status == 0
     text = Path("pub/README.md").read_text()
-    assert "| all runs on these rows | epsilon 4.46343 at delta 1e-05 for a record, over 2 recorded runs on" in text
-    assert "these rows, for rows that were private in all of them; this run: 3" in text
+    assert (
+        "| all runs on the feature file | epsilon 4.46343 at delta 1e-05 for a record, over 2 recorded runs on" in text
+    )
+    assert "this feature file, for rows that were private in all of them; this run: 3" in text
     assert "; this run: 3. As of " in text
     assert cli("verify", "pub").status == 0

@@ -231,7 +231,12 @@ def test_a_second_run_inherits_the_releases_and_stays_within_its_budget(
     cli: Cli, features_file: Path, cheap_run: Path
 ) -> None:
     command = [*SAMPLED, "--centre", "none", "--init", cheap_run]
-    assert cli("train", features_file, *command, "--out", "second").status == 0
+    outcome = cli("train", features_file, *command, "--out", "second")
+    assert outcome.status == 0
+    condition = "holds if no result decided the noise, the sampling rate or the number of steps of a later release"
+    assert condition in outcome.stderr
+    assert cli("release", "second", "--out", "pub").status == 0
+    assert condition in Path("pub/README.md").read_text()
     first, second = manifest_of(cheap_run), manifest_of(Path("second"))
     inherited, steps = second["releases"]
     assert inherited == {**first["releases"][0], "purpose": "inherited"}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -111,7 +114,7 @@ def test_books_that_cannot_be_listed_are_not_taken_for_none(
         refused(cli(*words), 1, told)
     assert "budget books in" in cli("report", "a", "--html", "a.html").stderr
     page = Path("a.html").read_text(encoding="utf-8")
-    assert "the total of all runs on these rows is not known: the budget book cannot be read" in page
+    assert "the total of all runs on these rows is not known: a budget book cannot be read" in page
 
 
 SAME_BOOK = {"another scale", "another scale for each row", "another order", "half precision"}
@@ -274,6 +277,29 @@ def test_a_book_given_by_hand_counts_by_itself(cli: Cli, trained: Any, tmp_path:
     assert "features of the same images from another backbone" in cli("budget", first).stderr
 
 
+def test_no_row_decides_what_a_page_states_of_other_runs(
+    cli: Cli, trained: Any, own_books: Path, tmp_path: Path
+) -> None:
+    """A row of a file stays, is emptied or is exchanged between two runs and a third, which starts from the first."""
+    stated, books = set[str](), set[int]()
+    for number, last in enumerate((ROWS[-1], 0 * ROWS[-1], NEW[-1])):
+        path = written(tmp_path / "a.h5", ROWS)
+        for name in ("a", "b"):
+            trained(path, f"{name}{number}")
+        with h5py.File(path, "r+") as file:
+            file["train/x"][-1] = last
+        trained(path, f"c{number}", "--init", f"a{number}", "--eps", "4")
+        assert cli("release", f"c{number}", "--out", f"pub{number}").status == 0
+        found = re.search(r"all runs on the feature file \| (.*) As of", Path(f"pub{number}/README.md").read_text())
+        assert found is not None
+        stated.add(found[1])
+        books.add(len(list(own_books.glob("*.jsonl"))))
+        shutil.rmtree(own_books)
+    assert books == {1, 2}
+    assert len(stated) == 1
+    assert "over 3 recorded runs on this feature file" in stated.pop()
+
+
 def test_a_book_given_by_hand_is_no_way_round_a_cap(cli: Cli, refused: Cli, trained: Any, tmp_path: Path) -> None:
     first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", SHARING["one row"])
     trained(first, "a")
@@ -284,6 +310,26 @@ def test_a_book_given_by_hand_is_no_way_round_a_cap(cli: Cli, refused: Cli, trai
             refused(cli(*other), 4, ["--book is own.jsonl", "has a cap, epsilon 4,", "leave --book out"])
     assert not Path("own.jsonl").exists()
     trained(written(tmp_path / "c.h5", NEW), "c", "--book", "own.jsonl")
+
+
+def test_a_histogram_in_a_book_given_by_hand_is_no_way_round_a_cap(
+    cli: Cli, refused: Cli, trained: Any, tmp_path: Path
+) -> None:
+    capped, free = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", -ROWS)
+    for name, source in (("a", capped), ("b", free)):
+        trained(source, name, "--book", "own.jsonl")
+    publish = ["--publish-epsilon", "0.5", "--book", "own.jsonl"]
+    spent(cli, written(tmp_path / "c.h5", SHARING["one row"]), "--set-cap", 4)
+    before = Path("own.jsonl").read_bytes()
+    for words in ((), ("--dry-run",)):
+        refused(cli("pdp-report", "a", *publish, *words), 4, ["--book is own.jsonl", "has a cap, epsilon 4,"])
+    with h5py.File(capped, "r+") as file:
+        file["train/x"][0] *= -1
+    refused(cli("pdp-report", "a", *publish), 3, ["a.h5 does not hold the private rows of run a any more", "bring"])
+    capped.unlink()
+    refused(cli("pdp-report", "a", *publish), 3, ["a.h5, which is not at"])
+    assert Path("own.jsonl").read_bytes() == before
+    assert cli("pdp-report", "b", *publish).status == 0
 
 
 PIXELS = ["--backbone", "pixels", "--device", "cpu"]

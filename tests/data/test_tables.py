@@ -211,6 +211,10 @@ def test_training_rows_alone_are_split_by_id_or_content(tmp_path: Path) -> None:
     assert train
     assert test
     assert not train & test  # equal rows are on one side
+    np.savez(tmp_path / "d.npz", X_train=x, y_train=np.roll(np.tile(WORDS, 2), 1))
+    import_arrays(ImportRequest([tmp_path / "d.npz"], tmp_path / "d.h5", test_fraction=0.5), NAMES)
+    with FeatureFile(tmp_path / "d.h5") as features:
+        assert {row.tobytes() for row in features.rows("test", slice(None))} == test  # whatever their labels
     with pytest.raises(UsageError, match="divide training rows alone"):
         import_arrays(ImportRequest([npz(tmp_path, WORDS, WORDS)], tmp_path / "b.h5", test_fraction=0.5))
     with pytest.raises(UsageError, match="--split-column is for one table"):
@@ -380,3 +384,15 @@ def test_columns_of_one_name_are_refused(tmp_path: Path, kind: str) -> None:
         parquet.write_table(arrow.table([[0, 1], [1, 3], [2, 4]], names=["label", "a", "a"]), path)
     with pytest.raises(DataError, match="column 2: 2 columns are named 'a'"):
         read_arrays([path])
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_column_that_leaves_the_others_no_weight_is_named_from_public_test_rows(
+    cli: Cli, tmp_path: Path, private: bool
+) -> None:
+    words = ["--label-column", "kind", "--id-column", "key", "--test-fraction", "0.5", "--overwrite", "--out", "f.h5"]
+    for factor, named in ((1.0, False), (50.0, True)):
+        write_csv(tmp_path / "all.csv", np.tile(WORDS, 5), np.tile(ROWS, (5, 1)) * np.float32([1, factor, 1]))
+        outcome = cli("import", "all.csv", *words, "--classes", "ant,bee", *["--private-test"] * private)
+        assert outcome.status == 0
+        assert ("column 'f1' has 99." in outcome.stderr) == (named and not private)

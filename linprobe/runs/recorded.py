@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from linprobe.accounting.book import EVALUATION, Contents, Entry, read_book, spending
 from linprobe.accounting.figures import ONE, rounded_up
@@ -13,10 +12,8 @@ from linprobe.accounting.row_keys import (
     book_with,
     books_folder,
     files_of_books,
-    keyed_books,
     with_shared,
 )
-from linprobe.data.labels import SHARED
 from linprobe.errors import LinprobeError, counted
 from linprobe.runs.manifest import Manifest
 
@@ -41,11 +38,9 @@ def recorded_totals(manifest: Manifest) -> tuple[str, str]:
             why = f"{UNKNOWN}: the budget book lacks releases of this run, made from a copy of it; this run: {own}"
             return why, f"{why} (budget book {path})"
         line = _of_file(contents.entries[manifest.book_id].features, manifest, own)
-        shared = with_shared(contents, Account.at(path).shared()).counted
-        evaluations = _evaluations(path, contents, both_sides=manifest.test_owners == SHARED)
+        every = with_shared(contents, Account.at(path).shared()).counted
     except LinprobeError as error:
         return f"{UNKNOWN}: a budget book cannot be read", f"{UNKNOWN}: {error}"
-    every = [*shared, *(one for one in evaluations if one not in shared)]
     return line, f"{_cost(every, 'these rows', manifest, own)} (budget book {path}; do not publish this line)"
 
 
@@ -58,17 +53,6 @@ def _of_file(features: str | None, manifest: Manifest, own: str) -> str:
     on_file |= {run: one for run, one in entries.items() if one.method == EVALUATION and one.first in on_file}
     merged = Contents(on_file)
     return _cost([merged.as_counted(one) for one in merged.counted], "this feature file", manifest, own)
-
-
-def _evaluations(path: Path, contents: Contents, *, both_sides: bool) -> list[Entry]:
-    """Evaluations of the runs of a book, in any book of its folder, if test people may be training people.
-
-    That is a public fact of the file, so the list tells nothing about who is on both sides.
-    """
-    if not both_sides:
-        return []
-    entries = [one for _, other, _ in keyed_books(path.parent) for one in other.counted]
-    return [one for one in entries if one.method == EVALUATION and one.first in contents.entries]
 
 
 def _cost(entries: Sequence[Entry], what: str, manifest: Manifest, own: str) -> str:

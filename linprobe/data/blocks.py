@@ -494,10 +494,15 @@ class Preprocessing:
         return replace(self, centre=mean, centred_norm=math.sqrt(squared_norm) or 1.0)
 
     @classmethod
-    def centred_on(cls, public_raw: ArrayLike) -> Preprocessing:
-        """Centre on the mean of public rows, shape (n_public, n_features)."""
+    def centred_on(cls, public_raw: ArrayLike, classes: Indices | None = None) -> Preprocessing:
+        """Centre on the mean of public rows, shape (n_public, n_features).
+
+        With their `classes`, (n_public,), halfway between it and the mean of the means of classes.
+        """
         x = normalise_rows(np.asarray(public_raw, dtype=np.float32)).astype(np.float64)
         centre = x.mean(axis=0)
+        if classes is not None:
+            centre = (centre + np.mean([x[classes == label].mean(axis=0) for label in np.unique(classes)], axis=0)) / 2
         return cls(centre, float(np.linalg.norm(x - centre, axis=1).mean()) or 1.0)
 
     def fold(self, weights: Reals, offset: Reals | float = 0.0) -> tuple[Singles, Singles]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linprobe.data.blocks import ChainedSource, Preprocessing, Source
+from linprobe.data.blocks import ChainedSource, Preprocessing, Source, concatenated
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, test_people
@@ -131,10 +131,22 @@ class Dataset:
         return None if self.several_labels else self.text_weights
 
     @cached_property
+    def public_counts(self) -> Indices:
+        """Numbers of public rows that are not protected, by class; zeros if rows have several labels."""
+        public = None if self.several_labels else self.free_public
+        labels = [y for _, y in public.blocks()] if public is not None else [np.empty(0, dtype=np.int64)]
+        return np.bincount(np.concatenate(labels), minlength=self.n_classes)
+
+    @property
+    def unequal(self) -> bool:
+        """Whether a class has at least twice as many public rows as another, of those that are not protected."""
+        return bool(self.public_counts.max() >= max(1, 2 * self.public_counts.min()))
+
+    @cached_property
     def public_centring(self) -> Preprocessing:
         """The training space around the mean of the public rows that are not protected."""
-        public = self.free_public
-        return Preprocessing.centred_on(np.concatenate([x for x, _ in public.blocks()] if public is not None else []))
+        x, y = concatenated([] if self.free_public is None else self.free_public.blocks())
+        return Preprocessing.centred_on(x, y if self.unequal else None)
 
     @property
     def trained(self) -> Source:

@@ -284,8 +284,8 @@ class Intercept:
     intercept: float | None = option(
         None,
         "Value of a constant bias column; 0 for none.",
-        unset="0 for single-label rows centred on a public mean, unless training starts from text; otherwise "
-        "2 / sqrt(features), rounded to a power of 2",
+        unset="0 for single-label rows centred on a public mean, unless training starts from text or a class has twice "
+        "as many public rows as another; otherwise 2 / sqrt(features), rounded to a power of 2",
         least=0,
         most=1e3,
         group="Data",

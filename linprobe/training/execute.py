@@ -11,6 +11,7 @@ Nothing here decides what is released. If the private mean is too short to subtr
 
 from __future__ import annotations
 
+import math
 import platform
 from dataclasses import dataclass, replace
 from typing import Any
@@ -342,8 +343,11 @@ def _centred(
 def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
     """The public rows in training space, which nothing protects; None without any."""
     public, weights = dataset.free_public, dataset.trained_weights
-    others = None if weights is None else replace(weights, by_row=None)
-    return None if public is None else prepare(public, plan.preprocessing, runtime.precision, weights=others)
+    others, space = None if weights is None else replace(weights, by_row=None), plan.preprocessing
+    if dataset.unequal and space.intercept and space.centre is not None:
+        # a column of zeros in float32: shares of public classes say nothing about the bias
+        space = replace(space, intercept=math.ulp(0.0))
+    return None if public is None else prepare(public, space, runtime.precision, weights=others)
 
 
 def _class_counts(

@@ -619,13 +619,14 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
     """The map to the training space of `settings`: with a public centre, a bias column, both for labels, or neither."""
     intercept, centring = settings.intercept, _centres(settings, dataset)
     check_value(Intercept, "intercept", intercept)
-    biased = dataset.several_labels or settings.starts_from_text
+    biased = dataset.several_labels or settings.starts_from_text or (centring and dataset.unequal)
     if intercept and centring and not biased:
         raise UsageError(f"intercept {intercept:g} needs uncentred rows; use centre none, or intercept 0")
     column = default_intercept(dataset.private.n_features) if intercept is None else intercept
     if not centring:
         return Preprocessing(intercept=column)
-    # a softmax of centred rows needs no bias, but text weights do, and a label that few rows have: sigmoid(0) is 1/2
+    # a softmax of centred rows needs no bias, but text weights do, a mean of other shares of classes, and a label that
+    # few rows have: sigmoid(0) is 1/2
     centred = dataset.public_centring
     return replace(centred, intercept=column) if biased else centred
 

@@ -143,6 +143,12 @@ class Ready:
                 f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people seen in "
                 "training, and may be lower on new people"
             )
+        missing = int(np.sum(dataset.public_counts == 0))
+        if plan.centre == "public" and dataset.unequal and missing and plan.method.spends:
+            said.append(
+                f"public rows have {dataset.n_classes - missing} of {dataset.n_classes} classes; without public rows, "
+                "a run may be more accurate"
+            )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}; --method chooses another")
         return [*said, *map(PrivacyNote, warnings_of(plan, dataset, entry))]

@@ -501,3 +501,12 @@ def test_test_rows_that_were_private_in_another_run_are_not_measured(
     refused(cli("evaluate", "other"), 4, ["40 of the rows of group test of other.h5, or of their images"])
     trained("c.h5", "c", "--test-epsilon", "0.5")
     assert spent(cli, "a.h5")["runs"] == 2
+
+
+def test_public_rows_without_a_class_are_named(cli: Cli, tmp_path: Path) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    said = "public rows have 2 of 4 classes"
+    for n_rows, named in ((2, True), (6, False), (8, False)):
+        file_of(tmp_path / f"{n_rows}.h5", train=B[:n_rows])
+        words = ["train", "a.h5", *PUBLIC, "--public", f"{n_rows}.h5", "--out", f"run {n_rows}"]
+        assert (said in cli(*words, "--dry-run").stderr) == (said in cli(*words).stderr) == named

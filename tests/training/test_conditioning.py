@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from linprobe.api.estimators import ESTIMATORS, NoisyGD
+from linprobe.api.estimators import ESTIMATORS, AdaMix, NoisyGD, OnlyPublic
 from linprobe.data.blocks import ArraySource, Preprocessing, normalise_rows
 from linprobe.data.dataset import Dataset
 from linprobe.errors import ParameterError, UsageError
@@ -232,3 +232,54 @@ def test_rows_close_to_their_mean_keep_the_balance_of_weights_and_bias() -> None
 
 def test_share_is_a_share() -> None:
     assert 0 < MEAN_SHARE < 0.1
+
+
+def with_public(counts: tuple[int, ...], seed: int = 2) -> Dataset:
+    """Private rows, and as many public rows of each class as `counts` says."""
+    x, y = rows_with_a_mean(seed=seed)
+    public, labels = rows_with_a_mean(seed=seed + 1)
+    taken = np.concatenate([np.flatnonzero(labels == label)[:count] for label, count in enumerate(counts)])
+    return Dataset(ArraySource(x, y), CLASSES, public=ArraySource(public[taken], labels[taken]))
+
+
+@pytest.mark.parametrize(
+    ("counts", "given", "column"),
+    [
+        ((5, 5, 5), {}, 0.0),
+        ((5, 5, 3), {}, 0.0),
+        ((6, 5, 3), {}, 0.5),
+        ((5, 0, 0), {}, 0.5),
+        ((5, 0, 0), {"intercept": 0.25}, 0.25),
+        ((5, 0, 0), {"intercept": 0.0}, 0.0),
+    ],
+)
+def test_unequal_public_rows_leave_the_bias_to_private_rows(
+    counts: tuple[int, ...], given: dict[str, float], column: float
+) -> None:
+    data = with_public(counts)
+    plan = plan_run(AdaMix(epsilon=1.0, **given).settings(), data)
+    assert plan.preprocessing.intercept == column
+    (x, y), centre = next(data.public.blocks()), plan.preprocessing.centre
+    unit = normalise_rows(x).astype(np.float64)
+    halfway = (unit.mean(axis=0) + np.mean([unit[y == label].mean(axis=0) for label in set(y)], axis=0)) / 2
+    np.testing.assert_allclose(centre, halfway if max(counts) >= 2 * min(counts) else unit.mean(axis=0), rtol=1e-12)
+
+
+def test_public_rows_tell_nothing_about_the_bias() -> None:
+    x, y = next(with_public((20, 2, 2)).public.blocks())
+    model = OnlyPublic(classes=range(CLASSES)).fit(*rows_with_a_mean(), X_public=x, y_public=y)
+    centre = Preprocessing.centred_on(x, y).centre
+    np.testing.assert_allclose(model.intercept_, -model.coef_ @ centre, atol=1e-4)
+
+
+@pytest.mark.parametrize("counts", [(40, 0), (40, 3)])
+@pytest.mark.parametrize("method", [AdaMix, NoisyGD])
+def test_public_rows_of_one_class_do_not_move_the_threshold(method: type[Any], counts: tuple[int, int]) -> None:
+    g = np.random.default_rng(3)
+    y = np.arange(4000) % 2
+    x = g.normal(size=(4000, 16)) + np.where(y, 1.0, -1.0)[:, None] * np.eye(16)[0] * 2
+    public = np.concatenate([np.flatnonzero(y == label)[:count] for label, count in enumerate(counts)])
+    private, test = np.arange(100, 2500), np.arange(2500, 4000)
+    model = method(epsilon=3.0, classes=[0, 1], insecure_seed=4)
+    model.fit(x[private], y[private], X_public=x[public], y_public=y[public])
+    assert model.score(x[test], y[test]) > 0.94

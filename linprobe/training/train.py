@@ -372,7 +372,7 @@ def train_on(
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise unwritten("the run", error) from None
         raise
-    _tell(manifest, plan, measured, progress)
+    tell(manifest, plan, measured, progress)
     return {
         "run": str(out),
         **manifest.stated((*OUTCOME_KEYS, *figures.PRINTED_OF_SOME)),
@@ -433,7 +433,7 @@ def _say_how_to_go_on(error: BaseException, keep: Checkpoints, plan: Plan, out: 
         )
 
 
-def _tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progress: Progress) -> None:
+def tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progress: Progress) -> None:
     """Notes on a mean that was too short, on a refinement, and on an accuracy no better than guessing."""
     if manifest.centre == "none" and plan.settings.condition == MEAN:
         progress.note(

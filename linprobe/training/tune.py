@@ -410,4 +410,5 @@ def _select(
             manifest = train.write_trained(folder, out, ready, dataset, trained, manifest, measured)
     except OSError as error:
         raise unwritten("the run", error) from None
+    train.tell(manifest, selection.plans[chosen], measured, progress)
     return {"run": str(out), **manifest.stated(train.OUTCOME_KEYS), "tuning": manifest.tuning}

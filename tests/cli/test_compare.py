@@ -21,6 +21,7 @@ from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book, spending
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
+from linprobe.data.dataset import open_features, public_shots
 from linprobe.errors import Silent
 from linprobe.evaluation import compare, comparison_folder
 from linprobe.evaluation.compare import compare_methods
@@ -289,6 +290,22 @@ def test_wrong_requests_leave_nothing_behind(
 ) -> None:
     refused(cli("compare", features_file, *words, "--out", "cmp"), status, said, notes=1)
     assert not (tmp_path / "cmp").exists()
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], []])
+def test_the_split_of_every_seed_is_checked_before_the_first_run(
+    cli: Cli, editable: Path, refused: Callable[..., None], tmp_path: Path, words: list[str]
+) -> None:
+    with open_features(editable) as features:
+        ids, labels, names = features.ids("train"), features.labels("train"), features.description.class_names
+        first, second = (public_shots(ids, labels, names, 1, seed) for seed in (0, 1))
+    with h5py.File(editable, "r+") as file:
+        copied, kept = np.flatnonzero(second & ~first)[0], np.flatnonzero(~second & ~first)[0]
+        file["train/x"][kept] = file["train/x"][copied]
+    asked = ["compare", editable, *QUICK, "--public-shots", "1", "--out", "cmp", *words]
+    refused(cli(*asked, "--seeds", "2"), 4, ["seed 1 of 0 to 1: ", "have copies among its private rows"], notes=1)
+    assert not (tmp_path / "cmp").exists()
+    assert cli(*asked, "--seeds", "1").status == 0
 
 
 def test_folders_of_other_things_are_refused(

@@ -60,6 +60,7 @@ ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OW
 HDF5 = (".h5", ".hdf5")
 ARRAYS = (".npz", ".npy", ".pt")
 SUFFIXES = (*ARRAYS, *TABLES)
+ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}"
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
 ROWS_LOOKED_AT, LARGE_SHARE = 10_000, 0.99  # public test rows, and the share of their variance in one column
@@ -128,7 +129,7 @@ def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
     for file in files:
         if not file.is_file():
             what = "is no regular file" if file.exists() else "does not exist"
-            raise DataError(f"array file {file} {what}; give an existing {', '.join(SUFFIXES)} file or folder")
+            raise DataError(f"array file {file} {what}; give a file that exists; allowed: {ALLOWED}")
     return files
 
 
@@ -157,7 +158,7 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
     if source.suffix in HDF5:
         return _read_hdf5(source, owner, progress)
     if source.suffix not in SUFFIXES:
-        raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
+        raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {ALLOWED}")
     loaded = load_torch(source) if source.suffix == ".pt" else open_array(source)
     if isinstance(loaded, dict):
         by_name = {str(key): value for key, value in loaded.items()}
@@ -349,23 +350,17 @@ def import_arrays(
                 _write_group(writer, group, arrays, names, where)
     if writer.note is not None:
         progress.note(writer.note)
-    _note_one_large_column(arrays, description, progress)
+    _note_one_hot(arrays, description, progress)
     return description
 
 
-def _note_one_large_column(arrays: Arrays, description: Description, progress: Progress) -> None:
-    """Note a column with nearly all variance of public test rows, as a table has whose columns have other units."""
-    if description.private_test or arrays.get("X_test", np.empty(0)).ndim != 2:
-        return
-    variances = np.var(arrays["X_test"][:ROWS_LOOKED_AT], axis=0, dtype=np.float64)
-    share = variances.max() / max(variances.sum(), np.finfo(np.float64).tiny)
-    if len(variances) > 1 and share > LARGE_SHARE:
-        largest = int(variances.argmax())
-        name = f"column {arrays[FEATURES][largest]!r}" if FEATURES in arrays else f"feature {largest}"
+def _note_one_hot(arrays: Arrays, description: Description, progress: Progress) -> None:
+    """Note labels of public test rows that may mean one class a row. No private labels may decide."""
+    public = None if description.private_test else arrays.get("y_test")
+    if public is not None and public.ndim > 1 and len(public) and (public.sum(axis=1) == 1).all():
         progress.note(
-            f"{name} has {math.floor(1000 * share) / 10:g} % of the variance of the test rows, and training divides "
-            "each row by its norm, so other columns count little; divide columns by public constants, such as their "
-            "usual ranges, and import the table again"
+            f"every row of y_test has 1 of {public.shape[1]} labels; rows are taken to have several labels each; for "
+            "one class a row give y of shape (rows,), such as y.argmax(axis=1), or one column of classes"
         )
 
 

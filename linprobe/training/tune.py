@@ -52,7 +52,7 @@ MOST_DEFAULT_REPETITIONS = 5
 MOST_FACTORS = 100
 
 
-OF_THE_CHOICE = {"epsilon", "eps", "delta"}
+OF_THE_CHOICE = {"epsilon", "eps", "delta", "accountant"}
 
 
 @dataclass(frozen=True)

@@ -415,6 +415,9 @@ def test_existing_run_folder_is_refused_and_kept(
     (tmp_path / "run" / "precious").write_text("x")
     refused(cli("train", features_file, *NOISY, "--out", "run"), 2, ["run", "already exists"])
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "precious"]
+    outcome = cli("train", features_file, *NOISY, "--out", features_file)
+    refused(outcome, 2, [f"{features_file} already exists as a file; give another name"])
+    assert "remove" not in outcome.stderr
 
 
 @pytest.mark.parametrize("command", ["train", "tune", "compare"])

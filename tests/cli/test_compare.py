@@ -269,6 +269,7 @@ def test_built_in_digits_are_compared(cli: Cli, tmp_path: Path) -> None:
         (["--eps", "1", "--methods", "noisy-gd:sigma=inf"], 2, ["sigma is 'inf'", "a number"]),
         (["--eps", "1", "--methods", "dp-sgd:per-record=maybe"], 2, ["per-record is 'maybe'", "true, false"]),
         (["--eps", "1", "--methods", "noisy-gd:noise-seed=3"], 2, ["noise-seed does nothing"]),
+        (["--eps", "1", "--methods", "noisy-gd:stps=3"], 2, ["sigma, steps, centre", "did you mean steps?"]),
         (["--eps", "1", "--methods", "noisy-gd:centre=3"], 2, ["centre is '3'"]),
         (["--eps", "1", "--methods", "noisy-gd:init=nowhere"], 2, ["init is"]),
         (["--eps", "1", "--public", "none", "--public", "none"], 2, ["each name once"]),

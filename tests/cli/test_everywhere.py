@@ -169,6 +169,12 @@ def test_a_long_command_says_once_on_a_pipe_how_far_it_is(
             progress.step()
     assert capsys.readouterr().err == "planning: 3 of 10 done, about 7 s left\n"
     with _terminal.TerminalProgress() as progress:
+        progress.start(10, "extracting")
+        for seconds in (60, 1, 2, 1):  # the first step loads a network
+            now[0] += seconds
+            progress.step(2)
+    assert capsys.readouterr().err == "extracting: 6 of 10 done, about 3 s left\n"
+    with _terminal.TerminalProgress() as progress:
         progress.start(3)
         progress.step(3)
     assert capsys.readouterr().err == ""

@@ -401,9 +401,9 @@ def _unnamed_npy(folder: Path) -> Path:
 
 
 BAD_SOURCES: dict[str, tuple[Callable[[Path], Path], type[LinprobeError], list[str]]] = {
-    "no such file": (lambda folder: folder / "none.npz", DataError, ["does not exist"]),
+    "no such file": (lambda folder: folder / "none.npz", DataError, ["does not exist", "or a folder", ".hdf5"]),
     "empty folder": (_empty_folder, DataError, ["holds no arrays"]),
-    "other ending": (_file("rows.xlsx", "x"), UsageError, [".xlsx", ".npz"]),
+    "other ending": (_file("rows.xlsx", "x"), UsageError, [".xlsx", ".npz, .npy", "or .h5, .hdf5"]),
     "table with another name": (_file("rows.parquet", "x"), UsageError, ["rows", "train.parquet"]),
     "array with another name": (_unnamed_npy, UsageError, ["rows", "X_train", "rename"]),
     "csv with another name": (_file("rows.csv", "label,f0\n1,2\n"), UsageError, ["rows", "train.csv"]),

@@ -31,7 +31,7 @@ from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
 from linprobe.data.feature_file import NO_LABEL
 from linprobe.data.labels import one_spelling
-from linprobe.data.row_checks import RowHashes, share_a_row
+from linprobe.data.row_checks import HASHES, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.methods import METHODS, Method
@@ -43,7 +43,6 @@ from linprobe.training import arrays
 from linprobe.training.execute import Observer, Runtime, execute
 from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
-HASHES = RowHashes()
 PRIVATE = ("owners_", "private_record_losses_")  # what fits set
 
 

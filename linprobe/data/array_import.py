@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from linprobe.data.labels import (
     settle_matrix,
 )
 from linprobe.data.tables import FEATURES, TABLES, UTF32, Columns, check_features, column_order, read_table, text_array
-from linprobe.errors import DataError, Progress, Silent, UsageError, reading
+from linprobe.errors import DataError, Progress, Silent, UsageError, counted, reading
 from linprobe.options.requests import ImportRequest
 from linprobe.parallel.array_api import Singles
 
@@ -404,12 +404,24 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
         made = ContentIds("train")
         made.add(x, np.zeros(len(x), dtype=np.int64))  # a label that is corrected moves no row
         names = np.array([first_of_equal(name) for name in made.names])  # equal rows are on one side
+    elif owners is None:
+        _refuse_repeated(names.tolist(), where)
     sides = divided(list(map(str, names.tolist())), None, arrays.get("split_train"), fraction, where)
     of_rows = {key.removesuffix("_train"): array for key, array in arrays.items() if key.endswith("_train")}
     of_rows.pop("split", None)
     return {key: array for key, array in arrays.items() if key in OF_FILE} | {
         f"{kind}_{group}": array[rows] for group, rows in sides.items() for kind, array in of_rows.items()
     }
+
+
+def _refuse_repeated(ids: Sequence[str], where: str) -> None:
+    """DataError for an id of two rows."""
+    (name, count), *_ = Counter(ids).most_common(1)
+    if count > 1:
+        raise DataError(
+            f"{where}: {counted(count, 'row')} with the id {name!r}; allowed: one id per record; name another column "
+            "with --id-column, or leave ids out"
+        )
 
 
 def _check_alone(arrays: Arrays, where: str, *, private_test: bool) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.accounting.book import Entry
+from linprobe.accounting.fits import copies_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
 from linprobe.data.dataset import (
@@ -32,10 +33,11 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
+from linprobe.data.row_checks import GroupHashes
 from linprobe.errors import DataError, PrivacyNote, Progress, Silent, UsageError, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import TRAIN, VOTE, RunOptions
+from linprobe.options import RECORD, TRAIN, VOTE, RunOptions
 from linprobe.options.declaration import check_declared, config_keys
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
@@ -203,6 +205,14 @@ def _shots(request: TrainRequest, progress: Progress) -> int | None:
     return shots
 
 
+def _without_idle(request: TrainRequest, method: Method, progress: Progress) -> TrainRequest:
+    """The request without an epsilon, with a note, if the method spends none."""
+    if request.epsilon is None or method.spends:
+        return request
+    progress.note(f"option --eps does nothing for {method.name}, which adds no noise")
+    return replace(request, epsilon=None)
+
+
 @contextmanager
 def opened(
     request: TrainRequest, choice: ChosenMethod | None, progress: Progress, group: Group = ALONE
@@ -219,7 +229,11 @@ def opened(
     method = find_method(str(request.method))
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
-    request = replace(request, public_shots=_shots(request, progress), out=request.out or default_out(request))
+    request = replace(
+        _without_idle(request, method, progress),
+        public_shots=_shots(request, progress),
+        out=request.out or default_out(request),
+    )
     with ExitStack() as stack:
         if group.rank == 0:
             _claim(request, stack, progress)
@@ -278,10 +292,15 @@ def checked_rows(
     """
     finder = BookFinder(ready.request.book, make=make) if rank == 0 and plan.charged else None
     # every process has the digest, for `_refuse_other_views`
-    dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends)
+    said, hashes = list(warnings), None
+    if all((plan.method.spends, dataset.unit == RECORD, rank == 0, not isinstance(progress, Silent))):
+        hashes = GroupHashes()
+    dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends, hashes=hashes)
     note_equal_rows(ready.features, progress)
     refuse_training_rows(ready.features)
-    for warning in warnings:
+    if hashes is not None and (copies := copies_warning(np.concatenate(hashes.found), "private row")) is not None:
+        said.append(PrivacyNote(copies))
+    for warning in said:
         progress.note(warning)
     asked = ready.request
     planned = None if planned is None or asked.resume else replace(planned, cap=asked.cap)

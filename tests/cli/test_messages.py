@@ -43,8 +43,10 @@ def test_a_usage_error_points_to_the_help_of_its_command(cli: Cli, refused: Refu
 
 
 def test_a_run_without_a_budget_has_no_epsilon_in_its_name(cli: Cli, features_file: Path) -> None:
-    folder = cli("train", features_file, "--method", "non-private", "--eps", "1").stdout.strip()
-    assert Path(folder).name.startswith("non-private-2")
+    trained = cli("train", features_file, "--method", "non-private", "--eps", "1")
+    assert Path(trained.stdout.strip()).name.startswith("non-private-2")
+    assert "option --eps does nothing for non-private, which adds no noise\n" in trained.stderr
+    assert "eps" not in Path(trained.stdout.strip(), "config.toml").read_text()
 
 
 @pytest.mark.parametrize(

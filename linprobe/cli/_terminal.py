@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 import typer
 
-from linprobe.accounting.figures import NOUNS, rounded_up
+from linprobe.accounting.figures import NOUN, rounded_up
 from linprobe.atomic_files import PRIVATE_MODE
-from linprobe.errors import LinprobeError, printable
+from linprobe.errors import LinprobeError, counted, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -280,5 +280,5 @@ def guarantee_rows(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def rows_in_words(outcome: Mapping[str, Any]) -> str:
     """The method of a run, its private rows or people, and its public rows."""
-    noun = NOUNS[outcome["unit"]]
-    return f"{outcome['method']}: {outcome['n_units']} private {noun}, {outcome['n_public']} public rows"
+    private = counted(outcome["n_units"], f"private {NOUN[outcome['unit']]}")
+    return f"{outcome['method']}: {private}, {counted(outcome['n_public'], 'public row')}"

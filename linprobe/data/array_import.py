@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -271,8 +272,9 @@ def _selected(source: Path, keys: Iterable[str], owner: str, progress: Progress)
     if others:
         named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
         progress.note(
-            f"{source} holds {named}, which is not read; allowed: X_, y_, id_ and {owner}_ before train, test or "
-            "public, and class_names; for an array that names the person of each row, give --owner-column"
+            f"{source} holds {named}, which {'is' if len(others) == 1 else 'are'} not read; allowed: X_, y_, id_ and "
+            f"{owner}_ before train, test or public, and class_names; for an array that names the person of each row, "
+            "give --owner-column"
         )
     return {name: key for key, name in known.items() if name is not None}
 
@@ -351,7 +353,24 @@ def import_arrays(
     if writer.note is not None:
         progress.note(writer.note)
     _note_one_hot(arrays, description, progress)
+    _note_one_large_column(arrays, description, progress)
     return description
+
+
+def _note_one_large_column(arrays: Arrays, description: Description, progress: Progress) -> None:
+    """Note a column with nearly all variance of public test rows, as a table has whose columns have other units."""
+    if description.private_test or arrays.get("X_test", np.empty(0)).ndim != 2:
+        return
+    variances = np.var(arrays["X_test"][:ROWS_LOOKED_AT], axis=0, dtype=np.float64)
+    share = variances.max() / max(variances.sum(), np.finfo(np.float64).tiny)
+    if len(variances) > 1 and share > LARGE_SHARE:
+        largest = int(variances.argmax())
+        name = f"column {arrays[FEATURES][largest]!r}" if FEATURES in arrays else f"feature {largest}"
+        progress.note(
+            f"{name} has {math.floor(1000 * share) / 10:g} % of the variance of the test rows, and training divides "
+            "each row by its norm, so other columns count little; divide columns by public constants, such as their "
+            "usual ranges, and import the table again"
+        )
 
 
 def _note_one_hot(arrays: Arrays, description: Description, progress: Progress) -> None:
@@ -390,7 +409,7 @@ def _test_owners(arrays: Arrays, where: str, *, shared: bool) -> str:
 
 def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str, *, by_row: bool) -> Arrays:
     """The arrays of training rows in groups, by their owners, ids or content. Raises as `divided`."""
-    if "X_train" not in arrays or "y_train" not in arrays or "X_test" in arrays or "X_public" in arrays:
+    if {"X_train", "y_train"} - arrays.keys() or {"X_test", "X_public"} & arrays.keys():
         raise UsageError(
             f"{where}: --test-fraction and --split-column divide training rows alone, got "
             f"{', '.join(sorted({*arrays} - {FEATURES}))}; leave them out, or give X_train and y_train only"
@@ -404,24 +423,18 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
         made = ContentIds("train")
         made.add(x, np.zeros(len(x), dtype=np.int64))  # a label that is corrected moves no row
         names = np.array([first_of_equal(name) for name in made.names])  # equal rows are on one side
-    elif owners is None:
-        _refuse_repeated(names.tolist(), where)
+    elif owners is None and (repeated := len(names) - len(set(names.tolist()))):
+        name = Counter(names.tolist()).most_common(1)[0][0]
+        raise DataError(
+            f"{where} has {counted(repeated, 'repeated id')}, such as {name!r}; allowed: one id per record; name "
+            "another column with --id-column, or leave ids out"
+        )
     sides = divided(list(map(str, names.tolist())), None, arrays.get("split_train"), fraction, where)
     of_rows = {key.removesuffix("_train"): array for key, array in arrays.items() if key.endswith("_train")}
     of_rows.pop("split", None)
     return {key: array for key, array in arrays.items() if key in OF_FILE} | {
         f"{kind}_{group}": array[rows] for group, rows in sides.items() for kind, array in of_rows.items()
     }
-
-
-def _refuse_repeated(ids: Sequence[str], where: str) -> None:
-    """DataError for an id of two rows."""
-    (name, count), *_ = Counter(ids).most_common(1)
-    if count > 1:
-        raise DataError(
-            f"{where}: {counted(count, 'row')} with the id {name!r}; allowed: one id per record; name another column "
-            "with --id-column, or leave ids out"
-        )
 
 
 def _check_alone(arrays: Arrays, where: str, *, private_test: bool) -> None:

@@ -190,7 +190,8 @@ def settle_matrix(
     width = widths.pop()
     if not 2 <= width <= MOST_LABELS:
         raise DataError(
-            f"y_train has {width} labels a row; allowed: 2 to {MOST_LABELS}; for one class a row give the shape (rows,)"
+            f"y_train has {counted(width, 'label')} a row; allowed: 2 to {MOST_LABELS}; for one class a row give the "
+            "shape (rows,)"
         )
     names = tuple(str(column) for column in range(width)) if declared is None else tuple(declared)
     if len(names) != width:
@@ -318,9 +319,10 @@ def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
     Raises DataError: not one name or whole number for each row.
     """
     if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
+        unnamed = np.argwhere(owners != owners).ravel()[:1].tolist()
         raise DataError(
-            f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
-            "whole number for each row"
+            f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows"
+            f"{f', first NaN at row {unnamed[0]}' if unnamed else ''}; allowed: one name or whole number for each row"
         )
     if owners.dtype.kind != "O":
         return plain_labels(name, owners) if owners.dtype.kind == "S" else owners

@@ -81,10 +81,9 @@ class Columns:
 def _listed(names: Sequence[str], wanted: str, flag: str) -> str:
     """The columns `names` of a table, and the next step of who `wanted` another one, which the flag names."""
     shown = [*map(repr, names[:6]), *["..."][: len(names) > 8], *map(repr, names[6:][-2:])]
-    near = [f"did you mean {name!r}? " for name in names if name.lower() == wanted.lower()]
-    step = f"{''.join(near[:1])}name one with {flag}"
-    if len(names) == 1 and re.search(r"[;\t|]", names[0]):
-        step = "allowed between columns: commas; write the table again"
+    near = "".join([f"did you mean {name!r}? " for name in names if name.lower() == wanted.lower()][:1])
+    other = len(names) == 1 and re.search(r"[;\t|]", names[0])
+    step = "allowed between columns: commas; write the table again" if other else f"{near}name one with {flag}"
     return f"{counted(len(names), 'column')}, {', '.join(shown)}; {step}"
 
 

@@ -184,7 +184,8 @@ def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
     unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
     said = [*left_out(found.request, found.planned), *([] if warning is None else [PrivacyNote(warning)])]
     if unprotected:
-        bare = f"{unprotected} of {len(missing)} runs are not private ({PARAGON}); --no-baselines leaves baselines out"
+        are = f"{counted(len(missing), 'run')} {'is' if unprotected == 1 else 'are'}"
+        bare = f"{unprotected} of {are} not private ({PARAGON}); --no-baselines leaves baselines out"
         said.append(PrivacyNote(bare))
     return said
 
@@ -450,14 +451,13 @@ def _check_splits(found: _Comparison, stack: ExitStack) -> None:
     splits = {}
     for run in (run for runs in _missing(found.planned) for run in runs):
         seed = run.request.split_seed if run.setting.shots else None
-        splits[run.setting, seed, METHODS[str(run.request.method)].joins_public] = run
-    for (_, seed, _), run in splits.items():
+        splits[run.setting, seed, METHODS[str(run.request.method)].joins_public, run.request.unlabelled] = run
+    for (_, seed, *_), run in splits.items():
         try:
             _ready_of(found, run, stack).dataset().check()
         except LinprobeError as error:
-            if seed is None:
-                raise
-            raise type(error)(f"seed {seed} of 0 to {found.request.seeds - 1}: {error}") from None
+            where = "" if seed is None else f"seed {seed} of 0 to {found.request.seeds - 1}: "
+            raise type(error)(f"{where}{error}") from None
 
 
 def _account(found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset]]) -> Account | None:

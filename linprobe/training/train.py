@@ -34,7 +34,7 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
 from linprobe.data.row_checks import GroupHashes
-from linprobe.errors import DataError, PrivacyNote, Progress, Silent, UsageError, unwritten
+from linprobe.errors import DataError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import RECORD, TRAIN, VOTE, RunOptions
@@ -147,6 +147,8 @@ class Ready:
             )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}; --method chooses another")
+        if self.request.epsilon is not None and not self.method.spends:
+            said.append(f"option --eps does nothing for {self.method.name}, which adds no noise")
         return [*said, *map(PrivacyNote, warnings_of(plan, dataset, entry))]
 
 
@@ -205,14 +207,6 @@ def _shots(request: TrainRequest, progress: Progress) -> int | None:
     return shots
 
 
-def _without_idle(request: TrainRequest, method: Method, progress: Progress) -> TrainRequest:
-    """The request without an epsilon, with a note, if the method spends none."""
-    if request.epsilon is None or method.spends:
-        return request
-    progress.note(f"option --eps does nothing for {method.name}, which adds no noise")
-    return replace(request, epsilon=None)
-
-
 @contextmanager
 def opened(
     request: TrainRequest, choice: ChosenMethod | None, progress: Progress, group: Group = ALONE
@@ -229,11 +223,7 @@ def opened(
     method = find_method(str(request.method))
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
-    request = replace(
-        _without_idle(request, method, progress),
-        public_shots=_shots(request, progress),
-        out=request.out or default_out(request),
-    )
+    request = replace(request, public_shots=_shots(request, progress), out=request.out or default_out(request))
     with ExitStack() as stack:
         if group.rank == 0:
             _claim(request, stack, progress)
@@ -292,15 +282,13 @@ def checked_rows(
     """
     finder = BookFinder(ready.request.book, make=make) if rank == 0 and plan.charged else None
     # every process has the digest, for `_refuse_other_views`
-    said, hashes = list(warnings), None
-    if all((plan.method.spends, dataset.unit == RECORD, rank == 0, not isinstance(progress, Silent))):
-        hashes = GroupHashes()
+    told = (plan.method.spends, dataset.unit == RECORD, rank == 0, not isinstance(progress, Silent))
+    hashes = GroupHashes() if all(told) else None
     dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends, hashes=hashes)
     note_equal_rows(ready.features, progress)
     refuse_training_rows(ready.features)
-    if hashes is not None and (copies := copies_warning(np.concatenate(hashes.found), "private row")) is not None:
-        said.append(PrivacyNote(copies))
-    for warning in said:
+    copies = None if hashes is None else copies_warning(np.concatenate(hashes.found), "private row")
+    for warning in (*warnings, *([] if copies is None else [PrivacyNote(copies)])):
         progress.note(warning)
     asked = ready.request
     planned = None if planned is None or asked.resume else replace(planned, cap=asked.cap)
@@ -387,7 +375,7 @@ def train_on(
         if isinstance(error, run_folder.CompleteError):
             state_finished(book, error.run)
         if keep is not None and group.rank == 0:
-            _say_how_to_go_on(error, keep, plan, out, progress)
+            _say_how_to_go_on(error, keep, plan, out, progress, spent=bool(ledger.events))
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise unwritten("the run", error) from None
         raise
@@ -441,14 +429,16 @@ def _refuse_other_views(group: Group, identity: Mapping[str, Any], dataset: Data
     )
 
 
-def _say_how_to_go_on(error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress) -> None:
+def _say_how_to_go_on(
+    error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress, *, spent: bool
+) -> None:
     """Say whether --resume continues a run that has stopped. A run without checkpoints cannot be resumed."""
     if keep.can_resume:
         progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
     elif isinstance(error, KeyboardInterrupt) and plan.method.spends and keep.keeps:
         progress.note(
-            "no checkpoint was written, so --resume cannot continue this run: the same command starts again "
-            "and spends again"
+            "no checkpoint was written, so --resume cannot continue this run: the same command starts again"
+            f"{' and spends again' if spent else ''}"
         )
 
 
@@ -461,7 +451,7 @@ def tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progre
         )
     if manifest.refined is not None:
         refined = manifest.refined
-        progress.note(f"refined with {refined.rows} rows without labels, strength {refined.strength:.2f}")
+        progress.note(f"refined with {counted(refined.rows, 'row')} without labels, strength {refined.strength:.2f}")
         share = similar_share(manifest)
         if share is not None and share < ONE_KIND:
             near = f"at least {max(share, 0):.0%} by a noisy count"
@@ -559,9 +549,10 @@ def config_text(ready: Ready) -> str:
     request, options = ready.request, ready.method.options
     keys = config_keys(*TRAIN, *options.takes, options)
     given: dict[str, Any] = {}
+    left_out = OF_ONE_RUN | (set() if ready.method.spends else {"epsilon"})
     for field in fields(request):
         value = getattr(request, field.name)
-        if field.name not in OF_ONE_RUN and value is not None and (field.default is MISSING or value != field.default):
+        if field.name not in left_out and value is not None and (field.default is MISSING or value != field.default):
             given[field.name] = value
     given |= {name: value for name, value in (request.options or {}).items() if value is not None}
     lines = (f"{keys[name]} = {_value(value)}\n" for name, value in given.items())

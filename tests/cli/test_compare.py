@@ -448,13 +448,13 @@ def test_each_manifest_is_read_once_a_compare(cli: Cli, features_file: Path, mon
 
 def test_unprotected_runs_are_announced_before_they_are_made(cli: Cli, features_file: Path) -> None:
     outcome = cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp")
-    assert "1 of 3 runs are not private" in outcome.stderr.splitlines()[0]
+    assert "1 of 3 runs is not private" in outcome.stderr.splitlines()[0]
     quiet = cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "other", "--no-baselines")
     assert "not private" not in quiet.stderr
 
 
 def test_without_public_rows_only_the_methods_that_need_none_are_compared(
-    cli: Cli, private_file: Path, tmp_path: Path
+    cli: Cli, private_file: Path, features_file: Path, tmp_path: Path
 ) -> None:
     words = ["--eps", "3", "--seeds", "1", "--jobs", "1", "--out", "cmp"]
     planned = cli("compare", private_file, *words, "--dry-run")
@@ -467,6 +467,10 @@ def test_without_public_rows_only_the_methods_that_need_none_are_compared(
     named = cli("compare", private_file, *words, "--methods", "adamix,noisy-gd")
     assert named.status == 2
     assert "method adamix needs public rows and got none (no public group)" in named.stderr
+    files = ["--public", features_file, "--public", "none"]
+    public = cli("compare", private_file, *words, *files, "--dry-run")
+    assert public.status == 0, public
+    assert "left out with --public none, as there are no public rows (no public group): adamix" in public.stderr
     shots = cli("compare", private_file, *words, "--public-shots", "2", "--dry-run", "--json")
     assert [row["method"] for row in result_of(shots)["rows"]] == ["adamix", "noisy-gd", "only-public", "non-private"]
     assert not [text for text in result_of(shots)["warnings"] if "left out" in text]

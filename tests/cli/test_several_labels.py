@@ -199,7 +199,7 @@ def test_labels_that_fit_nothing_are_refused(
         ({"y_test": good["y_test"][:, :2]}, 3, ["y_test", "one width"]),
         ({"y_test": good["y_test"][:, 0]}, 3, ["y_test", "one width"]),
         ({"class_names": np.array(["a", "b"])}, 3, ["2 class names", "3 labels"]),
-        ({key: good[key][:, :1] for key in good if key.startswith("y_")}, 3, ["1 labels", "(rows,)"]),
+        ({key: good[key][:, :1] for key in good if key.startswith("y_")}, 3, ["has 1 label a row", "(rows,)"]),
         ({"y_train": good["y_train"] * 0.5}, 3, ["0.5", "0 and 1"]),
     ]
     for change, status, words in changes:

@@ -320,7 +320,7 @@ BAD_ARCHIVES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "another width": ({"X_test": TEST[:, :4]}, ["[4, 5]", "one width"]),
     "fewer ids": ({"id_train": np.array(["a", "b"])}, ["id_train", "2", "9"]),
     "repeated ids": ({"id_train": np.array(["a"] * 9)}, ["features.npz", "repeated ids"]),
-    "one class": ({"y_train": Y_TRAIN * 0, "y_test": Y_TEST * 0}, ["features.npz", "1 classes", "at least 2"]),
+    "one class": ({"y_train": Y_TRAIN * 0, "y_test": Y_TEST * 0}, ["features.npz", "1 class;", "at least 2"]),
     "no test rows": ({"X_test": TEST[:0], "y_test": Y_TEST[:0]}, ["test has 0 rows"]),
     "label above": ({"y_train": Y_TRAIN + 1}, ["train", "label 3", "row 2"]),
     "label below": ({"y_train": Y_TRAIN - 1}, ["train", "label -1", "row 0"]),

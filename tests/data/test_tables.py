@@ -108,7 +108,7 @@ def test_columns_are_listed_where_one_is_missing(tmp_path: Path, header: str, li
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"id": ["p"] * 8, "kind": WORDS}, ["table.csv: 8 rows with the id 'p'; allowed: one id", "--id-column"]),
+        ({"id": ["p"] * 8, "kind": WORDS}, ["table.csv has 7 repeated ids, such as 'p'", "--id-column"]),
         ({"kind": ["ant", "ant "] * 4}, ["1 class name is another class name", "('ant' and 'ant ')"]),
     ],
 )

@@ -28,8 +28,8 @@ The [methods](methods/README.md) pages list the options and defaults of each met
 CONFIG = """\
 `train --method NAME --help` prints only the options of that method.
 
-A key of a `--config` file is a flag without its dashes, or the name of an argument. Keys at the top are for the command
-that is run; keys in a table named after a command are for
+A key of a `--config` file is a flag without its dashes, or the name of an argument. Several values are a list,
+or text with commas. Keys at the top are for the command that is run; keys in a table named after a command are for
 that command. Flags on the command line win.
 
     features = "features.h5"

@@ -98,6 +98,8 @@ def first_line(error: BaseException) -> str:
 
 def counted(count: int, noun: str) -> str:
     """A number and its noun, as `1 run` and `3 runs`."""
+    if noun.endswith("person"):
+        return f"{count:,} {noun if count == 1 else noun.removesuffix('person') + 'people'}"
     ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
     return f"{count:,} {noun}{ending}"
 

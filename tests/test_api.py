@@ -93,6 +93,12 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
             r"features is an array of shape \(3, 4\); allowed: a path",
         ),
         (lambda: linprobe.verify(None), "run is None; allowed: a path"),
+        (lambda: linprobe.verify("run", max_eps=3), "no argument max_eps; did you mean max_epsilon?"),
+        (lambda: linprobe.compare(methods=["ngd"], epsilon=1, out="c"), "no argument epsilon; did you mean epsilons?"),
+        (lambda: linprobe.compare(methods=["ngd"], out="c"), "ngd needs a privacy budget and got none"),
+        (lambda: linprobe.account(sigma=3, steps=2), "no argument sigma; did you mean noise_multiplier?"),
+        (lambda: linprobe.account(noise_multiplier=3), "n_steps is None; allowed: a value"),
+        (lambda: linprobe.train(dry_run=True), "linprobe.plan makes a dry run"),
     ],
 )
 def test_what_is_not_allowed_is_refused(call, text: str) -> None:

@@ -208,6 +208,8 @@ def test_fully_private_protects_public_rows_too(rows) -> None:
 
 def test_classes_are_never_read_off_private_labels(rows) -> None:
     x, y, x_public, y_public = rows
+    with pytest.raises(UsageError, match="AdaMix needs public rows and got none; give X_public and y_public"):
+        ESTIMATORS["adamix"](epsilon=3).fit(*rows[:2])
     with pytest.raises(ParameterError, match="classes is None"):
         NoisyGD(epsilon=1.0).fit(x, y)
     with pytest.raises(DataError, match=r"outside the 2 declared classes, first label 2 at row \d+; allowed: 0, 1"):
@@ -429,6 +431,8 @@ def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> Non
         one.fit(x, y, owners=people, groups=people)
     with pytest.raises(DataError, match=r"groups has shape \(3,\)"):
         one.fit(x, y, groups=people[:3])
+    with pytest.raises(DataError, match="float64 for 240 rows, first NaN at row 7; allowed: one name or whole number"):
+        one.fit(x, y, groups=np.where(np.arange(240) == 7, np.nan, people))
     named = np.array([f"p{person}" for person in people], dtype=object)
     refusals = {"p0 ": "in another spelling", "p0;p1": "with several people as the owner", " ": "have the owner ''"}
     refusals["nan"] = "rows have the owner 'nan', as programs write a missing name"

@@ -762,9 +762,10 @@ def refuse_above(
         earlier, added, flag = [*earlier, finished], "the histogram", "--publish-epsilon"
     before = under_cap(earlier, cap, REMOVED[above])
     runs, count = counted(len(earlier), "run"), "counts" if len(earlier) == 1 else "count"
+    step = (f"give a smaller {flag}", "no epsilon is small enough: use other rows")[before >= cap.epsilon]
     after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
     raise PrivacyError(
         f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; under this cap, {runs} on {whose} {count} "
-        f"as epsilon {rounded_up(before)}, and {after} with {added}; nothing was spent; give a smaller {flag}, or "
-        "raise the cap"
+        f"as epsilon {rounded_up(before)}, and {after} with {added}; nothing was spent; {step}, or raise the "
+        "cap"
     )

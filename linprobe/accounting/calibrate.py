@@ -33,7 +33,7 @@ from linprobe.accounting.accountants import (
 )
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import largest_mu, rounded_up
-from linprobe.errors import ParameterError, PrivacyError, Progress, UsageError
+from linprobe.errors import ParameterError, PrivacyError, Progress, UsageError, counted
 from linprobe.options import DEFAULT_STEPS, LEAST_RATE, MAX_EPSILON, MAX_STEPS
 from linprobe.options.requests import PlanRequest
 
@@ -96,7 +96,7 @@ def check_delta(delta: float, n_private: int) -> float:
         )
     if delta * n_private >= 1:
         raise PrivacyError(
-            f"delta is {rounded_up(delta)}, but with {n_private} private rows it must be below 1/N = "
+            f"delta is {rounded_up(delta)}, but with {counted(n_private, 'private row')} it must be below 1/N = "
             f"{1 / n_private:.3g}; try --delta {_one_digit_below(CUSTOMARY_SHARE / n_private)}"
         )
     return float(delta)
@@ -107,8 +107,8 @@ def large_delta(delta: float, n_private: int) -> str | None:
     if not CUSTOMARY_SHARE < delta * n_private < 1:
         return None
     return (
-        f"delta {rounded_up(delta)} is {delta * n_private:.2g}/N for {n_private} private rows; customary: at most "
-        f"{CUSTOMARY_SHARE:g}/N, as a delta near 1/N permits to publish whole records; try --delta "
+        f"delta {rounded_up(delta)} is {delta * n_private:.2g}/N for {counted(n_private, 'private row')}; customary: "
+        f"at most {CUSTOMARY_SHARE:g}/N, as a delta near 1/N permits publishing whole records; try --delta "
         f"{_one_digit_below(CUSTOMARY_SHARE / n_private)}"
     )
 
@@ -347,6 +347,7 @@ def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
     Noise is compared over the whole run (`noise_over_signal`). This is proportional to the noise of an epoch, but
     allows for rounded steps.
     """
+    rows = [row for row in rows if row.batch_size >= 1] or rows  # smaller steps have no row on average
     least = min(row.noise_over_signal for row in rows)
     good = [row for row in rows if row.noise_over_signal <= GOOD_ENOUGH * least]
     chosen = min(good, key=lambda row: row.sampling_rate)
@@ -359,7 +360,7 @@ def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
         why = (
             f"q = {chosen.sampling_rate:g} is the smallest rate whose noise is within {limit:.0f} % of the least: "
             f"{100 * (chosen.noise_over_signal / least - 1):.1f} % above q = {best.sampling_rate:g}, at a step of "
-            f"{chosen.batch_size:.0f} rows instead of {best.batch_size:.0f}"
+            f"{counted(round(chosen.batch_size), 'row')} instead of {best.batch_size:.0f}"
         )
     return chosen, why
 

@@ -24,6 +24,7 @@ from linprobe.accounting.events import OWNER, RECORD
 DIGITS = 6
 ONE = {RECORD: "a record", OWNER: "a person"}
 NOUNS = {RECORD: "rows", OWNER: "people"}
+NOUN = {RECORD: "row", OWNER: "person"}
 NO_PERSON = "no epsilon covers a person with any number of rows (a run by record protects single rows)"
 OF_SAMPLES = "no GDP mu or zCDP rho: Poisson samples"
 

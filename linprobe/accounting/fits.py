@@ -117,12 +117,12 @@ def crossing_warning(private: NDArray[np.uint64], public: NDArray[np.uint64]) ->
     )
 
 
-def copies_warning(hashes: NDArray[np.uint64]) -> str | None:
-    """One line if more than a few of the protected rows, with these hashes (n,), are copies of others."""
+def copies_warning(hashes: NDArray[np.uint64], row: str = "row of X") -> str | None:
+    """One line if more than a few of the protected rows, with these hashes (n,), are copies of others. Private."""
     if len(hashes) - len(distinct(hashes)) <= max(FEW_COPIES, len(hashes) // COPIES_BY_CHANCE):
         return None
     return (
-        f"more than one row of X in {COPIES_BY_CHANCE:,} equals another: if these are of one record or person, epsilon "
+        f"more than one {row} in {COPIES_BY_CHANCE:,} equals another: if these are of one record or person, epsilon "
         "does not protect them together; leave copies out, or give owners"
     )
 

@@ -126,7 +126,7 @@ def compare(
     features: AnyPath | None = None,
     *,
     methods: Sequence[str],
-    epsilons: Sequence[float],
+    epsilons: Sequence[float] = (),
     out: AnyPath,
     progress: Progress | None = None,
     **options: Any,
@@ -293,6 +293,7 @@ def verify(
     max_delta: float | None = None,
     unlabelled: AnyPath | None = None,
     before: AnyPath | None = None,
+    **others: Any,
 ) -> dict[str, Any]:
     """Judge whether a run is private and intact, and whether independent accountants agree on its epsilon.
 
@@ -322,6 +323,7 @@ def verify(
         max_delta=max_delta,
         unlabelled=unlabelled,
         before=before,
+        **others,
     )
     return run_command(request)
 
@@ -348,7 +350,12 @@ def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
 
 
 def account(
-    *, noise_multiplier: float, n_steps: int, sampling_rate: float = 1.0, delta: float = DEFAULT_DELTA
+    *,
+    noise_multiplier: float | None = None,
+    n_steps: int | None = None,
+    sampling_rate: float = 1.0,
+    delta: float = DEFAULT_DELTA,
+    **others: Any,
 ) -> dict[str, Any]:
     """The epsilon of Gaussian releases by every accountant that applies. No data is read.
 
@@ -366,9 +373,9 @@ def account(
     """
     from linprobe.accounting.calibrate import releases_cost as run_command
 
-    known = declared(AccountRequest)
+    known = {"n_steps" if name == "steps" else name: option for name, option in declared(AccountRequest).items()}
     given = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "n_steps": n_steps, "delta": delta}
-    return run_command(**_values({**known, "n_steps": known["steps"]}, given))
+    return run_command(**_needed("account", known, {**given, **others}))
 
 
 class _Warning(Silent):
@@ -389,6 +396,10 @@ def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainReque
         meant = [name for name, one in known.items() if f"--{flag.replace('_', '-')}" in one.spellings]
         if meant:
             raise UsageError(f"{flag} is a flag of linprobe train; its name in Python is {meant[0]}; give that")
+        if flag in _OF_COMMANDS:
+            raise UsageError(
+                f"{flag} is a flag of linprobe train; in Python, linprobe.plan makes a dry run; leave it out"
+            )
         if flag in _OF_ESTIMATORS:
             raise UsageError(f"{flag} is an argument of estimators; its name here is {_OF_ESTIMATORS[flag]}; give that")
         raise ArgumentError(
@@ -422,20 +433,23 @@ def _of_train() -> dict[str, Option]:
 
 
 def _asked(request: type[Asked], **given: Any) -> Asked:
-    """A request of named arguments: what its command declares, but for output and dry runs.
+    """A request of named arguments: what its command declares, but for output and dry runs. Raises as `_needed`."""
+    return request(**_needed(request.command, declared(request), given))
 
-    Raises ArgumentError: another argument. ParameterError: a value that is not allowed.
-    """
-    known = {name: option for name, option in declared(request).items() if name not in _OF_COMMANDS}
+
+def _needed(command: str, declared: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`_values` of arguments of a command. Raises ArgumentError: another one. ParameterError: a wrong or no value."""
+    known = {name: option for name, option in declared.items() if name not in _OF_COMMANDS}
     for name in given:
         if name not in known:
-            raise ArgumentError(f"{request.command} has no argument {name}; its arguments are: {', '.join(known)}")
+            near = hint(name, known)
+            raise ArgumentError(f"{command} has no argument {name}{near}; its arguments are: {', '.join(known)}")
     values = _values(known, given)
     for name, option in known.items():
         if option.default is MISSING and name not in values:
             kind = "a path" if option.kind is Path else "a value"
-            raise ParameterError(f"{name} is {given.get(name)}; allowed: {kind}; linprobe {request.command} needs it")
-    return request(**values)
+            raise ParameterError(f"{name} is {given.get(name)}; allowed: {kind}; linprobe {command} needs it")
+    return values
 
 
 def _values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,9 +31,9 @@ from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
 from linprobe.data.feature_file import NO_LABEL
 from linprobe.data.labels import one_spelling
-from linprobe.data.row_checks import RowHashes, share_a_row
+from linprobe.data.row_checks import HASHES, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
-from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError
+from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError, counted
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
 from linprobe.options.declaration import estimator_name, hint
@@ -43,7 +43,6 @@ from linprobe.training import arrays
 from linprobe.training.execute import Observer, Runtime, execute
 from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
-HASHES = RowHashes()
 PRIVATE = ("owners_", "private_record_losses_")  # what fits set
 
 
@@ -273,7 +272,7 @@ class LinearProbe(LinearClassifier):
         if reason is not None:
             raise UsageError(f"X_unlabelled cannot refine this probe: {reason}; leave it out")
         if len(rows) < LEAST_UNLABELLED:
-            raise DataError(f"X_unlabelled has {len(rows)} rows; allowed: {LEAST_UNLABELLED} or more")
+            raise DataError(f"X_unlabelled has {counted(len(rows), 'row')}; allowed: {LEAST_UNLABELLED} or more")
         _refuse_private("X_unlabelled", rows, (x for source in private for x, _ in source.blocks()))
         return ArraySource(rows, np.full(len(rows), NO_LABEL))
 
@@ -346,6 +345,8 @@ class LinearProbe(LinearClassifier):
 
     def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
         """Classes in label order: as declared, else from public labels that are not protected. `y` tells its shape."""
+        if all((self.classes is None, y is not None, y_public is None, "public" in self.method.needs)):
+            raise UsageError(f"{type(self).__name__} needs public rows and got none; give X_public and y_public")
         public = None if self.method.joins_public else y_public
         return arrays.declared_classes(self.classes, public, n_labels=None if y is None or y.ndim == 1 else y.shape[1])
 

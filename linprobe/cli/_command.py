@@ -378,7 +378,7 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
     Raises UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
     """
     try:
-        content = tomllib.loads(given_text(path))
+        content = tomllib.loads(given_text(path, "utf-8-sig"))
     except OSError as error:
         raise UsageError(f"config file {path} cannot be read ({error.strerror}); give a TOML file") from None
     except (ValueError, RecursionError) as error:  # TOML or its encoding
@@ -390,6 +390,7 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
             raise UsageError(f"{path} has the table [{table}]; allowed: a table for a command: {', '.join(known)}")
     by_key = {key: parameter for parameter in parameters for key in _keys(parameter)}
     given = {name: value for name, value in content.items() if name not in tables} | tables.get(command, {})
+    commas = {flag.option.parameter: flag.option.commas for flag in FLAGS[command]}
     values: dict[str, Any] = {}
     for key, value in given.items():
         parameter = by_key.get(key.replace("_", "-"))
@@ -399,25 +400,27 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
             raise UsageError(f"{path} sets {key}, which linprobe {command} does not have; {hint}")
         if parameter.name in values:
             raise UsageError(f"{path} sets {key} under two names; allowed: one; leave the other out")
-        values[parameter.name] = _configured(path, key, value, parameter)
+        values[parameter.name] = _configured(path, key, value, parameter, commas=commas.get(parameter.name, False))
     return values
 
 
 def _keys(parameter: Any) -> set[str]:
-    """The keys of a parameter: its long flags without dashes, or its name."""
-    flags = {flag.removeprefix("--") for flag in parameter.opts if flag.startswith("--")}
+    """The keys of a parameter: its long flags without dashes, also those that say no, or its name."""
+    flags = {flag.removeprefix("--") for flag in (*parameter.opts, *parameter.secondary_opts) if flag.startswith("--")}
     return flags or {parameter.name.replace("_", "-")}
 
 
-def _configured(path: Path, key: str, value: Any, parameter: Any) -> Any:
-    """A value as the command line would have it."""
+def _configured(path: Path, key: str, value: Any, parameter: Any, *, commas: bool) -> Any:
+    """A value as the command line would have it, with `commas` between several."""
     if getattr(parameter, "is_flag", False):
         if not isinstance(value, bool):
             raise UsageError(f"{path} sets {key} to {value!r}; allowed: true, false")
-        return value
+        return value != (f"--{key.replace('_', '-')}" in parameter.secondary_opts)
     several = getattr(parameter, "multiple", False) or parameter.nargs != 1
     if several and isinstance(value, list) and all(_is_scalar(each) for each in value):
         return [str(each) for each in value]
+    if commas and isinstance(value, list) and all(map(_is_scalar, value)):
+        return ",".join(map(str, value))
     if several or not _is_scalar(value):
         raise UsageError(f"{path} sets {key} to {value!r}; allowed: {'a list' if several else 'one number or text'}")
     return str(value)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 import typer
 
-from linprobe.accounting.figures import NOUNS, rounded_up
+from linprobe.accounting.figures import NOUN, rounded_up
 from linprobe.atomic_files import PRIVATE_MODE
-from linprobe.errors import LinprobeError, printable
+from linprobe.errors import LinprobeError, counted, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -187,7 +187,7 @@ class TerminalProgress:
         self._bar: Progress | None = None
         self._task: Any = None
         self._what, self._total, self._done, self._told = "", 0, 0, False
-        self._started = time.monotonic()
+        self._first: tuple[int, float] | None = None
 
     def note(self, text: str) -> None:
         """Print one line."""
@@ -195,7 +195,7 @@ class TerminalProgress:
 
     def start(self, total: int, what: str = "training") -> None:
         """Show the bar, of unknown length if `total` is 0."""
-        self._what, self._total, self._done, self._started = what, total, 0, time.monotonic()
+        self._what, self._total, self._done, self._first = what, total, 0, None
         if _quiet or not sys.stderr.isatty():
             return
         if self._bar is not None:
@@ -210,12 +210,13 @@ class TerminalProgress:
     def step(self, count: int = 1) -> None:
         """Advance the bar by `count` steps."""
         self._done += count
-        seconds = time.monotonic() - self._started
+        self._first = self._first or (self._done, time.monotonic())  # the first step may load and compile
+        done, seconds = self._done - self._first[0], time.monotonic() - self._first[1]
         if self._bar is not None:
             self._bar.advance(self._task, count)
-        elif not self._told and seconds > LONG and self._done < self._total and not sys.stderr.isatty():
+        elif not self._told and seconds >= LONG and self._done < self._total and not sys.stderr.isatty():
             self._told = True
-            left = seconds * (self._total / self._done - 1)
+            left = seconds / done * (self._total - self._done)
             note(f"{self._what}: {self._done} of {self._total} done, about {left:.0f} s left")
 
     def __enter__(self) -> Self:
@@ -279,5 +280,5 @@ def guarantee_rows(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def rows_in_words(outcome: Mapping[str, Any]) -> str:
     """The method of a run, its private rows or people, and its public rows."""
-    noun = NOUNS[outcome["unit"]]
-    return f"{outcome['method']}: {outcome['n_units']} private {noun}, {outcome['n_public']} public rows"
+    private = counted(outcome["n_units"], f"private {NOUN[outcome['unit']]}")
+    return f"{outcome['method']}: {private}, {counted(outcome['n_public'], 'public row')}"

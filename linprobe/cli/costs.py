@@ -30,8 +30,8 @@ def _plan(request: PlanRequest) -> None:
             return
         chosen = planned["recommended"]
         _terminal.table(
-            f"epsilon {rounded_up(request.epsilon)}, delta {rounded_up(request.delta)}, {request.n_rows} private rows, "
-            f"{request.epochs:g} epochs",
+            f"epsilon {rounded_up(request.epsilon)}, delta {rounded_up(request.delta)}, "
+            f"{counted(request.n_rows, 'private row')}, {request.epochs:g} epoch{'' if request.epochs == 1 else 's'}",
             [
                 (
                     f"{row['sampling_rate']:g}{' *' if row == chosen else ''}",
@@ -81,6 +81,8 @@ def _budget(request: BudgetRequest) -> None:
             return
         for line in (*map(_run_line, found["entries"]), *_counted_together(found)):
             _terminal.note(line)
+        if found["cap"] is not None and (found["epsilon"] or 0) >= found["cap"]:
+            _terminal.note("these runs reach the cap, so every further one is refused")
         by_unit = found["epsilon_by_unit"]
         if len(by_unit) > 1:
             _terminal.note(NO_PERSON)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from linprobe.cli import _terminal
 from linprobe.cli._command import command
 from linprobe.cli._terminal import print_made
+from linprobe.errors import counted
 from linprobe.options.requests import ExtractRequest, ImportRequest
 
 NAMED = 10  # skipped images
@@ -20,8 +22,7 @@ def _extract(request: ExtractRequest) -> None:
     with _terminal.TerminalProgress() as progress:
         outcome = made_by.extract(request, progress)
     if outcome is not None:
-        rows = _row_counts(outcome["rows"])
-        _terminal.note(f"{rows} rows, {outcome['n_features']} features, {outcome['n_classes']} classes")
+        _terminal.note(_held(outcome))
         if outcome["extracted"]:
             share = outcome["waiting_share"]
             waited = f"; {share:.0%} of the time spent waiting for images" if share > 0.1 else ""
@@ -35,8 +36,12 @@ def _extract(request: ExtractRequest) -> None:
         print_made("feature file", outcome["file"], outcome if request.as_json else None)
 
 
-def _row_counts(rows: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {'unlabelled' if group == 'rows' else group}" for group, count in rows.items())
+def _held(made: Mapping[str, Any], kind: str = "class") -> str:
+    """The rows of each group, the features and the classes of a feature file, or another `kind` of answers."""
+    *groups, (last, count) = [("unlabelled" if name == "rows" else name, size) for name, size in made["rows"].items()]
+    told = [*(f"{size:,} {name}" for name, size in groups), counted(count, f"{last} row")]
+    answers = [counted(made["n_classes"], kind)][: made["n_classes"]]
+    return ", ".join([*told, counted(made["n_features"], "feature"), *answers])
 
 
 @command(ImportRequest)
@@ -46,9 +51,8 @@ def _import(request: ImportRequest) -> None:
 
     with _terminal.TerminalProgress() as progress:
         description = made_by.import_(request, progress)
-    rows = _row_counts(description["rows"])
-    kind = "labels a row" if description["task"] == "multilabel" else "classes"
-    _terminal.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} {kind}")
+    several = description["task"] == "multilabel"
+    _terminal.note(f"{_held(description, 'label')} a row" if several else _held(description))
     if description["owners"]:
         people = ", ".join(f"{count} {group}" for group, count in description["owners"].items())
         _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")

@@ -21,7 +21,7 @@ from linprobe.cli._terminal import (
     printing,
 )
 from linprobe.cli.training import accuracy_rows
-from linprobe.errors import PrivacyError, writing
+from linprobe.errors import PrivacyError, counted, writing
 from linprobe.options.requests import (
     AttackRequest,
     AuditRequest,
@@ -156,7 +156,7 @@ def _refine(request: RefineRequest) -> None:
     accuracy = outcome["test_accuracy"]
     measured = "" if accuracy is None else f"; test accuracy {accuracy:.4f}"
     _terminal.note(
-        f"{outcome['rows']} rows without labels, strength {outcome['strength']:.2f}{measured}; epsilon "
+        f"{counted(outcome['rows'], 'row')} without labels, strength {outcome['strength']:.2f}{measured}; epsilon "
         f"{rounded_up(outcome['epsilon'])} as before"
     )
     print_made("run", outcome["run"])
@@ -179,7 +179,7 @@ def _evaluate(request: EvaluateRequest) -> None:
         _print_noisy(result)
         return
     tables = tables_of(result)
-    _terminal.table(f"{result['test_rows']} test rows", tables.overall)
+    _terminal.table(counted(result["test_rows"], "test row"), tables.overall)
     _terminal.table(f"{tables.by}, with 95 % intervals", tables.shown, header=tables.header)
     if (left_out := len(tables.rows) - len(tables.shown)) > 0:
         _terminal.note(f"{left_out} more classes are in --json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ from linprobe.data.labels import (
     settle_matrix,
 )
 from linprobe.data.tables import FEATURES, TABLES, UTF32, Columns, check_features, column_order, read_table, text_array
-from linprobe.errors import DataError, Progress, Silent, UsageError, reading
+from linprobe.errors import DataError, Progress, Silent, UsageError, counted, reading
 from linprobe.options.requests import ImportRequest
 from linprobe.parallel.array_api import Singles
 
@@ -60,6 +61,7 @@ ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OW
 HDF5 = (".h5", ".hdf5")
 ARRAYS = (".npz", ".npy", ".pt")
 SUFFIXES = (*ARRAYS, *TABLES)
+ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}"
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
 ROWS_LOOKED_AT, LARGE_SHARE = 10_000, 0.99  # public test rows, and the share of their variance in one column
@@ -128,7 +130,7 @@ def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
     for file in files:
         if not file.is_file():
             what = "is no regular file" if file.exists() else "does not exist"
-            raise DataError(f"array file {file} {what}; give an existing {', '.join(SUFFIXES)} file or folder")
+            raise DataError(f"array file {file} {what}; give a file that exists; allowed: {ALLOWED}")
     return files
 
 
@@ -157,7 +159,7 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
     if source.suffix in HDF5:
         return _read_hdf5(source, owner, progress)
     if source.suffix not in SUFFIXES:
-        raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
+        raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {ALLOWED}")
     loaded = load_torch(source) if source.suffix == ".pt" else open_array(source)
     if isinstance(loaded, dict):
         by_name = {str(key): value for key, value in loaded.items()}
@@ -270,8 +272,9 @@ def _selected(source: Path, keys: Iterable[str], owner: str, progress: Progress)
     if others:
         named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
         progress.note(
-            f"{source} holds {named}, which is not read; allowed: X_, y_, id_ and {owner}_ before train, test or "
-            "public, and class_names; for an array that names the person of each row, give --owner-column"
+            f"{source} holds {named}, which {'is' if len(others) == 1 else 'are'} not read; allowed: X_, y_, id_ and "
+            f"{owner}_ before train, test or public, and class_names; for an array that names the person of each row, "
+            "give --owner-column"
         )
     return {name: key for key, name in known.items() if name is not None}
 
@@ -349,6 +352,7 @@ def import_arrays(
                 _write_group(writer, group, arrays, names, where)
     if writer.note is not None:
         progress.note(writer.note)
+    _note_one_hot(arrays, description, progress)
     _note_one_large_column(arrays, description, progress)
     return description
 
@@ -366,6 +370,16 @@ def _note_one_large_column(arrays: Arrays, description: Description, progress: P
             f"{name} has {math.floor(1000 * share) / 10:g} % of the variance of the test rows, and training divides "
             "each row by its norm, so other columns count little; divide columns by public constants, such as their "
             "usual ranges, and import the table again"
+        )
+
+
+def _note_one_hot(arrays: Arrays, description: Description, progress: Progress) -> None:
+    """Note labels of public test rows that may mean one class a row. No private labels may decide."""
+    public = None if description.private_test else arrays.get("y_test")
+    if public is not None and public.ndim > 1 and len(public) and (public.sum(axis=1) == 1).all():
+        progress.note(
+            f"every row of y_test has 1 of {public.shape[1]} labels; rows are taken to have several labels each; for "
+            "one class a row give y of shape (rows,), such as y.argmax(axis=1), or one column of classes"
         )
 
 
@@ -395,7 +409,7 @@ def _test_owners(arrays: Arrays, where: str, *, shared: bool) -> str:
 
 def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str, *, by_row: bool) -> Arrays:
     """The arrays of training rows in groups, by their owners, ids or content. Raises as `divided`."""
-    if "X_train" not in arrays or "y_train" not in arrays or "X_test" in arrays or "X_public" in arrays:
+    if {"X_train", "y_train"} - arrays.keys() or {"X_test", "X_public"} & arrays.keys():
         raise UsageError(
             f"{where}: --test-fraction and --split-column divide training rows alone, got "
             f"{', '.join(sorted({*arrays} - {FEATURES}))}; leave them out, or give X_train and y_train only"
@@ -409,6 +423,12 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
         made = ContentIds("train")
         made.add(x, np.zeros(len(x), dtype=np.int64))  # a label that is corrected moves no row
         names = np.array([first_of_equal(name) for name in made.names])  # equal rows are on one side
+    elif owners is None and (repeated := len(names) - len(set(names.tolist()))):
+        name = Counter(names.tolist()).most_common(1)[0][0]
+        raise DataError(
+            f"{where} has {counted(repeated, 'repeated id')}, such as {name!r}; allowed: one id per record; name "
+            "another column with --id-column, or leave ids out"
+        )
     sides = divided(list(map(str, names.tolist())), None, arrays.get("split_train"), fraction, where)
     of_rows = {key.removesuffix("_train"): array for key, array in arrays.items() if key.endswith("_train")}
     of_rows.pop("split", None)

@@ -45,7 +45,7 @@ from linprobe.data.feature_reader import (
     shown,
 )
 from linprobe.data.labels import APART, LONGEST_NAME, MOST_CLASSES, SHARED, TASKS, check_stored, refuse_long
-from linprobe.errors import DataError, printable, read_fault, reading
+from linprobe.errors import DataError, counted, printable, read_fault, reading
 from linprobe.parallel.array_api import Floats, Indices, Singles
 
 LONGEST_TEXT = 1 << 20  # characters of a text of a description
@@ -347,7 +347,7 @@ class FeatureFile(FeatureReader):
             raise DataError(f"{self.path} has no readable class_names: not a JSON list of text; make it again")
         names = tuple(str(name) for name in listed)
         if len(names) < 2 and (names or "train" in self._file.id):  # rows without labels need no classes
-            raise DataError(f"{self.path} declares {len(names)} classes; allowed: at least 2")
+            raise DataError(f"{self.path} declares {counted(len(names), 'class')}; allowed: at least 2")
         check_class_names(names, str(self.path))
         return names
 

@@ -190,7 +190,8 @@ def settle_matrix(
     width = widths.pop()
     if not 2 <= width <= MOST_LABELS:
         raise DataError(
-            f"y_train has {width} labels a row; allowed: 2 to {MOST_LABELS}; for one class a row give the shape (rows,)"
+            f"y_train has {counted(width, 'label')} a row; allowed: 2 to {MOST_LABELS}; for one class a row give the "
+            "shape (rows,)"
         )
     names = tuple(str(column) for column in range(width)) if declared is None else tuple(declared)
     if len(names) != width:
@@ -318,9 +319,10 @@ def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
     Raises DataError: not one name or whole number for each row.
     """
     if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
+        unnamed = np.argwhere(owners != owners).ravel()[:1].tolist()
         raise DataError(
-            f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
-            "whole number for each row"
+            f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows"
+            f"{f', first NaN at row {unnamed[0]}' if unnamed else ''}; allowed: one name or whole number for each row"
         )
     if owners.dtype.kind != "O":
         return plain_labels(name, owners) if owners.dtype.kind == "S" else owners
@@ -381,12 +383,15 @@ def people_in_both(some: Iterable[str], others: Iterable[str]) -> set[str]:
 
 def refuse_spellings(names: Iterable[str], where: str, what: str = "owner") -> None:
     """DataError if two of the `names` are one name in two spellings: a person would count as two people."""
-    each = set(names)
-    twice = len(each) - len(set(map(one_spelling, each)))
+    first: dict[str, str] = {}
+    each = [(first.setdefault(one_spelling(name), name), name) for name in dict.fromkeys(names)]
+    twice = [pair for pair in each if pair[0] != pair[1]]
     if twice:
+        shown = "" if what == OWNER else f" ({twice[0][0]!r} and {twice[0][1]!r})"  # people stay unnamed
         raise DataError(
-            f"{where}: {twice} {what}s are another {what} in another spelling, with blanks at an end, another Unicode "
-            "form, or .0 after a whole number; allowed: one spelling for each; write them alike"
+            f"{where}: {counted(len(twice), what)} {'is' if len(twice) == 1 else 'are'} another {what} in another "
+            f"spelling{shown}, with blanks at an end, another Unicode form, or .0 after a whole number; allowed: one "
+            "spelling for each; write them alike"
         )
 
 
@@ -451,7 +456,7 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
     test = in_share(ids if owner_of is None else (owner_of(one) or one for one in ids), fraction)
     if test.all() or not test.any():
         raise DataError(
-            f"test fraction {fraction} puts {int(test.sum())} of {len(test)} rows into the test group; "
+            f"test fraction {fraction} puts {int(test.sum())} of {counted(len(test), 'row')} into the test group; "
             "allowed: some, but not all; change --test-fraction"
         )
     return test

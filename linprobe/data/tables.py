@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.array_files import LARGEST, Arrays, parquet_table, refuse_twice, too_large
 from linprobe.data.labels import OWNER, refuse_long
-from linprobe.errors import DataError, Progress, UsageError, printable
+from linprobe.errors import DataError, Progress, UsageError, counted, printable
 from linprobe.parallel.array_api import Floats, Singles
 
 TABLES = (".csv", ".parquet")
@@ -66,10 +66,7 @@ class Columns:
             needed.append(("--owner-column", self.owner))
         for flag, name in (*needed, ("--split-column", self.split), ("--path-column", self.path)):
             if name is not None and name not in names:
-                listed = ", ".join(map(repr, [*names[:6], *names[6:][-2:]]))
-                raise UsageError(
-                    f"{where} has no column {name!r}; allowed: its {len(names)} columns, {listed}; name one with {flag}"
-                )
+                raise UsageError(f"{where} has no column {name!r}; allowed: its {_listed(names, name, flag)}")
         others = {"id": self.id or "id", OWNER: self.owner or OWNER, "split": self.split, "path": self.path}
         texts = {kind: name for kind, name in others.items() if name is not None and name in names}
         if self.path is not None:
@@ -79,6 +76,15 @@ class Columns:
         if not features:
             raise DataError(f"{where} has no column of features beside {', '.join(names)}; add at least one")
         return texts, features
+
+
+def _listed(names: Sequence[str], wanted: str, flag: str) -> str:
+    """The columns `names` of a table, and the next step of who `wanted` another one, which the flag names."""
+    shown = [*map(repr, names[:6]), *["..."][: len(names) > 8], *map(repr, names[6:][-2:])]
+    near = "".join([f"did you mean {name!r}? " for name in names if name.lower() == wanted.lower()][:1])
+    other = len(names) == 1 and re.search(r"[;\t|]", names[0])
+    step = "allowed between columns: commas; write the table again" if other else f"{near}name one with {flag}"
+    return f"{counted(len(names), 'column')}, {', '.join(shown)}; {step}"
 
 
 def check_features(table: Path, found: Sequence[str], wanted: Sequence[str]) -> None:
@@ -209,8 +215,8 @@ def _refuse_text(cell: str, where: str) -> None:
         float(cell if _plain(cell) else "")
     except ValueError:
         raise DataError(
-            f"{where}: {cell!r} is no plain decimal number; write a number, leave the line out, or name the column "
-            "with --label-column, --id-column or --owner-column"
+            f"{where}: {cell!r} is no plain decimal number; write a number, leave out the line or the column, or name "
+            "the column with --label-column, --id-column or --owner-column"
         ) from None
 
 

@@ -91,6 +91,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         request, opened, planned = found.request, found.reader, found.planned
         # refused before the first run spends
         plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in _missing(planned)]
+        _check_splits(found, stack)
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened))
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
@@ -183,7 +184,8 @@ def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
     unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
     said = [*left_out(found.request, found.planned), *([] if warning is None else [PrivacyNote(warning)])]
     if unprotected:
-        bare = f"{unprotected} of {len(missing)} runs are not private ({PARAGON}); --no-baselines leaves baselines out"
+        are = f"{counted(len(missing), 'run')} {'is' if unprotected == 1 else 'are'}"
+        bare = f"{unprotected} of {are} not private ({PARAGON}); --no-baselines leaves baselines out"
         said.append(PrivacyNote(bare))
     return said
 
@@ -368,8 +370,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
         groups = _missing(found.planned)
         progress.step(len(found.planned))
         plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
-        for _, dataset in plans:
-            dataset.check()
+        _check_splits(found, stack)
         previews = [previewed(runs[0].request, *one) for runs, one in zip(groups, plans, strict=True)]
         first = _ready_of(found, found.planned[0], stack)
         about = rows_facts(first, first.dataset())
@@ -443,6 +444,20 @@ def _plan(ready: Ready, run: Planned) -> tuple[Plan | Selection, Dataset]:
     if run.tuning.grid:
         return selection_of(dataset, run.request, run.tuning, candidates), dataset
     return plan_run(replace(candidates[0], shrink=run.tuning.shrink), dataset), dataset
+
+
+def _check_splits(found: _Comparison, stack: ExitStack) -> None:
+    """Check the rows of every split that a missing run trains on. Raises LinprobeError, which names the seed."""
+    splits = {}
+    for run in (run for runs in _missing(found.planned) for run in runs):
+        seed = run.request.split_seed if run.setting.shots else None
+        splits[run.setting, seed, METHODS[str(run.request.method)].joins_public, run.request.unlabelled] = run
+    for (_, seed, *_), run in splits.items():
+        try:
+            _ready_of(found, run, stack).dataset().check()
+        except LinprobeError as error:
+            where = "" if seed is None else f"seed {seed} of 0 to {found.request.seeds - 1}: "
+            raise type(error)(f"{where}{error}") from None
 
 
 def _account(found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset]]) -> Account | None:

@@ -214,8 +214,9 @@ def left_out(request: CompareRequest, planned: Sequence[Planned]) -> list[str]:
         trained = {run.row for run in planned if run.setting == setting}
         absent = [name for name in names if name not in trained]
         if absent:
+            where = f" with --public {setting.public or NO_FILE}" if len(request.public) > 1 else ""
             notes.append(
-                f"left out, as there are no public rows ({NO_PUBLIC.get(setting.shots)}): {', '.join(absent)}; "
+                f"left out{where}, as there are no public rows ({NO_PUBLIC.get(setting.shots)}): {', '.join(absent)}; "
                 "--public-shots K or --public FILE gives them some"
             )
     return notes

@@ -18,7 +18,7 @@ from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import GroupRows, extraction_of
 from linprobe.data.row_weights import shares_given
-from linprobe.errors import DataError, Progress, UsageError
+from linprobe.errors import DataError, Progress, UsageError, counted
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
 from linprobe.options.requests import EvaluateRequest, PredictRequest
@@ -69,7 +69,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
         scored = _scored(run, moved, lambda: _finite(blocks(), features), n_rows, together=together, shares_given=given)
         for place, scores in enumerate(scored):
             if place == 0:
-                progress.note(f"{n_rows} {where}")
+                progress.note(f"{counted(n_rows, 'row')} {where}")
             yield from _predicted(run, ids, scores, temperature, all_classes)
 
     if features.suffix == ".npy":
@@ -79,7 +79,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
         def parts() -> Iterator[NDArray[np.floating]]:
             return (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
 
-        yield from answered(parts, len(array), f"rows of {features}", map(str, range(len(array))))
+        yield from answered(parts, len(array), f"of {features}", map(str, range(len(array))))
         return
     with open_features(features, whole=False, labelled=False) as opened:
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
@@ -94,7 +94,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
         def blocks() -> Iterator[NDArray[np.floating]]:
             return (x for x, _ in opened.blocks(group))
 
-        where = f"rows of the group {group} of {features}"
+        where = f"of the group {group} of {features}"
         yield from answered(blocks, opened.sizes[group], where, iter(opened.ids(group)))
 
 

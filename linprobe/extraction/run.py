@@ -322,12 +322,11 @@ def _describe(plan: ExtractionPlan, progress: Progress) -> None:
     """Note images, classes, network and weights."""
     source, backbone = plan.source, plan.backbone
     images = ", ".join(
-        f"{len(members)} {'unlabelled' if name == UNLABELLED else name}" for name, members in source.groups.items()
+        f"{len(members):,} {'unlabelled' if name == UNLABELLED else name}" for name, members in source.groups.items()
     )
-    progress.note(
-        f"{source.name}: {images} images, {len(source.class_names)} classes; {backbone.name}, "
-        f"{backbone.weights or 'no'} weights"
-    )
+    images += " image" if len([*source.groups.values()][-1]) == 1 else " images"
+    images += f", {len(source.class_names)} classes" if source.class_names else ""
+    progress.note(f"{source.name}: {images}; {backbone.name}, {backbone.weights or 'no'} weights")
     for note in backbone.notes:
         progress.note(note)
     if backbone.weights == RANDOM:

@@ -274,6 +274,8 @@ class Options:
 
 METHOD_OPTIONS: dict[str, type[Options]] = {}  # in the order of declaration
 _DECLARED: dict[type[Any], Mapping[str, Option]] = {}
+# shared arguments that no grid varies
+NOT_VARIED = ("epsilon", "delta", "accountant", "per_record", "classes", "class_weight", "class_counts", "noise_seed")
 
 
 def declared(group: type[Any]) -> Mapping[str, Option]:
@@ -373,10 +375,11 @@ def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
     for name in given:
         if name not in declarations:
             everywhere = {other for one in METHOD_OPTIONS.values() for other in declared(one)}
-            near = "" if name in everywhere else _dashed(hint(name, declarations))
+            known = {one.parameter: one for one in arguments_of(options).values() if one.parameter not in NOT_VARIED}
+            near = "" if name in everywhere else _dashed(hint(name, known))
             raise UsageError(
                 f"option {_dashed(name)} does nothing for {options.method}; "
-                f"its options are: {', '.join(map(_dashed, declarations))}{near}"
+                f"its options are: {', '.join(map(_dashed, known))}{near}"
             )
     for name, value in given.items():
         declarations[name].check(value)

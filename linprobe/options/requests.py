@@ -355,14 +355,14 @@ class ImportRequest(
     """Turn arrays into a feature file and print its path."""
 
     sources: Sequence[Path] = option(
-        help="One .npz, .pt or .h5; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv (or "
-        ".parquet); or a folder of them; or X.npy y.npy or one table, with --split-column or --test-fraction.",
+        help="One .npz, .pt, .h5 or .hdf5; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv "
+        "(or .parquet); or a folder of them; or X.npy y.npy or one table, with --split-column or --test-fraction.",
         argument="ARRAYS...",
         asked="arrays",
     )
     out: Path = option(help="Feature file to write.")
     classes: Path | None = option(None, CLASSES, metavar="A,B,...|FILE")
-    x: str | None = option(None, "Array of rows in a .npz, .pt or .h5 under any name.", metavar="KEY")
+    x: str | None = option(None, "Array of rows in a .npz, .pt, .h5 or .hdf5 under any name.", metavar="KEY")
     y: str | None = option(None, "With --x: array of labels; without --y, rows have no labels.", metavar="KEY")
     label_column: str = option(
         "label", "Tables: column of labels; NAME,NAME,... for columns of 0 and 1, which give rows several labels."

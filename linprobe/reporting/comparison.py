@@ -146,7 +146,7 @@ def comparison_table(summary: Sequence[Mapping[str, Any]], *, balanced: bool = F
     varied = [key for key in ("public", "shots") if len({line[key] for line in summary}) > 1]
     header = ("method", *varied, *(f"eps {rounded_up(epsilon)}" for epsilon in epsilons))
     if not epsilons:
-        header = (*header, "accuracy, %")
+        header = (*header, f"{'balanced ' if balanced else ''}accuracy, %")
     lines: dict[tuple[str, ...], dict[float | None, str]] = {}
     for line in summary:
         name = (line["method"], *("-" if line[key] in (None, "") else str(line[key]) for key in varied))

@@ -209,8 +209,9 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
 def refuse_existing(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None) -> None:
     """Raise UsageError if the output exists, unless `overwrite` is true; arguments as of `claimed`."""
     if out.exists() and not overwrite:
-        next_step = "remove it first" if overwrite is None else "--overwrite to replace it"
-        raise UsageError(f"{what} {out} already exists; give another name, or {next_step}")
+        next_step = ", or --overwrite to replace it" if overwrite is False else ", or remove it first"
+        found, next_step = (" as a file", "") if overwrite is None and out.is_file() else ("", next_step)
+        raise UsageError(f"{what} {out} already exists{found}; give another name{next_step}")
 
 
 def _refuse_inside_run(out: Path, what: str) -> None:

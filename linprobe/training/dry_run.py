@@ -15,7 +15,7 @@ import numpy as np
 
 from linprobe.accounting.book import Entry, Spending
 from linprobe.accounting.calibrate import Budget
-from linprobe.accounting.figures import NOUNS, rounded_up
+from linprobe.accounting.figures import NOUN, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
 from linprobe.data.blocks import STORAGE, ArraySource, Precision, Preprocessing, normalise_rows
@@ -242,13 +242,14 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
 def rows_lines(facts: dict[str, Any]) -> words.Lines:
     """`rows_facts` in words, without memory."""
     unlabelled, people = facts["unlabelled_rows"], facts["test_people"]
-    tested = "" if people is None else f", {people} test people"
+    tested = "" if people is None else f", {counted(people, 'test person')}"
+    private, public, test = (counted(facts[f"{kind}_rows"], f"{kind} row") for kind in ("private", "public", "test"))
     return [
         ("method", facts["method"] if facts["why"] is None else f"{facts['method']}: {facts['why']}"),
-        ("reads", f"{facts['features']}: {facts['private_rows']} private rows of {facts['n_features']} features"),
-        ("", f"{facts['public_rows']} public rows, {facts['test_rows']} test rows, {facts['n_classes']} classes"),
+        ("reads", f"{facts['features']}: {private} of {counted(facts['n_features'], 'feature')}"),
+        ("", f"{public}, {test}, {counted(facts['n_classes'], 'class')}"),
         *([("", f"{counted(unlabelled, 'public row')} without labels")] if unlabelled else []),
-        ("protects", f"{facts['n_units']} {NOUNS[facts['unit']]}{tested}"),
+        ("protects", f"{counted(facts['n_units'], NOUN[facts['unit']])}{tested}"),
     ]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.accounting.book import Entry
+from linprobe.accounting.fits import copies_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
 from linprobe.data.dataset import (
@@ -32,10 +33,11 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
-from linprobe.errors import DataError, PrivacyNote, Progress, Silent, UsageError, unwritten
+from linprobe.data.row_checks import GroupHashes
+from linprobe.errors import DataError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import TRAIN, VOTE, RunOptions
+from linprobe.options import RECORD, TRAIN, VOTE, RunOptions
 from linprobe.options.declaration import check_declared, config_keys
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
@@ -151,6 +153,8 @@ class Ready:
             )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}; --method chooses another")
+        if self.request.epsilon is not None and not self.method.spends:
+            said.append(f"option --eps does nothing for {self.method.name}, which adds no noise")
         return [*said, *map(PrivacyNote, warnings_of(plan, dataset, entry))]
 
 
@@ -284,10 +288,13 @@ def checked_rows(
     """
     finder = BookFinder(ready.request.book, make=make) if rank == 0 and plan.charged else None
     # every process has the digest, for `_refuse_other_views`
-    dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends)
+    told = (plan.method.spends, dataset.unit == RECORD, rank == 0, not isinstance(progress, Silent))
+    hashes = GroupHashes() if all(told) else None
+    dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends, hashes=hashes)
     note_equal_rows(ready.features, progress)
     refuse_training_rows(ready.features)
-    for warning in warnings:
+    copies = None if hashes is None else copies_warning(np.concatenate(hashes.found), "private row")
+    for warning in (*warnings, *([] if copies is None else [PrivacyNote(copies)])):
         progress.note(warning)
     asked = ready.request
     planned = None if planned is None or asked.resume else replace(planned, cap=asked.cap)
@@ -374,11 +381,11 @@ def train_on(
         if isinstance(error, run_folder.CompleteError):
             state_finished(book, error.run)
         if keep is not None and group.rank == 0:
-            _say_how_to_go_on(error, keep, plan, out, progress)
+            _say_how_to_go_on(error, keep, plan, out, progress, spent=bool(ledger.events))
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise unwritten("the run", error) from None
         raise
-    _tell(manifest, plan, measured, progress)
+    tell(manifest, plan, measured, progress)
     return {
         "run": str(out),
         **manifest.stated((*OUTCOME_KEYS, *figures.PRINTED_OF_SOME)),
@@ -428,18 +435,20 @@ def _refuse_other_views(group: Group, identity: Mapping[str, Any], dataset: Data
     )
 
 
-def _say_how_to_go_on(error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress) -> None:
+def _say_how_to_go_on(
+    error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress, *, spent: bool
+) -> None:
     """Say whether --resume continues a run that has stopped. A run without checkpoints cannot be resumed."""
     if keep.can_resume:
         progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
     elif isinstance(error, KeyboardInterrupt) and plan.method.spends and keep.keeps:
         progress.note(
-            "no checkpoint was written, so --resume cannot continue this run: the same command starts again "
-            "and spends again"
+            "no checkpoint was written, so --resume cannot continue this run: the same command starts again"
+            f"{' and spends again' if spent else ''}"
         )
 
 
-def _tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progress: Progress) -> None:
+def tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progress: Progress) -> None:
     """Notes on a mean that was too short, on a refinement, and on an accuracy no better than guessing."""
     if manifest.centre == "none" and plan.settings.condition == MEAN:
         progress.note(
@@ -448,7 +457,7 @@ def _tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progr
         )
     if manifest.refined is not None:
         refined = manifest.refined
-        progress.note(f"refined with {refined.rows} rows without labels, strength {refined.strength:.2f}")
+        progress.note(f"refined with {counted(refined.rows, 'row')} without labels, strength {refined.strength:.2f}")
         share = similar_share(manifest)
         if share is not None and share < ONE_KIND:
             near = f"at least {max(share, 0):.0%} by a noisy count"
@@ -546,9 +555,10 @@ def config_text(ready: Ready) -> str:
     request, options = ready.request, ready.method.options
     keys = config_keys(*TRAIN, *options.takes, options)
     given: dict[str, Any] = {}
+    left_out = OF_ONE_RUN | (set() if ready.method.spends else {"epsilon"})
     for field in fields(request):
         value = getattr(request, field.name)
-        if field.name not in OF_ONE_RUN and value is not None and (field.default is MISSING or value != field.default):
+        if field.name not in left_out and value is not None and (field.default is MISSING or value != field.default):
             given[field.name] = value
     given |= {name: value for name, value in (request.options or {}).items() if value is not None}
     lines = (f"{keys[name]} = {_value(value)}\n" for name, value in given.items())

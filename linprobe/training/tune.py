@@ -52,7 +52,7 @@ MOST_DEFAULT_REPETITIONS = 5
 MOST_FACTORS = 100
 
 
-OF_THE_CHOICE = {"epsilon", "eps", "delta"}
+OF_THE_CHOICE = {"epsilon", "eps", "delta", "accountant"}
 
 
 @dataclass(frozen=True)
@@ -410,4 +410,5 @@ def _select(
             manifest = train.write_trained(folder, out, ready, dataset, trained, manifest, measured)
     except OSError as error:
         raise unwritten("the run", error) from None
+    train.tell(manifest, selection.plans[chosen], measured, progress)
     return {"run": str(out), **manifest.stated(train.OUTCOME_KEYS), "tuning": manifest.tuning}

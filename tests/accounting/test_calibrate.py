@@ -374,7 +374,7 @@ def test_a_budget_on_which_the_accountants_differ_too_much_is_refused_before_it_
 @pytest.mark.parametrize(
     ("delta", "n_private", "words"),
     [
-        (1e-5, 60_000, ["1e-05", "0.6/N", "60000", "at most 0.1/N", "--delta 1e-06"]),
+        (1e-5, 60_000, ["1e-05", "0.6/N", "60,000 private rows", "at most 0.1/N", "--delta 1e-06"]),
         (1e-5, 10_001, ["0.1/N", "--delta 9e-06"]),
         (1e-5, 10_000, None),
         (1e-5, 1_368, None),

@@ -107,7 +107,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "newer schema": (["train", "{newer}", *NOISY], 3, ["schema version 9"]),
     "NaN rows": (["train", "{nan}", *NOISY], 3, ["1 row with NaN", "[5]"]),
     "label out of range": (["train", "{label}", *NOISY], 3, ["row 5", "label 4", "0 to 3"]),
-    "one class": (["train", "{one}", *NOISY], 3, ["1 classes", "at least 2"]),
+    "one class": (["train", "{one}", *NOISY], 3, ["1 class;", "at least 2"]),
     "more shots than rows": (["train", "{whole}", *NOISY, "--public-shots", "101"], 3, ["101", "fewer training rows"]),
     "all rows public": (["train", "{whole}", *NOISY, "--public-shots", "100"], 3, ["every training row"]),
     "negative shots": (["train", "{whole}", *NOISY, "--public-shots", "-1"], 2, ["-1", "0 or more"]),
@@ -415,6 +415,9 @@ def test_existing_run_folder_is_refused_and_kept(
     (tmp_path / "run" / "precious").write_text("x")
     refused(cli("train", features_file, *NOISY, "--out", "run"), 2, ["run", "already exists"])
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "precious"]
+    outcome = cli("train", features_file, *NOISY, "--out", features_file)
+    refused(outcome, 2, [f"{features_file} already exists as a file; give another name"])
+    assert "remove" not in outcome.stderr
 
 
 @pytest.mark.parametrize("command", ["train", "tune", "compare"])

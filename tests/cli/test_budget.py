@@ -103,7 +103,10 @@ def test_a_cap_refuses_before_training_and_leaves_nothing(
 ) -> None:
     assert cli("train", features_file, *FEW, "--cap", "3", "--out", "a").status == 0
     with mock.patch("linprobe.training.execute.prepare_shard", side_effect=AssertionError("a row was read")):
-        refused(cli("train", features_file, *FEW, "--cap", "4.4", "--out", "b"), 4, ["cap is epsilon 4.4", "4.46"])
+        told = ["cap is epsilon 4.4", "4.46", "give a smaller --eps, or raise the cap"]
+        refused(cli("train", features_file, *FEW, "--cap", "4.4", "--out", "b"), 4, told)
+        told = ["cap is epsilon 2 ", "no epsilon is small enough: use other rows, or raise the cap"]
+        refused(cli("train", features_file, *FEW, "--cap", "2", "--out", "b"), 4, told)
         found = spent(cli, features_file, "--set-cap", "4.4")
         assert (found["cap"], found["cap_delta"], found["runs"]) == (4.4, 1e-5, 1)
         refused(cli("train", features_file, *FEW, "--out", "b"), 4, ["cap is epsilon 4.4", "nothing was spent"])
@@ -147,6 +150,9 @@ def test_a_cap_may_change_before_the_first_run_and_fall_after_it(cli: Cli, featu
     found = spent(cli, features_file, "--set-cap", "3.5")
     assert (found["cap"], found["cap_runs"], found["cap_raised_from"]) == (3.5, 1, None)
     assert [entry["cap"] for entry in found["entries"]] == [3.5]
+    reached = "these runs reach the cap, so every further one is refused"
+    assert reached not in cli("budget", features_file).stderr
+    assert reached in cli("budget", features_file, "--set-cap", "2").stderr
 
 
 def test_a_cap_that_earlier_runs_did_not_have_says_so(cli: Cli, features_file: Path) -> None:
@@ -266,14 +272,17 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
     (entry,) = (entry for entry in after["entries"] if entry["run"] == manifest["run_id"])
     assert entry["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
     assert after["epsilon"] > before["epsilon"]
-    spent(cli, features_file, "--set-cap", after["epsilon"])
+    spent(cli, features_file, "--set-cap", after["epsilon"] + 0.01)
     above = [
         "cap is epsilon",
         f" as epsilon {after['epsilon']:.6g}"[:-2],
-        "--publish-epsilon, or raise the cap",
+        "give a smaller --publish-epsilon, or raise the cap",
     ]
     for words in ((), ("--dry-run",)):
         refused(cli("pdp-report", published, "--publish-epsilon", "0.5", *words), 4, above)
+    spent(cli, features_file, "--set-cap", after["epsilon"])  # what the runs cost already
+    above[-1] = "no epsilon is small enough: use other rows, or raise the cap"
+    refused(cli("pdp-report", published, "--publish-epsilon", "0.5"), 4, above)
     second = run_copy.with_name(f"{run_copy.name}.published-2")
     assert not second.exists()
     new = ["pdp-report", published, "--publish-epsilon", "5", "--book", "new.jsonl"]
@@ -432,6 +441,20 @@ def test_a_refused_resume_leaves_the_book_as_it_was(
     resumed = cli(*words, "--resume")
     assert resumed.status == 0, resumed
     assert spent(cli, features_file)["epsilon"] == pytest.approx(3, abs=1e-6)
+
+
+def test_after_ctrl_c_the_same_command_spends_again_if_something_was_spent(
+    cli: Cli, features_file: Path, interrupted_at_the_third_step: None
+) -> None:
+    words = ["train", features_file, *FEW, "--steps", "5", "--out", "run"]
+    with mock.patch("linprobe.training.execute.prepare_shard", side_effect=KeyboardInterrupt):
+        early = cli(*words)
+    assert early.status == 130
+    assert "nothing was spent" in early.stderr
+    assert "the same command starts again\n" in early.stderr
+    later = cli(*words)
+    assert later.status == 130
+    assert "the same command starts again and spends again\n" in later.stderr
 
 
 def test_a_killed_run_that_is_resumed_counts_once(cli: Cli, features_file: Path) -> None:

@@ -276,7 +276,9 @@ def test_a_model_no_better_than_the_commonest_class_is_named(
         file["test/y"][:] = np.where(np.arange(120) < 100, 0, (file["test/y"][:] + 1) % 4)  # no class is found
     trained = cli("train", path, "--method", "only-public", "--out", "run")
     evaluated = cli("evaluate", "run")
-    for outcome in (trained, evaluated):
+    grid = ["--method", "noisy-gd", "--steps", "9", "--eps", "50", "--grid", "score_noise=0.3,1"]
+    tuned = cli("tune", path, *grid, "--out", "tuned")
+    for outcome in (trained, evaluated, tuned):
         assert outcome.status == 0, outcome
         (line,) = [line for line in outcome.stderr.splitlines() if "is not above" in line]
         assert "the accuracy of always predicting the majority class '[/a]'" in line

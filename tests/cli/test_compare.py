@@ -21,6 +21,7 @@ from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book, spending
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
+from linprobe.data.dataset import open_features, public_shots
 from linprobe.errors import Silent
 from linprobe.evaluation import compare, comparison_folder
 from linprobe.evaluation.compare import compare_methods
@@ -268,6 +269,7 @@ def test_built_in_digits_are_compared(cli: Cli, tmp_path: Path) -> None:
         (["--eps", "1", "--methods", "noisy-gd:sigma=inf"], 2, ["sigma is 'inf'", "a number"]),
         (["--eps", "1", "--methods", "dp-sgd:per-record=maybe"], 2, ["per-record is 'maybe'", "true, false"]),
         (["--eps", "1", "--methods", "noisy-gd:noise-seed=3"], 2, ["noise-seed does nothing"]),
+        (["--eps", "1", "--methods", "noisy-gd:stps=3"], 2, ["sigma, steps, centre", "did you mean steps?"]),
         (["--eps", "1", "--methods", "noisy-gd:centre=3"], 2, ["centre is '3'"]),
         (["--eps", "1", "--methods", "noisy-gd:init=nowhere"], 2, ["init is"]),
         (["--eps", "1", "--public", "none", "--public", "none"], 2, ["each name once"]),
@@ -289,6 +291,22 @@ def test_wrong_requests_leave_nothing_behind(
 ) -> None:
     refused(cli("compare", features_file, *words, "--out", "cmp"), status, said, notes=1)
     assert not (tmp_path / "cmp").exists()
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], []])
+def test_the_split_of_every_seed_is_checked_before_the_first_run(
+    cli: Cli, editable: Path, refused: Callable[..., None], tmp_path: Path, words: list[str]
+) -> None:
+    with open_features(editable) as features:
+        ids, labels, names = features.ids("train"), features.labels("train"), features.description.class_names
+        first, second = (public_shots(ids, labels, names, 1, seed) for seed in (0, 1))
+    with h5py.File(editable, "r+") as file:
+        copied, kept = np.flatnonzero(second & ~first)[0], np.flatnonzero(~second & ~first)[0]
+        file["train/x"][kept] = file["train/x"][copied]
+    asked = ["compare", editable, *QUICK, "--public-shots", "1", "--out", "cmp", *words]
+    refused(cli(*asked, "--seeds", "2"), 4, ["seed 1 of 0 to 1: ", "have copies among its private rows"], notes=1)
+    assert not (tmp_path / "cmp").exists()
+    assert cli(*asked, "--seeds", "1").status == 0
 
 
 def test_folders_of_other_things_are_refused(
@@ -430,13 +448,13 @@ def test_each_manifest_is_read_once_a_compare(cli: Cli, features_file: Path, mon
 
 def test_unprotected_runs_are_announced_before_they_are_made(cli: Cli, features_file: Path) -> None:
     outcome = cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp")
-    assert "1 of 3 runs are not private" in outcome.stderr.splitlines()[0]
+    assert "1 of 3 runs is not private" in outcome.stderr.splitlines()[0]
     quiet = cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "other", "--no-baselines")
     assert "not private" not in quiet.stderr
 
 
 def test_without_public_rows_only_the_methods_that_need_none_are_compared(
-    cli: Cli, private_file: Path, tmp_path: Path
+    cli: Cli, private_file: Path, features_file: Path, tmp_path: Path
 ) -> None:
     words = ["--eps", "3", "--seeds", "1", "--jobs", "1", "--out", "cmp"]
     planned = cli("compare", private_file, *words, "--dry-run")
@@ -449,6 +467,10 @@ def test_without_public_rows_only_the_methods_that_need_none_are_compared(
     named = cli("compare", private_file, *words, "--methods", "adamix,noisy-gd")
     assert named.status == 2
     assert "method adamix needs public rows and got none (no public group)" in named.stderr
+    files = ["--public", features_file, "--public", "none"]
+    public = cli("compare", private_file, *words, *files, "--dry-run")
+    assert public.status == 0, public
+    assert "left out with --public none, as there are no public rows (no public group): adamix" in public.stderr
     shots = cli("compare", private_file, *words, "--public-shots", "2", "--dry-run", "--json")
     assert [row["method"] for row in result_of(shots)["rows"]] == ["adamix", "noisy-gd", "only-public", "non-private"]
     assert not [text for text in result_of(shots)["warnings"] if "left out" in text]

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 
+from linprobe.data.dataset import open_features, public_shots
 from linprobe.training.words import bytes_in_words, seconds_in_words
 from tests.cli.outcomes import Cli, result_of
 from tests.conftest import write_unlabelled
@@ -94,6 +97,23 @@ def test_it_is_plain_lines_and_refuses_what_the_run_would_refuse(cli, refused, f
         assert part in text
     refused(cli(*words, "--cap", "1"), 4, ["cap", "1"])
     refused(cli(*words, "--delta", "0.5"), 4, ["delta"])
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--dry-run", "--book", "own.jsonl")])
+def test_copies_among_private_rows_are_warned_of(cli, editable: Path, words: tuple[str, ...]) -> None:
+    asked = ("train", editable, "--method", "noisy-gd", "--eps", "3", "--steps", "2", "--public-shots", "1", *words)
+    said = "more than one private row in 1,000 equals another: if these are of one record or person, epsilon does not"
+    assert said not in cli(*asked).stderr
+    with open_features(editable) as features:
+        ids, labels, names = features.ids("train"), features.labels("train"), features.description.class_names
+        private = np.flatnonzero(~public_shots(ids, labels, names, 1, 0))
+    with h5py.File(editable, "r+") as file:
+        for place in range(4):
+            file["train/x"][private[place]] = file["train/x"][private[place + 9]]
+    outcome = cli(*asked)
+    assert outcome.status == 0, outcome
+    assert said in outcome.stderr
+    assert said not in outcome.stdout
 
 
 @pytest.mark.parametrize(("steps", "plans"), [([], 2), (["--steps", "5"], 1)])

@@ -20,8 +20,8 @@ SCREEN = 24  # lines of a terminal
 def test_a_config_file_gives_options_and_flags_win(cli, features_file: Path, tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     config.write_text(
-        f'features = {json.dumps(str(features_file))}\nout = "run"\n[train]\nmethod = "noisy-gd"\neps = 2\n'
-        'steps = 3\nper_record = false\nscore-noise = 0.5\n[report]\nhtml = "report.html"\n'
+        f'\ufefffeatures = {json.dumps(str(features_file))}\nout = "run"\n[train]\nmethod = "noisy-gd"\neps = 2\n'
+        'steps = 3\nno_per-record = true\nscore-noise = 0.5\n[report]\nhtml = "report.html"\n'
     )
     outcome = cli("train", "--eps", "1.5", "--config", config, "--json")
     assert outcome.status == 0, outcome.stderr
@@ -31,13 +31,23 @@ def test_a_config_file_gives_options_and_flags_win(cli, features_file: Path, tmp
     assert (options["score_noise"], options["per_record"]) == (0.5, False)
 
 
+def test_a_config_file_lists_what_the_command_line_has_with_commas(cli, features_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        'eps = [1, 2.5]\nmethods = ["noisy-gd", "ngd"]\nno-baselines = true\nseeds = 1\nout = "cmp"\n'
+    )
+    planned = cli("compare", features_file, "--config", "run.toml", "--dry-run", "--json")
+    assert planned.status == 0, planned
+    rows = [(row["method"], row["epsilon"]) for row in json.loads(planned.stdout)["rows"]]
+    assert rows == [(method, epsilon) for method in ("noisy-gd", "ngd") for epsilon in (1, 2.5)]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("epz = 3", ["sets epz", "did you mean eps"]),
         ("[trian]\neps = 3", ["[trian]", "train"]),
         ("eps = true", ["eps", "True", "one number or text"]),
-        ("eps = [1, 2]", ["eps", "[1, 2]"]),
+        ("eps = [1, 2]", ["eps", "[1, 2]", "one number or text"]),
         ("resume = 1", ["resume", "true, false"]),
         ("eps == 3", ["not TOML", "eps = 3"]),
         ('eps = "three"', ["three", "--eps"]),
@@ -168,6 +178,12 @@ def test_a_long_command_says_once_on_a_pipe_how_far_it_is(
             now[0] += 1
             progress.step()
     assert capsys.readouterr().err == "planning: 3 of 10 done, about 7 s left\n"
+    with _terminal.TerminalProgress() as progress:
+        progress.start(10, "extracting")
+        for seconds in (60, 1, 2, 1):  # the first step loads a network
+            now[0] += seconds
+            progress.step(2)
+    assert capsys.readouterr().err == "extracting: 6 of 10 done, about 3 s left\n"
     with _terminal.TerminalProgress() as progress:
         progress.start(3)
         progress.step(3)

@@ -37,14 +37,33 @@ def test_a_number_given_as_text_is_named(name: str) -> None:
     assert AdaMix(epsilon=3, classes=["0", "1"]).get_params()["classes"] == ["0", "1"]
 
 
+def test_one_row_and_one_feature_are_in_the_singular(cli: Cli, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "alone.npz", X=rng.standard_normal((1, 1)))
+    y = np.arange(20) % 2
+    np.savez(tmp_path / "all.npz", X_train=[[1.0]], y_train=[0], X_test=y[:, None] + rng.random((20, 1)), y_test=y)
+    assert cli("import", "alone.npz", "--out", "alone.h5").stderr.endswith("1 unlabelled row, 1 feature\n")
+    assert "1 train, 20 test rows, 1 feature, 2 classes\n" in cli("import", "all.npz", "--out", "all.h5").stderr
+    words = ["train", "all.h5", "--method", "noisy-gd", "--eps", "3", "--steps", "2"]
+    dry = cli(*words, "--dry-run").stdout
+    for part in ("1 private row of 1 feature\n", "0 public rows, 20 test rows, 2 classes\n", "protects   1 row\n"):
+        assert part in dry
+    assert "noisy-gd: 1 private row, 0 public rows\n" in cli(*words, "--out", "run").stderr
+    assert "1 row of the group rows of alone.h5\n" in cli("predict", "run", "alone.h5").stderr
+    np.savez(tmp_path / "one.npz", X_train=[[1.0]], y_train=[[1]], X_test=[[1.0]], y_test=[[1]])
+    assert "y_train has 1 label a row" in cli("import", "one.npz", "--out", "one.h5").stderr
+
+
 @pytest.mark.parametrize("command", ["train", "predict", "extract"])
 def test_a_usage_error_points_to_the_help_of_its_command(cli: Cli, refused: Refused, command: str) -> None:
     refused(cli(command, "--no-such-option"), 2, [f"See linprobe {command} --help."])
 
 
 def test_a_run_without_a_budget_has_no_epsilon_in_its_name(cli: Cli, features_file: Path) -> None:
-    folder = cli("train", features_file, "--method", "non-private", "--eps", "1").stdout.strip()
-    assert Path(folder).name.startswith("non-private-2")
+    trained = cli("train", features_file, "--method", "non-private", "--eps", "1")
+    assert Path(trained.stdout.strip()).name.startswith("non-private-2")
+    assert "option --eps does nothing for non-private, which adds no noise\n" in trained.stderr
+    assert "eps" not in Path(trained.stdout.strip(), "config.toml").read_text()
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,14 @@ def test_plan_prints_the_recommended_settings_on_stdout_and_the_table_on_stderr(
         assert word in outcome.stderr
 
 
+@pytest.mark.parametrize(("rows", "rate"), [(1, "1"), (2, "0.5")])
+def test_no_step_of_less_than_a_row_is_recommended(cli: Cli, rows: int, rate: str) -> None:
+    planned = cli("plan", "--eps", "3", "--n", rows, "--q", "0.01,0.5,1")
+    assert planned.status == 0, planned
+    assert f"recommended: q = {rate} " in planned.stderr
+    assert f"{'1 private row' if rows == 1 else '2 private rows'}, 60 epochs" in planned.stderr
+
+
 @pytest.mark.parametrize("columns", [80, 40])
 def test_a_narrow_terminal_cuts_no_figure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int

@@ -281,7 +281,7 @@ def test_private_test_images_do_not_decide_the_size(
     assert cli(*words, "pixels", "--resize", "8", "--crop", "8").status == 0
     assert "private" in cli("info", "f.h5").stdout.split("test_rows")[-1].splitlines()[0]
     outcome = cli(*words[:4], "scattering.h5", "--backbone", "scattering")
-    assert "15552 features" in outcome.stderr, outcome  # not the 8 x 8 grey pixels of the images
+    assert "15,552 features" in outcome.stderr, outcome  # not the 8 x 8 grey pixels of the images
 
 
 def test_a_dry_run_has_the_price_in_its_plan(

@@ -357,7 +357,7 @@ def test_an_estimator_refines_as_the_command_does(private_file: Path) -> None:
     for kind in (NoisyGD(**options), OnlyPublic(classes=range(4))):
         with pytest.raises(PrivacyError, match="X_public holds rows of X"):
             kind.fit(x, y, X_public=np.concatenate([u[:8], 3 * x[:1]]), y_public=y[:9])
-    with pytest.raises(DataError, match="1 rows"):
+    with pytest.raises(DataError, match="has 1 row;"):
         NoisyGD(**options).fit(x, y, X_unlabelled=u[:1])
     with pytest.raises(UsageError, match="votes"):
         NoisyGD(**options, output="vote", ensemble=2).fit(x, y, X_unlabelled=u)

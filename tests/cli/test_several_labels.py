@@ -31,11 +31,11 @@ def drawn(n: int, seed: int) -> tuple[Any, Any]:
     return (y @ CENTRES + rng.normal(size=(n, 6))).astype(np.float32), y
 
 
+GROUPS = {group: drawn(n, place) for place, (group, n) in enumerate((("train", 300), ("test", 120), ("public", 40)))}
+
+
 def arrays() -> dict[str, Any]:
-    groups = {
-        group: drawn(n, place) for place, (group, n) in enumerate((("train", 300), ("test", 120), ("public", 40)))
-    }
-    made: dict[str, Any] = {f"{kind}_{group}": rows[i] for group, rows in groups.items() for i, kind in enumerate("Xy")}
+    made: dict[str, Any] = {f"{kind}_{group}": rows[i] for group, rows in GROUPS.items() for i, kind in enumerate("Xy")}
     return {**made, "class_names": np.array(NAMES)}
 
 
@@ -178,6 +178,19 @@ def test_tables_name_their_columns_of_labels(
     refused(cli(*words, ",".join(NAMES), "--overwrite"), 3, ["-1", "row 3", "pneumonia", "0 and 1"])
 
 
+@pytest.mark.parametrize("case", ["public", "one row has two labels", "private"])
+def test_one_hot_labels_of_public_test_rows_are_noted(cli: Callable[..., Any], tmp_path: Path, case: str) -> None:
+    one_hot = {f"y_{group}": np.eye(3)[np.arange(len(rows)) % 3] for group, (rows, _) in GROUPS.items()}
+    if case == "one row has two labels":
+        one_hot["y_test"][5] = 1, 1, 0
+    np.savez(tmp_path / "rows.npz", **{**arrays(), **one_hot})
+    words = ["--private-test"] if case == "private" else []
+    imported = cli("import", "rows.npz", "--out", "rows.h5", *words)
+    assert imported.status == 0, imported
+    assert ("every row of y_test has 1 of 3 labels" in imported.stderr) == (case == "public")
+    assert ("y.argmax(axis=1)" in imported.stderr) == (case == "public")
+
+
 def test_labels_that_fit_nothing_are_refused(
     cli: Callable[..., Any], refused: Callable[..., None], tmp_path: Path, folder: Path
 ) -> None:
@@ -186,7 +199,7 @@ def test_labels_that_fit_nothing_are_refused(
         ({"y_test": good["y_test"][:, :2]}, 3, ["y_test", "one width"]),
         ({"y_test": good["y_test"][:, 0]}, 3, ["y_test", "one width"]),
         ({"class_names": np.array(["a", "b"])}, 3, ["2 class names", "3 labels"]),
-        ({key: good[key][:, :1] for key in good if key.startswith("y_")}, 3, ["1 labels", "(rows,)"]),
+        ({key: good[key][:, :1] for key in good if key.startswith("y_")}, 3, ["has 1 label a row", "(rows,)"]),
         ({"y_train": good["y_train"] * 0.5}, 3, ["0.5", "0 and 1"]),
     ]
     for change, status, words in changes:

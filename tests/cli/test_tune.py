@@ -269,6 +269,8 @@ WRONG: dict[str, tuple[list[str], int, list[str]]] = {
     "nothing to choose": ([], 2, ["nothing to choose"]),
     "no budget": (["--grid", "score_noise=1,2", "--method", "noisy-gd"], 2, ["privacy budget"]),
     "no such option": (["--eps", "1", "--grid", "speed=1,2"], 2, ["speed"]),
+    "a misspelt option": (["--eps", "1", "--grid", "stps=1,2"], 2, ["sigma, steps, centre", "did you mean steps?"]),
+    "the accountant": (["--eps", "1", "--grid", "accountant=rdp,pld"], 2, ["grid has accountant", "beside the grid"]),
     "option of another method": (["--eps", "1", "--method", "ngd", "--grid", "radius=1,2"], 2, ["radius", "ngd"]),
     "the budget": (["--eps", "1", "--method", "ngd", "--grid", "eps=1,2"], 2, ["grid has eps", "beside the grid"]),
     "no values": (["--eps", "1", "--grid", "score_noise"], 2, ["OPTION=VALUE"]),

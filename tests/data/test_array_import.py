@@ -320,7 +320,7 @@ BAD_ARCHIVES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "another width": ({"X_test": TEST[:, :4]}, ["[4, 5]", "one width"]),
     "fewer ids": ({"id_train": np.array(["a", "b"])}, ["id_train", "2", "9"]),
     "repeated ids": ({"id_train": np.array(["a"] * 9)}, ["features.npz", "repeated ids"]),
-    "one class": ({"y_train": Y_TRAIN * 0, "y_test": Y_TEST * 0}, ["features.npz", "1 classes", "at least 2"]),
+    "one class": ({"y_train": Y_TRAIN * 0, "y_test": Y_TEST * 0}, ["features.npz", "1 class;", "at least 2"]),
     "no test rows": ({"X_test": TEST[:0], "y_test": Y_TEST[:0]}, ["test has 0 rows"]),
     "label above": ({"y_train": Y_TRAIN + 1}, ["train", "label 3", "row 2"]),
     "label below": ({"y_train": Y_TRAIN - 1}, ["train", "label -1", "row 0"]),
@@ -401,9 +401,9 @@ def _unnamed_npy(folder: Path) -> Path:
 
 
 BAD_SOURCES: dict[str, tuple[Callable[[Path], Path], type[LinprobeError], list[str]]] = {
-    "no such file": (lambda folder: folder / "none.npz", DataError, ["does not exist"]),
+    "no such file": (lambda folder: folder / "none.npz", DataError, ["does not exist", "or a folder", ".hdf5"]),
     "empty folder": (_empty_folder, DataError, ["holds no arrays"]),
-    "other ending": (_file("rows.xlsx", "x"), UsageError, [".xlsx", ".npz"]),
+    "other ending": (_file("rows.xlsx", "x"), UsageError, [".xlsx", ".npz, .npy", "or .h5, .hdf5"]),
     "table with another name": (_file("rows.parquet", "x"), UsageError, ["rows", "train.parquet"]),
     "array with another name": (_unnamed_npy, UsageError, ["rows", "X_train", "rename"]),
     "csv with another name": (_file("rows.csv", "label,f0\n1,2\n"), UsageError, ["rows", "train.csv"]),

@@ -228,7 +228,7 @@ DAMAGE: dict[str, tuple[Callable[[h5py.File], Any], list[str]]] = {
     "class names not JSON": (_attribute("class_names", "ant, bee"), ["class_names"]),
     "class names one text": (_attribute("class_names", '"ants"'), ["class"]),
     "empty class list": (_attribute("class_names", "[]"), ["0 classes", "at least 2"]),
-    "one class": (_attribute("class_names", '["ant"]'), ["1 classes", "at least 2"]),
+    "one class": (_attribute("class_names", '["ant"]'), ["1 class;", "at least 2"]),
     "repeated class": (_attribute("class_names", '["a", "b", "b", "c"]'), ["class name 'b' twice"]),
     "no train group": (_drop("train"), ["no group 'train'"]),
     "train is no group": (_set("train", np.zeros((3, 2))), ["train"]),

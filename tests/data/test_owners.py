@@ -66,7 +66,7 @@ def test_a_person_in_two_spellings_is_refused_wherever_they_meet(tmp_path: Path,
     assert one_spelling(one) == one_spelling(two) == one
     both = np.array([one, "bob", two, "ann", "bob", one])
     for given in ({"owner_train": both}, {"owner_train": np.full(6, one), "owner_test": np.full(3, two)}):
-        with pytest.raises(DataError, match="1 owners are another owner in another spelling"):
+        with pytest.raises(DataError, match="1 owner is another owner in another spelling, with"):
             imported(tmp_path, **given)
     with pytest.raises(DataError, match="in another spelling"):
         owner_bounds(sorted(both.tolist()), "here")

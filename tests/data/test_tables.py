@@ -71,7 +71,7 @@ def test_columns_of_a_csv_have_any_name_and_a_mark_is_skipped(cli: Cli, tmp_path
         ("kind,f0\nant,1\nbee,1_0.5\n", ["line 3", "'f0'", "'1_0.5'", "plain decimal"]),
         ("kind,f0\nant,\u0661\u0662\nbee,1\n", ["line 2", "'f0'", "'\u0661\u0662'"]),
         ("kind,f0\nant,1\nbee\0,1\n", ["line 3", "'kind'", "NUL"]),
-        ("kind,f0\nant,1\n\nbee,\n", ["line 4", "''"]),
+        ("kind,f0\nant,1\n\nbee,\n", ["line 4", "''", "leave out the line or the column"]),
         ("kind,f0\nant,1\nbee,1e300\n", ["line 3", "'f0'", "1e+300", "float32"]),
         ("kind,f0\nant,1\nbee,1,2\n", ["line 3", "3 columns", "2"]),
         ("kind,kind,f0\nant,ant,1\n", ["line 1, column 1", "2 columns are named 'kind'"]),
@@ -86,6 +86,39 @@ def test_a_bad_line_of_a_csv_is_named(tmp_path: Path, text: str, words: list[str
     (tmp_path / "train.csv").write_text(text)
     with pytest.raises(DataError) as caught:
         read_arrays([tmp_path / "train.csv"], Columns("kind"))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "listed"),
+    [
+        ("a,b,c", "its 3 columns, 'a', 'b', 'c'; name one with --label-column"),
+        ("f0,f1,f2,f3,f4,f5,f6,Kind,id", "its 9 columns, 'f0', 'f1', 'f2', 'f3', 'f4', 'f5', ..., 'Kind', 'id'; did"),
+        ("Kind,f0", "'Kind', 'f0'; did you mean 'Kind'? name one with --label-column"),
+        ("kind;f0;f1", "its 1 column, 'kind;f0;f1'; allowed between columns: commas; write the table again"),
+    ],
+)
+def test_columns_are_listed_where_one_is_missing(tmp_path: Path, header: str, listed: str) -> None:
+    (tmp_path / "train.csv").write_text(f"{header}\n")
+    with pytest.raises(UsageError) as caught:
+        read_arrays([tmp_path / "train.csv"], Columns("kind"))
+    assert listed in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"id": ["p"] * 8, "kind": WORDS}, ["table.csv has 7 repeated ids, such as 'p'", "--id-column"]),
+        ({"kind": ["ant", "ant "] * 4}, ["1 class name is another class name", "('ant' and 'ant ')"]),
+    ],
+)
+def test_what_repeats_is_named(tmp_path: Path, columns: dict[str, Any], words: list[str]) -> None:
+    with (tmp_path / "table.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow([*columns, "f0"])
+        writer.writerows(zip(*columns.values(), range(8), strict=True))
+    with pytest.raises(DataError) as caught:
+        imported([tmp_path / "table.csv"], label_column="kind", test_fraction=0.6)
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 

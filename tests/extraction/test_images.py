@@ -142,7 +142,7 @@ def test_classes_come_from_the_test_folders_and_never_from_the_private_ones(tmp_
     assert source.class_names == CLASSES
     write_images(tmp_path, {"train": 1}, ("wasp",))
     text = refusal(DataError, str(tmp_path))
-    assert all(word in text for word in ("train", "1 folders", "'wasp'", "ant, bee, cat", "--classes")), text
+    assert all(word in text for word in ("train", "1 folder outside", "'wasp'", "ant, bee, cat", "--classes")), text
 
 
 def test_a_class_list_decides_names_and_order_and_may_name_more(images: Path) -> None:
@@ -173,6 +173,8 @@ def test_an_image_outside_the_class_folders_is_refused_with_its_path(tmp_path: P
 @pytest.mark.parametrize("level", ["", "train"])
 def test_a_fraction_splits_every_image_to_one_side(tmp_path: Path, level: str) -> None:
     write_images(tmp_path, {level: 60}, ("ant", "bee"), size=(2, 2))
+    for name in ("Thumbs.db", "desktop.ini", ".DS_Store"):
+        (tmp_path / level / "ant" / name).write_bytes(b"no image")
     source = open_source(str(tmp_path), test_fraction=0.25)
     train, test = listed(source, "train"), listed(source, "test")
     prefix = f"{level}/" if level else ""
@@ -260,7 +262,7 @@ def _other_groups(folder: Path) -> None:
 BAD_FOLDERS: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[LinprobeError], list[str]]] = {
     "nothing there": (lambda folder: None, {}, DataError, ["does not exist", "folder", ".npz"]),
     "an empty folder": (_empty, {}, DataError, ["no class folders", "train/CLASS/IMAGE"]),
-    "one class": (_one_class, {}, DataError, ["1 classes", "2 or more"]),
+    "one class": (_one_class, {}, DataError, ["1 class;", "2 or more"]),
     "no test folder": (_no_test, {}, UsageError, ["no test", "--test-fraction"]),
     "test folder and fraction": (_both, {"test_fraction": 0.5}, UsageError, ["test", "0.5", "not both"]),
     "one level without fraction": (_one_level, {}, UsageError, ["one level", "3 folders", "--test-fraction"]),
@@ -270,7 +272,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[Linpro
     "public images behind a link to nothing": (_link_to_nothing("public"), {}, DataError, ["public", "link"]),
     "public images in no class": (_public_without_classes, {}, DataError, ["public/a.png", "no class folder"]),
     "groups of other names": (_other_groups, {"test_fraction": 0.5}, DataError, ["'Training'", "train", "rename"]),
-    "one declared class": (_one_class, {"classes": ["ant"]}, DataError, ["1 classes"]),
+    "one declared class": (_one_class, {"classes": ["ant"]}, DataError, ["1 class;"]),
 }
 
 

@@ -130,3 +130,5 @@ def test_table_names_what_varies() -> None:
 def test_table_without_a_private_row_has_one_column() -> None:
     summary = [{"method": "a", "public": "", "shots": None, "epsilon": None, "mean": 0.5, "std": None, "best": False}]
     assert comparison_table(summary) == (("method", "accuracy, %"), [("a", "50.0")])
+    (balanced,) = ({**line, "balanced_mean": 0.4, "balanced_std": None, "balanced_best": False} for line in summary)
+    assert comparison_table([balanced], balanced=True) == (("method", "balanced accuracy, %"), [("a", "40.0")])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.array_files import refuse_twice
 from linprobe.data.labels import FILE_NAMES, OwnerOf, by_owner, check_owners, refuse_both_sides
-from linprobe.errors import DataError, UsageError, reading
+from linprobe.errors import DataError, UsageError, counted, reading
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 FOLDER_NAMES = "folder names"
@@ -62,7 +62,9 @@ class ImageSource:
     def __post_init__(self) -> None:
         count = len(self.class_names)
         if count == 1 or len(set(self.class_names)) < count:  # rows without labels need no classes
-            raise DataError(f"{self.name} has {count} classes; allowed: 2 or more, all different; give --classes")
+            raise DataError(
+                f"{self.name} has {counted(count, 'class')}; allowed: 2 or more, all different; give --classes"
+            )
 
 
 class Strings:

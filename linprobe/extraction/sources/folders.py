@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_file import NO_LABEL, UNLABELLED
 from linprobe.data.labels import TEST_NAMES, OwnerOf, divided
-from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, read_fault
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, counted, read_fault
 from linprobe.extraction.sources import base
+
+OF_WINDOWS = ("desktop.ini", "ehthumbs.db", "thumbs.db")  # files that its file manager adds to folders
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ def list_folder(root: Path, parts: Sequence[str], names: Sequence[str]) -> Folde
     unknown = [name for name in found if name not in index]
     if unknown:
         raise DataError(
-            f"{folder} has {len(unknown)} folders that are no declared class, first {unknown[0]!r}; "
-            f"allowed: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}; declare more with --classes"
+            f"{folder} has {counted(len(unknown), 'folder')} outside the class list, first {unknown[0]!r}; allowed: "
+            f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}; remove others, or list them with --classes"
         )
     listed = members_of(root, ((path, index[name]) for name in found for path in _files(folder / name)))
     if not len(listed):
@@ -192,7 +194,7 @@ def _files(folder: Path) -> Iterator[Path]:
         seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
-            if not name.startswith("."):
+            if not name.startswith(".") and name.lower() not in OF_WINDOWS:
                 yield Path(place) / name
 
 
@@ -258,4 +260,6 @@ def _check_layout(folder: Path, test: str | None, fraction: float | None, *, gro
             f"{folder} has the group {group!r}; allowed: train, and {' or '.join(TEST_NAMES)}; rename folders"
         )
     if fraction is None:
-        raise UsageError(f"{folder} has one level of {len(found)} folders and no test group; give --test-fraction F")
+        raise UsageError(
+            f"{folder} has one level of {counted(len(found), 'folder')} and no test group; give --test-fraction F"
+        )

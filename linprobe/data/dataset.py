@@ -17,7 +17,7 @@ from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, test_people
 from linprobe.data.labels import CONTENT, Bounds, capped, first_of_equal, id_hashes, people_in_both, refuse_both_sides
-from linprobe.data.row_checks import Commitment, GroupHashes, check_rows, compare_test_rows, share_people, share_rows
+from linprobe.data.row_checks import Commitment, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
 from linprobe.options import OWNER, RECORD
@@ -164,9 +164,7 @@ class Dataset:
         """Mask of the private rows among the training rows of the feature file; None for all."""
         return self.private.keep if isinstance(self.private, GroupRows) else None
 
-    def check(
-        self, commitment: Commitment | None = None, *, digest: bool = False, hashes: GroupHashes | None = None
-    ) -> None:
+    def check(self, commitment: Commitment | None = None, *, digest: bool = False) -> None:
         """`check_rows` of the feature file; its public rows are compared with its private rows, or with test rows."""
         if self.features is not None:
             public = self.public.parts if isinstance(self.public, PublicRows) else ()
@@ -180,7 +178,6 @@ class Dataset:
                 compared=compared,
                 commitment=commitment,
                 digest=digest,
-                hashes=hashes,
             )
             if self.joined and further:
                 _refuse_protected(public, further[0])

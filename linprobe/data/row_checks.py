@@ -207,17 +207,6 @@ class RowHashes:
         return hashes
 
 
-class GroupHashes:
-    """`RowHashes` of rows that are added block by block, in the list `found`."""
-
-    def __init__(self) -> None:
-        self.found: list[Numbers] = []
-
-    def add(self, rows: RawRows, _: NDArray[np.integer]) -> None:
-        """Add the rows (b, n_features), whose labels do not matter."""
-        self.found.append(HASHES(rows))
-
-
 HASHES = RowHashes()
 
 
@@ -298,7 +287,6 @@ def check_rows(
     compared: Sequence[GroupRows] = (),
     commitment: Commitment | None = None,
     digest: bool = False,
-    hashes: GroupHashes | None = None,
 ) -> None:
     """Read every row, id and owner of a feature file once, and set `features.equal` and `features.checked`.
 
@@ -310,7 +298,6 @@ def check_rows(
         compared: public rows, with labels or without, to compare with the guarded rows. Those of another file were
             checked when it was opened.
         commitment: all training rows are added to it. digest: compute and keep the digest of the rows of `keep`.
-        hashes: gets the rows of `keep`.
     Raises DataError: NaN or infinity, with the number of such rows and the first of them; a repeated id; an id that is
     both private and public; people with test rows and other rows. PrivacyError: a public row equals a private row, or
     is a multiple of one, in half precision.
@@ -321,9 +308,8 @@ def check_rows(
             if _share_an_image(GroupRows(features, "train", guarded), part):
                 raise PrivacyError(_shared("images", features, part))
         sha = GroupDigest(features, "train", keep) if digest and not features.has_digest("train", keep) else None
-        wanted = (commitment, sha, hashes)
-        if not features.checked or compared or any(one is not None for one in wanted):
-            _check_training_rows(features, (keep, guarded), test, compared, wanted)
+        if not features.checked or compared or commitment is not None or sha is not None:
+            _check_training_rows(features, (keep, guarded), test, compared, commitment, sha)
         if test is not None:
             features.equal = _judged(test, features, features.sizes["train"], "training rows")
     features.checked = True
@@ -352,25 +338,23 @@ def _check_training_rows(
     masks: tuple[Mask | None, Mask | None],
     test: RowSet | None,
     public: Sequence[GroupRows],
-    wanted: tuple[Commitment | None, GroupDigest | None, GroupHashes | None],
+    commitment: Commitment | None,
+    sha: GroupDigest | None,
 ) -> None:
-    """The pass of `check_rows` over the training rows; `masks` are `keep` and `guarded`; `wanted` get rows."""
-    commitment, sha, hashes = wanted
+    """The pass of `check_rows` over the training rows; `masks` are `keep` and `guarded`."""
     sets = [(part, RowSet(x for x, _ in part.blocks())) for part in public]
     shared: list[GroupRows] = []
     with ExitStack() as stack:  # digests hold no lock while they are computed
-        of_all, of_private = (
-            [stack.enter_context(behind(one.add, WAITING)) for one in some if one is not None]
-            for some in ((commitment,), (sha, hashes))
-        )
+        of_all = () if commitment is None else (stack.enter_context(behind(commitment.add, WAITING)),)
+        of_private = () if sha is None else (stack.enter_context(behind(sha.add, WAITING)),)
         start = 0
         for x, y, norms in _finite_blocks(features, "train"):
             kept, guarded = (_kept(mask, slice(start, start + len(x))) for mask in masks)
             for add in of_all:
                 add(x)
             rows, labels = x[kept], y[kept]
-            for add_private in of_private if len(rows) else ():
-                add_private(rows, labels)
+            for add in of_private if len(rows) else ():
+                add(rows, labels)
             if test is not None or sets:
                 samples = sampled(x, norms)
                 shared = shared or _sharing(sets, x[guarded], samples[guarded])

@@ -33,13 +33,14 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
-from linprobe.data.row_checks import GroupHashes
+from linprobe.data.row_checks import HASHES
 from linprobe.errors import DataError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import RECORD, TRAIN, VOTE, RunOptions
 from linprobe.options.declaration import check_declared, config_keys
 from linprobe.options.requests import TrainRequest
+from linprobe.parallel.array_api import distinct
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder, signature
@@ -288,17 +289,26 @@ def checked_rows(
     """
     finder = BookFinder(ready.request.book, make=make) if rank == 0 and plan.charged else None
     # every process has the digest, for `_refuse_other_views`
-    told = (plan.method.spends, dataset.unit == RECORD, rank == 0, not isinstance(progress, Silent))
-    hashes = GroupHashes() if all(told) else None
-    dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends, hashes=hashes)
+    dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends)
     note_equal_rows(ready.features, progress)
     refuse_training_rows(ready.features)
-    copies = None if hashes is None else copies_warning(np.concatenate(hashes.found), "private row")
-    for warning in (*warnings, *([] if copies is None else [PrivacyNote(copies)])):
+    for warning in warnings:
         progress.note(warning)
+    if finder is not None and plan.method.spends and dataset.unit == RECORD and not isinstance(progress, Silent):
+        _note_copies(finder, dataset, progress)
     asked = ready.request
     planned = None if planned is None or asked.resume else replace(planned, cap=asked.cap)
     return account_of(finder, [(plan, dataset)], ready.features, progress, planned) if rank == 0 else None
+
+
+def _note_copies(finder: BookFinder, dataset: Dataset, progress: Progress) -> None:
+    """Note copies among the protected rows. They are read once more if they have no keys, or if keys are equal."""
+    keys = None if finder.commitment is None else finder.commitment.row_keys()
+    if keys is None or len(distinct(keys)) < len(keys):
+        hashes = [HASHES(rows) for source in dataset.protected for rows, _ in source.blocks()]
+        copies = copies_warning(np.concatenate(hashes), "private row")
+        if copies is not None:
+            progress.note(PrivacyNote(copies))
 
 
 def account_of(

@@ -23,7 +23,8 @@ OWNERS = np.array(["eve", "bob", "eve", "ann", "bob", "eve"])
 def arrays(**more: Any) -> dict[str, Any]:
     """Six training rows in two classes, with their place as feature, and three test rows."""
     x = np.column_stack([np.arange(6), np.ones(6)]).astype(np.float32)
-    return {"X_train": x, "y_train": np.arange(6) % 2, "X_test": x[:3] + 9, "y_test": np.arange(3) % 2, **more}
+    test = x[:3] + np.array([[9, 9], [9, 10], [9, 11]], np.float32)  # no column has nearly all of the variance
+    return {"X_train": x, "y_train": np.arange(6) % 2, "X_test": test, "y_test": np.arange(3) % 2, **more}
 
 
 class Notes(Silent):
@@ -38,7 +39,7 @@ class Notes(Silent):
 
 def imported(folder: Path, progress: Notes | None = None, owner: str | None = None, **more: Any) -> Path:
     np.savez(folder / "a.npz", **arrays(**more))
-    import_arrays(ImportRequest([folder / "a.npz"], folder / "a.h5", owner_column=owner), progress=progress)
+    import_arrays(ImportRequest([folder / "a.npz"], folder / "a.h5", owner_column=owner), progress=progress or Silent())
     return folder / "a.h5"
 
 

@@ -39,9 +39,9 @@ class PublicRows(ChainedSource):
         """Record ids in the order of the rows."""
         return [name for part in self.parts for name in part.ids()]
 
-    def digest(self) -> str:
-        """The digest of a single part, or SHA-256 of the digests of several."""
-        digests = [part.digest() for part in self.parts]
+    def digest(self, *, by_blocks: bool = False) -> str:
+        """The digest of a single part, or SHA-256 of the digests of several; arguments as in `FeatureReader`."""
+        digests = [part.digest(by_blocks=by_blocks) for part in self.parts]
         return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
     def __str__(self) -> str:
@@ -202,6 +202,12 @@ class Dataset:
         """SHA-256 of the public rows that are not protected; None without such rows, or for rows of a caller."""
         public = None if self.joined else self.public
         return public.digest() if isinstance(public, GroupRows | PublicRows) else None
+
+    def has_public_digest(self, stated: str | None) -> bool:
+        """Whether a manifest that states the digest `stated` had these public rows, by this version or by 0.2."""
+        public = None if self.joined else self.public
+        found = self.public_digest() == stated
+        return found or (isinstance(public, GroupRows | PublicRows) and public.digest(by_blocks=True) == stated)
 
     def unlabelled_digest(self) -> str | None:
         """SHA-256 of the rows without labels; None without such rows, or for rows of a caller."""

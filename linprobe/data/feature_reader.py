@@ -206,13 +206,18 @@ class FeatureReader(ABC):
             elif keep[part].any():
                 yield list(compress(texts(group, part), keep[part]))
 
-    def digest(self, group: str, keep: Mask | None = None) -> str:
-        """SHA-256 of class names and a group's ids, owners, labels and rows; computed once. Private for `train`."""
+    def digest(self, group: str, keep: Mask | None = None, *, by_blocks: bool = False) -> str:
+        """SHA-256 of class names and a group's ids, owners, labels and rows; computed once. Private for `train`.
+
+        `by_blocks`: as linprobe 0.2 did for a mask, where the rows between those of the mask had a part in it.
+        """
         known = (group, _mask_digest(keep))
-        if known not in self._digests:
-            digest = GroupDigest(self, group, keep)
+        if by_blocks or known not in self._digests:
+            digest = GroupDigest(self, group, keep, by_blocks=by_blocks)
             for rows, labels in self.blocks(group, keep):
                 digest.add(rows, labels)
+            if by_blocks:
+                return digest.value()
             digest.keep()
         return self._digests[known]
 
@@ -224,12 +229,15 @@ class FeatureReader(ABC):
 class GroupDigest:
     """A digest of a group. Blocks of rows are added as they are read, in the order of `FeatureReader.blocks`.
 
+    Rows of a mask are hashed as one block: how they lie between other rows, which may be private, changes no digest.
+
     Args:
-        keep: mask of the rows, shape (n_rows,); None for all.
+        keep: mask of the rows, shape (n_rows,); None for all. by_blocks: as in `FeatureReader.digest`.
     """
 
-    def __init__(self, features: FeatureReader, group: str, keep: Mask | None) -> None:
+    def __init__(self, features: FeatureReader, group: str, keep: Mask | None, *, by_blocks: bool = False) -> None:
         self._features, self._known = features, (group, _mask_digest(keep))
+        self._labels: list[bytes] | None = None if keep is None or by_blocks else []
         self._sha = hashlib.sha256(json.dumps(features.description.class_names).encode())
         separator = ""
         for ids in features.batches(features.ids, group, keep):
@@ -241,13 +249,23 @@ class GroupDigest:
     def add(self, rows: Floats, labels: Indices) -> None:
         """Add the next block of rows (b, n_features) and their labels."""
         # as NumPy prints the type of rows that h5py reads; it prints the same type of other rows otherwise
-        self._sha.update(f"({rows.shape}, dtype('{rows.dtype.str}'))".encode())
+        kind = f"({rows.shape}, dtype('{rows.dtype.str}'))"
+        if self._labels is None:
+            self._sha.update(kind.encode())
+        elif not self._labels:
+            self._labels.append(f"({rows.shape[1:]}, dtype('{rows.dtype.str}'))".encode())
         self._sha.update(np.ascontiguousarray(rows).data)
-        self._sha.update(labels.astype("<i8").tobytes())
+        (self._sha.update if self._labels is None else self._labels.append)(labels.astype("<i8").tobytes())
+
+    def value(self) -> str:
+        """The digest of the rows that were added."""
+        for part in self._labels or ():
+            self._sha.update(part)
+        return self._sha.hexdigest()
 
     def keep(self) -> None:
         """Let the reader keep the digest of the rows that were added."""
-        self._features._digests[self._known] = self._sha.hexdigest()
+        self._features._digests[self._known] = self.value()
 
 
 def _mask_digest(keep: Mask | None) -> bytes:
@@ -323,9 +341,9 @@ class GroupRows:
             found["owners"] = name_keys(map(str.encode, people), key, "owner")
         return found
 
-    def digest(self) -> str:
-        """SHA-256 of these rows, their labels and ids, and the class names."""
-        return self.features.digest(self.group, self.keep)
+    def digest(self, *, by_blocks: bool = False) -> str:
+        """SHA-256 of these rows, their labels and ids, and the class names; arguments as in `FeatureReader`."""
+        return self.features.digest(self.group, self.keep, by_blocks=by_blocks)
 
 
 class LoadedFeatures(FeatureReader):

@@ -63,7 +63,7 @@ class _Comparison:
         request: with the default shots. of: what is compared, as the folder of a comparison states it.
         features, others: rows for the runs, `others` by name of a public file. reader: `features`, open.
         unlabelled: place of the rows without labels, in any working directory.
-        planned: every run, in the order of the table.
+        planned: every run, in the order of the table. publics: digests of the public rows of `others`, by name.
     """
 
     request: CompareRequest
@@ -73,6 +73,13 @@ class _Comparison:
     unlabelled: Path | None
     reader: FeatureReader
     planned: list[Planned]
+    publics: dict[str, str]
+
+    @property
+    def protected(self) -> dict[str, str]:
+        """The `publics` that a method protects. Private."""
+        joined = {run.setting.public for run in self.planned if METHODS[str(run.request.method)].joins_public}
+        return {name: digest for name, digest in self.publics.items() if name in joined}
 
 
 def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, Any]:
@@ -92,7 +99,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         # refused before the first run spends
         plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in _missing(planned)]
         _check_splits(found, stack)
-        folder = stack.enter_context(open_comparison(request.folder, found.of, opened))
+        folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
@@ -174,7 +181,7 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
         planned = plan_runs(request, publics, reader.sizes, digest)
         if any(run.spends for run in planned):
             check_unit(reader, request.unit)
-        yield _Comparison(request, of, features, others, elsewhere, reader, planned)
+        yield _Comparison(request, of, features, others, elsewhere, reader, planned, publics)
 
 
 def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -206,8 +206,12 @@ def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> Iterator[ComparisonFolder]:
+def open_comparison(
+    out: Path, of: dict[str, Any], features: FeatureReader, protected: Mapping[str, str]
+) -> Iterator[ComparisonFolder]:
     """Create or continue the comparison in `out`, locked for this process.
+
+    `protected`: digests of the files with public rows that a method protects, by name.
 
     Raises UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a
     run in it does not verify. DataError: a damaged file.
@@ -221,7 +225,7 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
     busy = f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"
     with held(out / LOCK, busy, create=True, error=UsageError):
         try:
-            _commit(out / COMMITTED, features)
+            _commit(out / COMMITTED, features, protected)
             folder = ComparisonFolder(out, of)
             for run in folder.finished():
                 folder.check(run)
@@ -233,20 +237,24 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
                 shutil.rmtree(out, ignore_errors=True)  # nothing was released
 
 
-def _commit(path: Path, features: FeatureReader) -> None:
-    """Bind the folder to the rows of `features` by a keyed hash, as a run does."""
+def _commit(path: Path, features: FeatureReader, protected: Mapping[str, str]) -> None:
+    """Bind the folder to the rows of `features`, and of each `protected` file, by a keyed hash, as a run does."""
     content = hashlib.sha256("".join(features.digest(group) for group in features.sizes).encode()).hexdigest()
-    if not path.exists():
-        key = secrets.token_bytes(32)
+    key, commitment, known = secrets.token_bytes(32), None, dict[str, str]()
+    if path.exists():
+        with reading(str(path), "give --out a new folder"):
+            held = json.loads(read_text(path))
+            key, commitment, known = bytes.fromhex(held["key"]), held["commitment"], dict(held.get("protected", {}))
+    found = {name: run_folder.commitment(key, digest) for name, digest in protected.items()}
+    other = [name for name, value in found.items() if known.get(name, value) != value]
+    if commitment not in (None, run_folder.commitment(key, content)):
+        other = [str(features.path)]
+    if other:
+        raise PrivacyError(
+            f"{other[0]} does not hold the rows that {path.parent} compares; find the right file, or give --out a new "
+            "folder"
+        )
+    if commitment is None or not found.keys() <= known.keys():
         value = {"private": True, "key": key.hex(), "commitment": run_folder.commitment(key, content)}
         with writing(path):
-            write_json(path, value, private=True)
-        return
-    with reading(str(path), "give --out a new folder"):
-        held = json.loads(read_text(path))
-        key, commitment = bytes.fromhex(held["key"]), held["commitment"]
-    if run_folder.commitment(key, content) != commitment:
-        raise PrivacyError(
-            f"{features.path} does not hold the rows that {path.parent} compares; find the right file, or give --out a "
-            "new folder"
-        )
+            write_json(path, {**value, "protected": {**known, **found}}, private=True)

@@ -228,7 +228,9 @@ def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_d
     folder = None if first is None else Path(first.folder)
     started_from = RunFolder(folder).manifest.manifest_digest if folder and folder.is_dir() else ""
     identity: list[Any] = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon]
-    identity += [asked.delta, setting.shots, public_digest, asked.split_seed]
+    # no digest without a key of rows that the method protects
+    identity += [asked.delta, setting.shots, "" if METHODS[row.method].joins_public else public_digest]
+    identity.append(asked.split_seed)
     if asked.unit != RECORD:
         identity.append(asked.unit)
     if unlabelled:

@@ -260,7 +260,8 @@ def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] |
     if people:
         used = private_units(features, ~keep, split_of(manifest))[0].keep
         keep = keep if used is None else used
-    if commitment(key, features.digest("train", keep)) != manifest.private_commitment:
+    digests = (features.digest("train", keep, by_blocks=old) for old in (False, True))
+    if all(commitment(key, digest) != manifest.private_commitment for digest in digests):
         raise PrivacyError(
             f"{features.path} does not hold the private rows this run was trained on; find the right file"
         )
@@ -305,7 +306,8 @@ def _rows(manifest: Manifest, features: FeatureReader) -> list[str]:
     found: dict[str, Any] = {"n_public": 0 if dataset.public is None else dataset.public.n_rows}
     found |= dict.fromkeys(("n_private", "n_units"), dataset.n_units)
     if manifest.has("public_digest"):
-        found["public_digest"] = dataset.public_digest()
+        same = dataset.has_public_digest(manifest.public_digest)
+        found["public_digest"] = manifest.public_digest if same else dataset.public_digest()
     for key, value in found.items():
         if manifest.has(key):
             _same(key, getattr(manifest, key), value, features)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from linprobe.accounting.book import EVALUATION, Contents, Entry, read_book, spending
+from linprobe.accounting.events import NO_CHOICE
 from linprobe.accounting.figures import ONE, rounded_up
 from linprobe.accounting.row_keys import (
     PRIVATE_IN_ALL,
@@ -51,6 +52,12 @@ def _of_file(features: str | None, manifest: Manifest, own: str) -> str:
         return f"{UNKNOWN}: a run of an older version names no feature file; this run: {own}"
     on_file = {run: one for run, one in entries.items() if one.features == features}
     on_file |= {run: one for run, one in entries.items() if one.method == EVALUATION and one.first in on_file}
+    waiting = [one.first for one in on_file.values()]
+    while waiting:  # a book leaves out of a run what it counts for the first run, whatever the path of that one
+        first = waiting.pop()
+        if first is not None and first in entries and first not in on_file:
+            on_file[first] = entries[first]
+            waiting.append(entries[first].first)
     merged = Contents(on_file)
     return _cost([merged.as_counted(one) for one in merged.counted], "this feature file", manifest, own)
 
@@ -65,5 +72,6 @@ def _cost(entries: Sequence[Entry], what: str, manifest: Manifest, own: str) -> 
     runs = f"{counted(spent.runs, 'recorded run')} on {what}"
     if spent.runs > 1:  # a row may have been a public shot in one of them
         runs += PRIVATE_IN_ALL
+        runs += f", if {NO_CHOICE}" if spent.gdp_mu is None else ""
     more = f", and {counted(spent.not_private_runs, 'run')} without a guarantee" if spent.not_private_runs else ""
     return f"{spent.in_words}, over {runs}{more}; this run: {own}"

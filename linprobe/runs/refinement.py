@@ -70,7 +70,7 @@ def near_shots(run: RunFolder, rows: NDArray[np.float32], features: FeatureReade
         return None
     with suppress(UsageError, DataError):  # of another file
         dataset = dataset_of(features, None, split_of(manifest))
-        if dataset.free_shots is not None and dataset.public_digest() == manifest.public_digest:
+        if dataset.free_shots is not None and dataset.has_public_digest(manifest.public_digest):
             return Surroundings(rows).shots_near(dataset.free_shots.blocks())
     return None
 

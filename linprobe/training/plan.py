@@ -663,7 +663,7 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
             f"init run {init} has {differs[0]} {differs[1]}, and the rows here {differs[2]}; allowed: the same; train "
             "it on features of the same kind"
         )
-    if earlier.public_digest is not None and dataset.public_digest() != earlier.public_digest:
+    if earlier.public_digest is not None and not dataset.has_public_digest(earlier.public_digest):
         raise PrivacyError(
             f"init run {init} had public rows that are not the public rows here, and might be private here; "
             "give the same feature file, --public-shots, --split-seed and --public (arrays cannot be compared)"

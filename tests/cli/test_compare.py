@@ -30,6 +30,7 @@ from linprobe.runs.run_folder import RunFolder
 from linprobe.training.charge import RunCharge
 from linprobe.training.train import train_on
 from tests.cli.outcomes import Cli, result_of
+from tests.conftest import write_features
 
 PNG = b"\x89PNG"
 QUICK = ["--methods", "noisy-gd:steps=3", "--eps", "3", "--jobs", "1"]
@@ -495,3 +496,23 @@ def test_no_file_tells_in_which_order_private_selections_ended() -> None:
     ended = iter([Path("s3"), Path("r2"), Path("s1"), Path("r1"), Path("s2")])
     compare._record(ended, list(runs.values()), SimpleNamespace(record=recorded.append), Silent())
     assert [str(path) for path in recorded] == ["r2", "r1", "s1", "s2", "s3"]
+
+
+def test_no_name_of_a_run_tells_of_public_rows_that_its_method_protects(
+    cli: Callable[..., Any], refused: Callable[..., None], features_file: Path, tmp_path: Path
+) -> None:
+    """Its folder is bound to them by a keyed hash in a private file."""
+    names, public = [], tmp_path / "web.h5"
+    compare = ["compare", features_file, "--methods", "fully-private:steps=2", "--public", public, "--eps", "1"]
+    compare += ["--seeds", "1", "--no-baselines", "--jobs", "1", "--out"]
+    for number in range(2):
+        write_features(public, groups=("train",), text=False)
+        with h5py.File(public, "r+") as file:
+            file["train/x"][:] = 2.5 - file["train/x"][:]
+            file["train/x"][5] *= 1 - number
+        assert cli(*compare, f"c{number}").status == 0
+        names += [path.name for path in Path(f"c{number}/runs").iterdir()]
+    assert len(names) == 2
+    assert names[0] == names[1]
+    assert cli(*compare, "c1").status == 0
+    refused(cli(*compare, "c0"), 4, ["web does not hold the rows that c0 compares"])

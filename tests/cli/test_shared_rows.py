@@ -300,6 +300,27 @@ def test_no_row_decides_what_a_page_states_of_other_runs(
     assert "over 3 recorded runs on this feature file" in stated.pop()
 
 
+@pytest.mark.parametrize("change", [0, 1], ids=["renamed", "with another row"])
+def test_a_page_counts_the_first_run_whatever_its_path(
+    cli: Cli, trained: Any, own_books: Path, tmp_path: Path, change: int
+) -> None:
+    rows = np.concatenate([ROWS[:-change], NEW[:change]]) if change else ROWS
+    trained(written(tmp_path / "a.h5", ROWS), "a", "--eps", "2")
+    trained(written(tmp_path / "b.h5", rows), "b", "--init", "a")
+    assert cli("release", "b", "--out", "pub").status == 0
+    assert "| epsilon 3 at delta 1e-05 for a record, over 2 recorded runs" in Path("pub/README.md").read_text()
+
+
+def test_a_total_of_sampled_runs_states_its_condition(cli: Cli, tmp_path: Path) -> None:
+    source = written(tmp_path / "a.h5", ROWS)
+    sampled = ["--method", "dp-sgd", "--eps", "2", "--steps", "3", "--delta", "1e-5", "--no-per-record"]
+    for name in "ab":
+        assert cli("train", source, *sampled, "--out", name).status == 0
+    said = cli("release", "b", "--out", "pub").stderr
+    for text in (said, Path("pub/README.md").read_text()):
+        assert "private in all of them, if no result decided the noise, the sampling rate or the number" in text
+
+
 def test_a_book_given_by_hand_is_no_way_round_a_cap(cli: Cli, refused: Cli, trained: Any, tmp_path: Path) -> None:
     first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", SHARING["one row"])
     trained(first, "a")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from linprobe.data.dataset import Dataset
+from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_reader import Description, GroupRows
+from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.row_checks import Commitment, RowHashes, share_a_row
 
 RNG = np.random.default_rng(5)
@@ -85,3 +91,30 @@ def test_rows_in_columns_are_compared_like_others() -> None:
     in_columns = np.asfortranarray(EXACT)
     assert share_a_row([in_columns], [2 * in_columns[250:]])
     assert not share_a_row([in_columns], [in_columns + 1])
+
+
+@pytest.mark.parametrize("change", ["more rows between", "other rows"])
+def test_a_digest_of_chosen_rows_does_not_depend_on_the_rows_between_them(tmp_path: Path, change: str) -> None:
+    """0.2 hashed them by blocks of the file, so the digest of public shots told how many private rows lie between."""
+    rng = np.random.default_rng(0)
+    chosen, others = rng.standard_normal((40, 3)).astype(np.float32), rng.standard_normal((3000, 3)).astype(np.float32)
+    digests, old = set(), set()
+    for number in range(2):
+        between = others[: 1500 + 518 * number] if change == "more rows between" else (1 + number) * others
+        x = np.concatenate([chosen[:20], between, chosen[20:]])
+        keep = np.ones(len(x), dtype=bool)
+        keep[20:-20] = False
+        names = [f"chosen {place}" for place in range(20)] + [f"r{place}" for place in range(len(between))]
+        names += [f"chosen {place}" for place in range(20, 40)]
+        path = tmp_path / f"{change} {number}.h5"
+        with FeatureWriter(path, Description(("a", "b"), backbone="test")) as writer:
+            writer.write_group("train", len(x), 3, [x], np.zeros(len(x), dtype=int), names)
+        with FeatureFile(path) as features:
+            digests.add(features.digest("train", keep))
+            old.add(features.digest("train", keep, by_blocks=True))
+            dataset = Dataset(GroupRows(features, "train", ~keep), 2, GroupRows(features, "train", keep))
+            for of_block in (False, True):
+                assert dataset.has_public_digest(features.digest("train", keep, by_blocks=of_block))
+            assert not dataset.has_public_digest(features.digest("train"))
+    assert len(digests) == 1
+    assert len(old) == (2 if change == "more rows between" else 1)

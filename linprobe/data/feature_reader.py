@@ -229,7 +229,8 @@ class FeatureReader(ABC):
 class GroupDigest:
     """A digest of a group. Blocks of rows are added as they are read, in the order of `FeatureReader.blocks`.
 
-    Rows of a mask are hashed as one block: how they lie between other rows, which may be private, changes no digest.
+    Rows of a mask are hashed in blocks as a file of these rows alone would be: how they lie between other rows, which
+    may be private, changes no digest.
 
     Args:
         keep: mask of the rows, shape (n_rows,); None for all. by_blocks: as in `FeatureReader.digest`.
@@ -237,7 +238,8 @@ class GroupDigest:
 
     def __init__(self, features: FeatureReader, group: str, keep: Mask | None, *, by_blocks: bool = False) -> None:
         self._features, self._known = features, (group, _mask_digest(keep))
-        self._labels: list[bytes] | None = None if keep is None or by_blocks else []
+        self._left, self._by_blocks = features.sizes[group] if keep is None else int(keep.sum()), by_blocks
+        self._room, self._labels = 0, list[bytes]()  # rows that are missing in a block, and the labels of the others
         self._sha = hashlib.sha256(json.dumps(features.description.class_names).encode())
         separator = ""
         for ids in features.batches(features.ids, group, keep):
@@ -248,19 +250,24 @@ class GroupDigest:
 
     def add(self, rows: Floats, labels: Indices) -> None:
         """Add the next block of rows (b, n_features) and their labels."""
-        # as NumPy prints the type of rows that h5py reads; it prints the same type of other rows otherwise
-        kind = f"({rows.shape}, dtype('{rows.dtype.str}'))"
-        if self._labels is None:
-            self._sha.update(kind.encode())
-        elif not self._labels:
-            self._labels.append(f"({rows.shape[1:]}, dtype('{rows.dtype.str}'))".encode())
-        self._sha.update(np.ascontiguousarray(rows).data)
-        (self._sha.update if self._labels is None else self._labels.append)(labels.astype("<i8").tobytes())
+        start = 0
+        while start < len(rows):
+            if not self._room:
+                self._room = min(BLOCK_ROWS, len(rows) if self._by_blocks else self._left)
+                shape = self._room, *rows.shape[1:]
+                # as NumPy prints the type of rows that h5py reads; it prints the same type of other rows otherwise
+                self._sha.update(f"({shape}, dtype('{rows.dtype.str}'))".encode())
+            part = slice(start, start + self._room)
+            self._sha.update(np.ascontiguousarray(rows[part]).data)
+            self._labels.append(labels[part].astype("<i8").tobytes())
+            added = len(rows[part])
+            start, self._room, self._left = start + added, self._room - added, self._left - added
+            if not self._room:
+                self._sha.update(b"".join(self._labels))
+                self._labels = []
 
     def value(self) -> str:
         """The digest of the rows that were added."""
-        for part in self._labels or ():
-            self._sha.update(part)
         return self._sha.hexdigest()
 
     def keep(self) -> None:

@@ -10,6 +10,7 @@ Golatkar et al. 2022 (section 2).
     5      W     <- W - eta_t (G + lambda W)
     6  W_pri <- the last iterate, or a mean or vote of the last n
     7  return argmin_W  public loss(W) + lambda / 2 ||W - W_pri||^2, for each voter      (post-processing: free)
+       or W_pri if a class has no public row, whose loss would move all rows to the other classes (not in the paper)
 
 Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private rows under zero-out adjacency.
 """
@@ -39,6 +40,8 @@ def fit(problem: Problem, options: PPGDOptions, run: Run) -> Fitted:
         weights = weights - eta * (gradient + options.weight_decay * weights)
         iterates.move(weights, clip_norm=tau, learning_rate=eta, public_loss=public_loss / public.n_rows)
     private = iterates.result()
+    if len({label for block in public.blocks() for label in block.y.tolist()}) < problem.n_classes:
+        return Fitted(private, iterates.history)
     voters = [
         minimise(public, voter, weight_decay=options.weight_decay, reference=voter)
         for voter in private.reshape(-1, *zeros.shape)

@@ -124,6 +124,15 @@ def test_ppgd_clips_at_the_norm_of_the_average_public_gradient_and_ends_on_the_p
     assert loss_and_gradient(data.public, weights)[0] < 0.5
 
 
+def test_ppgd_ends_on_the_private_model_if_a_class_has_no_public_row() -> None:
+    data, spy = problem(), SpyMechanism()
+    of_two = np.asarray(data.public.y) < C - 1
+    few = Problem(D, C, private=data.private, public=ArrayRows(data.public.x[of_two], data.public.y[of_two]))
+    options = {"output": "last", "learning_rate": 0.1, "weight_decay": 1e-9}
+    weights = fit(METHODS["ppgd"], options, few, spy).weights
+    np.testing.assert_allclose(weights, -0.1 * np.sum(spy.values, axis=0), atol=1e-5)
+
+
 def test_fully_private_is_noisy_gd_from_zero() -> None:
     fully = fit(METHODS["fully-private"], {}, problem(), SpyMechanism()).weights
     plain = fit(METHODS["noisy-gd"], {"init": "zero"}, problem(), SpyMechanism()).weights

@@ -33,7 +33,14 @@ from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
 from linprobe.data.row_checks import check_rows
 from linprobe.errors import LinprobeError, PrivacyNote, Progress, Silent, UsageError, counted, writing
 from linprobe.evaluation.attack import PRIVATE_OUTPUT, refuse_insiders, threshold_auc
-from linprobe.evaluation.comparison_folder import LOCK, RUNS, ComparisonFolder, is_new_comparison, open_comparison
+from linprobe.evaluation.comparison_folder import (
+    COMMITTED,
+    LOCK,
+    RUNS,
+    ComparisonFolder,
+    is_new_comparison,
+    open_comparison,
+)
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, Planned, check_request, left_out, plan_runs
 from linprobe.methods import METHODS
 from linprobe.options import RECORD
@@ -112,7 +119,8 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
                 progress.note(warning)
             progress.start(len(missing), "comparing")
         try:
-            stack.callback(_give_one_time, [request.folder / LOCK, *(one.folder for one in planned)] if secret else [])
+            early = [request.folder / name for name in (LOCK, COMMITTED)]
+            stack.callback(_give_one_time, [*early, *(one.folder for one in planned)] if secret else [])
             arguments = [
                 (replace(run, dated=not secret), found.features, found.others.get(run.setting.public), found.unlabelled)
                 for run in missing

@@ -104,6 +104,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{ending}"
 
 
+def counted_groups(counts: Mapping[str, int], noun: str) -> str:
+    """The `counts` of groups, as `300 train, 1 test row`."""
+    *others, (last, count) = [("unlabelled" if name == "rows" else name, count) for name, count in counts.items()]
+    return ", ".join([*(f"{number:,} {name}" for name, number in others), counted(count, f"{last} {noun}")])
+
+
 EXTRAS = {
     "extract": ("extract", ("torch", "torchvision", "timm", "open_clip")),
     "torch": ("a GPU, several processes and .pt files", ("torch",)),

@@ -757,15 +757,20 @@ def refuse_above(
         mixed = len(units_of(others.counted)) > 1
         step = "use other rows" if mixed else f"give --unit {OWNER if entry.unit == RECORD else RECORD}"
         raise PrivacyError(f"cap is epsilon {cap.epsilon:.9g}, and {NO_PERSON}; nothing was spent; {step}")
-    added, flag = "this one", "--eps"
-    if finished is not None:
-        earlier, added, flag = [*earlier, finished], "the histogram", "--publish-epsilon"
-    before = under_cap(earlier, cap, REMOVED[above])
-    runs, count = counted(len(earlier), "run"), "counts" if len(earlier) == 1 else "count"
-    step = (f"give a smaller {flag}", "no epsilon is small enough: use other rows")[before >= cap.epsilon]
     after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
-    raise PrivacyError(
-        f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; under this cap, {runs} on {whose} {count} "
-        f"as epsilon {rounded_up(before)}, and {after} with {added}; nothing was spent; {step}, or raise the "
-        "cap"
+    added, flag = f"{after} with this one", "--eps"
+    if finished is not None:
+        earlier, added, flag = [*earlier, finished], f"{after} with the histogram", "--publish-epsilon"
+    before = under_cap(earlier, cap, REMOVED[above])
+    raise _above(
+        cap, before, f"{counted(len(earlier), 'run')} on {whose} count{'s' * (len(earlier) == 1)}", added, flag
+    )
+
+
+def _above(cap: Cap, before: float, runs: str, added: str, flag: str) -> PrivacyError:
+    """The refusal under a cap: what the earlier `runs` count as, what they would with the one `added`, what to do."""
+    step = f"give a smaller {flag}" if before < cap.epsilon else "no epsilon is small enough: use other rows"
+    return PrivacyError(
+        f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; under this cap, {runs} as epsilon "
+        f"{rounded_up(before)}, and {added}; nothing was spent; {step}, or raise the cap"
     )

@@ -259,7 +259,7 @@ class LinearProbe(LinearClassifier):
 
     def _hashes(self, dataset: Dataset) -> NDArray[np.uint64]:
         """Hashes of all protected rows, and of the people if these are protected."""
-        hashes = np.concatenate([HASHES(rows) for source in dataset.protected for rows, _ in source.blocks()])
+        hashes = dataset.protected_hashes()
         if dataset.unit == RECORD:
             return hashes
         # a person's rows may be in different fits; Python's hash has a secret key

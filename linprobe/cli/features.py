@@ -8,7 +8,7 @@ from typing import Any
 from linprobe.cli import _terminal
 from linprobe.cli._command import command
 from linprobe.cli._terminal import print_made
-from linprobe.errors import counted
+from linprobe.errors import counted, counted_groups
 from linprobe.options.requests import ExtractRequest, ImportRequest
 
 NAMED = 10  # skipped images
@@ -38,10 +38,8 @@ def _extract(request: ExtractRequest) -> None:
 
 def _held(made: Mapping[str, Any], kind: str = "class") -> str:
     """The rows of each group, the features and the classes of a feature file, or another `kind` of answers."""
-    *groups, (last, count) = [("unlabelled" if name == "rows" else name, size) for name, size in made["rows"].items()]
-    told = [*(f"{size:,} {name}" for name, size in groups), counted(count, f"{last} row")]
     answers = [counted(made["n_classes"], kind)][: made["n_classes"]]
-    return ", ".join([*told, counted(made["n_features"], "feature"), *answers])
+    return ", ".join([counted_groups(made["rows"], "row"), counted(made["n_features"], "feature"), *answers])
 
 
 @command(ImportRequest)

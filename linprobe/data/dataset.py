@@ -11,13 +11,14 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linprobe.data.blocks import ChainedSource, Preprocessing, Source, concatenated
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, test_people
 from linprobe.data.labels import CONTENT, Bounds, capped, first_of_equal, id_hashes, people_in_both, refuse_both_sides
-from linprobe.data.row_checks import Commitment, check_rows, compare_test_rows, share_people, share_rows
+from linprobe.data.row_checks import HASHES, Commitment, check_rows, compare_test_rows, share_people, share_rows
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
 from linprobe.options import OWNER, RECORD
@@ -190,6 +191,10 @@ class Dataset:
         own = list(self.people) if self.bounds is not None else _of_file(self.private).ids()
         return own + [name for source in self.protected[1:] for name in _of_file(source).ids()]
 
+    def protected_hashes(self) -> NDArray[np.uint64]:
+        """`RowHashes` of all protected rows, shape (n,). Private."""
+        return np.concatenate([HASHES(rows) for source in self.protected for rows, _ in source.blocks()])
+
     def private_digest(self) -> str:
         """SHA-256 of the private rows, without public rows that are protected too. Private."""
         return _of_file(self.private).digest()
@@ -198,16 +203,17 @@ class Dataset:
         """The digests of all protected rows. Private."""
         return "".join(_of_file(source).digest() for source in self.protected)
 
-    def public_digest(self) -> str | None:
-        """SHA-256 of the public rows that are not protected; None without such rows, or for rows of a caller."""
+    def public_digest(self, *, by_blocks: bool = False) -> str | None:
+        """SHA-256 of the public rows that are not protected; None without such rows, or for rows of a caller.
+
+        `by_blocks` as in `FeatureReader.digest`.
+        """
         public = None if self.joined else self.public
-        return public.digest() if isinstance(public, GroupRows | PublicRows) else None
+        return public.digest(by_blocks=by_blocks) if isinstance(public, GroupRows | PublicRows) else None
 
     def has_public_digest(self, stated: str | None) -> bool:
         """Whether a manifest that states the digest `stated` had these public rows, by this version or by 0.2."""
-        public = None if self.joined else self.public
-        found = self.public_digest() == stated
-        return found or (isinstance(public, GroupRows | PublicRows) and public.digest(by_blocks=True) == stated)
+        return any(self.public_digest(by_blocks=old) == stated for old in (False, True))
 
     def unlabelled_digest(self) -> str | None:
         """SHA-256 of the rows without labels; None without such rows, or for rows of a caller."""

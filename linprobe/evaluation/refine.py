@@ -58,7 +58,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
                     "of another kind; train with --unlabelled, which counts the private rows near them"
                 )
             unlabelled = unlabelled_rows(given, run.weights.shape[1])
-            with matching.training_file(run, rows.path, Silent()) as training:
+            with matching.training_file(run, rows, Silent()) as training:
                 near = None if training is None else near_shots(run, unlabelled, training)
             refined = refined_by(run, run.weights, run.bias, unlabelled, near)
             stated = refinement(rows, refined, run)

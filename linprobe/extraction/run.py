@@ -29,7 +29,17 @@ from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import Description, common_keys, shown
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import APART
-from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError, advice, reading, writing
+from linprobe.errors import (
+    DataError,
+    LinprobeError,
+    PrivacyError,
+    Progress,
+    UsageError,
+    advice,
+    counted_groups,
+    reading,
+    writing,
+)
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batch, Batches
 from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, Partial, locked
@@ -321,10 +331,7 @@ def _remove_empty(folder: Path) -> None:
 def _describe(plan: ExtractionPlan, progress: Progress) -> None:
     """Note images, classes, network and weights."""
     source, backbone = plan.source, plan.backbone
-    images = ", ".join(
-        f"{len(members):,} {'unlabelled' if name == UNLABELLED else name}" for name, members in source.groups.items()
-    )
-    images += " image" if len([*source.groups.values()][-1]) == 1 else " images"
+    images = counted_groups({name: len(members) for name, members in source.groups.items()}, "image")
     images += f", {len(source.class_names)} classes" if source.class_names else ""
     progress.note(f"{source.name}: {images}; {backbone.name}, {backbone.weights or 'no'} weights")
     for note in backbone.notes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,24 +46,27 @@ def features_of(run: RunFolder, features: Path | None) -> Path | None:
 
 
 @contextmanager
-def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[FeatureReader | None]:
+def training_file(run: RunFolder, other: FeatureReader, progress: Progress) -> Iterator[FeatureReader | None]:
     """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
 
-    None if it is not where the manifest says, or if its rows now have another width than the run. A note says so, and
-    if it does not hold the private rows of the run.
+    It is `other` itself if the run was trained on that file. None if it is not where the manifest says, or if its rows
+    now have another width than the run. A note says so, and if it does not hold the private rows of the run.
     """
     try:
         path = features_of(run, None)
     except DataError:
-        progress.note(f"{run.manifest.features} is not here, so rows of {other} are not compared with private rows")
+        told = f"{run.manifest.features} is not here, so rows of {other.path} are not compared with private rows"
+        progress.note(told)
         yield None
         return
-    with open_features(path, whole=False) as features:
+    recorded = Path(run.manifest.features)
+    own = recorded == other.path or (recorded.is_file() and other.path.is_file() and recorded.samefile(other.path))
+    with nullcontext(other) if own else open_features(path, whole=False) as features:
         fits = features.n_features == run.weights.shape[-2]
         if not fits or not holds_private_rows(run, features):
             progress.note(
-                f"{features.path} does not hold the private rows of run {run.folder} any more, so rows of {other} are "
-                "not compared with all of them"
+                f"{features.path} does not hold the private rows of run {run.folder} any more, so rows of {other.path} "
+                "are not compared with all of them"
             )
         yield features if fits else None
 
@@ -166,13 +169,11 @@ def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progr
     Private test rows may be those of the run: they are released with noise. The rows of one file were compared when it
     was opened. A note says so if the feature file of the run is not here, or holds other rows now.
     """
-    recorded, given = Path(run.manifest.features), features.path
-    own = recorded == given or (recorded.is_file() and given.is_file() and recorded.samefile(given))  # or a pattern
-    with training_file(run, given, progress) as training, ExitStack() as stack:
+    with training_file(run, features, progress) as training, ExitStack() as stack:
         for hidden, words in () if training is None else private_groups(run, training, stack):
-            of_own = own and hidden.features is training and hidden.group != "public"
+            compared = hidden.features is features and hidden.group != "public"
             noisy = hidden.group == "test" and features.description.private_test
-            if not of_own and not noisy:
+            if not compared and not noisy:
                 _refuse_test_rows(features, hidden, f"{words} of {hidden.features.path}", progress)
 
 
@@ -197,7 +198,7 @@ def refuse_private_as_public(
     Args:
         use: what the public rows are for, for the message.
     """
-    with training_file(run, public.path, progress) as training:
+    with training_file(run, public, progress) as training:
         if training is None:
             return
         given, by_owner = GroupRows(public, group), run.manifest.unit == OWNER

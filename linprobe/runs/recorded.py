@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from linprobe.accounting.book import EVALUATION, Contents, Entry, read_book, spending
 from linprobe.accounting.events import NO_CHOICE
 from linprobe.accounting.figures import ONE, rounded_up
-from linprobe.accounting.row_keys import (
-    PRIVATE_IN_ALL,
-    Account,
-    book_with,
-    books_folder,
-    files_of_books,
-    with_shared,
-)
+from linprobe.accounting.row_keys import PRIVATE_IN_ALL, Account, book_with, books_folder, files_of_books, with_shared
 from linprobe.errors import LinprobeError, counted
 from linprobe.runs.manifest import Manifest
 

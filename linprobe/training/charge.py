@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -213,12 +214,12 @@ def refuse_protected_test_rows(features: FeatureReader) -> None:
     test, key = GroupRows(features, "test"), _key(folder)
     found = _keys_of(test, key)
     keys = replace(found, owners=found.owners[:0]) if features.description.shares_owners else found
+    refuse = partial(refuse_public, folder=folder, whose=_names([test]), spare=test.n_rows // BY_CHANCE)
     try:
-        refuse_public(keys.as_public(), folder, _names([test]), spare=test.n_rows // BY_CHANCE)
+        refuse(keys.as_public())
     except PrivacyError:
         own = _keys_of(GroupRows(features, "train"), key).rows
-        other = replace(keys, rows=keys.rows[~among(keys.rows, own)])
-        refuse_public(other.as_public(), folder, _names([test]), spare=test.n_rows // BY_CHANCE)
+        refuse(replace(keys, rows=keys.rows[~among(keys.rows, own)]).as_public())
 
 
 def existing_book(

@@ -33,7 +33,6 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
-from linprobe.data.row_checks import HASHES
 from linprobe.errors import DataError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
@@ -146,11 +145,12 @@ class Ready:
                 f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people seen in "
                 "training, and may be lower on new people"
             )
-        missing = int(np.sum(dataset.public_counts == 0))
-        if plan.centre == "public" and dataset.unequal and missing and plan.method.spends:
+        looks = plan.centre == "public" and plan.method.spends  # such a plan has counted the public rows
+        seen = np.count_nonzero(dataset.public_counts) if looks else 0
+        if 0 < seen < dataset.n_classes:
             said.append(
-                f"public rows have {dataset.n_classes - missing} of {dataset.n_classes} classes; without public rows, "
-                "a run may be more accurate"
+                f"public rows have {seen} of {dataset.n_classes} classes; without public rows, a run may be more "
+                "accurate"
             )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}; --method chooses another")
@@ -305,8 +305,7 @@ def _note_copies(finder: BookFinder, dataset: Dataset, progress: Progress) -> No
     """Note copies among the protected rows. They are read once more if they have no keys, or if keys are equal."""
     keys = None if finder.commitment is None else finder.commitment.row_keys()
     if keys is None or len(distinct(keys)) < len(keys):
-        hashes = [HASHES(rows) for source in dataset.protected for rows, _ in source.blocks()]
-        copies = copies_warning(np.concatenate(hashes), "private row")
+        copies = copies_warning(dataset.protected_hashes(), "private row")
         if copies is not None:
             progress.note(PrivacyNote(copies))
 

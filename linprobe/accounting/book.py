@@ -762,9 +762,8 @@ def refuse_above(
     if finished is not None:
         earlier, added, flag = [*earlier, finished], f"{after} with the histogram", "--publish-epsilon"
     before = under_cap(earlier, cap, REMOVED[above])
-    raise _above(
-        cap, before, f"{counted(len(earlier), 'run')} on {whose} count{'s' * (len(earlier) == 1)}", added, flag
-    )
+    count = "counts" if len(earlier) == 1 else "count"
+    raise _above(cap, before, f"{counted(len(earlier), 'run')} on {whose} {count}", added, flag)
 
 
 def _above(cap: Cap, before: float, runs: str, added: str, flag: str) -> PrivacyError:

@@ -70,7 +70,9 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
         account = existing_book(features, request.book, make=True, group="test", unit=entry.unit)
         book = charge_entry(account, entry, progress)
-    progress.note(f"charged to budget book {book} (do not publish its name: it depends on the test rows)")
+    progress.note(
+        f"charged to the book of the test rows, whose name depends on them: do not publish it (budget book {book})"
+    )
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append)
     noise = {release.purpose: release.noise_multiplier for release in entry.releases}
     released = {purpose: mechanism.release(sums[purpose], sigma, purpose=purpose) for purpose, sigma in noise.items()}

@@ -59,7 +59,7 @@ def trained_on(cli: Callable[..., Any]) -> Callable[..., None]:
 
 def _book(outcome: Any) -> str:
     """The path of the budget book, which only the owner gets."""
-    return re.search(r"charged to budget book (\S+)", outcome.stderr)[1]
+    return re.search(r"charged to the book of the test rows.*\(budget book (\S+)\)", outcome.stderr)[1]
 
 
 @pytest.mark.parametrize(("unit", "number"), [("owner", PEOPLE), ("record", 300)])

@@ -473,7 +473,7 @@ def _settled(
         arrays, names, names_from = settle_matrix(arrays, classes)
     else:
         arrays = settle_labels(arrays, classes)
-        names, names_from = class_list(arrays, classes, private_test=private_test)
+        names, names_from = class_list(arrays, classes, where, private_test=private_test)
     where = f"the class list of {where}"
     check_class_names(names, where)
     if "" in names:
@@ -515,15 +515,16 @@ def _rows_of(arrays: Arrays, group: str) -> GroupArrays:
     return x, y, ids
 
 
-def labelled_rows(arrays: Arrays, group: str, names: Sequence[str]) -> GroupArrays:
+def labelled_rows(arrays: Arrays, group: str, names: Sequence[str], where: str | Path) -> GroupArrays:
     """Rows, label indices or `NO_LABEL`, and ids if given, of a group. DataError as `_rows_of` and `label_indices`."""
     x, y, ids = _rows_of(arrays, group)
     labelled = y.ndim == 1 and group != UNLABELLED
-    return x, label_indices(y, names, f"y_{group}") if labelled else y, ids
+    shown = () if ids is None else ids.tolist()
+    return x, label_indices(y, names, f"{where}: y_{group}", shown) if labelled else y, ids
 
 
 def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
-    x, labels, ids = labelled_rows(arrays, group, names)
+    x, labels, ids = labelled_rows(arrays, group, names, where)
     owners, order, made = _owners(arrays, group, len(x)), None, ContentIds(group)
     if owners is not None:
         order = by_owner(owners)

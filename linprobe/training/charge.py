@@ -506,18 +506,17 @@ def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
     progress.note(f"the run ended early; {counted} costs {cost}, and counts (budget book {path})")
 
 
-def charge_histogram(
-    run: run_folder.RunFolder, before: Sequence[Releases], histogram: Releases, given: Path | None
-) -> str | None:
-    """Charge a histogram of a finished run to the book of the run, after what the run released `before`.
+def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> str | None:
+    """Charge a histogram of a finished run to the book of the run.
 
     Args:
+        histogram: its purpose is `histogram` and a name, which no other has.
         given: the book, None for the one among the default books that has the run. A book without the run gets all
             that the run released.
     Returns: what all histograms cost with the run, if the book has more of them than the manifest states with this one.
     Raises PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
     """
-    path, entry = _book_with_entry(run, before, given)
+    path, entry = _book_with_entry(run, given)
     account = Account.at(path)
     with account.charging() as held:
         charged = book.add(path, entry, [histogram], _check_caps(path, held.shared(), histogram=True))
@@ -530,21 +529,19 @@ def charge_histogram(
     )
 
 
-def preview_histogram(
-    run: run_folder.RunFolder, before: Sequence[Releases], histogram: Releases, given: Path | None
-) -> tuple[Path, Spending]:
+def preview_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> tuple[Path, Spending]:
     """The book that `charge_histogram` would charge, and the cost of its runs with the histogram. Nothing is written.
 
     Raises LinprobeError: as `charge_histogram`.
     """
-    path, entry = _book_with_entry(run, before, given)
+    path, entry = _book_with_entry(run, given)
     contents, account = book.read_book(path), Account.at(path)
     others, after, shared = contents.without(entry.run), contents.after(entry, [histogram]), account.shared()
     _check_caps(path, shared, histogram=True)(others, after)
     return path, spending([*with_shared(others, shared).counted, after])
 
 
-def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], given: Path | None) -> tuple[Path, Entry]:
+def _book_with_entry(run: run_folder.RunFolder, given: Path | None) -> tuple[Path, Entry]:
     """The budget book of a finished run, and the entry of the run in a book that does not know it."""
     manifest = run.manifest
     known = book_with(manifest.book_id)
@@ -568,6 +565,6 @@ def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], give
         unit=manifest.unit,
         private=True,
         delta=manifest.delta,
-        releases=tuple(before),
+        releases=manifest.recorded,
         features=_path_of(Path(manifest.features)),
     )

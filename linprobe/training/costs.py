@@ -17,7 +17,7 @@ from typing import Any
 from linprobe.accounting import calibrate
 from linprobe.accounting.book import Cap, Contents, Entry, read_book, rows_of_a_person, set_cap, spending, together
 from linprobe.accounting.calibrate import check_delta, check_epsilon
-from linprobe.accounting.events import REMOVED, Releases
+from linprobe.accounting.events import REMOVED
 from linprobe.accounting.figures import finite, largest_mu, rounded_up
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
 from linprobe.data.dataset import DIGITS, open_features
@@ -27,7 +27,7 @@ from linprobe.errors import DataError, LinprobeError, Progress, UsageError, writ
 from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import BudgetRequest, PlanRequest
 from linprobe.reporting import plots
-from linprobe.runs.manifest import MANIFEST
+from linprobe.runs.manifest import MANIFEST, Manifest
 from linprobe.runs.run_folder import new_files, refuse_book_inside
 from linprobe.training.charge import existing_book
 
@@ -200,15 +200,13 @@ def _not_recorded(path: Path, own: Contents) -> list[str]:
     spent, lacking, folders = {}, [], {Path(entry.name).parent for entry in own.entries.values()}
     for folder in folders:
         for manifest in folder.glob(f"*/{MANIFEST}"):
-            with suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
+            with suppress(LinprobeError, OSError, ValueError, AttributeError):
                 stated = json.loads(manifest.read_text(encoding="utf-8"))
                 run = stated.get("run_id") or stated.get("private_commitment")
                 if run is not None and stated.get("epsilon") != 0:
                     spent[str(manifest.parent)] = run
-                if run in own.entries and stated.get("releases"):
-                    made = tuple(Releases(**release) for release in stated["releases"])
-                    if own.lacking(run, made):
-                        lacking.append(str(manifest.parent))
+                if run in own.entries and own.lacking(run, Manifest.read(manifest.read_bytes()).recorded):
+                    lacking.append(str(manifest.parent))
     known = set(own.entries)
     for folder in {books_folder(), path.parent, *folders}:
         for other in folder.glob(f"*{BOOK_SUFFIX}") if not known.issuperset(spent.values()) else ():

@@ -34,7 +34,7 @@ def recorded_totals(manifest: Manifest) -> tuple[str, str]:
         line = _of_file(contents.entries[manifest.book_id].features, manifest, own)
         every = with_shared(contents, Account.at(path).shared()).counted
     except LinprobeError as error:
-        return f"{UNKNOWN}: a budget book cannot be used", f"{UNKNOWN}: {error}"
+        return f"{UNKNOWN}: a budget book cannot be read", f"{UNKNOWN}: {error}"
     return line, f"{_cost(every, 'these rows', manifest, own)} (budget book {path}; do not publish this line)"
 
 

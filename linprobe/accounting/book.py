@@ -596,10 +596,13 @@ class Spending:
 
 
 def spending(entries: Sequence[Entry], delta: float | None = None) -> Spending:
-    """The cost of `entries` together at `delta`; None is the largest delta of the runs."""
+    """The cost of `entries` together at `delta`; None is the smallest delta of the runs.
+
+    At the largest one, a further run with a larger delta could lower the total.
+    """
     private = [entry for entry in entries if entry.private and entry.counts]
     if delta is None:
-        delta = max((entry.delta for entry in private if entry.delta is not None), default=0.0)
+        delta = min((entry.delta for entry in private if entry.delta is not None), default=0.0)
     units = units_of(private)
     costs = {unit: together(private, delta, REMOVED[unit]) for unit in units}
     epsilon, accountant = costs[units[0]]

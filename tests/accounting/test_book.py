@@ -367,7 +367,9 @@ def test_delta_and_unit_are_those_that_hold_for_every_run() -> None:
     assert spending([people]).unit == "owner"
     assert spending([people]).delta == 1e-6
     both = spending([people, entry("b")])
-    assert (both.unit, both.delta, both.runs) == ("record", DELTA, 2)
+    assert (both.unit, both.delta, both.runs) == ("record", 1e-6, 2)
+    cheap = entry("c", Releases("gradient", 100.0, 1.0, 1), delta=1e-3)
+    assert spending([people, cheap]).epsilon > spending([people]).epsilon
     assert spending([people, entry("b")], 1e-7).epsilon > both.epsilon > 7
     assert spending([]).epsilon == 0
     assert spending([entry("a", private=False, delta=None)]).not_private_runs == 1

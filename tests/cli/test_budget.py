@@ -378,7 +378,9 @@ def test_a_run_from_the_weights_of_another_counts_them_once(cli: Cli, features_f
     assert spent(cli, features_file)["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
 
 
-def test_report_and_release_print_the_total_of_the_book(cli: Cli, features_file: Path, own_books: Path) -> None:
+def test_report_and_release_print_the_total_of_the_book(
+    cli: Cli, refused: Cli, features_file: Path, own_books: Path
+) -> None:
     for name in "abc":
         assert cli("train", features_file, *FEW, "--out", name).status == 0
     words = "over 3 recorded runs on these rows, for rows that were private in all of them; this run: 3 "
@@ -393,9 +395,12 @@ def test_report_and_release_print_the_total_of_the_book(cli: Cli, features_file:
     assert stated in Path("a.html").read_text()
     assert stated in Path("released/README.md").read_text()
     assert cli("train", features_file, *FEW, "--delta", "1e-3", "--out", "d").status == 0
-    outcome = cli("release", "a", "--out", "again")  # a larger delta makes a total that may be below the run's epsilon
-    assert "at delta 0.001 for a record, over 4 recorded runs" in outcome.stderr
+    assert "at delta 1e-05 for a record, over 4 recorded runs" in cli("release", "a", "--out", "again").stderr
+    assert cli("train", features_file, *FEW, "--delta", "1e-6", "--out", "e").status == 0
+    outcome = cli("release", "a", "--out", "third")
+    assert "at delta 1e-06 for a record, over 5 recorded runs" in outcome.stderr
     assert "; this run: 3 at delta 1e-05 for a record (budget book" in outcome.stderr
+    refused(cli("budget", features_file, "--set-cap", "9", "--delta", "0.01"), 4, ["delta is 0.01, but with", "1/N"])
     (book,) = books(own_books)
     copy = book.with_suffix(".old.jsonl")
     shutil.copy(book, copy)

@@ -541,7 +541,7 @@ class RefineRequest(
     """Refine the weights of a run with public rows without labels, and print the new run.
 
     The new run has the guarantee of RUN and spends no budget. The rows must be public: the
-    refined weights reveal them.
+    refined weights reveal them. The feature file of RUN must hold the rows of RUN, or be gone.
     """
 
     unlabelled: Path = option(help="Feature file of rows without labels, from the same backbone.", argument="ROWS")

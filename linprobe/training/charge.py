@@ -37,7 +37,7 @@ from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyErro
 from linprobe.parallel.array_api import among
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
-from linprobe.runs.matching import features_of, holds_private_rows, private_groups
+from linprobe.runs.matching import features_of, holds_rows, private_groups
 from linprobe.training.execute import Observer
 from linprobe.training.plan import Plan
 from linprobe.training.words import bare_runs
@@ -164,7 +164,7 @@ def _refuse_round_caps_of(run: run_folder.RunFolder, given: Path) -> None:
     if counts_there or all(book.read_book(path).cap is None for path in files_of_books(folder)):
         return
     with open_features(features_of(run, None), whole=False) as features, ExitStack() as stack:
-        if not holds_private_rows(run, features):
+        if not holds_rows(run, features):
             raise DataError(
                 f"{features.path} does not hold the private rows of run {run.folder} any more, so nothing tells "
                 f"whether a cap in {folder} is for them; bring the file back"

@@ -106,6 +106,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         # refused before the first run spends
         plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in _missing(planned)]
         _check_splits(found, stack)
+        stack.enter_context(run_folder.dated_at_end(request.folder))
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended

@@ -46,7 +46,7 @@ from linprobe.methods import METHODS
 from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest, name_of
 from linprobe.parallel import available_memory
-from linprobe.parallel.threads import unordered
+from linprobe.parallel.threads import interrupted_once, unordered
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.reporting import comparison
 from linprobe.runs import run_folder
@@ -101,7 +101,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     finished runs are kept, and the same command continues.
     """
     refuse_copies("compare")
-    with _opened(request) as found, ExitStack() as stack:
+    with interrupted_once(), _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
         # refused before the first run spends
         plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in _missing(planned)]

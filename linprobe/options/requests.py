@@ -929,7 +929,9 @@ class BudgetRequest(
         argument="FEATURES|BOOK|-",
     )
     book: Path | None = option(None, "Budget book of the feature file.", unset="as for `linprobe train`")
-    delta: float | None = option(None, "Delta of the figures.", unset="the largest delta of the runs", above=0, below=1)
+    delta: float | None = option(
+        None, "Delta of the figures.", unset="the smallest delta of the runs", above=0, below=1
+    )
     cap: float | None = option(
         None,
         "Set a cap on epsilon.",

@@ -73,7 +73,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.events import Releases
+from linprobe.accounting.events import HISTOGRAM, Releases
 from linprobe.data.blocks import Source, normalise_rows
 from linprobe.errors import UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
@@ -83,7 +83,6 @@ from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS, NearShots
 from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
 from linprobe.runs.figures import class_scores, softmax
-from linprobe.runs.release_rules import HISTOGRAM
 
 NEIGHBOURS, POWER = 10, 3
 SPREAD_ROUNDS, SPREAD, MASS_ROUNDS, OUTER_ROUNDS = 20, 0.9, 5, 4

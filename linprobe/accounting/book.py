@@ -51,6 +51,7 @@ from linprobe.accounting.accountants import (
     renyi_divergences,
 )
 from linprobe.accounting.events import (
+    HISTOGRAM,
     INHERITED,
     OWNER,
     RECORD,
@@ -183,11 +184,16 @@ class Contents:
         return replace(self, entries={name: one for name, one in self.entries.items() if name != run})
 
     def lacking(self, run: str, releases: Iterable[Releases]) -> tuple[Releases, ...]:
-        """The `releases` of a run that its entry here lacks: they were made from a copy that another book counts."""
+        """The `releases` of a run that its entry here lacks: they were made from a copy that another book counts.
+
+        Histograms have names of their own in `releases` (`Manifest.recorded`).
+        """
         known = self.entries.get(run)
         if known is None or known.selection is not None or not known.private:  # these count more than their releases
             return ()
-        return _without(releases, (*known.total, *_covered(self, known.first)), inherited=False)
+        # what a run inherits is counted with its first own release
+        own = [one for one in releases if one.purpose != INHERITED or not known.releases]
+        return _without(own, known.total)
 
     def after(self, entry: Entry, further: Sequence[Releases]) -> Entry:
         """A run, as this book knows it or else as `entry`, with what it lacks and with `further` releases."""
@@ -285,7 +291,9 @@ def settle(path: Path, run: str, releases: Sequence[Releases]) -> None:
     """State that a run has ended early, and made only `releases`. Does nothing if the book has no such run."""
     with _opened(path) as (lines, contents):
         if run in contents.entries:
-            made = _without(releases, _covered(contents, contents.entries[run].first))
+            own = [one for one in releases if one.purpose != INHERITED]
+            planned = contents.entries[run].releases if releases else ()
+            made = [one for one in planned if one.purpose == INHERITED or one.purpose.startswith(HISTOGRAM)] + own
             _append(lines, {"entry": "made", "run": run, "releases": _listed(made)})
 
 
@@ -339,26 +347,30 @@ def state_keys(path: Path, digest: str) -> None:
 
 
 def _covered(contents: Contents, started_from: str | None) -> Iterator[Releases]:
-    """What the book counts of the run `started_from`, of the run that this one started from, and so on."""
+    """What the book counts of the run `started_from`, of the run that this one started from, and so on, as inherited.
+
+    A histogram is there by its name too: only the name tells it from an equal one that a copy of the run published.
+    """
     seen: set[str] = set()
     while started_from is not None and started_from in contents.entries and started_from not in seen:
         seen.add(started_from)
         entry = contents.entries[started_from]
-        yield from entry.total
+        for release in entry.total:
+            yield replace(release, purpose=INHERITED)
+            if release.purpose.startswith(HISTOGRAM):
+                yield release
         started_from = entry.first
 
 
-def _without(
-    releases: Iterable[Releases], covered: Iterable[Releases], *, inherited: bool = True
-) -> tuple[Releases, ...]:
-    """The releases without those that are also in `covered`; without `inherited` ones alone, unless it is false."""
-    left: Counter[tuple[float, float]] = Counter()
+def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple[Releases, ...]:
+    """The releases without those that are also in `covered`, with the same purpose."""
+    left: Counter[Releases] = Counter()
     for release in covered:
-        left[release.noise_multiplier, release.sampling_rate] += release.count
+        left[replace(release, count=1)] += release.count
     kept = []
     for release in releases:
-        kind = (release.noise_multiplier, release.sampling_rate)
-        common = min(release.count, left[kind]) if release.purpose == INHERITED or not inherited else 0
+        kind = replace(release, count=1)
+        common = min(release.count, left[kind])
         left[kind] -= common
         if release.count > common:
             kept.append(replace(release, count=release.count - common))
@@ -584,10 +596,13 @@ class Spending:
 
 
 def spending(entries: Sequence[Entry], delta: float | None = None) -> Spending:
-    """The cost of `entries` together at `delta`; None is the largest delta of the runs."""
+    """The cost of `entries` together at `delta`; None is the smallest delta of the runs.
+
+    At the largest one, a further run with a larger delta could lower the total.
+    """
     private = [entry for entry in entries if entry.private and entry.counts]
     if delta is None:
-        delta = max((entry.delta for entry in private if entry.delta is not None), default=0.0)
+        delta = min((entry.delta for entry in private if entry.delta is not None), default=0.0)
     units = units_of(private)
     costs = {unit: together(private, delta, REMOVED[unit]) for unit in units}
     epsilon, accountant = costs[units[0]]

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.book import DIGEST_BYTES, Contents, no_books, read_book, state_keys
+from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, no_books, read_book, state_keys
 from linprobe.accounting.events import OWNER
 from linprobe.atomic_files import alone, open_regular, sync_folder, write_whole
 from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
@@ -339,9 +339,24 @@ def files_of_books(folder: Path, names: str = f"*{BOOK_SUFFIX}") -> list[Path]:
         raise no_books(f"budget books in {folder}", error) from None
 
 
-def book_with(run: str) -> Path | None:
-    """The default budget book with an entry of the run; None if none has it."""
+def recorded_runs() -> dict[str, tuple[Path, Entry]]:
+    """The default budget book with each run, and the entry of the run there.
+
+    Raises DataError: a damaged book, or two books with one run: one is a copy, and either may lack later releases.
+    """
+    found: dict[str, tuple[Path, Entry]] = {}
     for path in files_of_books(books_folder()):
-        if run in read_book(path).entries:
-            return path
-    return None
+        for run, entry in read_book(path).entries.items():
+            known = found.setdefault(run, (path, entry))[0]
+            if known.resolve() != path.resolve():
+                raise DataError(
+                    f"budget books {known} and {path} both have run {run[:16]} ({entry.name}), so one is a copy of the "
+                    "other; allowed: one book for each run; move the copy and its row keys to another folder, and keep "
+                    "the book with more lines"
+                )
+    return found
+
+
+def book_with(run: str) -> Path | None:
+    """The default budget book with an entry of the run; None if none has it. Raises DataError: as `recorded_runs`."""
+    return recorded_runs().get(run, (None,))[0]

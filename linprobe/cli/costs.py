@@ -81,7 +81,9 @@ def _budget(request: BudgetRequest) -> None:
             return
         for line in (*map(_run_line, found["entries"]), *_counted_together(found)):
             _terminal.note(line)
-        if found["cap"] is not None and (found["epsilon"] or 0) >= found["cap"]:
+        # epsilon at the delta of the cap is at least that at a larger delta
+        comparable = found["cap"] is not None and found["delta"] >= found["cap_delta"]
+        if comparable and (found["epsilon"] or 0) >= found["cap"]:
             _terminal.note("these runs reach the cap, so every further one is refused")
         by_unit = found["epsilon_by_unit"]
         if len(by_unit) > 1:

@@ -10,6 +10,7 @@ the lines of `run`, and the budget book counts all of them as one run.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -46,6 +47,7 @@ from linprobe.training.words import DryRun, Lines, listed, together_facts, toget
 
 FILE = "published_histogram_{}.json"
 SUFFIX = ".published-{}"
+NAME_BYTES = 8  # of a histogram, in the manifest and in budget books
 HOST, ARITHMETIC = "cpu", "arithmetic"
 
 
@@ -68,7 +70,8 @@ def publish(
         delta = manifest.bound[1]
         training_epsilon = accountant_of(manifest).epsilon(training, delta)
         epsilons = run.per_record.losses.epsilon(delta, training_epsilon)
-        not_stated = charge_histogram(run, grouped(events), planned, book)
+        named = replace(planned, purpose=f"{HISTOGRAM} {secrets.token_hex(NAME_BYTES)}")
+        not_stated = charge_histogram(run, named, book)
         (folder / run_folder.RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
         with writing(folder / LEDGER):
             (folder / LEDGER).write_bytes(run[LEDGER])
@@ -80,7 +83,7 @@ def publish(
 
         mechanism = GaussianMechanism(NoiseSource(), charge, first_step=len(events))
         noisy = released_histogram(epsilons, training_epsilon, mechanism, planned.noise_multiplier)
-        updated = _charged(manifest, ledger.events, Published(HISTOGRAM, epsilon, planned.noise_multiplier, name))
+        updated = _charged(manifest, ledger.events, Published(named.purpose, epsilon, planned.noise_multiplier, name))
         histogram = {
             "what": f"noisy number of {NOUNS[manifest.unit]} by their own training epsilon; safe to publish",
             "bin_edges": np.linspace(0, training_epsilon, HISTOGRAM_BINS + 1).tolist(),
@@ -275,7 +278,7 @@ def dry_run_of_report(request: PdpReportRequest) -> DryRun:
             key = signing_key(run, request.sign)
             events, planned = _planned(run, request.publish_epsilon)
             out, name = _place(run, request.book)
-            book, spent = preview_histogram(run, grouped(events), planned, request.book)
+            book, spent = preview_histogram(run, planned, request.book)
     private_files = [str(path) for path in (request.csv, request.plot) if path is not None]
     facts: dict[str, Any] = {
         "run": str(request.run),

@@ -278,7 +278,8 @@ def temperature_of(
         matching.check_fits(run, opened, progress, allow_other=allow_other)
         seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
-            matching.refuse_private_as_public(run, opened, "a temperature", progress)
+            with matching.training_file(run, opened, progress) as training:
+                matching.refuse_private_as_public(run, opened, "a temperature", training)
             refuse_private_in_books([GroupRows(opened, "public")])
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias if bias is None else bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")

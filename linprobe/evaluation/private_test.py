@@ -57,8 +57,9 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     """Release noisy counts of correct predictions, and of scores, on private test rows. Each call spends budget.
 
     Returns: run, run_private (whether the run has a guarantee), unit, epsilon, delta, noise_multiplier (of the correct
-        predictions), auroc_noise_multiplier (None if no scores are released), book, the keys of the manifest about
-        noisy test rows, and test_macro_auroc with test_macro_auroc_std where it is known.
+        predictions), auroc_noise_multiplier (None if no scores are released), the keys of the manifest about noisy test
+        rows, and test_macro_auroc with test_macro_auroc_std where it is known. A note names the book, as its name
+        depends on private rows.
     Raises UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has
     no owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
     """
@@ -69,6 +70,9 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
         account = existing_book(features, request.book, make=True, group="test", unit=entry.unit)
         book = charge_entry(account, entry, progress)
+    progress.note(
+        f"charged to the book of the test rows, whose name depends on them: do not publish it (budget book {book})"
+    )
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append)
     noise = {release.purpose: release.noise_multiplier for release in entry.releases}
     released = {purpose: mechanism.release(sums[purpose], sigma, purpose=purpose) for purpose, sigma in noise.items()}
@@ -83,7 +87,6 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         "delta": entry.delta,
         "noise_multiplier": noise[TEST_ACCURACY],
         "auroc_noise_multiplier": noise.get(TEST_AUROC),
-        "book": str(book),
         **{key: value for key, value in accuracy.items() if value is not None},
         "test_counts": {"right": tested.right, "by_class": tested.by_class.tolist()},
     }

@@ -13,7 +13,8 @@ from linprobe.atomic_files import json_text
 from linprobe.data.dataset import check_test_rows, open_features, unlabelled_group
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, extraction_of
-from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, Silent, UsageError, writing
+from linprobe.data.row_checks import check_rows
+from linprobe.errors import PrivacyError, Progress, UsageError, writing
 from linprobe.evaluation.pdp_report import signing_key, write_derived
 from linprobe.options.requests import RefineRequest
 from linprobe.runs import matching
@@ -30,12 +31,14 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     """Write a run with the refined weights of a run; the run itself is not changed.
 
     Guarantee: post-processing. No private row is used: rows are compared with the training rows, if the run's feature
-    file is here, only to refuse them. The budget book counts both runs as one.
+    file is here, only to refuse them. Every finding about private rows is a refusal, before anything is written. The
+    budget book counts both runs as one.
 
     Returns: run, refined (the run before), rows, strength, test_accuracy (None if the test rows are not here), epsilon,
         delta.
     Raises UsageError: a run that cannot be refined, or a signed one without its key. DataError: rows with labels or of
-    another backbone. PrivacyError: a run that does not verify or is not private, or rows of its training.
+    another backbone, or a feature file of the run that holds other rows now. PrivacyError: a run that does not verify
+    or is not private, rows of its training, or test rows that are private in a budget book.
     """
     run = RunFolder(request.run)
     verified(run)
@@ -50,20 +53,20 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
         with open_features(request.unlabelled, labelled=False) as rows:
             matching.check_made_alike(run, rows.path, extraction_of(rows.description), rows.n_features, progress)
             given = unlabelled_group(rows)
-            matching.refuse_private_as_public(run, rows, "a refinement", progress, group=UNLABELLED)
-            refuse_private_in_books([given])
-            if run.manifest.centre == "none" and run.manifest.n_private:
-                raise UsageError(
-                    f"run {run.folder} was trained on rows that were not centred, so refinement could not notice rows "
-                    "of another kind; train with --unlabelled, which counts the private rows near them"
-                )
-            unlabelled = unlabelled_rows(given, run.weights.shape[1])
-            with matching.training_file(run, rows, Silent()) as training:
+            with matching.training_file(run, rows, progress, unchanged=True) as training:
+                matching.refuse_private_as_public(run, rows, "a refinement", training, group=UNLABELLED)
+                refuse_private_in_books([given])
+                if run.manifest.centre == "none" and run.manifest.n_private:
+                    raise UsageError(
+                        f"run {run.folder} was trained on rows that were not centred, so refinement could not notice "
+                        "rows of another kind; train with --unlabelled, which counts the private rows near them"
+                    )
+                unlabelled = unlabelled_rows(given, run.weights.shape[1])
                 near = None if training is None else near_shots(run, unlabelled, training)
-            refined = refined_by(run, run.weights, run.bias, unlabelled, near)
+                refined = refined_by(run, run.weights, run.bias, unlabelled, near)
+                accuracy, figures = _measured(run, refined, training, progress)
             stated = refinement(rows, refined, run)
             record_public(run.manifest.book_id, given)
-        accuracy, figures = _measured(run, refined, progress)
         stream = BytesIO()
         np.savez(stream, weights=refined.weights, bias=refined.bias)
         made = {MODEL: stream.getvalue(), UNREFINED: run[MODEL]}
@@ -85,28 +88,35 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _measured(run: RunFolder, refined: Refined, progress: Progress) -> tuple[Accuracy, dict[str, Any] | None]:
-    """What the manifest states on public test rows, and their figures; nothing if the run has other test rows."""
+def _measured(
+    run: RunFolder, refined: Refined, features: FeatureReader | None, progress: Progress
+) -> tuple[Accuracy, dict[str, Any] | None]:
+    """What the manifest states on public test rows, and their figures.
+
+    Nothing if the feature file of the run is gone (None), or has other public test rows now: both are public.
+    Raises DataError, PrivacyError: test rows that `evaluate` refuses.
+    """
     manifest = run.manifest
     if manifest.test_accuracy is None:
         return measured_accuracy(None, manifest.test_rows, manifest.n_test), None
-    try:
-        path = matching.features_of(run, None)
-        with open_features(path) as features:
-            check_test_rows(features, "accuracy is measured on")
-            if not (_same_test_rows(run, features) and matching.holds_private_rows(run, features)):
-                raise DataError(f"{features.path} has other rows than the run")
-            refuse_protected_test_rows(features)
-            figures = figures_of(features, refined.weights, refined.bias)
-    except LinprobeError as error:
-        progress.note(f"the accuracy of the refined weights was not measured: {error}")
+    if features is not None:
+        matching.check_classes(run, features)
+        check_rows(features)
+    if features is None or not _same_test_rows(run, features):
+        progress.note(
+            f"the accuracy of the refined weights was not measured: {manifest.features} is not here, or has other test "
+            "rows than the run"
+        )
         return measured_accuracy(None, "none", 0), None
+    check_test_rows(features, "accuracy is measured on")
+    refuse_protected_test_rows(features)
+    figures = figures_of(features, refined.weights, refined.bias)
     return measured_accuracy(figures, "public", manifest.n_test), figures
 
 
 def _same_test_rows(run: RunFolder, features: FeatureReader) -> bool:
-    """Whether the weights before refinement have the stated accuracy on the test rows of a file."""
-    if features.sizes["test"] != run.manifest.n_test:
+    """Whether the weights before refinement have the stated accuracy on the public test rows of a file."""
+    if features.sizes.get("test") != run.manifest.n_test:
         return False
     before = measured_accuracy(figures_of(features, run.weights, run.bias), "public", run.manifest.n_test).test_accuracy
     return before is not None and math.isclose(before, run.manifest.test_accuracy or 0.0, abs_tol=matching.ROUNDING)

@@ -541,7 +541,7 @@ class RefineRequest(
     """Refine the weights of a run with public rows without labels, and print the new run.
 
     The new run has the guarantee of RUN and spends no budget. The rows must be public: the
-    refined weights reveal them.
+    refined weights reveal them. The feature file of RUN must hold the rows of RUN, or be gone.
     """
 
     unlabelled: Path = option(help="Feature file of rows without labels, from the same backbone.", argument="ROWS")
@@ -929,7 +929,9 @@ class BudgetRequest(
         argument="FEATURES|BOOK|-",
     )
     book: Path | None = option(None, "Budget book of the feature file.", unset="as for `linprobe train`")
-    delta: float | None = option(None, "Delta of the figures.", unset="the largest delta of the runs", above=0, below=1)
+    delta: float | None = option(
+        None, "Delta of the figures.", unset="the smallest delta of the runs", above=0, below=1
+    )
     cap: float | None = option(
         None,
         "Set a cap on epsilon.",

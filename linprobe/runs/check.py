@@ -544,6 +544,12 @@ class FirstModel:
     releases: tuple[Releases, ...]
     manifest: Manifest
 
+    @property
+    def recorded(self) -> list[Releases]:
+        """The releases as budget books have them: histograms by their names, the others as `inherited`."""
+        every = self.manifest.recorded
+        return [one if one.purpose.startswith(rules.HISTOGRAM) else replace(one, purpose=INHERITED) for one in every]
+
 
 @dataclass(frozen=True)
 class FirstRun:

@@ -19,7 +19,7 @@ from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
 from linprobe import __version__
-from linprobe.accounting.events import OWNER, RECORD, UNITS, Releases
+from linprobe.accounting.events import HISTOGRAM, OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.data.labels import APART, LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, SHARED, TASKS
 from linprobe.errors import DataError, PrivacyError
@@ -201,7 +201,10 @@ class DamagedManifestError(DataError):
 
 @dataclass(frozen=True)
 class Published:
-    """A histogram of privacy losses released after training: its price, its noise, its file (None if it was lost)."""
+    """A histogram of privacy losses released after training: its price, its noise, its file (None if it was lost).
+
+    `what` is `histogram` and a random name, by which budget books know it.
+    """
 
     what: Annotated[str, TEXT]
     epsilon: Annotated[float, AMOUNT]
@@ -459,6 +462,19 @@ class Manifest(Accuracy, RunStatement):
     def book_id(self) -> str:
         """The run's name in budget books. Runs of earlier versions have their commitment, which is random too."""
         return str(self.run_id or self.private_commitment)
+
+    @property
+    def recorded(self) -> tuple[Releases, ...]:
+        """The releases as budget books have them: each published histogram has a name, which no other has.
+
+        Earlier versions gave none, so that their histograms have the digests of their files, which no book knows.
+        """
+        named = []
+        for one in self.published:
+            digest = self.files.get(one.file or "", self.manifest_digest)
+            name = one.what if one.what.startswith(f"{HISTOGRAM} ") else f"{HISTOGRAM} {digest[:16]}"
+            named.append(Releases(name, one.noise_multiplier, 1.0, 1))
+        return (*(one for one in self.releases or () if one.purpose != HISTOGRAM), *named)
 
     @property
     def several_labels(self) -> bool:

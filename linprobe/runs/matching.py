@@ -46,11 +46,15 @@ def features_of(run: RunFolder, features: Path | None) -> Path | None:
 
 
 @contextmanager
-def training_file(run: RunFolder, other: FeatureReader, progress: Progress) -> Iterator[FeatureReader | None]:
+def training_file(
+    run: RunFolder, other: FeatureReader, progress: Progress, *, unchanged: bool = False
+) -> Iterator[FeatureReader | None]:
     """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
 
     It is `other` itself if the run was trained on that file. None if it is not where the manifest says, or if its rows
-    now have another width than the run. A note says so, and if it does not hold the private rows of the run.
+    now have another width than the run. A note says so, and if it does not hold the rows of the run.
+
+    Raises DataError: it does not hold the rows of the run, and must be `unchanged`, for results that would tell.
     """
     try:
         path = features_of(run, None)
@@ -63,17 +67,18 @@ def training_file(run: RunFolder, other: FeatureReader, progress: Progress) -> I
     own = recorded == other.path or (recorded.is_file() and other.path.is_file() and recorded.samefile(other.path))
     with nullcontext(other) if own else open_features(path, whole=False) as features:
         fits = features.n_features == run.weights.shape[-2]
-        if not fits or not holds_private_rows(run, features):
-            progress.note(
-                f"{features.path} does not hold the private rows of run {run.folder} any more, so rows of {other.path} "
-                "are not compared with all of them"
-            )
+        if not fits or not holds_rows(run, features):
+            found = f"{features.path} does not hold the rows of run {run.folder} any more"
+            if unchanged:
+                raise DataError(f"{found}, and the result would tell; restore the file, or train again")
+            progress.note(f"{found}, so rows of {other.path} are not compared with all of them")
         yield features if fits else None
 
 
-def holds_private_rows(run: RunFolder, features: FeatureReader) -> bool:
-    """Whether a feature file has the private rows of a run; true if the run has no key to its commitment."""
+def holds_rows(run: RunFolder, features: FeatureReader) -> bool:
+    """Whether a feature file has the public and private rows of a run; without the run's key, the public ones."""
     try:
+        _rows(run.manifest, features)
         private_mask(run, features)
     except PrivacyError:
         return False
@@ -188,28 +193,25 @@ def _refuse_test_rows(features: FeatureReader, hidden: GroupRows, where: str, pr
 
 
 def refuse_private_as_public(
-    run: RunFolder, public: FeatureReader, use: str, progress: Progress, *, group: str = "public"
+    run: RunFolder, public: FeatureReader, use: str, training: FeatureReader | None, *, group: str = "public"
 ) -> None:
     """PrivacyError if a row of a public group, or its image, is a training or private test row of the run's file.
 
     After a run by owner, a row of a private person is private too, and public rows that the method protects are
-    private. If that file is gone, a note says so.
+    private.
 
     Args:
-        use: what the public rows are for, for the message.
+        use: what the public rows are for, for the message. training: that file, as `training_file` gives it.
     """
-    with training_file(run, public, progress) as training:
-        if training is None:
-            return
-        given, by_owner = GroupRows(public, group), run.manifest.unit == OWNER
-        with ExitStack() as stack:
-            for hidden, words in private_groups(run, training, stack):
-                if share_rows(hidden, given) or (by_owner and share_people(hidden, given)):
-                    raise PrivacyError(
-                        f"the group {group} of {public.path} holds {words}, or rows of their images"
-                        f"{' or people' if by_owner else ''}, of {hidden.features.path}, and {use} from private rows "
-                        "would leak; give other public rows"
-                    )
+    given, by_owner = GroupRows(public, group), run.manifest.unit == OWNER
+    with ExitStack() as stack:
+        for hidden, words in () if training is None else private_groups(run, training, stack):
+            if share_rows(hidden, given) or (by_owner and share_people(hidden, given)):
+                raise PrivacyError(
+                    f"the group {group} of {public.path} holds {words}, or rows of their images"
+                    f"{' or people' if by_owner else ''}, of {hidden.features.path}, and {use} from private rows "
+                    "would leak; give other public rows"
+                )
 
 
 def private_groups(run: RunFolder, training: FeatureReader, stack: ExitStack) -> Iterator[tuple[GroupRows, str]]:

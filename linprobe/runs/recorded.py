@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from linprobe.accounting.book import EVALUATION, Contents, Entry, read_book, spending
 from linprobe.accounting.events import NO_CHOICE
 from linprobe.accounting.figures import ONE, rounded_up
-from linprobe.accounting.row_keys import PRIVATE_IN_ALL, Account, book_with, books_folder, files_of_books, with_shared
+from linprobe.accounting.row_keys import PRIVATE_IN_ALL, Account, book_with, books_folder, recorded_runs, with_shared
 from linprobe.errors import LinprobeError, counted
 from linprobe.runs.manifest import Manifest
 
@@ -28,7 +28,7 @@ def recorded_totals(manifest: Manifest) -> tuple[str, str]:
             text = "no budget book{} has this run, so other runs on its rows are not known; this run: {}"
             return text.format(" where this page was made", own), text.format(f" in {books_folder()}", own)
         contents = read_book(path)
-        if contents.lacking(manifest.book_id, manifest.releases or ()):
+        if contents.lacking(manifest.book_id, manifest.recorded):
             why = f"{UNKNOWN}: the budget book lacks releases of this run, made from a copy of it; this run: {own}"
             return why, f"{why} (budget book {path})"
         line = _of_file(contents.entries[manifest.book_id].features, manifest, own)
@@ -40,7 +40,7 @@ def recorded_totals(manifest: Manifest) -> tuple[str, str]:
 
 def _of_file(features: str | None, manifest: Manifest, own: str) -> str:
     """What the runs on a feature file, and evaluations of them, cost together, by the books of the default folder."""
-    entries = dict(pair for path in files_of_books(books_folder()) for pair in read_book(path).entries.items())
+    entries = {run: entry for run, (_, entry) in recorded_runs().items()}
     if features is None or any(one.features is None for one in entries.values()):
         return f"{UNKNOWN}: a run of an older version names no feature file; this run: {own}"
     on_file = {run: one for run, one in entries.items() if one.features == features}

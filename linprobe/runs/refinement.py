@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from linprobe.data.dataset import dataset_of, open_features, unlabelled_group
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.errors import PrivacyError, UsageError
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares
 from linprobe.methods.similar_rows import NearShots, SimilarRows, Surroundings
@@ -63,16 +62,13 @@ def refined_by(
 def near_shots(run: RunFolder, rows: NDArray[np.float32], features: FeatureReader) -> NearShots | None:
     """The public shots of a run near rows without labels, which `unlabelled_rows` reads.
 
-    None if the run has no shots in `features`, or counted the private rows near them.
+    None if the run has no shots in `features`, which hold its rows, or counted the private rows near them.
     """
     manifest = run.manifest
-    if not split_of(manifest).shots or similar_share(manifest) is not None:
+    if not split_of(manifest).shots or manifest.public_file is not None or similar_share(manifest) is not None:
         return None
-    with suppress(UsageError, DataError):  # of another file
-        dataset = dataset_of(features, None, split_of(manifest))
-        if dataset.free_shots is not None and dataset.has_public_digest(manifest.public_digest):
-            return Surroundings(rows).shots_near(dataset.free_shots.blocks())
-    return None
+    shots = dataset_of(features, None, split_of(manifest)).free_shots
+    return None if shots is None else Surroundings(rows).shots_near(shots.blocks())
 
 
 def kept_shares(run: RunFolder) -> NDArray[np.float64] | None:

@@ -170,6 +170,21 @@ RUN_MARKS = (MANIFEST, LEDGER)  # every run folder has both
 
 
 @contextmanager
+def dated_at_end(folder: Path) -> Iterator[None]:
+    """Give the folders in which a new `folder`, and each of its new parents, are made the time of the end.
+
+    The time of the start would tell the duration of a private selection.
+    """
+    new = [one for one in (folder.absolute(), *folder.absolute().parents) if not one.exists()]
+    try:
+        yield
+    finally:
+        for one in new:
+            with suppress(OSError):
+                os.utime(one.parent)
+
+
+@contextmanager
 def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite: bool | None = None) -> Iterator[bool]:
     """Hold the name of an output, by a lock on `.NAME.lock` beside it.
 
@@ -191,7 +206,7 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
     new_parents = [parent for parent in out.parents if not parent.exists()]
     lock_file = out.with_name(f".{out.name}.lock")
     try:
-        with ExitStack() as stack:
+        with dated_at_end(out.parent), ExitStack() as stack:
             with writing(f"{what} {out}", flag, "cannot be made"):
                 out.parent.mkdir(parents=True, exist_ok=True)
                 while (locked := _hold(lock_file, out, what, stack)) is None:

@@ -37,7 +37,7 @@ from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyErro
 from linprobe.parallel.array_api import among
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
-from linprobe.runs.matching import features_of, holds_private_rows, private_groups
+from linprobe.runs.matching import features_of, holds_rows, private_groups
 from linprobe.training.execute import Observer
 from linprobe.training.plan import Plan
 from linprobe.training.words import bare_runs
@@ -65,9 +65,10 @@ class BookFinder:
     def __init__(self, given: Path | None, *, make: bool = True) -> None:
         self._given, self._make = given, make
         self.commitment: Commitment | None = None
-        # a book without keys counts by itself, unless a default book of these rows has a cap
+        # a book without keys, or elsewhere, does not count with default books: caps of these are checked beside it
         self._folder = keys_file(given).parent if given is not None and _has_keys(given) else books_folder()
-        needed = make if given is None else self._folder != books_folder()
+        self._elsewhere = self._folder.resolve() != books_folder().resolve()
+        needed = make if given is None else self._elsewhere
         if needed or files_of_books(self._folder, KEY) or (given is None and files_of_books(self._folder)):
             self.commitment = Commitment(_key(self._folder))
 
@@ -92,7 +93,7 @@ class BookFinder:
         Raises DataError: damaged keys. LinprobeError: keys that cannot be written. PrivacyError: a public row that is
         private in a book, or a private one that is public in a book; or a run above a cap.
         """
-        path = self._given
+        path, rows, home = self._given, GroupRows(features, group), None
         if path is None:
             if self.commitment is None:
                 return None
@@ -100,12 +101,17 @@ class BookFinder:
         elif not _has_keys(path):
             refuse_private_in_books(public)
             if self.commitment is not None:
-                _refuse_round_cap(path, self._keys(GroupRows(features, group), protected, ()))
+                _refuse_round_cap(path, self._keys(rows, protected, ()))
             return Account(path, features=_path_of(features.path))
-        keys = self._keys(GroupRows(features, group), protected, public)
+        elif self._elsewhere and files_of_books(books_folder(), KEY):
+            home = _joined(RowKeys(), _key(books_folder()), [rows, *protected], public)
+            _refuse_round_cap(path, home)
+        keys = self._keys(rows, protected, public)
 
         def check() -> None:
             refuse_public(keys, self._folder, _names(public), unit)
+            if home is not None:
+                refuse_public(home, books_folder(), _names(public), unit)
 
         if planned is not None:
             _under_caps(Account.at(path, keys), [planned])
@@ -121,11 +127,16 @@ class BookFinder:
         keys = RowKeys()
         if self.commitment is not None:
             keys = RowKeys.of({"rows": self.commitment.row_keys(), **rows.name_keys(key)})
-        for more in protected:
-            keys = keys.joined(_keys_of(more, key))
-        for more in public:
-            keys = keys.joined(_keys_of(more, key).as_public())
-        return keys
+        return _joined(keys, key, protected, public)
+
+
+def _joined(keys: RowKeys, key: bytes, protected: Iterable[GroupRows], public: Iterable[GroupRows]) -> RowKeys:
+    """The `keys`, and those of `protected` and of `public` rows, by the `key` of a folder of books."""
+    for more in protected:
+        keys = keys.joined(_keys_of(more, key))
+    for more in public:
+        keys = keys.joined(_keys_of(more, key).as_public())
+    return keys
 
 
 def _path_of(features: Path) -> str:
@@ -134,11 +145,11 @@ def _path_of(features: Path) -> str:
 
 
 def _refuse_round_cap(given: Path, keys: RowKeys, step: str = "leave --book out") -> None:
-    """PrivacyError if a default book with one of the `keys` has a cap, under which a book by hand does not count.
+    """PrivacyError if a default book with one of the `keys` has a cap, under which another book does not count.
 
     `step`: what to do next.
     """
-    for other in Account(books_folder() / given.name, keys).shared():
+    for other in Account(books_folder() / KEY, keys).shared():  # no book has this name, and a copy may have any
         if other.contents.cap is not None:
             raise PrivacyError(
                 f"--book is {given}, and budget book {other.path} has a cap, epsilon {other.contents.cap.epsilon:.9g}, "
@@ -149,17 +160,17 @@ def _refuse_round_cap(given: Path, keys: RowKeys, step: str = "leave --book out"
 def _refuse_round_caps_of(run: run_folder.RunFolder, given: Path) -> None:
     """`_refuse_round_cap` for the rows of a finished run in no default book. DataError: its feature file has others."""
     folder = books_folder()
-    if _has_keys(given) or all(book.read_book(path).cap is None for path in files_of_books(folder)):
+    counts_there = _has_keys(given) and keys_file(given).parent == folder.resolve()
+    if counts_there or all(book.read_book(path).cap is None for path in files_of_books(folder)):
         return
     with open_features(features_of(run, None), whole=False) as features, ExitStack() as stack:
-        if not holds_private_rows(run, features):
+        if not holds_rows(run, features):
             raise DataError(
                 f"{features.path} does not hold the private rows of run {run.folder} any more, so nothing tells "
                 f"whether a cap in {folder} is for them; bring the file back"
             )
-        keys = RowKeys()
-        for hidden, _ in private_groups(run, features, stack):
-            keys = keys.joined(_keys_of(hidden, _key(folder)))
+        hidden = (rows for rows, _ in private_groups(run, features, stack))
+        keys = _joined(RowKeys(), _key(folder), hidden, ())
     _refuse_round_cap(given, keys, "publish from a run in that book")
 
 
@@ -183,10 +194,7 @@ def refuse_private_in_books(public: Sequence[GroupRows]) -> None:
     """PrivacyError if rows that are used as public are private in a default book; writes nothing."""
     folder = books_folder()
     if public and files_of_books(folder, KEY):
-        key, keys = _key(folder), RowKeys()
-        for part in public:
-            keys = keys.joined(_keys_of(part, key).as_public())
-        refuse_public(keys, folder, _names(public))
+        refuse_public(_joined(RowKeys(), _key(folder), (), public), folder, _names(public))
 
 
 def record_public(run: str, public: GroupRows) -> None:
@@ -418,7 +426,7 @@ def charged_selection(
         )
         raise
     finally:
-        for place in (path, keys_file(path), path.parent):
+        for place in (path, keys_file(path), path.parent / KEY, path.parent):
             with suppress(OSError):
                 os.utime(place)
 
@@ -506,18 +514,17 @@ def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
     progress.note(f"the run ended early; {counted} costs {cost}, and counts (budget book {path})")
 
 
-def charge_histogram(
-    run: run_folder.RunFolder, before: Sequence[Releases], histogram: Releases, given: Path | None
-) -> str | None:
-    """Charge a histogram of a finished run to the book of the run, after what the run released `before`.
+def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> str | None:
+    """Charge a histogram of a finished run to the book of the run.
 
     Args:
+        histogram: its purpose is `histogram` and a name, which no other has.
         given: the book, None for the one among the default books that has the run. A book without the run gets all
             that the run released.
     Returns: what all histograms cost with the run, if the book has more of them than the manifest states with this one.
     Raises PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
     """
-    path, entry = _book_with_entry(run, before, given)
+    path, entry = _book_with_entry(run, given)
     account = Account.at(path)
     with account.charging() as held:
         charged = book.add(path, entry, [histogram], _check_caps(path, held.shared(), histogram=True))
@@ -530,21 +537,19 @@ def charge_histogram(
     )
 
 
-def preview_histogram(
-    run: run_folder.RunFolder, before: Sequence[Releases], histogram: Releases, given: Path | None
-) -> tuple[Path, Spending]:
+def preview_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> tuple[Path, Spending]:
     """The book that `charge_histogram` would charge, and the cost of its runs with the histogram. Nothing is written.
 
     Raises LinprobeError: as `charge_histogram`.
     """
-    path, entry = _book_with_entry(run, before, given)
+    path, entry = _book_with_entry(run, given)
     contents, account = book.read_book(path), Account.at(path)
     others, after, shared = contents.without(entry.run), contents.after(entry, [histogram]), account.shared()
     _check_caps(path, shared, histogram=True)(others, after)
     return path, spending([*with_shared(others, shared).counted, after])
 
 
-def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], given: Path | None) -> tuple[Path, Entry]:
+def _book_with_entry(run: run_folder.RunFolder, given: Path | None) -> tuple[Path, Entry]:
     """The budget book of a finished run, and the entry of the run in a book that does not know it."""
     manifest = run.manifest
     known = book_with(manifest.book_id)
@@ -568,6 +573,6 @@ def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], give
         unit=manifest.unit,
         private=True,
         delta=manifest.delta,
-        releases=tuple(before),
+        releases=manifest.recorded,
         features=_path_of(Path(manifest.features)),
     )

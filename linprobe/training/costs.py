@@ -17,9 +17,9 @@ from typing import Any
 from linprobe.accounting import calibrate
 from linprobe.accounting.book import Cap, Contents, Entry, read_book, rows_of_a_person, set_cap, spending, together
 from linprobe.accounting.calibrate import check_delta, check_epsilon
-from linprobe.accounting.events import REMOVED, Releases
+from linprobe.accounting.events import RECORD, REMOVED
 from linprobe.accounting.figures import finite, largest_mu, rounded_up
-from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, books_folder, with_shared
+from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, RowKeys, books_folder, with_shared
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5, is_pattern
 from linprobe.data.feature_reader import GroupRows
@@ -27,7 +27,7 @@ from linprobe.errors import DataError, LinprobeError, Progress, UsageError, writ
 from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import BudgetRequest, PlanRequest
 from linprobe.reporting import plots
-from linprobe.runs.manifest import MANIFEST
+from linprobe.runs.manifest import MANIFEST, Manifest
 from linprobe.runs.run_folder import new_files, refuse_book_inside
 from linprobe.training.charge import existing_book
 
@@ -110,7 +110,8 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
         not_compared (number of books without row keys), not_recorded (run folders beside the recorded folders that no
         book has, or not with all releases: the book may be an old copy).
     Raises DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
-    PrivacyError: a cap raised after a run without `raise_cap`. UsageError: `raise_cap` without a cap.
+    PrivacyError: a cap raised after a run without `raise_cap`, or at a delta of at least 1/N. UsageError: `raise_cap`
+    without a cap.
     """
     if request.raise_cap and request.cap is None:
         raise UsageError("--raise-cap was given without --set-cap; give the new cap, for example --set-cap 8")
@@ -119,9 +120,22 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
         refuse_book_inside(request.book)
         contents = with_shared(read_book(account.path), account.shared())
         deltas = [entry.delta for entry in contents.counted if entry.delta is not None]
-        delta = request.delta or max(deltas, default=DEFAULT_DELTA)
+        delta = request.delta or min(deltas, default=DEFAULT_DELTA)
+        _refuse_large(delta, account.keys, contents)
         set_cap(account.path, Cap(request.cap, delta, len(contents.counted)), may_raise=request.raise_cap)
     return _described(account, request.delta)
+
+
+def _refuse_large(delta: float, keys: RowKeys | None, contents: Contents) -> None:
+    """PrivacyError for a delta of at least 1/N: of the rows of a book, or of its people if no run is by record.
+
+    A book without row keys does not know N.
+    """
+    if keys is not None:
+        by_record = any(entry.unit == RECORD and entry.private for entry in contents.counted)
+        units = keys.rows if by_record or not len(keys.owners) else keys.owners
+        if delta * len(units) >= 1:
+            check_delta(delta, len(units))
 
 
 def _account(request: BudgetRequest) -> Account | None:
@@ -200,15 +214,13 @@ def _not_recorded(path: Path, own: Contents) -> list[str]:
     spent, lacking, folders = {}, [], {Path(entry.name).parent for entry in own.entries.values()}
     for folder in folders:
         for manifest in folder.glob(f"*/{MANIFEST}"):
-            with suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
+            with suppress(LinprobeError, OSError, ValueError, AttributeError):
                 stated = json.loads(manifest.read_text(encoding="utf-8"))
                 run = stated.get("run_id") or stated.get("private_commitment")
                 if run is not None and stated.get("epsilon") != 0:
                     spent[str(manifest.parent)] = run
-                if run in own.entries and stated.get("releases"):
-                    made = tuple(Releases(**release) for release in stated["releases"])
-                    if own.lacking(run, made):
-                        lacking.append(str(manifest.parent))
+                if run in own.entries and own.lacking(run, Manifest.read(manifest.read_bytes()).recorded):
+                    lacking.append(str(manifest.parent))
     known = set(own.entries)
     for folder in {books_folder(), path.parent, *folders}:
         for other in folder.glob(f"*{BOOK_SUFFIX}") if not known.issuperset(spent.values()) else ():

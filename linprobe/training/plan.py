@@ -460,6 +460,7 @@ class Plan:
     def entry(self, run: str = "", name: str = "") -> Entry:
         """The entry of the budget book."""
         spent = self.budget if self.private else None
+        counted = () if self.first is None else self.first.recorded
         return Entry(
             run=run,
             name=name,
@@ -467,7 +468,7 @@ class Plan:
             unit=self.unit,
             private=self.private,
             delta=None if spent is None else spent.delta,
-            releases=() if spent is None else spent.releases,
+            releases=() if spent is None else (*counted, *spent.releases[len(self.inherited) :]),
             first=None if self.first is None else self.first.manifest.book_id,
         )
 

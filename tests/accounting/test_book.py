@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import time
 from dataclasses import replace
@@ -19,6 +20,7 @@ from linprobe.accounting.accountants import GAUSSIAN, PLD, RENYI
 from linprobe.accounting.book import Cap, Contents, Entry, composed, read_book, refuse_above, spending, under_cap
 from linprobe.accounting.events import INHERITED, RECORD, REMOVED, Releases
 from linprobe.accounting.figures import epsilon_of
+from linprobe.accounting.row_keys import book_with
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.errors import DataError, LinprobeError, PrivacyError
 from tests.planted import no_locks
@@ -108,6 +110,32 @@ def test_inherited_releases_count_once_if_the_first_run_is_in_the_book(path: Pat
     assert read_book(path).entries["third"].total == (replace(inherited, count=10), mine)
     book.charge(path, entry("fourth", inherited, mine, first="elsewhere"))
     assert read_book(path).entries["fourth"].total == (inherited, mine)
+
+
+def test_equal_histograms_are_told_apart_by_their_names(path: Path) -> None:
+    one, copy, of_second = (Releases(f"histogram {name}", 2.0, 1.0, 1) for name in "abc")
+    mine, inherited = Releases("gradient", 20.0, 1.0, 50), replace(STEPS, purpose=INHERITED)
+    book.add(path, entry("first"), [one])
+    assert read_book(path).lacking("first", (STEPS, copy)) == (copy,)
+    book.charge(path, entry("second", inherited, one, copy, mine, first="first"))
+    book.settle(path, "second", [inherited, replace(one, purpose=INHERITED, count=2), mine])
+    assert read_book(path).entries["second"].total == (copy, mine)
+    all_inherited = [replace(one, purpose=INHERITED, count=2), replace(mine, purpose=INHERITED), inherited]
+    assert read_book(path).lacking("second", (*all_inherited, mine, of_second)) == (of_second,)
+    book.charge(path, entry("third", *all_inherited, of_second, mine, first="second"))
+    assert read_book(path).entries["third"].total == (of_second, mine)
+
+
+def test_two_default_books_with_one_run_are_refused(own_books: Path) -> None:
+    name = own_books / "a.jsonl"
+    book.charge(name, entry("run"))
+    link = own_books / "link.jsonl"
+    link.symlink_to(name.name)
+    assert book_with("run") == name
+    copy = own_books / "a.old.jsonl"
+    shutil.copy(name, copy)
+    with pytest.raises(DataError, match=r"a\.jsonl and .*a\.old\.jsonl both have run run .*; move the copy"):
+        book_with("another run")
 
 
 def test_a_book_of_format_1_is_refused_with_the_version_that_converts_it(path: Path) -> None:
@@ -339,7 +367,9 @@ def test_delta_and_unit_are_those_that_hold_for_every_run() -> None:
     assert spending([people]).unit == "owner"
     assert spending([people]).delta == 1e-6
     both = spending([people, entry("b")])
-    assert (both.unit, both.delta, both.runs) == ("record", DELTA, 2)
+    assert (both.unit, both.delta, both.runs) == ("record", 1e-6, 2)
+    cheap = entry("c", Releases("gradient", 100.0, 1.0, 1), delta=1e-3)
+    assert spending([people, cheap]).epsilon > spending([people]).epsilon
     assert spending([people, entry("b")], 1e-7).epsilon > both.epsilon > 7
     assert spending([]).epsilon == 0
     assert spending([entry("a", private=False, delta=None)]).not_private_runs == 1

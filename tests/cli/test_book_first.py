@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.book import read_book
+from linprobe.accounting.events import HISTOGRAM
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from tests.cli.outcomes import NOISY, Cli
 from tests.conftest import write_unlabelled
@@ -70,7 +71,8 @@ class Watched:
                     selected = () if entry.selection is None else entry.selection.releases
                     for one in (*entry.total, *selected):
                         repeated = 10**9 if entry.selection is not None else 1  # the number of runs is secret
-                        held[one.purpose, one.noise_multiplier, one.sampling_rate] += one.count * repeated
+                        purpose = HISTOGRAM if one.purpose.startswith(HISTOGRAM) else one.purpose  # without its name
+                        held[purpose, one.noise_multiplier, one.sampling_rate] += one.count * repeated
             assert held[mechanism.last] >= self.seen[mechanism.last], (mechanism.last, held)
             return noised(mechanism, *args)
 

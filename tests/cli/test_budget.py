@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import stat
 import subprocess
@@ -20,7 +21,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book, refuse_above
+from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import epsilon_of, rounded_up
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
@@ -303,6 +306,11 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
     assert entry["epsilon"] == pytest.approx(third["epsilon"], rel=1e-9)
 
 
+def _histograms(run: Path) -> list[dict[str, Any]]:
+    releases = json.loads((run / "manifest.json").read_text())["releases"]
+    return [release for release in releases if release["purpose"] == "histogram"]
+
+
 def test_a_histogram_that_another_machine_counts_is_missed(
     cli: Cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +321,12 @@ def test_a_histogram_that_another_machine_counts_is_missed(
         elsewhere.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
         assert cli("pdp-report", "run", "--publish-epsilon", "5", "--book", "new.jsonl").status == 0
     assert spent(cli, features_file)["not_recorded"] == [str(Path("run.published-1").absolute())]
+    Path("run.published-1").rename("elsewhere")
+    assert cli("pdp-report", "run", "--publish-epsilon", "5").status == 0
+    assert cli("train", *train[1:], "--eps", "6", "--init", "elsewhere", "--out", "b").status == 0
+    every = [*json.loads(Path("b/manifest.json").read_text())["releases"], *_histograms(Path("run.published-1"))]
+    cost = GAUSSIAN.epsilon([Releases(**release) for release in every], 1e-5)
+    assert spent(cli, features_file)["epsilon"] == pytest.approx(cost, rel=1e-9)  # both histograms, of equal noise
 
 
 def test_histograms_of_several_copies_of_a_run_are_said_to_cost_more_than_each_manifest_states(
@@ -364,7 +378,9 @@ def test_a_run_from_the_weights_of_another_counts_them_once(cli: Cli, features_f
     assert spent(cli, features_file)["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
 
 
-def test_report_and_release_print_the_total_of_the_book(cli: Cli, features_file: Path, own_books: Path) -> None:
+def test_report_and_release_print_the_total_of_the_book(
+    cli: Cli, refused: Cli, features_file: Path, own_books: Path
+) -> None:
     for name in "abc":
         assert cli("train", features_file, *FEW, "--out", name).status == 0
     words = "over 3 recorded runs on these rows, for rows that were private in all of them; this run: 3 "
@@ -379,10 +395,17 @@ def test_report_and_release_print_the_total_of_the_book(cli: Cli, features_file:
     assert stated in Path("a.html").read_text()
     assert stated in Path("released/README.md").read_text()
     assert cli("train", features_file, *FEW, "--delta", "1e-3", "--out", "d").status == 0
-    outcome = cli("release", "a", "--out", "again")  # a larger delta makes a total that may be below the run's epsilon
-    assert "at delta 0.001 for a record, over 4 recorded runs" in outcome.stderr
+    assert "at delta 1e-05 for a record, over 4 recorded runs" in cli("release", "a", "--out", "again").stderr
+    assert cli("train", features_file, *FEW, "--delta", "1e-6", "--out", "e").status == 0
+    outcome = cli("release", "a", "--out", "third")
+    assert "at delta 1e-06 for a record, over 5 recorded runs" in outcome.stderr
     assert "; this run: 3 at delta 1e-05 for a record (budget book" in outcome.stderr
+    refused(cli("budget", features_file, "--set-cap", "9", "--delta", "0.01"), 4, ["delta is 0.01, but with", "1/N"])
     (book,) = books(own_books)
+    copy = book.with_suffix(".old.jsonl")
+    shutil.copy(book, copy)
+    assert f"budget books {book} and {copy} both have run" in cli("report", "b", "--html", "copied.html").stderr
+    copy.unlink()
     book.write_text('{"book": 2}\n7\n')
     assert "total of all runs on these rows is not known" in cli("report", "b", "--html", "b.html").stderr
     book.unlink()

@@ -57,11 +57,18 @@ def trained_on(cli: Callable[..., Any]) -> Callable[..., None]:
     return train
 
 
+def _book(outcome: Any) -> str:
+    """The path of the budget book, which only the owner gets."""
+    return re.search(r"charged to the book of the test rows.*\(budget book (\S+)\)", outcome.stderr)[1]
+
+
 @pytest.mark.parametrize(("unit", "number"), [("owner", PEOPLE), ("record", 300)])
 def test_the_accuracy_has_its_noise_and_its_price(cli, later, unit: str, number: int) -> None:
     later()
     before = {path: path.read_bytes() for path in Path("run").iterdir()}
-    found = result_of(cli(*EVALUATE[:-1], "3", "--unit", unit, "--json"))
+    outcome = cli(*EVALUATE[:-1], "3", "--unit", unit, "--json")
+    found, book = result_of(outcome), _book(outcome)
+    assert book not in outcome.stdout  # anybody may read it, and the name depends on private rows
     assert (found["unit"], found["n_test"], found["test_rows"]) == (unit, number, "private")
     assert (found["epsilon"], found["delta"]) == (3, 1e-4)
     assert epsilon_of(1 / found["noise_multiplier"], 1e-4) <= 3
@@ -73,9 +80,9 @@ def test_the_accuracy_has_its_noise_and_its_price(cli, later, unit: str, number:
     assert 0.5 < found["test_macro_auroc"] <= 1
     assert 0 < found["test_macro_auroc_std"] < 0.3
     assert before == {path: path.read_bytes() for path in Path("run").iterdir()}
-    (entry,) = result_of(cli("budget", found["book"], "--json"))["entries"]
+    (entry,) = result_of(cli("budget", book, "--json"))["entries"]
     assert (entry["method"], entry["unit"]) == ("evaluation", unit)
-    charged = next(iter(read_book(Path(found["book"])).entries.values())).releases
+    charged = next(iter(read_book(Path(book)).entries.values())).releases
     assert {one.purpose: one.noise_multiplier for one in charged} == {
         "test accuracy": found["noise_multiplier"],
         "test AUROC": found["auroc_noise_multiplier"],
@@ -104,7 +111,7 @@ def test_a_price_by_row_is_stated_for_people_with_several_rows_too(cli, later) -
 def test_the_book_counts_every_release_on_the_same_people(cli, refused, later) -> None:
     later()
     words = [*EVALUATE, "--unit", "owner"]
-    book = result_of(cli(*words, "--json"))["book"]
+    book = _book(cli(*words, "--json"))
     second = cli(*words)
     assert second.status == 0
     assert "2 runs" in second.stderr
@@ -170,10 +177,12 @@ def test_a_dry_run_states_what_the_release_then_does(cli, refused, later) -> Non
     planned = result_of(cli(*words, "--dry-run", "--json"))
     assert "100 private test people" in cli(*words, "--dry-run").stdout
     assert set(Path().rglob("*")) == before
-    found = result_of(cli(*words, "--json"))
-    assert {key: planned[key] for key in ("run", "unit", "n_test", "epsilon", "delta", "book")} == {
-        key: found[key] for key in ("run", "unit", "n_test", "epsilon", "delta", "book")
+    outcome = cli(*words, "--json")
+    found = result_of(outcome)
+    assert {key: planned[key] for key in ("run", "unit", "n_test", "epsilon", "delta")} == {
+        key: found[key] for key in ("run", "unit", "n_test", "epsilon", "delta")
     }
+    assert planned["book"] == _book(outcome) == "own.jsonl"
     assert list(planned["noise_multipliers"].values()) == [found["noise_multiplier"], found["auroc_noise_multiplier"]]
     assert planned["together"]["epsilon"] == result_of(cli("budget", "own.jsonl", "--json"))["epsilon"]
     assert result_of(cli(*words, "--dry-run", "--json"))["together"]["runs"] == 2
@@ -183,8 +192,9 @@ def test_a_dry_run_states_what_the_release_then_does(cli, refused, later) -> Non
 
 def test_python_does_what_the_command_does(later) -> None:
     later()
-    asked = {"epsilon": 1, "unit": "owner", "delta": 2e-4, "book": "own.jsonl"}
-    found = linprobe.evaluate("run", "later.h5", **asked)
+    asked = {"epsilon": 1, "unit": "owner", "delta": 2e-4}
+    found = linprobe.evaluate("run", "later.h5", **asked, book="own.jsonl")
+    assert "book" not in found
     assert {key: found[key] for key in asked} == asked
     assert linprobe.budget("own.jsonl")["entries"][0]["method"] == "evaluation"
     for wrong, text in (

@@ -174,6 +174,13 @@ def test_no_cap_holds_for_people_after_a_run_by_record(trained, cli, refused, ow
     assert json.loads(cli("budget", owned, "--json").stdout)["runs"] == 2
 
 
+def test_a_cap_has_a_delta_below_one_over_n(trained, cli, refused, owned) -> None:
+    cap = ("budget", owned, "--set-cap", 9, "--delta", 0.005)  # 400 rows of 120 people
+    assert cli(*cap).status == 0
+    trained("--method", "noisy-gd", "--condition", "none", "--steps", 3, "--unit", "record", "--out", "a")
+    refused(cli(*cap), 4, ["delta is 0.005, but with 400 private rows it must be below 1/N"])
+
+
 def test_a_sample_of_people_and_a_run_by_record_have_an_epsilon_for_a_record(trained, cli, owned) -> None:
     sampled = ("--method", "dp-sgd", "--accountant", "rdp", "--sampling-rate", 0.5, "--steps", 3)
     trained(*sampled, "--unit", "owner", "--out", "a")

@@ -157,8 +157,13 @@ def test_a_comparison_with_public_rows_that_a_book_protects_spends_nothing(
         )
         assert not (tmp_path / "out").exists()
     assert spent(cli, "a.h5")["runs"] == 0
+    kept = ("compare", "b.h5", *words[:-1], "kept")
+    assert cli(*kept, "--seeds", "1").status == 0
     trained("c.h5", "c")
     refused(cli("compare", "b.h5", *words, "--dry-run"), 4, ["group test of b.h5", "are private in "])
+    before = {path: path.read_bytes() for path in Path("kept").rglob("*.*") if path.is_file()}
+    refused(cli(*kept, "--seeds", "2"), 4, ["group test of b.h5", "are private in "])
+    assert {path: path.read_bytes() for path in Path("kept").rglob("*.*") if path.is_file()} == before
 
 
 def test_the_dry_run_of_a_comparison_counts_the_runs_on_public_rows_that_it_protects(cli: Cli, tmp_path: Path) -> None:
@@ -277,6 +282,22 @@ def test_rows_that_are_private_in_another_book_are_not_public(
     after = {path: path.read_bytes() for path in own_books.iterdir()}
     assert {path: after[path] for path in before} == before
     assert not (tmp_path / "out").exists()
+
+
+def test_no_published_figure_tells_that_a_test_row_is_private_in_another_book(
+    cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path
+) -> None:
+    """A refinement without its figures would tell as well as with them, so `refine` refuses as `evaluate` does."""
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "b.h5", train=np.concatenate([B[1:], HELD[5:6]]), test=C[:40])
+    file_of(tmp_path / "u.h5", rows=C[40:80])
+    trained("a.h5", "run", "--centre", "auto", "--condition", "mean", "--eps", 20)
+    trained("b.h5", "b")
+    before = {path: path.read_bytes() for path in own_books.iterdir()}
+    refused(cli("evaluate", "run"), 4, ["1 of the rows of group test of a.h5", "private in"])
+    refused(cli("refine", "run", "u.h5", "--out", "out"), 4, ["1 of the rows of group test of a.h5", "private in"])
+    assert not list(tmp_path.glob("*out*"))
+    assert {path: path.read_bytes() for path in own_books.iterdir()} == before
 
 
 def test_rows_that_refined_a_run_are_not_private_later(

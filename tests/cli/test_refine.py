@@ -21,6 +21,7 @@ from linprobe.accounting.events import INHERITED
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.labels import id_hashes
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
@@ -208,20 +209,47 @@ def test_train_names_the_rows_that_refine_it(cli: Cli, private_file: Path, rows:
 def test_refinement_reads_no_private_row(
     cli: Cli, refined: Path, private_file: Path, rows: Path, tmp_path: Path
 ) -> None:
-    """The run's feature file has other private rows, or is gone: the refined bits are the same."""
-    at = Path(read_run(Path("run")).manifest.features)
-    x, y = gaussian_rows("train", 400)
-    moved = tmp_path / "moved.h5"
-    with FeatureWriter(moved, Description(**BACK)) as writer:
-        writer.write_group("train", 400, N_FEATURES, [x[::-1] + 1], y, [f"train/{row:04d}" for row in range(400)])
+    """The run's feature file is gone, or has other public test rows: the refined bits are the same."""
+    copy = Path(shutil.copy(private_file, tmp_path / "copy.h5"))
+    with h5py.File(copy, "r+") as file:
+        file["test/x"][:] = -file["test/x"][:]
     manifest = json.loads(Path("run/manifest.json").read_text())
-    for name, features in (("neighbour", moved), ("gone", tmp_path / "absent.h5")):
+    for name, features in (("other-test-rows", copy), ("gone", tmp_path / "absent.h5")):
         shutil.copytree("run", f"run-{name}")
         write_sealed(Path(f"run-{name}"), {**manifest, "features": str(features)})
         assert cli("refine", f"run-{name}", rows, "--out", name).status == 0
         assert Path(name, "model.npz").read_bytes() == (refined / "model.npz").read_bytes()
         assert read_run(Path(name)).manifest.test_accuracy is None  # its test rows are not those of the run
-    assert at.is_file()
+
+
+@pytest.mark.parametrize("exchanged", ["features", "a public shot"])
+@pytest.mark.parametrize(
+    "method", [["only-public"], ["adamix", "--eps", "3", "--steps", "2"]], ids=lambda words: words[0]
+)
+def test_nothing_is_written_if_one_private_row_of_the_run_was_exchanged(
+    cli: Cli, refused: Callable[..., None], private_file: Path, rows: Path, method: list[str], exchanged: str
+) -> None:
+    """Else the published figures or weights would tell. `only-public` does not depend on the features of such a row."""
+    own = Path(shutil.copy(private_file, "own.h5"))
+    assert cli("train", own, "--method", *method, "--public-shots", "3", "--out", "run").status == 0
+    assert cli("refine", "run", rows, "--out", "before").status == 0
+    with h5py.File(own, "r+") as file:
+        ids, labels = [name.decode() for name in file["train/id"][:]], file["train/y"][:]
+        of_class = np.flatnonzero(labels == labels[0])
+        row = of_class[np.argmax(id_hashes([ids[place] for place in of_class], 0))]  # of the most private id
+        file["train/x"][row] = -file["train/x"][row]
+        if exchanged == "a public shot":
+            file["train/id"][row] = min(
+                (f"new/{number}" for number in range(9999)), key=lambda name: id_hashes([name], 0)[0]
+            )
+    outcome = cli("refine", "run", rows, "--out", "after")
+    if (method[0], exchanged) == ("only-public", "features"):
+        for name in ("manifest.json", "model.npz", "test_figures.json"):
+            one, other = (Path(folder, name).read_bytes() for folder in ("before", "after"))
+            assert one == other or name == "manifest.json"
+        return
+    refused(outcome, 3, ["own.h5 does not hold the rows of run run any more", "restore the file"])
+    assert not list(Path().glob("*after*"))
 
 
 def _copies(path: Path, group: str, source: Path) -> Path:

@@ -321,35 +321,52 @@ def test_a_total_of_sampled_runs_states_its_condition(cli: Cli, tmp_path: Path) 
         assert "private in all of them, if no result decided the noise, the sampling rate or the number" in text
 
 
-def test_a_book_given_by_hand_is_no_way_round_a_cap(cli: Cli, refused: Cli, trained: Any, tmp_path: Path) -> None:
+@pytest.fixture(params=["by hand", "of another folder"])
+def given(cli: Cli, trained: Any, tmp_path: Path, request: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A new book, or a default book of other rows with keys, in the folder of another user."""
+    if request.param == "by hand":
+        return Path("own.jsonl")
+    source = written(tmp_path / "theirs.h5", NEW + 1)
+    with monkeypatch.context() as other:
+        other.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+        trained(source, "theirs")
+        return Path(spent(cli, source)["book"])
+
+
+def test_a_book_given_by_hand_is_no_way_round_a_cap(
+    cli: Cli, refused: Cli, trained: Any, tmp_path: Path, given: Path
+) -> None:
     first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", SHARING["one row"])
     trained(first, "a")
+    before = given.read_bytes() if given.exists() else None
+    public = ["train", written(tmp_path / "c.h5", NEW), "--method", "adamix", *FEW[2:], "--public", first]
+    refused(cli(*public, "--book", given, "--out", "p"), 4, ["are private in", "a (budget book"])
     spent(cli, first, "--set-cap", 4)
     for source in (first, second):
         for words in ((), ("--dry-run",)):
-            other = ["train", source, *FEW, "--book", "own.jsonl", "--out", "b", *words]
-            refused(cli(*other), 4, ["--book is own.jsonl", "has a cap, epsilon 4,", "leave --book out"])
-    assert not Path("own.jsonl").exists()
-    trained(written(tmp_path / "c.h5", NEW), "c", "--book", "own.jsonl")
+            other = ["train", source, *FEW, "--book", given, "--out", "b", *words]
+            refused(cli(*other), 4, [f"--book is {given}", "has a cap, epsilon 4,", "leave --book out"])
+    assert (given.read_bytes() if given.exists() else None) == before
+    trained(tmp_path / "c.h5", "c", "--book", given)
 
 
 def test_a_histogram_in_a_book_given_by_hand_is_no_way_round_a_cap(
-    cli: Cli, refused: Cli, trained: Any, tmp_path: Path
+    cli: Cli, refused: Cli, trained: Any, tmp_path: Path, given: Path
 ) -> None:
     capped, free = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", -ROWS)
     for name, source in (("a", capped), ("b", free)):
-        trained(source, name, "--book", "own.jsonl")
-    publish = ["--publish-epsilon", "0.5", "--book", "own.jsonl"]
+        trained(source, name, "--book", given)
+    publish = ["--publish-epsilon", "0.5", "--book", given]
     spent(cli, written(tmp_path / "c.h5", SHARING["one row"]), "--set-cap", 4)
-    before = Path("own.jsonl").read_bytes()
+    before = given.read_bytes()
     for words in ((), ("--dry-run",)):
-        refused(cli("pdp-report", "a", *publish, *words), 4, ["--book is own.jsonl", "has a cap, epsilon 4,"])
+        refused(cli("pdp-report", "a", *publish, *words), 4, [f"--book is {given}", "has a cap, epsilon 4,"])
     with h5py.File(capped, "r+") as file:
         file["train/x"][0] *= -1
     refused(cli("pdp-report", "a", *publish), 3, ["a.h5 does not hold the private rows of run a any more", "bring"])
     capped.unlink()
     refused(cli("pdp-report", "a", *publish), 3, ["a.h5, which is not at"])
-    assert Path("own.jsonl").read_bytes() == before
+    assert given.read_bytes() == before
     assert cli("pdp-report", "b", *publish).status == 0
 
 

@@ -163,7 +163,7 @@ def test_a_run_is_not_evaluated_on_its_private_rows(
         write(tmp_path / "gone.h5")
         outcome = cli("evaluate", moved, other)
         assert outcome.status == 0
-        assert ("gone.h5 does not hold the private rows of run" in outcome.stderr) == said
+        assert ("gone.h5 does not hold the rows of run" in outcome.stderr) == said
 
 
 PROTECTED = {
@@ -204,7 +204,7 @@ def test_a_run_whose_file_holds_other_rows_now_is_evaluated_with_a_note(
     path = Path(shutil.copy(features_file, tmp_path / "f.h5"))
     assert cli("train", path, *NOISY, "--steps", "2", "--book", "by-hand.jsonl", "--out", "run").status == 0
     command = ["evaluate", "run", *([path] if named else [])]
-    told = "f.h5 does not hold the private rows of run run any more"
+    told = "f.h5 does not hold the rows of run run any more"
     assert told not in cli(*command).stderr
     with h5py.File(path, "r+") as file:  # under the same names
         private = file["train/x"][:]

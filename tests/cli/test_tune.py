@@ -169,8 +169,10 @@ def test_files_carry_the_time_of_the_end(cli: Cli, features_file: Path, monkeypa
         return trained
 
     monkeypatch.setattr(tune_command, "execute", slow)
-    assert cli("tune", features_file, *GRID, "--eps", "2", "--out", "run").status == 0
-    assert min(path.stat().st_mtime for path in [Path("run"), *Path("run").iterdir()]) >= ends[-1]
+    above = Path("above")
+    above.mkdir()
+    assert cli("tune", features_file, *GRID, "--eps", "2", "--out", "above/new/er/run").status == 0
+    assert min(path.stat().st_mtime for path in [above, *above.rglob("*")]) >= ends[-1]
 
 
 def test_a_run_that_diverges_loses_in_silence(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,6 +325,7 @@ def test_tuned_rows_are_compared_at_the_same_total_epsilon(cli: Cli, features_fi
     rows = "noisy-gd:steps=2:score-noise=0.3/1:repetitions=2,noisy-gd:steps=2:shrink=0/1"
     words = ["--methods", rows, "--eps", "2", "--seeds", "1", "--no-baselines", "--jobs", "1", "--out", "cmp"]
     compared = result_of(cli("compare", features_file, *words, "--json"))
+    assert Path().stat().st_mtime_ns >= Path("cmp").stat().st_mtime_ns  # not the time at which cmp was made
     assert [row["method"] for row in compared["summary"]] == rows.split(",")
     assert all(1.99 < run["epsilon_spent"] <= 2 for run in compared["runs"])
     made = list(Path("cmp/runs").iterdir())

@@ -23,7 +23,15 @@ from numpy.typing import NDArray
 from linprobe import __version__
 from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT
-from linprobe.accounting.events import INHERITED, OWNER, GaussianEvent, Releases, grouped
+from linprobe.accounting.events import (
+    INHERITED,
+    NO_CHOICE,
+    OWNER,
+    GaussianEvent,
+    Releases,
+    grouped,
+    hold_without_a_choice,
+)
 from linprobe.accounting.figures import epsilon_of, mu_and_rho, rounded_up
 from linprobe.accounting.ledger import read_ledger, read_selection, unreadable
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
@@ -496,6 +504,8 @@ def not_checked(run: RunFolder) -> list[str]:
             f"{LEDGER} (started from run {printable(Path(start).name or start)}, and counts no release of it: right "
             "only if that run released nothing with noise)"
         )
+    if hold_without_a_choice(released):
+        unknown.append(f"epsilon (holds if {NO_CHOICE})")
     names = run.names if run.may_read_per_record else run.names - {PER_RECORD}
     return [*stated_in(run.manifest, names), *unknown]
 

@@ -244,7 +244,11 @@ def test_a_second_run_inherits_the_releases_and_stays_within_its_budget(
     events = read_ledger(Path("second/ledger.jsonl"))
     assert [event.step for event in events] == list(range(first["steps"] + 40))
     assert 2.99 < RENYI.epsilon(grouped(events), 1e-5) == second["epsilon"] <= 3
-    assert cli("verify", "second", "--features", features_file).status == 0
+    checked = cli("verify", "second", "--features", features_file)
+    assert checked.status == 0
+    assert f"epsilon ({condition})" in checked.stderr
+    assert cli("export", "second", "--out", "second.safetensors").status == 0
+    assert condition.encode() in Path("second.safetensors").read_bytes()
     report = result_of(cli("pdp-report", "second", "--json"))
     # every record is charged the whole of the first run
     assert first["epsilon"] * 0.99 <= report["quantiles"]["0.01"] <= report["max"] <= second["epsilon"]

@@ -442,6 +442,12 @@ function uncounted(m) {
   return start === null || releasesOf(m).some((one) => one.purpose === "inherited") ? null : start.split(/[/\\]/).filter(Boolean).pop() ?? start;
 }
 
+/** Whether a result was known before a release, and some releases are of samples: epsilon then holds on a condition. */
+function followsResults(m) {
+  const made = releasesOf(m);
+  return made.some((one) => ["inherited", "histogram"].includes(one.purpose)) && made.some((one) => one.sampling_rate < 1);
+}
+
 /** Keys that need a release, and releases that need a key. */
 function checkPurposes(m, releases) {
   const made = new Set(releases.map((one) => one.purpose)), tuning = m.tuning;

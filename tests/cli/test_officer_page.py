@@ -414,6 +414,12 @@ def test_a_start_that_the_ledger_does_not_count_is_stated_and_not_checked(
     words = "started from run plain, and counts no release of it"
     assert words not in cli("verify", run).stderr
     assert not any("run plain" in line or "no result" in line for line in page.run(run)["stated"])
+    mechanism = json.loads((run / "manifest.json").read_text())["mechanism"]
+    sealed(
+        run, mechanism=mechanism.removesuffix(" with the releases of the run that it started from")
+    )  # an earlier one
+    assert json.loads((run / "manifest.json").read_text())["mechanism"] != mechanism
+    assert (cli("verify", run).status, page.run(run)["status"]) == (0, "private")
     options = json.loads((run / "manifest.json").read_text())["options"]
     charged(run, lambda line: line["purpose"] != "inherited", options={**options, "init": f"{options['init']}/"})
     assert cli("verify", run).status == 0

@@ -582,7 +582,9 @@ function ofReleases(m, events) {
   must(cost.proven || m.accountant !== GDP, "The accountant does not cover sums over samples.");
   must(CROSS_CHECKS.get(m.accountant).includes(m.cross_check), "cross_check is not the second accountant of the first.");
   const sampled = m.sampling_rate < 1;
-  must(m.mechanism === `Gaussian noise on clipped sums over ${sampled ? "Poisson samples of" : "all"} private ${NOUNS[m.unit]}, composed`, "mechanism does not follow from the releases.");
+  const mechanism = `Gaussian noise on clipped sums over ${sampled ? "Poisson samples of" : "all"} private ${NOUNS[m.unit]}, composed`;
+  const first = releases.some((one) => one.purpose === "inherited") ? " with the releases of the run that it started from" : "";
+  must([mechanism, mechanism + first].includes(m.mechanism), "mechanism does not follow from the releases."); // the first: of version 0.2
   if (!cost.proven) {
     must(!known(m.gdp_mu) && !known(m.zcdp_rho), "gdp_mu and zcdp_rho are stated, and sums over samples have none.");
     const epsilon = cost.epsilon(m.delta);

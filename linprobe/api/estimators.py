@@ -33,6 +33,7 @@ from linprobe.data.feature_file import NO_LABEL
 from linprobe.data.labels import one_spelling
 from linprobe.data.row_checks import HASHES, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
+from linprobe.data.tables import column_order
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError, counted
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
@@ -491,10 +492,17 @@ class TrainedProbe(LinearClassifier):
 
     def _rows(self, X: ArrayLike, name: str = "X") -> NDArray[np.floating]:
         with arrays.naming_cell(X, name):
-            rows = np.asarray(check_array(X, dtype=[np.float32, np.float64]))  # a run knows no names of features
+            rows = np.asarray(check_array(X, dtype=[np.float32, np.float64]))  # a run has a digest of names alone
         check_float32(rows, name)
         if rows.shape[1] != self.n_features_in_:
             raise DataError(f"X has {rows.shape[1]} features; allowed for run {self.folder}: {self.n_features_in_}")
+        wanted, names = (self.privacy_.get("extraction") or {}).get("columns"), list(getattr(X, "columns", ()))
+        found = column_order(names, len(names)) if names and all(isinstance(one, str) for one in names) else None
+        if wanted and found and found != wanted:
+            raise DataError(
+                f"X has the columns {found}, and the run {self.folder} was trained with {wanted}; allowed: the same "
+                "columns in the same order"
+            )
         return rows
 
 

@@ -23,6 +23,7 @@ def _extract(request: ExtractRequest) -> None:
         outcome = made_by.extract(request, progress)
     if outcome is not None:
         _terminal.note(_held(outcome))
+        _note_classes(outcome)
         if outcome["extracted"]:
             share = outcome["waiting_share"]
             waited = f"; {share:.0%} of the time spent waiting for images" if share > 0.1 else ""
@@ -42,6 +43,12 @@ def _held(made: Mapping[str, Any], kind: str = "class") -> str:
     return ", ".join([counted_groups(made["rows"], "row"), counted(made["n_features"], "feature"), *answers])
 
 
+def _note_classes(made: Mapping[str, Any]) -> None:
+    """Note a class list that nobody declared."""
+    if made["class_names_from"] == "test labels":
+        _terminal.note("the class list was read from the test labels, which are public; --classes declares another")
+
+
 @command(ImportRequest)
 def _import(request: ImportRequest) -> None:
     """Print the feature file; what it holds goes to stderr."""
@@ -58,6 +65,5 @@ def _import(request: ImportRequest) -> None:
         _terminal.note(f"people with rows on both sides: {description['on_both_sides']}; this number is private")
     if "train" in description["rows"] and "test" not in description["rows"]:
         _terminal.note("there are no test rows: no accuracy will be measured")
-    if description["class_names_from"] == "test labels":
-        _terminal.note("the class list was read from the test labels, which are public; --classes declares another")
+    _note_classes(description)
     print_made("feature file", request.out)

@@ -46,7 +46,17 @@ from linprobe.data.labels import (
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.tables import FEATURES, TABLES, UTF32, Columns, check_features, column_order, read_table, text_array
+from linprobe.data.tables import (
+    FEATURES,
+    LABEL,
+    TABLES,
+    UTF32,
+    Columns,
+    check_features,
+    column_order,
+    read_table,
+    text_array,
+)
 from linprobe.errors import DataError, Progress, Silent, UsageError, counted, reading
 from linprobe.options.requests import ImportRequest
 from linprobe.parallel.array_api import Singles
@@ -84,7 +94,7 @@ def read_arrays(
     Args:
         columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
         progress: gets the lines of a CSV, and a note about each file with arrays that are not read.
-        group: the group in the keys of a table; None for the group that it is named after.
+        group: the group in the keys of a table, as in `read_table`; None for the group that it is named after.
     Raises UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
     """
     arrays: Arrays = {}
@@ -330,7 +340,7 @@ def import_arrays(
         _check_present(arrays, columns, where)
         arrays, names, names_from = _settled(arrays, classes, where, private_test=private_test)
     else:
-        _check_alone(arrays, where, private_test=private_test)
+        _check_alone(arrays, where, progress, private_test=private_test)
         names, names_from = tuple(classes or ()), "declared"
     first = "train" if labelled else UNLABELLED
     images = arrays[f"X_{first}"].ndim > 2
@@ -394,7 +404,8 @@ def _read_groups(request: ImportRequest, columns: Columns, progress: Progress) -
     one_table = len(sources) == 1 and sources[0].suffix in TABLES
     divides = fraction is not None or columns.split is not None
     whole = one_table and (divides or sources[0].stem not in GROUPS)
-    arrays = read_arrays(sources, columns, progress, "train" if whole else None)
+    group = "train" if divides else UNLABELLED
+    arrays = read_arrays(sources, columns, progress, group if whole else None)
     where = ", ".join(map(str, sources))
     by_row = request.owners_on_both_sides
     return _in_groups(arrays, fraction, columns, where, by_row=by_row) if divides else arrays
@@ -437,9 +448,12 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
     }
 
 
-def _check_alone(arrays: Arrays, where: str, *, private_test: bool) -> None:
-    """UsageError for other arrays or options beside rows without labels, which need no classes."""
-    others = [key for key in arrays if key not in ALONE.values()]
+def _check_alone(arrays: Arrays, where: str, progress: Progress, *, private_test: bool) -> None:
+    """UsageError for other arrays or options beside rows without labels, which need no classes; a note of a table."""
+    if FEATURES in arrays:
+        arrays.pop(f"{OWNER}_{UNLABELLED}", None)  # rows stay in their order, which owners would change
+        progress.note(f"{where} has no column {LABEL!r}: rows without labels; --label-column names another one")
+    others = [key for key in arrays if key not in (*ALONE.values(), FEATURES)]
     if others or private_test:
         raise UsageError(
             f"{where} hold X, rows without labels, beside {others[0] if others else '--private-test'}; "
@@ -459,7 +473,7 @@ def _settled(
         arrays, names, names_from = settle_matrix(arrays, classes)
     else:
         arrays = settle_labels(arrays, classes)
-        names, names_from = class_list(arrays, classes, private_test=private_test)
+        names, names_from = class_list(arrays, classes, where, private_test=private_test)
     where = f"the class list of {where}"
     check_class_names(names, where)
     if "" in names:
@@ -501,15 +515,16 @@ def _rows_of(arrays: Arrays, group: str) -> GroupArrays:
     return x, y, ids
 
 
-def labelled_rows(arrays: Arrays, group: str, names: Sequence[str]) -> GroupArrays:
+def labelled_rows(arrays: Arrays, group: str, names: Sequence[str], where: str | Path) -> GroupArrays:
     """Rows, label indices or `NO_LABEL`, and ids if given, of a group. DataError as `_rows_of` and `label_indices`."""
     x, y, ids = _rows_of(arrays, group)
     labelled = y.ndim == 1 and group != UNLABELLED
-    return x, label_indices(y, names, f"y_{group}") if labelled else y, ids
+    shown = () if ids is None else ids.tolist()
+    return x, label_indices(y, names, f"{where}: y_{group}", shown) if labelled else y, ids
 
 
 def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
-    x, labels, ids = labelled_rows(arrays, group, names)
+    x, labels, ids = labelled_rows(arrays, group, names, where)
     owners, order, made = _owners(arrays, group, len(x)), None, ContentIds(group)
     if owners is not None:
         order = by_owner(owners)

@@ -91,11 +91,12 @@ def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
 
 
 def class_list(
-    arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None, *, private_test: bool
+    arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None, where: str | Path, *, private_test: bool
 ) -> tuple[tuple[str, ...], str]:
     """Class names and their origin: declared, or else taken from the test labels, if these are public.
 
-    Whole test labels that begin at 0 count the classes; others are the names of the classes, in order.
+    Whole test labels that begin at 0 count the classes; others are the names of the classes, in order. `where` is the
+    file, for messages.
 
     Raises DataError: no names are declared, and there are no public test labels, or a label is missing or in two
     spellings.
@@ -118,22 +119,22 @@ def class_list(
             )
         return tuple(str(index) for index in range(int(labels.max()) + 1)), "test labels"
     names = tuple(str(label) for label in np.unique(labels))
-    refuse_spellings(names, "y_test", "class name")
-    if missing := sorted({"nan", "NaN", "NaT", "<NA>"}.intersection(names)):
+    refuse_spellings(names, f"{where}: y_test", "class name")
+    if missing := _missing(names):
         raise DataError(
-            f"y_test has the label {missing[0]!r}, as programs write a missing one; allowed: a class in every row; "
-            "leave these rows out, or declare the class with --classes"
+            f"{where}: y_test has the label {missing[0]!r}, as programs write a missing one; allowed: a class in "
+            "every row; leave these rows out, rename the class, or declare it with --classes"
         )
     return names, "test labels"
 
 
-def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> Indices:
+def label_indices(labels: NDArray[Any], names: Sequence[str], key: str, ids: Sequence[Any] = ()) -> Indices:
     """Labels as indices into `names`, shape (rows,).
 
     Text is matched by name. Whole numbers are matched by name if all names are whole numbers; else they are indices.
 
     Raises DataError: a label outside the classes, with its row, or one that could be a name or the index of another;
-    `key` names the labels.
+    `key` names the labels, and `ids` their rows, if given.
     """
     listed = f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
     numbers = [
@@ -160,7 +161,7 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> Indic
             allowed += "from 1, or write class names as labels"
         raise DataError(
             f"{key} has {counted(wrong.size, 'label')} outside the classes, first label {labels[wrong[0]].item()!r} "
-            f"at row {wrong[0]}; allowed: {allowed}"
+            f"at {', id '.join([f'row {wrong[0]}', *map(str, ids[wrong[0] :][:1])])}; allowed: {allowed}"
         )
     return indices
 
@@ -395,6 +396,11 @@ def refuse_spellings(names: Iterable[str], where: str, what: str = "owner") -> N
         )
 
 
+def _missing(names: Iterable[str]) -> list[str]:
+    """The names that stand for none, in order."""
+    return sorted(name for name in names if name.strip().lower() in MISSING)
+
+
 def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | None = None, known: Any = None) -> None:
     """Refuse owners that do not name one person each: missing names, a person in several spellings, several people.
 
@@ -407,8 +413,7 @@ def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | Non
     Raises DataError: an owner that is missing, that lists people, or in several spellings.
     """
     each = set(owners)
-    missing = sorted(name for name in each if name.strip().lower() in MISSING)
-    if missing:
+    if missing := _missing(each):
         raise DataError(
             f"{where}: rows have the owner {missing[0].strip()!r}, as programs write a missing name; allowed: the name "
             "of a person in every row; name the person, or leave these rows out"

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.array_files import LARGEST, Arrays, parquet_table, refuse_twice, too_large
+from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.labels import OWNER, refuse_long
 from linprobe.errors import DataError, Progress, UsageError, counted, printable
 from linprobe.parallel.array_api import Floats, Singles
@@ -28,6 +29,7 @@ TABLES = (".csv", ".parquet")
 LINES_AT_ONCE = 2048
 UTF32 = 4  # bytes of a character in an array of text
 INDEX = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")  # a column of numbers of rows, which is no feature
+LABEL = "label"  # column of labels, if no other is named
 FEATURES = "features"  # key of the names of a table's features, dtype object, shape (n_features,)
 
 
@@ -41,7 +43,7 @@ class Columns:
     as `id` and `owner` then do.
     """
 
-    label: str = "label"
+    label: str = LABEL
     id: str | None = None
     owner: str | None = None
     split: str | None = None
@@ -49,8 +51,15 @@ class Columns:
     x: str | None = None
     y: str | None = None
 
-    def labels(self, names: Sequence[str]) -> tuple[str, ...]:
+    def group(self, names: Sequence[str], group: str) -> str:
+        """`train` in place of the group of rows without labels where a column is named as labels, or spelt alike."""
+        labelled = self.label != LABEL or LABEL in map(str.lower, names)
+        return "train" if group == UNLABELLED and labelled else group
+
+    def labels(self, names: Sequence[str], group: str) -> tuple[str, ...]:
         """The columns of labels among the columns `names`."""
+        if group == UNLABELLED:
+            return ()
         return (self.label,) if self.label in names or self.path is not None else tuple(self.label.split(","))
 
     def places(self, names: Sequence[str], group: str, where: Path) -> tuple[dict[str, str], list[str]]:
@@ -60,7 +69,7 @@ class Columns:
 
         Raises UsageError: no such column. DataError: no column of features.
         """
-        labels = self.labels(names)
+        labels = self.labels(names, group)
         needed = [*(("--label-column", label) for label in labels), ("--id-column", self.id)]
         if group == "train" or self.owner in names:
             needed.append(("--owner-column", self.owner))
@@ -116,6 +125,8 @@ def column_order(names: Collection[str], n_features: int) -> str:
 def read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
     """X, y and, where there are such columns, id and owner of one group, by key, such as `X_train`; and `FEATURES`.
 
+    Args:
+        group: in the keys; the group of rows without labels becomes `train` if there is a column of labels.
     Raises UsageError: no such column. DataError: a damaged table, or cells that are no numbers.
     """
     if source.suffix == ".parquet":
@@ -133,13 +144,14 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
                 f"{source} {found}; allowed: a line with the names of the columns, then a line for each row"
             )
         refuse_twice(header, f"{source} line 1")
+        group = columns.group(header, group)
         of_texts, features = columns.places(header, group, source)
-        labels = columns.labels(header)
+        labels = columns.labels(header, group)
         if len(labels) == 1:
             of_texts = {"y": labels[0], **of_texts}
         texts: dict[str, list[str]] = {kind: [] for kind in of_texts}
-        taken = {header.index(name) for name in of_texts.values()}
-        numeric = [place for place in range(len(header)) if place not in taken and columns.path is None]
+        of_numbers = {*features, *labels} - {*of_texts.values()}
+        numeric = [place for place, name in enumerate(header) if name in of_numbers]
         while rows := _lines(reader, source, len(header)):
             blocks.append(_numbers(rows, numeric, header, source))
             for kind, name in of_texts.items():
@@ -223,8 +235,9 @@ def _refuse_text(cell: str, where: str) -> None:
 def _read_parquet(where: Path, columns: Columns, group: str) -> Arrays:
     table, stored = parquet_table(where), where.stat().st_size
     table.validate(full=True)  # Arrow ends the process where lengths contradict each other
+    group = columns.group(table.column_names, group)
     texts, features = columns.places(table.column_names, group, where)
-    labels = columns.labels(table.column_names)
+    labels = columns.labels(table.column_names, group)
     numbers = [_column(table[name], name, where) for name in features]
     arrays: Arrays = {
         f"X_{group}": np.concatenate([np.empty((len(table), 0), bool), *numbers], axis=1),
@@ -232,7 +245,7 @@ def _read_parquet(where: Path, columns: Columns, group: str) -> Arrays:
     }
     if len(labels) == 1:
         texts = {"y": columns.label, **texts}
-    else:
+    elif labels:
         arrays[f"y_{group}"] = np.concatenate([_column(table[name], name, where) for name in labels], axis=1)
         arrays["class_names"] = np.array(labels)
     for kind, name in texts.items():

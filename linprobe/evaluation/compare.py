@@ -46,7 +46,7 @@ from linprobe.methods import METHODS
 from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest, name_of
 from linprobe.parallel import available_memory
-from linprobe.parallel.threads import unordered
+from linprobe.parallel.threads import interrupted_once, unordered
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.reporting import comparison
 from linprobe.runs import run_folder
@@ -101,18 +101,18 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     finished runs are kept, and the same command continues.
     """
     refuse_copies("compare")
-    with _opened(request) as found, ExitStack() as stack:
+    with interrupted_once(), _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
         # refused before the first run spends
         plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in _missing(planned)]
         _check_splits(found, stack)
+        account = _account(found, plans) if plans else None
+        earlier = preview(account, ()).runs
         stack.enter_context(run_folder.dated_at_end(request.folder))
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
-        account = _account(found, plans) if missing else None
-        earlier = preview(account, ()).runs
         if missing:
             book = None if request.book is None else request.book.absolute()
             missing = [replace(run, request=replace(run.request, book=book)) for run in missing]

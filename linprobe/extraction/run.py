@@ -418,6 +418,7 @@ def _outcome(plan: ExtractionPlan, extracted: int, seconds: float, waiting_share
             "rows": dict(features.sizes),
             "n_features": features.n_features,
             "n_classes": len(features.description.class_names),
+            "class_names_from": features.description.class_names_from,
             "extracted": extracted,
             "seconds": seconds,
             "waiting_share": waiting_share,

@@ -9,6 +9,7 @@ import importlib
 import mmap
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -63,12 +64,49 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
         else:
             calls = (delayed(call)(*given) for given in wanted)
         try:
-            yield from Parallel(n_jobs=jobs, return_as="generator_unordered", max_nbytes=None)(calls)
+            with _without_interrupts():
+                results = Parallel(n_jobs=jobs, return_as="generator_unordered", max_nbytes=None)(calls)
+            yield from results
         except BrokenExecutor:
             raise LinprobeError(
                 f"one of {jobs} processes was killed, as a system does that lacks memory; run the command again, with "
                 "fewer --jobs if memory is short"
             ) from None
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block, and never reaches processes that its threads start, then or later.
+
+    So the processes end when joblib kills them, and the program with which joblib finds them does its work.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def interrupted_once() -> Iterator[None]:
+    """A second Ctrl-C inside the block does nothing, so that the first one can remove what is unfinished."""
+
+    def first(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()  # others cannot set a handler
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from linprobe import __version__
 from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import (
+    HISTOGRAM,
     INHERITED,
     NO_CHOICE,
     OWNER,
@@ -308,7 +309,7 @@ def _of_releases(
     claimed = [rules.steps_of(manifest)]
     if steps != claimed:
         yield f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}"
-    paid = sorted(event.noise_multiplier for event in events if event.purpose == rules.HISTOGRAM)
+    paid = sorted(event.noise_multiplier for event in events if event.purpose == HISTOGRAM)
     listed = sorted(release.noise_multiplier for release in manifest.published)
     if paid != listed:
         yield f"the manifest lists published histograms with noise {listed}, the ledger paid for {paid}"
@@ -558,7 +559,7 @@ class FirstModel:
     def recorded(self) -> list[Releases]:
         """The releases as budget books have them: histograms by their names, the others as `inherited`."""
         every = self.manifest.recorded
-        return [one if one.purpose.startswith(rules.HISTOGRAM) else replace(one, purpose=INHERITED) for one in every]
+        return [one if one.purpose.startswith(HISTOGRAM) else replace(one, purpose=INHERITED) for one in every]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe import load_run
 from linprobe.data.feature_reader import Description, extraction_of, first_difference
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.errors import DataError
 from tests.cli.outcomes import Cli
 from tests.conftest import CLASS_NAMES, gaussian_rows
 
@@ -149,6 +151,44 @@ def test_columns_in_another_order_are_refused_wherever_two_files_meet(
         for name in () if "--public" in words else ("alike", "lists"):
             outcome = cli(*(word.format(f"{name}.h5") for word in words))
             assert outcome.status == 0, outcome.stderr
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_of_new_rows_is_scored_if_its_columns_are_those_of_the_run(
+    cli: Cli, refused: Refused, tmp_path: Path, suffix: str
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    rows, labels = gaussian_rows("train", 60, 3)
+    named = pandas.DataFrame(rows, columns=list("abc"))
+    named.assign(label=[CLASS_NAMES[label] for label in labels]).to_csv("ward.csv", index=False)
+    assert cli("import", "ward.csv", "--test-fraction", "0.3", "--out", "ward.h5").status == 0
+    few = ("--method", "noisy-gd", "--delta", "1e-4", "--steps", "2", "--eps", "3")
+    assert cli("train", "ward.h5", *few, "--out", "run").status == 0
+    for columns, status in (("abc", 0), ("cba", 3)):
+        table = named[list(columns)].assign(id=[f"p{row}" for row in range(60)], owner="anna")
+        table.to_csv("new.csv", index=False) if suffix == ".csv" else table.to_parquet("new.parquet", index=False)
+        made = cli("import", f"new{suffix}", "--out", "new.h5", "--overwrite")
+        assert made.status == 0, made.stderr
+        assert f"new{suffix} has no column 'label': rows without labels" in made.stderr
+        scored = cli("predict", "run", "new.h5")
+        assert scored.status == status, scored.stderr
+        probe = load_run("run")
+        if status == 0:
+            printed = [line.split(",")[:2] for line in scored.stdout.splitlines()[1:]]
+            assert printed == [[f"p{row}", label] for row, label in enumerate(probe.predict(named))]
+            assert (probe.predict(rows) == probe.predict(pandas.DataFrame(rows))).all()  # nothing to compare
+        else:
+            refused(scored, 3, ['"a, b, c (SHA-256 ', '"c, b, a (SHA-256 '])
+            with pytest.raises(DataError, match=r"X has the columns c, b, a .* trained with a, b, c .* same order"):
+                probe.predict(named[list(columns)])
+
+
+@pytest.mark.parametrize("header", ["Label,f0", "LABEL,f0"])
+def test_a_column_spelt_as_the_labels_is_no_feature(cli: Cli, refused: Refused, tmp_path: Path, header: str) -> None:
+    (tmp_path / "new.csv").write_text(f"{header}\n1,2\n")
+    refused(cli("import", "new.csv", "--out", "new.h5"), 2, ["no column 'label'", "did you mean"])
 
 
 def test_a_run_that_moved_says_where_its_rows_were(cli: Cli, refused: Refused, run: Path, tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ BAD_ARCHIVES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "empty class name": ({"class_names": ["a", "b", ""]}, ["features.npz has an empty name"]),
     "empty label": (
         {"y_train": np.array(["a", "b", "c"] * 3), "y_test": np.array(["a", "", "c"] * 2)},
-        ["features.npz has an empty name"],
+        ["features.npz: y_test has the label ''"],
     ),
     "rows are text": ({"X_train": np.full((9, 5), "x")}, ["X_train"]),
     "rows are complex": ({"X_train": TRAIN + 1j}, ["X_train"]),

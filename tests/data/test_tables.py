@@ -349,7 +349,7 @@ def test_whole_numbers_are_matched_by_name_if_the_names_are_numbers(tmp_path: Pa
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ([1, 2, 2, 1] * 2, ["y_train", "label 2", "row 1", "0 to 1", "ant, bee", "subtract 1"]),
+        ([1, 2, 2, 1] * 2, ["a.npz: y_train", "label 2", "row 1", "0 to 1", "ant, bee", "subtract 1"]),
         ([0, 1.5] * 4, ["y_train", "label 1.5", "row 1", "whole numbers"]),
         ([0, float("nan")] * 4, ["y_train", "row 1"]),
         (["ant", "cat"] * 4, ["y_train", "'cat'", "row 1", "ant, bee"]),
@@ -367,10 +367,15 @@ def test_a_number_that_is_one_class_and_the_place_of_another_is_refused(tmp_path
         imported([npz(tmp_path, [1, 0] * 4)], classes)
 
 
-@pytest.mark.parametrize("label", ["nan", "<NA>", "ant "])
+@pytest.mark.parametrize("label", ["nan", "<NA>", "ant ", "NA", "None", "null", ""])
 def test_a_test_label_that_is_missing_or_spelled_in_another_way_makes_no_class(tmp_path: Path, label: str) -> None:
     with pytest.raises(DataError, match="y_test"):
         imported([npz(tmp_path, WORDS, np.array([*WORDS[:7], label]))])
+
+
+def test_a_class_of_such_a_name_can_be_declared(tmp_path: Path) -> None:
+    words = np.where(np.arange(8) % 2, "None", "tumour")
+    assert imported([npz(tmp_path, words, words)], classes=["None", "tumour"])["y"] == [1, 0] * 4
 
 
 def test_names_and_ids_of_bytes_become_text(tmp_path: Path) -> None:

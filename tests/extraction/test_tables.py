@@ -113,7 +113,13 @@ def test_private_test_rows_need_declared_classes(table: Path) -> None:
 
 def test_a_class_without_test_rows_must_be_declared(table: Path) -> None:
     table.write_text(table.read_text().replace("flat/00.png,n0,ant", "flat/00.png,n0,wasp"))
-    assert "'wasp'" in refusal(DataError, table, split_column="split")
+    assert "'wasp' at row 0, id flat/00.png" in refusal(DataError, table, split_column="split")
+
+
+@pytest.mark.parametrize("label", ["", "NA"])
+def test_a_missing_label_makes_no_class(table: Path, label: str) -> None:
+    table.write_text(table.read_text().replace("n2,ant", f"n2,{label}"))
+    assert f"the label {label!r}, as programs write" in refusal(DataError, table, split_column="split")
 
 
 def test_other_owners_or_ids_are_other_settings(table: Path) -> None:

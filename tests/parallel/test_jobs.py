@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from linprobe.errors import LinprobeError
-from linprobe.parallel.threads import unordered
+from linprobe.parallel.threads import interrupted_once, unordered
 
 ROWS = np.arange(1 << 18, dtype=np.float64).reshape(1 << 10, 1 << 8)
 needs_memfd = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no anonymous memory files")
@@ -66,6 +66,36 @@ def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
     process.wait()
     assert _files() <= before  # joblib's folder stays, empty
     assert not [path for path in temporary.rglob("*") if path.is_file()]
+
+
+def _mask(_: int) -> set[signal.Signals]:
+    return signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_ctrl_c_reaches_the_parent_alone() -> None:
+    assert all(signal.SIGINT in mask for mask in unordered(_mask, [(0,), (1,)], 2))
+    assert signal.SIGINT not in _mask(0)
+
+
+@interrupted_once()
+def _cleaned_after_two(done: list[str]) -> None:
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.raise_signal(signal.SIGINT)
+        done.append("cleaned")
+
+
+def test_a_second_ctrl_c_does_not_stop_the_cleaning() -> None:
+    done: list[str] = []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _cleaned_after_two(done)
+        assert done == ["cleaned"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_processes_have_the_environment_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:

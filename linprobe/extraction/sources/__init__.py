@@ -65,8 +65,8 @@ def table_source(
     sides = divided(ids, people, arrays.get("split"), request.test_fraction, str(table))
     labels = settle_labels({"y_train": arrays["y"]}, classes)["y_train"]
     tested = {"y_test": labels[sides.get("test", np.array([], dtype=np.int64))]}
-    names, names_from = class_list(tested, classes, private_test=request.private_test)
-    indices = label_indices(labels, names, f"{table}: column {request.label_column!r}")
+    names, names_from = class_list(tested, classes, table, private_test=request.private_test)
+    indices = label_indices(labels, names, f"{table}: column {request.label_column!r}", ids)
     listed = members_of(table.parent, zip((table.parent / path for path in paths), indices.tolist(), strict=True))
     refuse_linked(listed, None, "lines or links")
     if "id" in arrays:
@@ -189,9 +189,9 @@ def _array_source(path: Path, classes: Sequence[str] | None, *, private_test: bo
     if classes is None and "class_names" in arrays:
         classes = [str(name) for name in arrays["class_names"]]
     arrays = settle_labels(arrays, classes)
-    names, names_from = class_list(arrays, classes, private_test=private_test)
+    names, names_from = class_list(arrays, classes, path, private_test=private_test)
     groups: dict[str, base.Members] = {
-        group: ArrayMembers(path, group, *labelled_rows(arrays, group, names))
+        group: ArrayMembers(path, group, *labelled_rows(arrays, group, names, path))
         for group in GROUPS
         if f"X_{group}" in arrays
     }

@@ -74,7 +74,7 @@ SUFFIXES = (*ARRAYS, *TABLES)
 ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}"
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
-ROWS_LOOKED_AT, LARGE_SHARE = 10_000, 0.99  # public test rows, and the share of their variance in one column
+ROWS_LOOKED_AT, LARGE_SHARE = 10_000, 0.5  # public test rows, and the share of their squared norm in one column
 
 
 _COLUMNS, _SILENT = Columns(), Silent()
@@ -368,18 +368,18 @@ def import_arrays(
 
 
 def _note_one_large_column(arrays: Arrays, description: Description, progress: Progress) -> None:
-    """Note a column with nearly all variance of public test rows, as a table has whose columns have other units."""
+    """Note a column with most of the squared norm of public test rows, as in a table whose columns have other units."""
     if description.private_test or arrays.get("X_test", np.empty(0)).ndim != 2:
         return
-    variances = np.var(arrays["X_test"][:ROWS_LOOKED_AT], axis=0, dtype=np.float64)
-    share = variances.max() / max(variances.sum(), np.finfo(np.float64).tiny)
-    if len(variances) > 1 and share > LARGE_SHARE:
-        largest = int(variances.argmax())
+    squares = np.square(arrays["X_test"][:ROWS_LOOKED_AT], dtype=np.float64).sum(axis=0)
+    share = squares.max() / max(squares.sum(), np.finfo(np.float64).tiny)
+    if share > min(max(LARGE_SHARE, 2 / len(squares)), 0.99):  # of two columns, one always has half
+        largest = int(squares.argmax())
         name = f"column {arrays[FEATURES][largest]!r}" if FEATURES in arrays else f"feature {largest}"
         progress.note(
-            f"{name} has {math.floor(1000 * share) / 10:g} % of the variance of the test rows, and training divides "
-            "each row by its norm, so other columns count little; divide columns by public constants, such as their "
-            "usual ranges, and import the table again"
+            f"{name} has {math.floor(1000 * share) / 10:g} % of the squared length of the test rows, and training divides each "
+            "row by its length, so other columns count little; from each column subtract a typical value that is "
+            "public, then divide by a public spread, and import the table again"
         )
 
 

@@ -429,8 +429,9 @@ def test_a_column_that_leaves_the_others_no_weight_is_named_from_public_test_row
     cli: Cli, tmp_path: Path, private: bool
 ) -> None:
     words = ["--label-column", "kind", "--id-column", "key", "--test-fraction", "0.5", "--overwrite", "--out", "f.h5"]
-    for factor, named in ((1.0, False), (50.0, True)):
-        write_csv(tmp_path / "all.csv", np.tile(WORDS, 5), np.tile(ROWS, (5, 1)) * np.float32([1, factor, 1]))
+    for factor, mean, named in ((1, 0, False), (50, 0, True), (1, 2015, True)):
+        rows = np.tile(ROWS, (5, 1)) * np.float32([1, factor, 1]) + np.float32([0, mean, 0])
+        write_csv(tmp_path / "all.csv", np.tile(WORDS, 5), rows)
         outcome = cli("import", "all.csv", *words, "--classes", "ant,bee", *["--private-test"] * private)
         assert outcome.status == 0
         assert ("column 'f1' has 99." in outcome.stderr) == (named and not private)

@@ -72,6 +72,7 @@ HDF5 = (".h5", ".hdf5")
 ARRAYS = (".npz", ".npy", ".pt")
 SUFFIXES = (*ARRAYS, *TABLES)
 ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}"
+AGAIN = "write it again"
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
 ROWS_LOOKED_AT, LARGE_SHARE = 10_000, 0.5  # public test rows, and the share of their squared norm in one column
@@ -101,7 +102,8 @@ def read_arrays(
     files = _files(sources, progress)
     pair = _pair([file.stem for file in files if file.suffix in (".npy", ".pt")], "train", columns.owner or OWNER)
     for source in files:
-        with reading(f"array file {source}", "write it again"):
+        kind, step = ("table", "save it again, a CSV as UTF-8") if source.suffix in TABLES else ("array file", AGAIN)
+        with reading(f"{kind} {source}", step):
             named = columns.x is not None
             found = _read_named(source, columns) if named else _read_one(source, columns, progress, group, pair)
         if FEATURES in found:
@@ -377,9 +379,9 @@ def _note_one_large_column(arrays: Arrays, description: Description, progress: P
         largest = int(squares.argmax())
         name = f"column {arrays[FEATURES][largest]!r}" if FEATURES in arrays else f"feature {largest}"
         progress.note(
-            f"{name} has {math.floor(1000 * share) / 10:g} % of the squared length of the test rows, and training divides each "
-            "row by its length, so other columns count little; from each column subtract a typical value that is "
-            "public, then divide by a public spread, and import the table again"
+            f"{name} has {math.floor(1000 * share) / 10:g} % of the squared length of the test rows, and training "
+            "divides each row by its length, so other columns count little; from each column subtract a typical value "
+            "that is public, then divide by a public spread, and import the table again"
         )
 
 

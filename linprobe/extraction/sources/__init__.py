@@ -34,9 +34,30 @@ from linprobe.data.labels import (
 )
 from linprobe.data.tables import TABLES, Columns
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.request import ExtractRequest
+from linprobe.extraction.request import ExtractRequest, Recipe, read_class_names
 from linprobe.extraction.sources import base
-from linprobe.extraction.sources.folders import folder_source, members_of, refuse_linked
+from linprobe.extraction.sources.folders import folder_source, members_of, refuse_linked, unlabelled_source
+
+
+def listed_source(request: ExtractRequest, recipe: Recipe | None) -> base.ImageSource:
+    """The images of a request with their classes, groups and owners. Needs no PyTorch, and reads no image of a folder.
+
+    Raises as `unlabelled_source`, `table_source`, `open_source` and `with_owners`.
+    """
+    owners, shared = base.owners_from(request.owners, request.owner_regex), request.owners_on_both_sides
+    if recipe is not None or request.unlabelled:
+        source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)
+    elif request.table is not None:
+        source, owners = table_source(request, request.table, read_class_names(request.classes), owners)
+    else:
+        source = open_source(
+            request.images,
+            classes=read_class_names(request.classes),
+            test_fraction=request.test_fraction,
+            owner_of=base.splits_by(owners, shared=shared),
+            private_test=request.private_test,
+        )
+    return base.with_owners(source, owners, shared=shared)
 
 
 def table_source(

@@ -23,7 +23,6 @@ def _extract(request: ExtractRequest) -> None:
         outcome = made_by.extract(request, progress)
     if outcome is not None:
         _terminal.note(_held(outcome))
-        _note_classes(outcome)
         if outcome["extracted"]:
             share = outcome["waiting_share"]
             waited = f"; {share:.0%} of the time spent waiting for images" if share > 0.1 else ""
@@ -40,13 +39,9 @@ def _extract(request: ExtractRequest) -> None:
 def _held(made: Mapping[str, Any], kind: str = "class") -> str:
     """The rows of each group, the features and the classes of a feature file, or another `kind` of answers."""
     answers = [counted(made["n_classes"], kind)][: made["n_classes"]]
-    return ", ".join([counted_groups(made["rows"], "row"), counted(made["n_features"], "feature"), *answers])
-
-
-def _note_classes(made: Mapping[str, Any]) -> None:
-    """Note a class list that nobody declared."""
     if made["class_names_from"] == "test labels":
-        _terminal.note("the class list was read from the test labels, which are public; --classes declares another")
+        answers[-1] += "; the class list was read from the test labels, which are public; --classes declares another"
+    return ", ".join([counted_groups(made["rows"], "row"), counted(made["n_features"], "feature"), *answers])
 
 
 @command(ImportRequest)
@@ -65,5 +60,4 @@ def _import(request: ImportRequest) -> None:
         _terminal.note(f"people with rows on both sides: {description['on_both_sides']}; this number is private")
     if "train" in description["rows"] and "test" not in description["rows"]:
         _terminal.note("there are no test rows: no accuracy will be measured")
-    _note_classes(description)
     print_made("feature file", request.out)

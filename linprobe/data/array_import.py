@@ -46,17 +46,7 @@ from linprobe.data.labels import (
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.tables import (
-    FEATURES,
-    LABEL,
-    TABLES,
-    UTF32,
-    Columns,
-    check_features,
-    column_order,
-    read_table,
-    text_array,
-)
+from linprobe.data.tables import FEATURES, TABLES, UTF32, Columns, check_features, column_order, read_table, text_array
 from linprobe.errors import DataError, Progress, Silent, UsageError, counted, reading
 from linprobe.options.requests import ImportRequest
 from linprobe.parallel.array_api import Singles
@@ -72,7 +62,6 @@ HDF5 = (".h5", ".hdf5")
 ARRAYS = (".npz", ".npy", ".pt")
 SUFFIXES = (*ARRAYS, *TABLES)
 ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}"
-AGAIN = "write it again"
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
 ROWS_LOOKED_AT, LARGE_SHARE = 10_000, 0.5  # public test rows, and the share of their squared norm in one column
@@ -102,8 +91,8 @@ def read_arrays(
     files = _files(sources, progress)
     pair = _pair([file.stem for file in files if file.suffix in (".npy", ".pt")], "train", columns.owner or OWNER)
     for source in files:
-        kind, step = ("table", "save it again, a CSV as UTF-8") if source.suffix in TABLES else ("array file", AGAIN)
-        with reading(f"{kind} {source}", step):
+        kind, coded = "table" if source.suffix in TABLES else "array file", ", as UTF-8" * (source.suffix == ".csv")
+        with reading(f"{kind} {source}", f"write it again{coded}"):
             named = columns.x is not None
             found = _read_named(source, columns) if named else _read_one(source, columns, progress, group, pair)
         if FEATURES in found:
@@ -454,7 +443,7 @@ def _check_alone(arrays: Arrays, where: str, progress: Progress, *, private_test
     """UsageError for other arrays or options beside rows without labels, which need no classes; a note of a table."""
     if FEATURES in arrays:
         arrays.pop(f"{OWNER}_{UNLABELLED}", None)  # rows stay in their order, which owners would change
-        progress.note(f"{where} has no column {LABEL!r}: rows without labels; --label-column names another one")
+        progress.note(f"{where} has no column 'label': rows without labels; --label-column names another one")
     others = [key for key in arrays if key not in (*ALONE.values(), FEATURES)]
     if others or private_test:
         raise UsageError(

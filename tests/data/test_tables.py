@@ -80,7 +80,7 @@ def test_columns_of_a_csv_have_any_name_and_a_mark_is_skipped(cli: Cli, tmp_path
         ('kind,f0\n"ant\nbee",1\nbee,x\n', ["line 4", "'x'"]),
         ('f0,kind\n1,ant\n2,"bee\n3,ant\n', ["train.csv", "unexpected end"]),
         ('f0,kind\n1,ant\n2,"bee\n3,"ant\n', ["train.csv", "expected after"]),
-        ("kind,f0\nK\xe4fer,1\n", ["table ", "train.csv cannot be read", "save it again, a CSV as UTF-8"]),
+        ("kind,f0\nK\xe4fer,1\n", ["table ", "train.csv cannot be read", "write it again, as UTF-8"]),
     ],
 )
 def test_a_bad_line_of_a_csv_is_named(tmp_path: Path, text: str, words: list[str]) -> None:

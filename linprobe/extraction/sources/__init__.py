@@ -125,26 +125,17 @@ def open_source(
     Raises UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
     PrivacyError: a private image is public too, or appears twice through links.
     """
-    path = located(source)
-    if path.suffix in ARRAYS or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
-        if test_fraction is not None:
-            raise UsageError(f"--test-fraction does nothing for {path}, which has a test group; leave it out")
-        return _array_source(path, classes, private_test=private_test)
-    return folder_source(path, classes, test_fraction, owner_of)
-
-
-def located(source: str) -> Path:
-    """The path of SOURCE, a file or a folder. Reads no image.
-
-    Raises DataError: there is none, or it is a file of another kind.
-    """
     path = Path(source)
     kinds = f"a folder of images, or arrays in {', '.join(ARRAYS)}; for a table that lists images, give --table FILE"
     if not path.is_dir() and not path.is_file():
         raise DataError(f"{source} {'is no regular file' if path.exists() else 'does not exist'}; allowed: {kinds}")
     if path.is_file() and path.suffix not in ARRAYS:
         raise DataError(f"{source} is no folder and no array file; allowed: {kinds}; unpack an archive first")
-    return path
+    if path.suffix in ARRAYS or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
+        if test_fraction is not None:
+            raise UsageError(f"--test-fraction does nothing for {path}, which has a test group; leave it out")
+        return _array_source(path, classes, private_test=private_test)
+    return folder_source(path, classes, test_fraction, owner_of)
 
 
 class ArrayMembers:

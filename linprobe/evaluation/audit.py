@@ -48,6 +48,7 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.calibrate import calibrate
+from linprobe.accounting.events import HISTOGRAM
 from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.accounting.per_instance import histogram_counts
 from linprobe.accounting.selection import selection_epsilon
@@ -77,7 +78,7 @@ from linprobe.options import DEFAULT_STEPS, OWNER
 from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS, AuditRequest, TrainRequest
 from linprobe.parallel.process_group import Group, in_group
 from linprobe.runs.figures import count_private
-from linprobe.runs.release_rules import HISTOGRAM, SELECTION
+from linprobe.runs.release_rules import SELECTION
 from linprobe.training.execute import Runtime, Trained, execute, released_histogram
 from linprobe.training.plan import Plan, make_settings, plan_run
 from linprobe.training.tune import Selection, Tuning, chosen_run, selection_of

@@ -106,13 +106,13 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         # refused before the first run spends
         plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in _missing(planned)]
         _check_splits(found, stack)
+        account = _account(found, plans) if plans else None
+        earlier = preview(account, ()).runs
         stack.enter_context(run_folder.dated_at_end(request.folder))
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
-        account = _account(found, plans) if missing else None
-        earlier = preview(account, ()).runs
         if missing:
             book = None if request.book is None else request.book.absolute()
             missing = [replace(run, request=replace(run.request, book=book)) for run in missing]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from linprobe import atomic_files
 from linprobe.accounting.accountants import gaussian_figures
 from linprobe.accounting.calibrate import calibrate, check_epsilon
-from linprobe.accounting.events import OWNER, GaussianEvent, Releases, grouped
+from linprobe.accounting.events import HISTOGRAM, OWNER, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
@@ -40,7 +40,6 @@ from linprobe.runs import run_folder, signature
 from linprobe.runs.check import check_digests, check_run, check_signature
 from linprobe.runs.guarantee import accountant_of, guarantee_text
 from linprobe.runs.manifest import CARD, LEDGER, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
-from linprobe.runs.release_rules import HISTOGRAM
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.charge import charge_histogram, preview_histogram
 from linprobe.training.execute import released_histogram

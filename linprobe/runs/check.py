@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from linprobe import __version__
 from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT
-from linprobe.accounting.events import INHERITED, OWNER, GaussianEvent, Releases, grouped
+from linprobe.accounting.events import HISTOGRAM, INHERITED, OWNER, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import epsilon_of, mu_and_rho, rounded_up
 from linprobe.accounting.ledger import read_ledger, read_selection, unreadable
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
@@ -299,7 +299,7 @@ def _of_releases(
     claimed = [rules.steps_of(manifest)]
     if steps != claimed:
         yield f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}"
-    paid = sorted(event.noise_multiplier for event in events if event.purpose == rules.HISTOGRAM)
+    paid = sorted(event.noise_multiplier for event in events if event.purpose == HISTOGRAM)
     listed = sorted(release.noise_multiplier for release in manifest.published)
     if paid != listed:
         yield f"the manifest lists published histograms with noise {listed}, the ledger paid for {paid}"
@@ -548,7 +548,7 @@ class FirstModel:
     def recorded(self) -> list[Releases]:
         """The releases as budget books have them: histograms by their names, the others as `inherited`."""
         every = self.manifest.recorded
-        return [one if one.purpose.startswith(rules.HISTOGRAM) else replace(one, purpose=INHERITED) for one in every]
+        return [one if one.purpose.startswith(HISTOGRAM) else replace(one, purpose=INHERITED) for one in every]
 
 
 @dataclass(frozen=True)

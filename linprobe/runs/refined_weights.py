@@ -6,7 +6,7 @@ their neighbours, each class keeps its share of the rows, and one linear correct
     x = (u - mean) / mean norm, L = class scores of the probe on U, P = softmax(2 L)
     pi = class shares: (1 - h) mean of P + h / n_classes, h the part of their spread that noise explains,
          at most 3/4, and at most the part of the rows that has no clear class
-    A  = cubed cosines of the 10 nearest neighbours in U, symmetric, A_ij / sqrt(d_i d_j)
+    A  = cubed cosines of the 5 nearest neighbours in U, symmetric, A_ij / sqrt(d_i d_j)
     Z  = mass(P);  4 times:  Y = spread(Z),  Z = mass(softmax(1.5 log Y + L))
     V  = argmin mean cross-entropy of L + x V against Z, + ridge / 2 |V|^2;  scores become L + strength x V
 
@@ -23,7 +23,7 @@ rows to other classes, and so makes shares unequal. Missing classes make shares 
 made anew with
 
     exponent 0.2 (1 + e),    pi (1 - e / 2) + e / 2 pi_0    pi_0: given shares, or equal ones
-    e = c times sqrt(m) / d - 3.6, the latter between 0 and 1
+    e = c times (sqrt(m) / d - 4.1) / 1.2, the latter between 0 and 1
     m = part of the rows whose class by Z is not the class by L
     d = KL(mean Z, pi_0) / log n_classes
     c = min(1, (n_classes - 1) / 9): of few classes, noise finds few wrong ones
@@ -50,7 +50,9 @@ training:
     strength *= (exp(-sum q log(q / pi_0)) - 0.7) / 0.15, between 0 and 1
 
 with q the mean of Z at the exponent 0.2, and pi_0 the shares that were counted, or equal ones.
-Rows of another kind, or of few of the classes, are predicted in few classes.
+Rows of another kind, or of few of the classes, are predicted in few classes. Few rows say little about other rows:
+
+    strength *= n / 300, at most 1
 
 Public shots come from the training rows. So if the run has any, the share of them near U tells more
 (`linprobe.methods.similar_rows`), with bounds for their number:
@@ -73,7 +75,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.events import Releases
+from linprobe.accounting.events import HISTOGRAM, Releases
 from linprobe.data.blocks import Source, normalise_rows
 from linprobe.errors import UsageError
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
@@ -83,20 +85,19 @@ from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS, NearShots
 from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
 from linprobe.runs.figures import class_scores, softmax
-from linprobe.runs.release_rules import HISTOGRAM
 
-NEIGHBOURS, POWER = 10, 3
+NEIGHBOURS, POWER = 5, 3
 SPREAD_ROUNDS, SPREAD, MASS_ROUNDS, OUTER_ROUNDS = 20, 0.9, 5, 4
 FIRST_SHARPNESS, NEXT_SHARPNESS = 2.0, 1.5
 LEAST_RIDGE, PRIOR_ROWS = 1e-4, 0.2  # the ridge is PRIOR_ROWS / n for few rows
-FULL_NOISE = 0.03  # r from which refinement has its full strength
+FULL_NOISE, ENOUGH_ROWS = 0.03, 300  # r and rows from which refinement has its full strength
 SHARE_ERROR = 11.0  # error of a class share in units of 1 / (N mu): of counts that cost 1 % of mu^2 or so
 MOST_UNIFORM = 0.75
 MANY_CLASSES = 10  # from which the strength does not depend on their number
 PULL_TOGETHER, LEAST_WEIGHT = 0.2, 0.5
 FEW, ENOUGH = 1, 3  # rows per class that are predicted together: no refinement, and all of it
 FEW_AGAIN, ENOUGH_AGAIN = 3, 10  # rows per class: no second pass, and all of it
-MISSING, NOISY = 3.6, 4.6  # sqrt(m) / d: classes are missing, and noise alone explains the shares
+MISSING, NOISY = 4.1, 5.3  # sqrt(m) / d: classes are missing, and noise alone explains the shares
 OTHER_SHARES, LIKE_SHARES = 0.7, 0.85  # exp(-divergence) of predicted shares: no refinement, and all of it
 SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6, 0.23, 0.5
 OTHER_KIND, ONE_KIND = 0.6, 0.75  # shares of private rows or shots near unlabelled ones: no refinement, and all of it
@@ -213,8 +214,10 @@ def refined_weights(
 
     strength = 0.0
     if len(unit) >= LEAST_ROWS and norm > SHORTEST:
-        few = _between(len(unit) / n_classes, FEW, ENOUGH)
-        strength = few * _strength(scores, known) if together else _strength(scores, known, like_shares)
+        if together:
+            strength = _between(len(unit) / n_classes, FEW, ENOUGH) * _strength(scores, known)
+        else:
+            strength = min(1.0, len(unit) / ENOUGH_ROWS) * _strength(scores, known, like_shares)
     if not strength:
         return Refined(weights, bias, scores, strength, given, known.near_shots)
     again = 0.0

@@ -14,8 +14,7 @@ from io import BytesIO, StringIO
 from typing import Any, NamedTuple
 
 from linprobe.accounting.calibrate import GRADIENT
-from linprobe.accounting.events import HISTOGRAM as HISTOGRAM
-from linprobe.accounting.events import INHERITED, GaussianEvent, Releases
+from linprobe.accounting.events import HISTOGRAM, INHERITED, GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY, correct_counts_sensitivity

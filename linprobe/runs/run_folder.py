@@ -171,17 +171,17 @@ RUN_MARKS = (MANIFEST, LEDGER)  # every run folder has both
 
 @contextmanager
 def dated_at_end(folder: Path) -> Iterator[None]:
-    """Give the folder in which a new `folder`, or the first of its new parents, is made the time of the end.
+    """Give the folders in which a new `folder`, and each of its new parents, are made the time of the end.
 
     The time of the start would tell the duration of a private selection.
     """
-    above = None if folder.exists() else next(parent for parent in folder.absolute().parents if parent.exists())
+    new = [one for one in (folder.absolute(), *folder.absolute().parents) if not one.exists()]
     try:
         yield
     finally:
-        if above is not None:
+        for one in new:
             with suppress(OSError):
-                os.utime(above)
+                os.utime(one.parent)
 
 
 @contextmanager

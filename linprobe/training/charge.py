@@ -426,7 +426,7 @@ def charged_selection(
         )
         raise
     finally:
-        for place in (path, keys_file(path), path.parent):
+        for place in (path, keys_file(path), path.parent / KEY, path.parent):
             with suppress(OSError):
                 os.utime(place)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from linprobe import __version__
 from linprobe.accounting.accountants import installed_version
-from linprobe.accounting.events import OWNER, grouped
+from linprobe.accounting.events import HISTOGRAM, OWNER, grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
 from linprobe.data.blocks import Precision, Preprocessing
@@ -54,7 +54,7 @@ from linprobe.runs.figures import count_private, sums_of_test_rows
 from linprobe.runs.guarantee import privacy_statement
 from linprobe.runs.manifest import PrivacyStatement
 from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows
-from linprobe.runs.release_rules import HISTOGRAM, SELECTION
+from linprobe.runs.release_rules import SELECTION
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, beside_text
 

@@ -157,8 +157,13 @@ def test_a_comparison_with_public_rows_that_a_book_protects_spends_nothing(
         )
         assert not (tmp_path / "out").exists()
     assert spent(cli, "a.h5")["runs"] == 0
+    kept = ("compare", "b.h5", *words[:-1], "kept")
+    assert cli(*kept, "--seeds", "1").status == 0
     trained("c.h5", "c")
     refused(cli("compare", "b.h5", *words, "--dry-run"), 4, ["group test of b.h5", "are private in "])
+    before = {path: path.read_bytes() for path in Path("kept").rglob("*.*") if path.is_file()}
+    refused(cli(*kept, "--seeds", "2"), 4, ["group test of b.h5", "are private in "])
+    assert {path: path.read_bytes() for path in Path("kept").rglob("*.*") if path.is_file()} == before
 
 
 def test_the_dry_run_of_a_comparison_counts_the_runs_on_public_rows_that_it_protects(cli: Cli, tmp_path: Path) -> None:

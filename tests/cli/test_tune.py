@@ -171,7 +171,7 @@ def test_files_carry_the_time_of_the_end(cli: Cli, features_file: Path, monkeypa
     monkeypatch.setattr(tune_command, "execute", slow)
     above = Path("above")
     above.mkdir()
-    assert cli("tune", features_file, *GRID, "--eps", "2", "--out", "above/new/run").status == 0
+    assert cli("tune", features_file, *GRID, "--eps", "2", "--out", "above/new/er/run").status == 0
     assert min(path.stat().st_mtime for path in [above, *above.rglob("*")]) >= ends[-1]
 
 

@@ -120,7 +120,7 @@ def test_the_book_does_not_tell_the_number_of_runs(
 
         def counted(*arguments: Any, _ends: list[int] = ends, **named: Any) -> Any:
             trained = train(*arguments, **named)
-            for path in (*Path(books_folder()).glob("*.*"), books_folder()):
+            for path in (*books_folder().iterdir(), books_folder()):
                 os.utime(path, (0, 0))  # a time before the end of the last run
             _ends.append(1)
             return trained
@@ -131,7 +131,7 @@ def test_the_book_does_not_tell_the_number_of_runs(
         assert len(ends) == runs
         (book,) = books_folder().glob("*.jsonl")
         end = Path("a/model.npz").stat().st_mtime
-        assert min(path.stat().st_mtime for path in (book, *books_folder().glob("*.rows"), books_folder())) >= end
+        assert min(path.stat().st_mtime for path in (*books_folder().iterdir(), books_folder())) >= end
         text = book.read_text().replace(manifest("a")["run_id"], "")
         lines.append([line for line in text.splitlines() if '"keys"' not in line])  # their key is new
         shutil.rmtree(books_folder())

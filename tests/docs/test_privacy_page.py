@@ -11,7 +11,7 @@ import pytest
 
 from linprobe.accounting.accountants import ACCOUNTANTS
 from linprobe.accounting.calibrate import GRADIENT
-from linprobe.accounting.events import INHERITED
+from linprobe.accounting.events import HISTOGRAM, INHERITED
 from linprobe.cli import run
 from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.score_histogram import TEST_AUROC
@@ -19,7 +19,7 @@ from linprobe.methods import METHODS
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DPSGDFOptions
-from linprobe.runs.release_rules import HISTOGRAM, SELECTION
+from linprobe.runs.release_rules import SELECTION
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "features" / "README.md"]

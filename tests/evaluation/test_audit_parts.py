@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.accounting.events import HISTOGRAM
 from linprobe.accounting.figures import epsilon_of, largest_mu
 from linprobe.errors import PrivacyError, Silent
 from linprobe.evaluation.audit import HOST_PATHS, PARTS, audit, check_audit
@@ -19,7 +20,7 @@ from linprobe.methods import class_counts, dp_newton
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.options.requests import AuditRequest
-from linprobe.runs.release_rules import HISTOGRAM, SELECTION
+from linprobe.runs.release_rules import SELECTION
 from tests.conftest import mostly_nightly
 from tests.evaluation.test_audit import GaussianMechanism, Quiet, audited, caught
 

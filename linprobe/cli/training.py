@@ -148,7 +148,7 @@ def _compare(request: CompareRequest) -> None:
         print_made("comparison", compared["out"], compared, private=request.attack)
         return
     for what, (header, rows) in comparison_tables(compared["summary"]).items():
-        title = f"{what}, %, {counted(request.seeds, 'run')} each; * is the best of a column"
+        title = f"{what}, %, {counted(request.seeds, 'run')} each; * is the best"
         # without blanks, at which a terminal breaks lines: 85.5±3.8* for **85.5 ± 3.8**
         plain = [[cell.replace(" ± ", "±").replace("**", "", 1).replace("**", "*") for cell in row] for row in rows]
         _terminal.table(title, [*map(tuple, plain)], header=header)

@@ -108,7 +108,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         _check_splits(found, stack)
         account = _account(found, plans) if plans else None
         earlier = preview(account, ()).runs
-        stack.enter_context(run_folder.dated_at_end(request.folder))
+        stack.enter_context(run_folder.new_folders(request.folder))
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended

@@ -70,7 +70,10 @@ def training_file(
         if not fits or not holds_rows(run, features):
             found = f"{features.path} does not hold the rows of run {run.folder} any more"
             if unchanged:
-                raise DataError(f"{found}, and the result would tell; restore the file, or train again")
+                raise DataError(
+                    f"{found}; allowed: these rows, or no file, as the result would tell of private rows; restore the "
+                    "file, or train again"
+                )
             progress.note(f"{found}, so rows of {other.path} are not compared with all of them")
         yield features if fits else None
 

@@ -170,8 +170,8 @@ RUN_MARKS = (MANIFEST, LEDGER)  # every run folder has both
 
 
 @contextmanager
-def dated_at_end(folder: Path) -> Iterator[None]:
-    """Give the folders in which a new `folder`, and each of its new parents, are made the time of the end.
+def new_folders(folder: Path) -> Iterator[None]:
+    """Remove a new `folder` and its new parents if they stay empty; where they are gets the time of the end.
 
     The time of the start would tell the duration of a private selection.
     """
@@ -180,6 +180,8 @@ def dated_at_end(folder: Path) -> Iterator[None]:
         yield
     finally:
         for one in new:
+            with suppress(OSError):  # not empty
+                one.rmdir()
             with suppress(OSError):
                 os.utime(one.parent)
 
@@ -203,22 +205,16 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
     atomic_files.check_place(out, what, flag)
     refuse_existing(out, what, overwrite=overwrite)
     _refuse_inside_run(out, what)
-    new_parents = [parent for parent in out.parents if not parent.exists()]
     lock_file = out.with_name(f".{out.name}.lock")
-    try:
-        with dated_at_end(out.parent), ExitStack() as stack:
-            with writing(f"{what} {out}", flag, "cannot be made"):
-                out.parent.mkdir(parents=True, exist_ok=True)
-                while (locked := _hold(lock_file, out, what, stack)) is None:
-                    stack.close()
-            stack.callback(lock_file.unlink, missing_ok=True)
-            # the process that held the name before may have made it
-            refuse_existing(out, what, overwrite=overwrite)
-            yield locked
-    finally:
-        for parent in new_parents:
-            with suppress(OSError):  # not empty
-                parent.rmdir()
+    with new_folders(out.parent), ExitStack() as stack:
+        with writing(f"{what} {out}", flag, "cannot be made"):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            while (locked := _hold(lock_file, out, what, stack)) is None:
+                stack.close()
+        stack.callback(lock_file.unlink, missing_ok=True)
+        # the process that held the name before may have made it
+        refuse_existing(out, what, overwrite=overwrite)
+        yield locked
 
 
 def refuse_existing(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None) -> None:

@@ -364,7 +364,7 @@ def _note_one_large_column(arrays: Arrays, description: Description, progress: P
         return
     squares = np.square(arrays["X_test"][:ROWS_LOOKED_AT], dtype=np.float64).sum(axis=0)
     share = squares.max() / max(squares.sum(), np.finfo(np.float64).tiny)
-    if share > min(max(LARGE_SHARE, 2 / len(squares)), 0.99):  # of two columns, one always has half
+    if share > max(LARGE_SHARE, 1.98 / len(squares)):  # one column has all, and of two, one has half
         largest = int(squares.argmax())
         name = f"column {arrays[FEATURES][largest]!r}" if FEATURES in arrays else f"feature {largest}"
         progress.note(

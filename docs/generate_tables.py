@@ -30,6 +30,7 @@ from linprobe.runs.guarantee import (
     ADJACENCIES,
     PROTECTED,
     SELECTION_CROSS_CHECK,
+    WITH_FIRST,
     mechanism_text,
     selection_accountant_text,
     selection_mechanism_text,
@@ -366,6 +367,7 @@ def words() -> str:
         rows += [["`mechanism`", f"`unit` {unit}, `sampling_rate` 1", mechanism_text(False, unit)]]
         rows += [["`mechanism`", f"`unit` {unit}, `sampling_rate` below 1", mechanism_text(True, unit)]]
         rows += [["`mechanism`", f"`unit` {unit}, with `selection`", selection_mechanism_text(unit)]]
+    rows.append(["`mechanism`, its end", "with `inherited` releases; earlier manifests lack it", WITH_FIRST.strip()])
     for one in ACCOUNTANTS.values():
         rows.append(["`accountant`, `cross_check`", f"`{one.name}`", f"{one.words}; {one.cross_check.words}"])
     selecting = selection_accountant_text(ACCOUNTANTS["gdp"])

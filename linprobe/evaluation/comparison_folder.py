@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.book import Entry, spending
+from linprobe.accounting.book import Contents, Entry, spending
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import AppendOnlyFile, read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent
@@ -60,17 +60,25 @@ class ComparisonFolder:
         self._manifests[run.name] = opened.manifest
 
     def record(self, run: Path) -> None:
-        """Add a finished run to `spent.jsonl`, unless it has a line already."""
+        """Add a finished run to `spent.jsonl`, unless it has a line already.
+
+        A run that was made from another one, as `RUN.published-1`, is the same run: only what its line lacks is new.
+        """
         manifest = self.manifest(run)
-        key = manifest.manifest_digest
-        self._append(key, run.name, manifest.releases or (), manifest.selection, private=manifest.private)
+        key, releases = manifest.book_id, manifest.recorded
+        if manifest.manifest_digest in self._recorded:  # the key of an earlier version
+            return
+        if key in self._recorded:
+            lacking = Contents(self._recorded).lacking(key, releases)
+            if not lacking:
+                return
+            releases = (*self._recorded[key].releases, *lacking)
+        self._append(key, run.name, releases, manifest.selection, private=manifest.private)
 
     def _append(
         self, key: str, name: str, releases: Iterable[Releases], selection: SelectionEvent | None, *, private: bool
     ) -> None:
-        """Add a line, which is on the disk when this returns, unless there is one with the same key."""
-        if key in self._recorded:
-            return
+        """Add a line, which is on the disk when this returns, in place of an earlier one with the same key."""
         line = {
             "run_key": key,
             "run": name,
@@ -122,7 +130,9 @@ class ComparisonFolder:
     def _entry_of(self, line: dict[str, Any]) -> Entry:
         """The run of a line of `spent.jsonl`."""
         releases = [
-            Releases("gradient", float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"]))
+            Releases(
+                str(one["purpose"]), float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"])
+            )
             for one in line["releases"]
         ]
         selection = SelectionEvent.from_dict(line["selection"]) if line.get("selection") else None
@@ -178,7 +188,7 @@ class ComparisonFolder:
             return
         with held(ledger, "the ledger is being written"):
             run = self._unfinished(ledger)
-            if run.counts:
+            if run.counts and run.run not in self._recorded:
                 self._append(run.run, run.name, run.releases, run.selection, private=True)
 
 

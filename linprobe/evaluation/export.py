@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from linprobe import __version__
+from linprobe.accounting.events import NO_CHOICE, hold_without_a_choice
 from linprobe.atomic_files import write_whole
 from linprobe.errors import Progress, UsageError, require_for, writing
 from linprobe.evaluation.predict import temperature_of
@@ -204,10 +205,11 @@ def _format_of(request: ExportRequest) -> str:
 def _note(run: RunFolder, temperature: float) -> dict[str, str]:
     """What a file says of its run. It holds no path."""
     manifest, extraction = run.manifest, run.manifest.extraction or {}
+    condition = f"; holds if {NO_CHOICE}" if hold_without_a_choice(manifest.releases or ()) else ""
     values: dict[str, Any] = {
         "linprobe": __version__,
         "method": manifest.method,
-        "guarantee": manifest.guarantee,
+        "guarantee": manifest.guarantee + condition,
         "private": manifest.private,
         "epsilon": manifest.epsilon,
         "delta": manifest.delta,

@@ -23,7 +23,16 @@ from numpy.typing import NDArray
 from linprobe import __version__
 from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT
-from linprobe.accounting.events import HISTOGRAM, INHERITED, OWNER, GaussianEvent, Releases, grouped
+from linprobe.accounting.events import (
+    HISTOGRAM,
+    INHERITED,
+    NO_CHOICE,
+    OWNER,
+    GaussianEvent,
+    Releases,
+    grouped,
+    hold_without_a_choice,
+)
 from linprobe.accounting.figures import epsilon_of, mu_and_rho, rounded_up
 from linprobe.accounting.ledger import read_ledger, read_selection, unreadable
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
@@ -41,6 +50,7 @@ from linprobe.runs.guarantee import (
     ADJACENCIES,
     SEED_KINDS,
     SELECTION_CROSS_CHECK,
+    WITH_FIRST,
     accountant_of,
     claimed_texts,
     guarantee_text,
@@ -374,7 +384,8 @@ def _of_noise(manifest: Manifest) -> Iterator[str]:
     if texts is None:
         yield from _unequal(manifest, {"seed_kind": SEED_KINDS["none drawn"], "noise_source": "none drawn"})
         return
-    yield from _unequal(manifest, {"mechanism": texts[0]})
+    if manifest.mechanism + WITH_FIRST != texts[0]:  # earlier manifests leave the first run out
+        yield from _unequal(manifest, {"mechanism": texts[0]})
     if (accountant_of(manifest), manifest.cross_check) != (accountants.GAUSSIAN, EARLIER_CROSS_CHECK):
         yield from _unequal(manifest, {"cross_check": texts[1]})
     if manifest.private:
@@ -412,7 +423,7 @@ def _of_accuracy(manifest: Manifest) -> Iterator[str]:
 
 
 def _of_noisy_test(manifest: Manifest) -> Iterator[str]:
-    """Accuracies on private test rows follow from the noisy counts and the release. Earlier manifests lack counts."""
+    """Accuracies on private test rows follow from the noisy counts and the release."""
     counts = manifest.test_counts
     if counts is None:
         yield from _of_no_noisy_test(manifest)
@@ -449,12 +460,10 @@ NOISE_OF_FIGURES = ("test_accuracy_std", "test_balanced_accuracy_std", "test_mac
 
 def _of_no_noisy_test(manifest: Manifest) -> Iterator[str]:
     """A run without noisy counts states no figure that only they, or public test rows, can give."""
-    if _release_for(manifest, TEST_ACCURACY) is not None:
-        return
     for key in NOISE_OF_FIGURES if manifest.test_rows == "public" else Accuracy.__dataclass_fields__:
         value = getattr(manifest, key)
         if value is not None and key not in ("test_rows", "n_test"):
-            yield f"{key} is {value!r:.60}, test_rows is {manifest.test_rows}, and no noisy count was released"
+            yield f"{key} is {value!r:.60}, test_rows is {manifest.test_rows}, and no noisy count is stated"
 
 
 def _unequal(manifest: Manifest, expected: Mapping[str, Any]) -> Iterator[str]:
@@ -498,6 +507,8 @@ def not_checked(run: RunFolder) -> list[str]:
             f"{LEDGER} (started from run {printable(Path(start).name or start)}, and counts no release of it: right "
             "only if that run released nothing with noise)"
         )
+    if hold_without_a_choice(released):
+        unknown.append(f"epsilon (holds if {NO_CHOICE})")
     names = run.names if run.may_read_per_record else run.names - {PER_RECORD}
     return [*stated_in(run.manifest, names), *unknown]
 

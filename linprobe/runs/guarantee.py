@@ -9,7 +9,7 @@ from typing import Any
 
 from linprobe.accounting import accountants
 from linprobe.accounting.calibrate import GRADIENT, Budget
-from linprobe.accounting.events import OWNER, RECORD, GaussianEvent, Releases, grouped
+from linprobe.accounting.events import INHERITED, OWNER, RECORD, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import NOUNS, gaussian_words, rounded_up
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon, selection_limit
 from linprobe.errors import PrivacyError
@@ -42,6 +42,7 @@ PUBLIC_QUANTITIES = (
     "weights of classes and rows, if given",
 )
 SEED_KINDS = {SECURE: "os", INSECURE: "insecure", "none drawn": "none"}
+WITH_FIRST = " with the releases of the run that it started from"
 SELECTION_CROSS_CHECK = "Renyi DP of repeated selection (dp-accounting)"
 
 
@@ -98,7 +99,7 @@ def privacy_statement(
     return PrivacyStatement(
         guarantee=guarantee_text(epsilon, budget.delta, releases, insecure=insecure, unit=unit),
         private=not insecure,
-        mechanism=mechanism_text(budget.sampling_rate < 1, unit),
+        mechanism=mechanism_text(budget.sampling_rate < 1, unit, releases),
         epsilon=None if insecure else epsilon,
         epsilon_if_seed_were_secret=epsilon if insecure else None,
         delta=budget.delta,
@@ -155,10 +156,11 @@ def guarantee_text(
     )
 
 
-def mechanism_text(sampled: bool, unit: str) -> str:
-    """How a run with noise used the private rows."""
+def mechanism_text(sampled: bool, unit: str, releases: Iterable[Releases] = ()) -> str:
+    """How a run with noise used the private rows; its `releases` say whether it counts those of another run."""
     over = "Poisson samples of" if sampled else "all"
-    return f"Gaussian noise on clipped sums over {over} private {NOUNS[unit]}, composed"
+    first = WITH_FIRST if any(one.purpose == INHERITED for one in releases) else ""
+    return f"Gaussian noise on clipped sums over {over} private {NOUNS[unit]}, composed{first}"
 
 
 def selection_mechanism_text(unit: str) -> str:
@@ -239,7 +241,7 @@ def claimed_texts(manifest: Manifest) -> tuple[str, str] | None:
     if manifest.selection is not None:
         return selection_mechanism_text(manifest.unit), SELECTION_CROSS_CHECK
     sampled = manifest.sampling_rate is not None and manifest.sampling_rate < 1
-    return mechanism_text(sampled, manifest.unit), accountant_of(manifest).cross_check.words
+    return mechanism_text(sampled, manifest.unit, manifest.releases or ()), accountant_of(manifest).cross_check.words
 
 
 def limit_of(manifest: Manifest) -> accountants.AttackLimit | None:

@@ -40,7 +40,8 @@ def recorded_totals(manifest: Manifest) -> tuple[str, str]:
 
 def _of_file(features: str | None, manifest: Manifest, own: str) -> str:
     """What the runs on a feature file, and evaluations of them, cost together, by the books of the default folder."""
-    entries = {run: entry for run, (_, entry) in recorded_runs().items()}
+    recorded = recorded_runs()
+    entries = {run: entry for run, (_, entry) in recorded.items()}
     if features is None or any(one.features is None for one in entries.values()):
         return f"{UNKNOWN}: a run of an older version names no feature file; this run: {own}"
     on_file = {run: one for run, one in entries.items() if one.features == features}
@@ -52,7 +53,11 @@ def _of_file(features: str | None, manifest: Manifest, own: str) -> str:
             on_file[first] = entries[first]
             waiting.append(entries[first].first)
     merged = Contents(on_file)
-    return _cost([merged.as_counted(one) for one in merged.counted], "this feature file", manifest, own)
+    counted_once = [  # a book has left out of a run what it counts for the first one, and counts what is left
+        one if one.first in recorded and recorded[one.first][0] == recorded[one.run][0] else merged.as_counted(one)
+        for one in merged.counted
+    ]
+    return _cost(counted_once, "this feature file", manifest, own)
 
 
 def _cost(entries: Sequence[Entry], what: str, manifest: Manifest, own: str) -> str:

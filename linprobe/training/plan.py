@@ -75,7 +75,7 @@ from linprobe.options import (
 from linprobe.options.declaration import check_value, declared, hint, plain_values, refuse_idle
 from linprobe.options.requests import TrainRequest
 from linprobe.runs.check import FirstModel, FirstRun
-from linprobe.runs.manifest import UNLABELLED_CENTRE
+from linprobe.runs.manifest import UNLABELLED_CENTRE, Manifest
 from linprobe.runs.release_rules import SELECTION
 
 SELECTION_SHARE = 0.2
@@ -635,9 +635,9 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
 def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
 
-    Raises PrivacyError: that run had public rows, with or without labels, which it did not protect, and they are not
-    the public rows of this run. ParameterError, DataError: not a run folder, or weights of another shape or of other
-    classes.
+    Raises PrivacyError: that run had public rows, with or without labels, which it did not protect, and they are
+    not the public rows of this run; or so many private units that delta is not below 1/N. ParameterError,
+    DataError: not a run folder, or weights of another shape or of other classes.
     """
     if settings.first_run is None:
         return None
@@ -645,11 +645,7 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     if not Path(init).is_dir():
         raise ParameterError(f"init is {init!r}; allowed: {', '.join(INIT_WORDS)}, or a run folder")
     first, earlier = settings.first_run.model, settings.first_run.model.manifest
-    if earlier.unit != dataset.unit:
-        raise PrivacyError(
-            f"init run {init} protects units of kind {earlier.unit}, and this run {dataset.unit}; the guarantees do "
-            "not add up; train it with the same unit"
-        )
+    _refuse_other_units(earlier, settings, dataset, init)
     if first.weights.shape != dataset.weights_shape:
         raise DataError(
             f"init run {init} has weights of shape {first.weights.shape}; allowed here: "
@@ -675,6 +671,20 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
             "here; give the same rows with --unlabelled (arrays cannot be compared), or the run before it was refined"
         )
     return first
+
+
+def _refuse_other_units(earlier: Manifest, settings: Settings, dataset: Dataset, init: object) -> None:
+    """PrivacyError if the manifest of the run `init` is of units of another kind, or of 1 / delta or more units."""
+    if earlier.unit != dataset.unit:
+        raise PrivacyError(
+            f"init run {init} protects units of kind {earlier.unit}, and this run {dataset.unit}; the guarantees do "
+            "not add up; train it with the same unit"
+        )
+    if earlier.releases and settings.delta * earlier.n_private >= 1:
+        raise PrivacyError(
+            f"delta is {rounded_up(settings.delta)}, and init run {init} protects {earlier.n_private} private units, "
+            f"whose releases count here too; allowed: below 1/N = {1 / earlier.n_private:.3g}; give a smaller --delta"
+        )
 
 
 def _of_classes(first: FirstModel, dataset: Dataset, init: object) -> FirstModel:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -23,6 +24,7 @@ from linprobe.accounting.figures import epsilon_of
 from linprobe.accounting.row_keys import book_with
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.errors import DataError, LinprobeError, PrivacyError
+from linprobe.runs import recorded
 from tests.planted import no_locks
 from tests.processes import ended, start_copy
 
@@ -124,6 +126,17 @@ def test_equal_histograms_are_told_apart_by_their_names(path: Path) -> None:
     assert read_book(path).lacking("second", (*all_inherited, mine, of_second)) == (of_second,)
     book.charge(path, entry("third", *all_inherited, of_second, mine, first="second"))
     assert read_book(path).entries["third"].total == (of_second, mine)
+
+
+def test_a_page_counts_what_a_book_counts_of_a_run_from_another(own_books: Path) -> None:
+    path, unknown = own_books / "a.jsonl", mock.Mock(epsilon=None)
+    made, inherited = replace(STEPS, count=20), replace(STEPS, purpose=INHERITED)
+    book.charge(path, entry("first", features="a.h5"))
+    book.settle(path, "first", [made])  # a copy went on elsewhere
+    book.charge(path, entry("second", inherited, STEPS, first="first", features="a.h5"))
+    assert read_book(path).entries["second"].releases == (replace(inherited, count=30), STEPS)
+    total = spending(read_book(path).counted).in_words
+    assert total in recorded._of_file("a.h5", unknown, "")
 
 
 def test_two_default_books_with_one_run_are_refused(own_books: Path) -> None:

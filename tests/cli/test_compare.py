@@ -336,6 +336,21 @@ def test_an_edited_run_is_refused(cli: Cli, features_file: Path, refused: Callab
     refused(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp"), 4, ["was edited"])
 
 
+def test_a_run_made_from_a_run_in_the_folder_counts_with_it(
+    cli: Cli, features_file: Path, own_books: Path, tmp_path: Path
+) -> None:
+    compare = ["compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp", "--json"]
+    assert cli(*compare).status == 0
+    run = run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps3-seed0")
+    assert cli("pdp-report", run, "--publish-epsilon", "0.5").status == 0
+    run.with_name(f"{run.name}.published-1").rename(tmp_path / "cmp/runs/other")
+    assert cli("pdp-report", run, "--publish-epsilon", "0.5").status == 0
+    composed = json.loads(cli(*compare).stdout)["composed"]
+    total = json.loads(cli("budget", features_file, "--json").stdout)
+    assert (composed["private_runs"], composed["epsilon"]) == (1, pytest.approx(total["epsilon"], rel=1e-9))
+    assert len(list(own_books.glob("*.jsonl"))) == 1
+
+
 @pytest.mark.parametrize("fault", ["no rate", "a list for a key", "no JSON"])
 def test_a_damaged_list_of_runs_is_refused(
     cli: Cli, features_file: Path, refused: Callable[..., None], tmp_path: Path, fault: str

@@ -21,7 +21,7 @@ from tests.cli import test_report_check
 from tests.conftest import mostly_nightly
 from tests.hostile.mutations import KINDS, Mutation, judged
 from tests.hostile.officer import Officer, officer
-from tests.hostile.runs import as_one_run, charged, charged_selection, sealed
+from tests.hostile.runs import ABSENT, as_one_run, charged, charged_selection, sealed
 
 SAMPLE = 3  # mutations of each kind of run
 BY_DAY = (*test_report_check.ALIKE, "release", "seeded")  # the page; it judges the other kinds beside their reports
@@ -212,6 +212,12 @@ def _little(run: Path) -> None:
     sealed(run, test_accuracy=json.loads((run / "manifest.json").read_text())["test_accuracy"] - 1e-10)
 
 
+def _without_counts(run: Path) -> None:
+    """An invented accuracy on private test rows, which no count contradicts."""
+    absent = dict.fromkeys(("test_counts", "test_scores", "test_macro_auroc_std"), ABSENT)
+    charged(run, _without("test AUROC"), test_accuracy=1.0, test_accuracy_std=1e-3, test_macro_auroc=None, **absent)
+
+
 def _tuned(run: Path) -> None:
     std = json.loads((run / "manifest.json").read_text())["tuning"]["std"]
     _setting(run, std=float(np.nextafter(std, np.inf)))
@@ -312,6 +318,7 @@ FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {  # kind of run, and wh
     "another majority class": ("plain", _commonest),
     "test figures with a key twice": ("plain", _test_accuracy_twice),
     "an accuracy off by 1e-10": ("private test rows", _little),
+    "an accuracy without counts": ("private test rows", _without_counts),
     "a choice with the next noise": ("shrunk", _tuned),
     "weights in float64": ("plain", _type),
     "more rows than there are": ("class counts", _counts),

@@ -398,13 +398,28 @@ def test_the_page_says_which_files_it_does_not_judge(page: Officer, kinds: dict[
     assert said.replace(":", ", published_histogram_1.json:") in page.run(kinds["histogram"])["stated"]
 
 
+def test_the_page_says_on_which_condition_the_epsilon_of_samples_holds(
+    cli: Cli, page: Officer, kinds: dict[str, Path]
+) -> None:
+    plain = kinds["plain"]
+    words = ["--unit", "record", "--accountant", "rdp", "--steps", "3", "--eps", "6", "--init", plain, "--out", "run"]
+    assert cli("train", plain.parent / "rows.h5", "--method", "dp-sgd", *words).status == 0
+    assert any(line.startswith("That no result decided the noise,") for line in page.run(Path("run"))["stated"])
+
+
 def test_a_start_that_the_ledger_does_not_count_is_stated_and_not_checked(
     cli: Cli, page: Officer, kinds: dict[str, Path], tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(kinds["inherited"], tmp_path / "run"))
     words = "started from run plain, and counts no release of it"
     assert words not in cli("verify", run).stderr
-    assert not any("run plain" in line for line in page.run(run)["stated"])
+    assert not any("run plain" in line or "no result" in line for line in page.run(run)["stated"])
+    mechanism = json.loads((run / "manifest.json").read_text())["mechanism"]
+    sealed(
+        run, mechanism=mechanism.removesuffix(" with the releases of the run that it started from")
+    )  # an earlier one
+    assert json.loads((run / "manifest.json").read_text())["mechanism"] != mechanism
+    assert (cli("verify", run).status, page.run(run)["status"]) == (0, "private")
     options = json.loads((run / "manifest.json").read_text())["options"]
     charged(run, lambda line: line["purpose"] != "inherited", options={**options, "init": f"{options['init']}/"})
     assert cli("verify", run).status == 0

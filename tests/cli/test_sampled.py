@@ -21,7 +21,7 @@ from linprobe.data.blocks import normalise_rows
 from linprobe.data.feature_file import FeatureFile
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 from tests.cli.test_verify import _edit_manifest
-from tests.conftest import copied, trained_once
+from tests.conftest import SIZES, copied, trained_once, write_features
 from tests.hostile.runs import charged
 
 # Renyi accounting calibrates in a tenth of the time of the default
@@ -244,7 +244,11 @@ def test_a_second_run_inherits_the_releases_and_stays_within_its_budget(
     events = read_ledger(Path("second/ledger.jsonl"))
     assert [event.step for event in events] == list(range(first["steps"] + 40))
     assert 2.99 < RENYI.epsilon(grouped(events), 1e-5) == second["epsilon"] <= 3
-    assert cli("verify", "second", "--features", features_file).status == 0
+    checked = cli("verify", "second", "--features", features_file)
+    assert checked.status == 0
+    assert f"epsilon ({condition})" in checked.stderr
+    assert cli("export", "second", "--out", "second.safetensors").status == 0
+    assert condition.encode() in Path("second.safetensors").read_bytes()
     report = result_of(cli("pdp-report", "second", "--json"))
     # every record is charged the whole of the first run
     assert first["epsilon"] * 0.99 <= report["quantiles"]["0.01"] <= report["max"] <= second["epsilon"]
@@ -309,11 +313,15 @@ def test_a_published_histogram_is_inherited_too(
 
 
 def test_first_runs_that_cannot_be_built_upon_are_refused(
-    cli: Cli, refused: Cli, features_file: Path, cheap_run: Path, tmp_path: Path
+    cli: Cli, refused: Cli, features_file: Path, cheap_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = ["--method", "noisy-gd", "--centre", "none"]
     start = ["train", features_file, *full, "--out", "run", "--init"]
     refused(cli(*start, cheap_run, "--eps", "0.4"), 4, ["inherited releases alone", "--eps"])
+    monkeypatch.setitem(SIZES, "train", 200)
+    fewer = ["train", write_features(tmp_path / "half.h5"), *full, "--eps", "3", "--delta", "0.0037", "--out", "run"]
+    assert cli(*fewer, "--dry-run").status == 0
+    refused(cli(*fewer, "--init", cheap_run), 4, ["delta is 0.0037, and", "protects 400 private units", "below 1/N"])
     seeded = ["--eps", "1", "--noise-seed", "7", "--insecure-seed", "--out", "seeded"]
     assert cli("train", features_file, *full, *seeded).status == 0
     refused(cli(*start, "seeded", "--eps", "3"), 4, ["seeded", "not private"])

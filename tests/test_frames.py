@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from linprobe import AdaMix, NoisyGD
-from linprobe.errors import PrivacyWarning
+from linprobe.errors import DataError, PrivacyWarning
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{PrivacyWarning.__module__}.{PrivacyWarning.__name__}")
 
@@ -76,6 +76,18 @@ def test_public_rows_and_owners_may_be_frames(library: Any) -> None:
     assert probe.privacy_["n_public"] == 30
     people = [f"p{row // 3}" for row in range(300)]
     assert len(fitted(rows, texts, NAMES, owners=series(people)).owners_) == 100
+
+
+@pytest.mark.parametrize("called", ["owners", "groups"])
+def test_people_under_another_index_are_refused(called: str) -> None:
+    """By position, the rows of a person would be those of others, and the guarantee be for nobody."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS, index=[f"id{row}" for row in range(300)])
+    people = pandas.Series([f"p{row // 3}" for row in range(300)], index=frame.index)
+    with pytest.raises(DataError, match=rf"^{called} has another index than X.*{called}\.loc\[X\.index\]"):
+        fitted(frame, TEXTS, NAMES, **{called: people[::-1]})
+    assert len(fitted(frame, TEXTS, NAMES, **{called: people[::-1].loc[frame.index]}).owners_) == 100
+    assert len(fitted(frame, TEXTS, NAMES, **{called: people.to_numpy()}).owners_) == 100
 
 
 def test_columns_in_another_order_are_refused(library: Any) -> None:

@@ -360,7 +360,7 @@ def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
         why = (
             f"q = {chosen.sampling_rate:g} is the smallest rate whose noise is within {limit:.0f} % of the least: "
             f"{100 * (chosen.noise_over_signal / least - 1):.1f} % above q = {best.sampling_rate:g}, at a step of "
-            f"{counted(round(chosen.batch_size), 'row')} instead of {best.batch_size:.0f}"
+            f"{counted(round(chosen.batch_size), 'row')} instead of {best.batch_size:,.0f}"
         )
     return chosen, why
 

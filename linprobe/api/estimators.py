@@ -206,6 +206,7 @@ class LinearProbe(LinearClassifier):
         called, owners = ("owners", owners) if groups is None else ("groups", groups)
         labels_of_rows = {"y": y, "y_public": y_public, called: owners, "sample_weight": sample_weight}
         arrays.refuse_masked(labels_of_rows | {"text_weights": text_weights})
+        arrays.refuse_other_index(X, owners, called)
         X, y = self._checked(X, y)
         public_labels = None if y_public is None else np.asarray(y_public)
         self.classes_ = self._declared_classes(y, public_labels)

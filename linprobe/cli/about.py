@@ -38,7 +38,9 @@ def _shown(value: Any) -> str:
         return "; ".join(map(str, value))
     if isinstance(value, dict) and len(value) > MOST_ENTRIES:
         return f"{len(value)} entries"
-    return ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, dict) else str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {item}" for name, item in value.items())
+    return "-" if value is None else str(value)
 
 
 @command(MethodsRequest)

@@ -22,8 +22,7 @@ def _extract(request: ExtractRequest) -> None:
     with _terminal.TerminalProgress() as progress:
         outcome = made_by.extract(request, progress)
     if outcome is not None:
-        _terminal.note(_held(outcome))
-        _note_classes(outcome)
+        _note_made(outcome)
         if outcome["extracted"]:
             share = outcome["waiting_share"]
             waited = f"; {share:.0%} of the time spent waiting for images" if share > 0.1 else ""
@@ -37,14 +36,11 @@ def _extract(request: ExtractRequest) -> None:
         print_made("feature file", outcome["file"], outcome if request.as_json else None)
 
 
-def _held(made: Mapping[str, Any], kind: str = "class") -> str:
-    """The rows of each group, the features and the classes of a feature file, or another `kind` of answers."""
+def _note_made(made: Mapping[str, Any], kind: str = "class", of: str = "") -> None:
+    """Note the rows of each group, the features and the classes of a feature file, or another `kind` of answers."""
     answers = [counted(made["n_classes"], kind)][: made["n_classes"]]
-    return ", ".join([counted_groups(made["rows"], "row"), counted(made["n_features"], "feature"), *answers])
-
-
-def _note_classes(made: Mapping[str, Any]) -> None:
-    """Note a class list that nobody declared."""
+    held = [counted_groups(made["rows"], "row"), counted(made["n_features"], "feature"), *answers]
+    _terminal.note(f"{', '.join(held)}{of}")
     if made["class_names_from"] == "test labels":
         _terminal.note("the class list was read from the test labels, which are public; --classes declares another")
 
@@ -56,8 +52,7 @@ def _import(request: ImportRequest) -> None:
 
     with _terminal.TerminalProgress() as progress:
         description = made_by.import_(request, progress)
-    several = description["task"] == "multilabel"
-    _terminal.note(f"{_held(description, 'label')} a row" if several else _held(description))
+    _note_made(description, *(("label", " a row") if description["task"] == "multilabel" else ()))
     if description["owners"]:
         people = ", ".join(f"{count} {group}" for group, count in description["owners"].items())
         _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")
@@ -65,5 +60,4 @@ def _import(request: ImportRequest) -> None:
         _terminal.note(f"people with rows on both sides: {description['on_both_sides']}; this number is private")
     if "train" in description["rows"] and "test" not in description["rows"]:
         _terminal.note("there are no test rows: no accuracy will be measured")
-    _note_classes(description)
     print_made("feature file", request.out)

@@ -46,17 +46,7 @@ from linprobe.data.labels import (
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.tables import (
-    FEATURES,
-    LABEL,
-    TABLES,
-    UTF32,
-    Columns,
-    check_features,
-    column_order,
-    read_table,
-    text_array,
-)
+from linprobe.data.tables import FEATURES, TABLES, UTF32, Columns, check_features, column_order, read_table, text_array
 from linprobe.errors import DataError, Progress, Silent, UsageError, counted, reading
 from linprobe.options.requests import ImportRequest
 from linprobe.parallel.array_api import Singles
@@ -74,7 +64,7 @@ SUFFIXES = (*ARRAYS, *TABLES)
 ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}"
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
-ROWS_LOOKED_AT, LARGE_SHARE = 10_000, 0.99  # public test rows, and the share of their variance in one column
+ROWS_LOOKED_AT, LARGE_SHARE = 10_000, 0.5  # public test rows, and the share of their squared norm in one column
 
 
 _COLUMNS, _SILENT = Columns(), Silent()
@@ -101,7 +91,8 @@ def read_arrays(
     files = _files(sources, progress)
     pair = _pair([file.stem for file in files if file.suffix in (".npy", ".pt")], "train", columns.owner or OWNER)
     for source in files:
-        with reading(f"array file {source}", "write it again"):
+        kind, coded = "table" if source.suffix in TABLES else "array file", ", as UTF-8" * (source.suffix == ".csv")
+        with reading(f"{kind} {source}", f"write it again{coded}"):
             named = columns.x is not None
             found = _read_named(source, columns) if named else _read_one(source, columns, progress, group, pair)
         if FEATURES in found:
@@ -368,18 +359,18 @@ def import_arrays(
 
 
 def _note_one_large_column(arrays: Arrays, description: Description, progress: Progress) -> None:
-    """Note a column with nearly all variance of public test rows, as a table has whose columns have other units."""
+    """Note a column with most of the squared norm of public test rows, as in a table whose columns have other units."""
     if description.private_test or arrays.get("X_test", np.empty(0)).ndim != 2:
         return
-    variances = np.var(arrays["X_test"][:ROWS_LOOKED_AT], axis=0, dtype=np.float64)
-    share = variances.max() / max(variances.sum(), np.finfo(np.float64).tiny)
-    if len(variances) > 1 and share > LARGE_SHARE:
-        largest = int(variances.argmax())
+    squares = np.square(arrays["X_test"][:ROWS_LOOKED_AT], dtype=np.float64).sum(axis=0)
+    share = squares.max() / max(squares.sum(), np.finfo(np.float64).tiny)
+    if share > max(LARGE_SHARE, 1.98 / len(squares)):  # one column has all, and of two, one has half
+        largest = int(squares.argmax())
         name = f"column {arrays[FEATURES][largest]!r}" if FEATURES in arrays else f"feature {largest}"
         progress.note(
-            f"{name} has {math.floor(1000 * share) / 10:g} % of the variance of the test rows, and training divides "
-            "each row by its norm, so other columns count little; divide columns by public constants, such as their "
-            "usual ranges, and import the table again"
+            f"{name} has {math.floor(1000 * share) / 10:g} % of the squared length of the test rows, and training "
+            "divides each row by its length, so other columns count little; from each column subtract a typical value "
+            "that is public, then divide by a public spread, and import the table again"
         )
 
 
@@ -452,7 +443,7 @@ def _check_alone(arrays: Arrays, where: str, progress: Progress, *, private_test
     """UsageError for other arrays or options beside rows without labels, which need no classes; a note of a table."""
     if FEATURES in arrays:
         arrays.pop(f"{OWNER}_{UNLABELLED}", None)  # rows stay in their order, which owners would change
-        progress.note(f"{where} has no column {LABEL!r}: rows without labels; --label-column names another one")
+        progress.note(f"{where} has no column 'label': rows without labels; --label-column names another one")
     others = [key for key in arrays if key not in (*ALONE.values(), FEATURES)]
     if others or private_test:
         raise UsageError(

@@ -324,6 +324,7 @@ def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
         raise DataError(
             f"{name} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows"
             f"{f', first NaN at row {unnamed[0]}' if unnamed else ''}; allowed: one name or whole number for each row"
+            f"{f'; give {name}.astype(int)' if owners.dtype.kind == 'f' and not unnamed else ''}"
         )
     if owners.dtype.kind != "O":
         return plain_labels(name, owners) if owners.dtype.kind == "S" else owners

@@ -29,7 +29,6 @@ TABLES = (".csv", ".parquet")
 LINES_AT_ONCE = 2048
 UTF32 = 4  # bytes of a character in an array of text
 INDEX = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")  # a column of numbers of rows, which is no feature
-LABEL = "label"  # column of labels, if no other is named
 FEATURES = "features"  # key of the names of a table's features, dtype object, shape (n_features,)
 
 
@@ -43,7 +42,7 @@ class Columns:
     as `id` and `owner` then do.
     """
 
-    label: str = LABEL
+    label: str = "label"
     id: str | None = None
     owner: str | None = None
     split: str | None = None
@@ -53,7 +52,7 @@ class Columns:
 
     def group(self, names: Sequence[str], group: str) -> str:
         """`train` in place of the group of rows without labels where a column is named as labels, or spelt alike."""
-        labelled = self.label != LABEL or LABEL in map(str.lower, names)
+        labelled = self.label != Columns.label or Columns.label in map(str.lower, names)
         return "train" if group == UNLABELLED and labelled else group
 
     def labels(self, names: Sequence[str], group: str) -> tuple[str, ...]:

@@ -36,31 +36,31 @@ def extract(request: ExtractRequest, progress: Progress) -> dict[str, Any] | Non
     Raises UsageError: an option, or an unfinished run with other settings. DataError: images or weights. PrivacyError:
     private images would become public or several records. LinprobeError: memory, disk, a worker or another process.
     """
-    recipe = _checked(request, progress)
-    from linprobe.extraction.run import run_extraction
+    recipe = _checked(request)
+    from linprobe.extraction.sources import listed_source
 
     try:
-        return run_extraction(request, recipe, progress)
+        source = listed_source(request, recipe)
+        check_limit()  # again: PyTorch needs as much, and ends with a segmentation fault if a thread gets no memory
+        # torch and torchvision take seconds to import
+        if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
+            progress.note(f"{request.images}: loading PyTorch and the network")
+        from linprobe.extraction.run import run_extraction
+
+        return run_extraction(request, recipe, source, progress)
     except ConnectionError:  # between processes
         raise
     except OSError as error:
         raise LinprobeError(f"the extraction to {request.out} stopped ({error}); {advice(error)}") from None
 
 
-def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
+def _checked(request: ExtractRequest) -> Recipe | None:
     """Check all that needs neither PyTorch nor an image, and read the recipe of `like`; None without `like`."""
     backbone = request.backbone or DEFAULT
     family = family_of(backbone)
     if request.like is None:
         check_layer(backbone, request.layer, LAYERS.get(family, ()))
     require("extract", "extract")
-    from linprobe.extraction.sources import located
-    from linprobe.extraction.sources.folders import check_unlabelled
-
-    if request.like is not None or request.unlabelled:
-        check_unlabelled(Path(request.images))
-    elif request.table is None:
-        located(request.images)
     recipe = None if request.like is None else _recipe(request.like)
     _check_out(request)
     if recipe is not None:
@@ -68,10 +68,6 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
         _refuse_idle(request, settled, f"--like {recipe.name}, which settles network, preprocessing and classes")
     elif request.unlabelled:
         _refuse_idle(request, OF_LABELLED, "--unlabelled, which makes rows without labels")
-    check_limit()  # again: PyTorch needs as much, and ends with a segmentation fault if a thread gets no memory
-    # torch and torchvision take seconds to import
-    if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
-        progress.note(f"{request.images}: loading PyTorch and the network")
     return recipe
 
 

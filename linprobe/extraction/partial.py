@@ -36,6 +36,8 @@ _OURS = re.compile(
 SETTINGS, LOCK = "settings.json", "lock"
 ASSEMBLY_ROWS = 4096
 
+CHANGED = {"fingerprint": ", as the images, their classes or their owners have changed since"}  # for a message
+
 
 class Partial:
     """The files of an unfinished extraction. One process calls `begin` once; then every process enters a `with` block.
@@ -67,7 +69,7 @@ class Partial:
         if other is not None and not overwrite:
             raise UsageError(
                 f"{self.folder} was begun with {other} {shown(before.get(other))} and this run has "
-                f"{shown(plain[other])}; give the same, or --overwrite to start again"
+                f"{shown(plain[other])}{CHANGED.get(other, '')}; give the same, or --overwrite to start again"
             )
         files = {self.folder / name: n_bytes for name, n_bytes in self._bytes.items()}
         return other is None and all(path.is_file() and path.stat().st_size == n for path, n in files.items())

@@ -42,12 +42,10 @@ from linprobe.errors import (
 )
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batch, Batches
-from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, Partial, locked
+from linprobe.extraction.partial import CHANGED, DONE, PIXEL_KEY, SETTINGS, SKIPPED, Partial, locked
 from linprobe.extraction.plan import PRECISIONS, ExtractionPlan, backbone_like, choose_device, make_plan
-from linprobe.extraction.request import ExtractRequest, Recipe, read_class_names
-from linprobe.extraction.sources import open_source, table_source
-from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, splits_by, with_owners
-from linprobe.extraction.sources.folders import unlabelled_source
+from linprobe.extraction.request import ExtractRequest, Recipe
+from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource, OwnedMembers
 from linprobe.parallel import torch_group
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import n_processors
@@ -255,10 +253,12 @@ TIMEOUT = timedelta(days=7)  # one process may have images that take far longer 
 NEXT_STEP = "start all of them again; the same command continues"
 
 
-def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Progress) -> dict[str, Any] | None:
-    """`linprobe.extraction.extract`, once the request is checked."""
+def run_extraction(
+    request: ExtractRequest, recipe: Recipe | None, source: ImageSource, progress: Progress
+) -> dict[str, Any] | None:
+    """`linprobe.extraction.extract`, once the request is checked and its images are listed."""
     with torch_group.group(TIMEOUT, NEXT_STEP) as group:
-        plan = _planned(request, recipe, group)
+        plan = _planned(request, recipe, source, group)
         if group.rank == 0:
             _describe(plan, progress)
         with contextlib.ExitStack() as stack:
@@ -275,27 +275,11 @@ def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Pro
             return _run(plan, request, group, progress)
 
 
-def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> ExtractionPlan:
-    """The plan of an extraction, with its images and its network. No feature is computed, and no file written."""
+def _planned(request: ExtractRequest, recipe: Recipe | None, source: ImageSource, group: Group) -> ExtractionPlan:
+    """The plan of an extraction, with its network. No feature is computed, and no file written."""
     device = choose_device(request.device, group.local_rank)
     # rank 0 chooses the backbone; the others wait until it has downloaded the weights
     named = request.backbone if group.rank == 0 else group.broadcast_text("")
-    owners = owners_from(request.owners, request.owner_regex)
-    if recipe is None and not request.unlabelled:
-        classes = read_class_names(request.classes)
-        if request.table is not None:
-            source, owners = table_source(request, request.table, classes, owners)
-        else:
-            source = open_source(
-                request.images,
-                classes=classes,
-                test_fraction=request.test_fraction,
-                owner_of=splits_by(owners, shared=request.owners_on_both_sides),
-                private_test=request.private_test,
-            )
-    else:
-        source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)
-    source = with_owners(source, owners, shared=request.owners_on_both_sides)
     weights = (request.weights, request.random_weights, request.arguments or {})
     if recipe is not None:
         backbone = backbone_like(recipe, request.weights)
@@ -353,7 +337,7 @@ def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
         if made.get(name) != value:
             raise UsageError(
                 f"{plan.out} exists, made with {name} {shown(made.get(name))} where this run has "
-                f"{shown(value)}; give --overwrite, or another --out"
+                f"{shown(value)}{CHANGED.get(name, '')}; give --overwrite, or another --out"
             )
     return True
 

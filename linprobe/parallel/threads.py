@@ -76,13 +76,13 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block, and never reaches processes that its threads start, then or later.
-
-    So the processes end when joblib kills them, and the program with which joblib finds them does its work.
-    """
+    """Ctrl-C waits for the end of the block, and never reaches processes that its threads start, then or later."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # its own start would end the wait
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

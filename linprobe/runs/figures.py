@@ -246,7 +246,8 @@ def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
     return (
         f"test accuracy {figures['test_accuracy']:.4f} is not above {figures['commonest_share']:.4f}, the accuracy "
         f"of always predicting the majority class {figures['commonest_class']!r}; balanced accuracy is "
-        f"{figures['balanced_accuracy']:.4f}, and {1 / present:.4f} for the majority class"
+        f"{figures['balanced_accuracy']:.4f}, and {1 / present:.4f} for the majority class; in a "
+        "table, one large column hides the others: subtract and divide by public constants"
     )
 
 

@@ -221,6 +221,15 @@ def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.u
     return labels.astype(np.uint8)
 
 
+def refuse_other_index(X: Any, owners: Any, name: str) -> None:
+    """DataError if a frame `X` and a series of `owners` have different indices: owners are taken in the order of X."""
+    if hasattr(X, "iloc") and hasattr(owners, "iloc") and not X.index.equals(owners.index):
+        raise DataError(
+            f"{name} has another index than X, and is taken by position; allowed: the index of X in the same order; "
+            f"give {name}.loc[X.index], or {name}.to_numpy() if the order is right"
+        )
+
+
 def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[NDArray[np.intp], Bounds, NDArray[Any]]:
     """The order that puts rows of a person next to each other, where each person's rows begin, and the people.
 

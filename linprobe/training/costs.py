@@ -2,7 +2,7 @@
 
 Plan: the N / C rows of a class move a score by at most g = mu N / C standard deviations of the noise of a whole run.
 On six data sets (`benchmarks/accuracy/results.json`), g alone predicts which share of the gap to no privacy a run
-closes, for any features: `BANDS`.
+closes, for rows with a small common mean: `BANDS`.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[
         "signal_to_noise": g,
         "percent_with_public": list(known),
         "percent_without": list(cold),
-        "expect": f"expect accuracy {where}: the signal-to-noise ratio of a class is {g:.3g}; comparable runs closed "
-        f"{known[0]} to {known[1]} % of the gap from only-public with two public rows per class to the best "
-        f"accuracy measured, and without public rows {cold[0]} to {cold[1]} % of the gap from guessing",
+        "expect": f"expect accuracy {where}: the signal-to-noise ratio of a class is {g:.3g}; comparable runs, on "
+        f"rows with a small common mean, closed {known[0]} to {known[1]} % of the gap from only-public with two public "
+        f"rows per class to the best accuracy measured, and without public rows {cold[0]} to {cold[1]} % of the gap "
+        "from guessing",
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from linprobe.accounting.book import Spending
 from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.row_keys import PRIVATE_IN_ALL
 from linprobe.errors import counted
 
 Lines = list[tuple[str, str]]
@@ -72,7 +73,8 @@ def together_line(spent: Spending | None, least: int = 2) -> Lines:
     """The line on the cost of all runs of a budget book, if these are `least` or more, or some are without privacy."""
     if spent is None or not spent.runs or (spent.runs < least and not spent.not_private_runs):
         return []
-    return [("together", f"{counted(spent.runs, 'run')} on these rows cost {spent.in_words}{bare_runs(spent)}")]
+    text = f"{counted(spent.runs, 'run')} on these rows cost {spent.in_words}{PRIVATE_IN_ALL if spent.runs > 1 else ''}"
+    return [("together", f"{text}{bare_runs(spent)}")]
 
 
 def bare_runs(spent: Spending) -> str:

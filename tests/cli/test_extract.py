@@ -185,14 +185,20 @@ def test_bad_command_is_refused_in_one_line_and_leaves_nothing(
 
 
 def test_neither_help_nor_a_wrong_source_loads_a_network_library(tmp_path: Path) -> None:
+    for name in ("ant", "bee"):
+        (tmp_path / "one" / name).mkdir(parents=True)
+        (tmp_path / "one" / name / "1.png").touch()
     code = (
         "import sys; from linprobe.cli import run\n"
-        "commands = ['--help'], ['extract', '--help'], ['extract', 'none'], ['extract', '/dev/null']\n"
+        "of_folder = ['extract', 'one', '--out', 'f.h5']\n"
+        "commands = ['--help'], ['extract', '--help'], ['extract', 'none'], ['extract', '/dev/null'], of_folder, [\n"
+        "    *of_folder, '--test-fraction', '0.5', '--owners', 'none.csv']\n"
         "statuses = [run(words) for words in commands]\n"
         "heavy = {'torch', 'torchvision', 'timm', 'open_clip'} & set(sys.modules)\n"
         "print('SEEN', statuses, sorted(heavy))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert "SEEN [0, 0, 3, 3] []" in done.stdout, done
+    assert "SEEN [0, 0, 3, 3, 2, 3] []" in done.stdout, done
+    assert "none.csv" in done.stderr.splitlines()[-1]
     assert "--owner-regex" in done.stdout
     assert "/dev/null is no regular file" in done.stderr

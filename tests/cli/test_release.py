@@ -145,6 +145,28 @@ def test_the_card_states_the_guarantee_and_answers_every_point(released: dict[st
     assert '# Probe \\| of \\*one\\* "clinic": \\<b\\>\n' in text
 
 
+@pytest.mark.parametrize(
+    ("extraction", "origin", "command"),
+    [
+        (None, "a network that the owner did not state", "import new.npz --out new.h5  # with an array X"),
+        (
+            {"columns": "age, f_1 (SHA-256 12)"},
+            "a table with the columns age, f\\_1 (SHA-256 12)\n",
+            'import new.csv --out new.h5  # with the columns that "Features from" names',
+        ),
+        ({"backbone": "timm:one", "extraction_digest": "a"}, "timm:one", "extract new-images --like . | linprobe"),
+    ],
+)
+def test_the_card_says_how_to_score_rows(
+    trained_run: Path, extraction: dict[str, str] | None, origin: str, command: str
+) -> None:
+    manifest = replace(RunFolder(trained_run).manifest, extraction=extraction, backbone="")
+    text = model_card(manifest, Publisher("probe", "2026-11-28"), signed=False)
+    assert f"**Features from:** {origin}" in text
+    assert f"    linprobe verify .\n    linprobe {command}" in text
+    assert ("--like" in text) == (extraction is not None and "extraction_digest" in extraction)
+
+
 def test_no_name_in_the_card_becomes_a_link_or_turns_text_round(trained_run: Path) -> None:
     odd = "see https://x.org, WWW.x.org or a@x.org ~~now~~ &copy; \u202eneve\u00ad"
     manifest = RunFolder(trained_run).manifest

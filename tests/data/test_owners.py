@@ -23,7 +23,7 @@ OWNERS = np.array(["eve", "bob", "eve", "ann", "bob", "eve"])
 def arrays(**more: Any) -> dict[str, Any]:
     """Six training rows in two classes, with their place as feature, and three test rows."""
     x = np.column_stack([np.arange(6), np.ones(6)]).astype(np.float32)
-    test = x[:3] + np.array([[9, 9], [9, 10], [9, 11]], np.float32)  # no column has nearly all of the variance
+    test = x[:3] + np.array([[9, 9], [9, 10], [9, 11]], np.float32)  # no column has most of the squared length
     return {"X_train": x, "y_train": np.arange(6) % 2, "X_test": test, "y_test": np.arange(3) % 2, **more}
 
 

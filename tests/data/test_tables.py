@@ -80,10 +80,11 @@ def test_columns_of_a_csv_have_any_name_and_a_mark_is_skipped(cli: Cli, tmp_path
         ('kind,f0\n"ant\nbee",1\nbee,x\n', ["line 4", "'x'"]),
         ('f0,kind\n1,ant\n2,"bee\n3,ant\n', ["train.csv", "unexpected end"]),
         ('f0,kind\n1,ant\n2,"bee\n3,"ant\n', ["train.csv", "expected after"]),
+        ("kind,f0\nK\xe4fer,1\n", ["table ", "train.csv cannot be read", "write it again, as UTF-8"]),
     ],
 )
 def test_a_bad_line_of_a_csv_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
-    (tmp_path / "train.csv").write_text(text)
+    (tmp_path / "train.csv").write_text(text, encoding="cp1252" if "\xe4" in text else "utf-8")
     with pytest.raises(DataError) as caught:
         read_arrays([tmp_path / "train.csv"], Columns("kind"))
     assert all(word in str(caught.value) for word in words), str(caught.value)
@@ -429,8 +430,9 @@ def test_a_column_that_leaves_the_others_no_weight_is_named_from_public_test_row
     cli: Cli, tmp_path: Path, private: bool
 ) -> None:
     words = ["--label-column", "kind", "--id-column", "key", "--test-fraction", "0.5", "--overwrite", "--out", "f.h5"]
-    for factor, named in ((1.0, False), (50.0, True)):
-        write_csv(tmp_path / "all.csv", np.tile(WORDS, 5), np.tile(ROWS, (5, 1)) * np.float32([1, factor, 1]))
+    for factor, mean, named in ((1, 0, False), (50, 0, True), (1, 2015, True)):
+        rows = np.tile(ROWS, (5, 1)) * np.float32([1, factor, 1]) + np.float32([0, mean, 0])
+        write_csv(tmp_path / "all.csv", np.tile(WORDS, 5), rows)
         outcome = cli("import", "all.csv", *words, "--classes", "ant,bee", *["--private-test"] * private)
         assert outcome.status == 0
         assert ("column 'f1' has 99." in outcome.stderr) == (named and not private)

@@ -112,7 +112,7 @@ def test_an_empty_place_equals_no_test_row(tmp_path: Path) -> None:
 def test_multiples_of_rows_with_few_entries_may_be_other_records(tmp_path: Path) -> None:
     ages = np.zeros((60, 2), dtype=np.float32)
     ages[:, 0] = 20 + np.arange(60)
-    assert not [note for note in imported(tmp_path, ages[40:], ages[:40]) if "variance" not in note]
+    assert not [note for note in imported(tmp_path, ages[40:], ages[:40]) if "squared length" not in note]
 
 
 def test_one_row_in_a_thousand_may_be_scored_and_two_may_not(tmp_path: Path) -> None:

@@ -132,7 +132,8 @@ def test_a_model_that_is_no_better_than_the_commonest_class_is_told() -> None:
     found = figures(SHARES, LABELS)
     assert no_better_than_guessing(found) == (
         "test accuracy 0.6000 is not above 0.8000, the accuracy of always predicting the majority class 'a'; "
-        "balanced accuracy is 0.7500, and 0.5000 for the majority class"
+        "balanced accuracy is 0.7500, and 0.5000 for the majority class; in a table, one large column hides the "
+        "others: subtract and divide by public constants"
     )
     tied = figures([[0.9, 0.1], [0.9, 0.1]], [0, 1])
     assert tied["commonest_class"] == "a"  # of classes with equal numbers of rows, the first

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.resource_tracker import _resource_tracker
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,9 @@ def _mask(_: int) -> set[signal.Signals]:
     return signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_ctrl_c_reaches_the_parent_alone() -> None:
+def test_ctrl_c_reaches_the_parent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINPROBE_TEST_OF_JOBS", "new processes")
+    _resource_tracker._stop()  # as in a new process
     assert all(signal.SIGINT in mask for mask in unordered(_mask, [(0,), (1,)], 2))
     assert signal.SIGINT not in _mask(0)
 

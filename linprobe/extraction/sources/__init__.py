@@ -34,9 +34,30 @@ from linprobe.data.labels import (
 )
 from linprobe.data.tables import TABLES, Columns
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.request import ExtractRequest
+from linprobe.extraction.request import ExtractRequest, Recipe, read_class_names
 from linprobe.extraction.sources import base
-from linprobe.extraction.sources.folders import folder_source, members_of, refuse_linked
+from linprobe.extraction.sources.folders import folder_source, members_of, refuse_linked, unlabelled_source
+
+
+def listed_source(request: ExtractRequest, recipe: Recipe | None) -> base.ImageSource:
+    """The images of a request with their classes, groups and owners. Needs no PyTorch, and reads no image of a folder.
+
+    Raises as `unlabelled_source`, `table_source`, `open_source` and `with_owners`.
+    """
+    owners, shared = base.owners_from(request.owners, request.owner_regex), request.owners_on_both_sides
+    if recipe is not None or request.unlabelled:
+        source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)
+    elif request.table is not None:
+        source, owners = table_source(request, request.table, read_class_names(request.classes), owners)
+    else:
+        source = open_source(
+            request.images,
+            classes=read_class_names(request.classes),
+            test_fraction=request.test_fraction,
+            owner_of=base.splits_by(owners, shared=shared),
+            private_test=request.private_test,
+        )
+    return base.with_owners(source, owners, shared=shared)
 
 
 def table_source(
@@ -104,26 +125,17 @@ def open_source(
     Raises UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
     PrivacyError: a private image is public too, or appears twice through links.
     """
-    path = located(source)
-    if path.suffix in ARRAYS or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
-        if test_fraction is not None:
-            raise UsageError(f"--test-fraction does nothing for {path}, which has a test group; leave it out")
-        return _array_source(path, classes, private_test=private_test)
-    return folder_source(path, classes, test_fraction, owner_of)
-
-
-def located(source: str) -> Path:
-    """The path of SOURCE, a file or a folder. Reads no image.
-
-    Raises DataError: there is none, or it is a file of another kind.
-    """
     path = Path(source)
     kinds = f"a folder of images, or arrays in {', '.join(ARRAYS)}; for a table that lists images, give --table FILE"
     if not path.is_dir() and not path.is_file():
         raise DataError(f"{source} {'is no regular file' if path.exists() else 'does not exist'}; allowed: {kinds}")
     if path.is_file() and path.suffix not in ARRAYS:
         raise DataError(f"{source} is no folder and no array file; allowed: {kinds}; unpack an archive first")
-    return path
+    if path.suffix in ARRAYS or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
+        if test_fraction is not None:
+            raise UsageError(f"--test-fraction does nothing for {path}, which has a test group; leave it out")
+        return _array_source(path, classes, private_test=private_test)
+    return folder_source(path, classes, test_fraction, owner_of)
 
 
 class ArrayMembers:

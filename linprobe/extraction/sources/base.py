@@ -204,7 +204,7 @@ def _from_pattern(pattern: str) -> Owners:
 
 
 def _from_file(file: Path) -> Owners:
-    with reading(f"owners {file}", "give a CSV with the columns id and owner"):
+    with reading(f"owners {file}", "give a CSV with the columns id and owner, in UTF-8"):
         if file.exists() and not file.is_file():
             raise ValueError("it is not a regular file")
         with file.open(newline="", encoding="utf-8-sig") as stream:

@@ -145,13 +145,6 @@ def members_of(root: Path, files: Iterable[tuple[Path, int]]) -> FolderMembers:
     return FolderMembers(root, packed, np.array(labels, dtype=np.int64), sha.hexdigest(), places)
 
 
-def check_unlabelled(path: Path) -> None:
-    """DataError if `path` is neither a folder nor an image file. Reads nothing."""
-    if not path.exists() or not (path.is_dir() or path.name.lower().endswith(base.IMAGE_SUFFIXES)):
-        what = "is no image" if path.exists() else "does not exist"
-        raise DataError(f"{path} {what}; with --like or --unlabelled, give a folder of images, or one image file")
-
-
 def unlabelled_source(path: Path, names: Sequence[str]) -> base.ImageSource:
     """All visible files in a folder and its subfolders, or one image file, as the group `rows` without labels.
 
@@ -159,7 +152,9 @@ def unlabelled_source(path: Path, names: Sequence[str]) -> base.ImageSource:
         names: the classes that the rows will be scored for.
     Raises DataError: no such folder or file, or an empty folder.
     """
-    check_unlabelled(path)
+    if not path.exists() or not (path.is_dir() or path.name.lower().endswith(base.IMAGE_SUFFIXES)):
+        what = "is no image" if path.exists() else "does not exist"
+        raise DataError(f"{path} {what}; with --like or --unlabelled, give a folder of images, or one image file")
     root, files = (path, _files(path)) if path.is_dir() else (path.parent, iter([path]))
     members = members_of(root, ((file, NO_LABEL) for file in files))
     if not len(members):

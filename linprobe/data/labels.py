@@ -159,9 +159,11 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str, ids: Seq
         if by_position:
             allowed = f"0 to {len(names) - 1}, the positions in the class list ({listed}); subtract 1 if labels count "
             allowed += "from 1, or write class names as labels"
+        first = int(wrong[0])
+        named = f", id {ids[first]}" if len(ids) else ""
         raise DataError(
-            f"{key} has {counted(wrong.size, 'label')} outside the classes, first label {labels[wrong[0]].item()!r} "
-            f"at {', id '.join([f'row {wrong[0]}', *map(str, ids[wrong[0] :][:1])])}; allowed: {allowed}"
+            f"{key} has {counted(wrong.size, 'label')} outside the classes, first label {labels[first].item()!r} at "
+            f"row {first}{named}; allowed: {allowed}"
         )
     return indices
 

@@ -78,8 +78,10 @@ def test_no_stream_is_used_twice_by_samples_or_noise(monkeypatch) -> None:
 
     monkeypatch.setattr(noise, "ChaCha20", watched)
     probe = DPSGDF(epsilon=3, classes=range(4), n_steps=6, accountant="rdp").fit(X[:300], Y[:300])
+    # a number that its first bits leave undecided, which is rare, has further bits in a stream that no draw has
+    draws = [one for one in keys if not int.from_bytes(one[1][4:], "little") & noise.EXTENSION]
     # one for the mean, then one sample and one noise for each step
-    assert len(keys) == 1 + 2 * 6 == len(set(keys))
+    assert len(draws) == 1 + 2 * 6 == len(set(draws))
     assert len({key for key, _ in keys}) == 1 + 6  # a new key after the mean, and after every step
     assert probe.privacy_["steps"] == 6
 

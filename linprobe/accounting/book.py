@@ -51,7 +51,6 @@ from linprobe.accounting.accountants import (
     renyi_divergences,
 )
 from linprobe.accounting.events import (
-    HISTOGRAM,
     INHERITED,
     OWNER,
     RECORD,
@@ -293,7 +292,7 @@ def settle(path: Path, run: str, releases: Sequence[Releases]) -> None:
         if run in contents.entries:
             own = [one for one in releases if one.purpose != INHERITED]
             planned = contents.entries[run].releases if releases else ()
-            made = [one for one in planned if one.purpose == INHERITED or one.purpose.startswith(HISTOGRAM)] + own
+            made = [one for one in planned if one.purpose == INHERITED or one.is_histogram] + own
             _append(lines, {"entry": "made", "run": run, "releases": _listed(made)})
 
 
@@ -357,7 +356,7 @@ def _covered(contents: Contents, started_from: str | None) -> Iterator[Releases]
         entry = contents.entries[started_from]
         for release in entry.total:
             yield replace(release, purpose=INHERITED)
-            if release.purpose.startswith(HISTOGRAM):
+            if release.is_histogram:
                 yield release
         started_from = entry.first
 

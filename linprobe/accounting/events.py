@@ -86,6 +86,11 @@ class Releases:
     sampling_rate: float
     count: int
 
+    @property
+    def is_histogram(self) -> bool:
+        """Whether it is a published histogram; in budget books a name follows in its purpose."""
+        return self.purpose.partition(" ")[0] == HISTOGRAM
+
 
 def grouped(events: Iterable[GaussianEvent]) -> tuple[Releases, ...]:
     """Events by purpose, multiplier and rate, in order of first occurrence."""
@@ -97,7 +102,7 @@ def hold_without_a_choice(releases: Iterable[Releases]) -> bool:
     """Whether the epsilon of `releases` holds only if `NO_CHOICE`: a result was known before one of them, and some are
     of samples. Of sums over all rows alone it holds in any case (docs/proofs/adaptive.md).
     """
-    kinds = {(one.purpose in (INHERITED, HISTOGRAM), one.sampling_rate < 1) for one in releases}
+    kinds = {(one.purpose == INHERITED or one.is_histogram, one.sampling_rate < 1) for one in releases}
     return any(later for later, _ in kinds) and any(sampled for _, sampled in kinds)
 
 

@@ -234,6 +234,20 @@ class SharedBook:
     common: dict[str, int]
 
 
+def books_with(keys: RowKeys, folder: Path, but: Path | None = None) -> list[SharedBook]:
+    """The books of a folder that have one of the `keys`, in the order of their names; `but` as in `keyed_books`.
+
+    Raises DataError: a damaged book, or damaged or lost keys.
+    """
+    found = []
+    for path, contents, theirs in keyed_books(folder, but):
+        pairs = {kind: (getattr(theirs, kind), getattr(keys, kind)) for kind in KINDS}
+        common = {kind: int(np.count_nonzero(among(*pair))) for kind, pair in pairs.items()}
+        if any(common.values()):
+            found.append(SharedBook(path, contents, common))
+    return found
+
+
 @dataclass(frozen=True)
 class Account:
     """A budget book and the keys of its rows.
@@ -286,20 +300,9 @@ class Account:
             yield replace(self, keys=keys)
 
     def shared(self) -> list[SharedBook]:
-        """The other books of the folder that have a key in common with this one, in the order of their names.
-
-        Raises DataError: a damaged book, or damaged or lost keys.
-        """
-        found: list[SharedBook] = []
-        if self.keys is None:
-            return found
+        """The other books of the folder that have a key in common with this one. Raises DataError: as `books_with`."""
         own = keys_file(self.path)
-        for path, contents, theirs in keyed_books(own.parent, but=own):
-            pairs = {kind: (getattr(theirs, kind), getattr(self.keys, kind)) for kind in KINDS}
-            common = {kind: int(np.count_nonzero(among(*pair))) for kind, pair in pairs.items()}
-            if any(common.values()):
-                found.append(SharedBook(path, contents, common))
-        return found
+        return [] if self.keys is None else books_with(self.keys, own.parent, but=own)
 
     def not_compared(self) -> int:
         """The number of other books in the folder without keys: their rows are known as whole files only."""

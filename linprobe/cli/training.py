@@ -147,11 +147,9 @@ def _compare(request: CompareRequest) -> None:
     if request.as_json:
         print_made("comparison", compared["out"], compared, private=request.attack)
         return
-    for what, (header, rows) in comparison_tables(compared["summary"]).items():
+    for what, (header, rows) in comparison_tables(compared["summary"], plain=True).items():
         title = f"{what}, %, {counted(request.seeds, 'run')} each; * is the best"
-        # without blanks, at which a terminal breaks lines: 85.5±3.8* for **85.5 ± 3.8**
-        plain = [[cell.replace(" ± ", "±").replace("**", "", 1).replace("**", "*") for cell in row] for row in rows]
-        _terminal.table(title, [*map(tuple, plain)], header=header)
+        _terminal.table(title, rows, header=header)
     warning = no_better(compared)
     if warning is not None:
         _terminal.note(warning)

@@ -151,14 +151,15 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str, ids: Seq
     index = {name: position for position, name in enumerate(names)}
     if by_position:
         indices = np.where((labels < 0) | (labels >= len(names)), -1, labels.astype(np.int64))
+        allowed = (
+            f"0 to {len(names) - 1}, the positions in the class list ({listed}); subtract 1 if labels count from 1, "
+        )
+        allowed += "or write class names as labels"
     else:
         indices = np.array([index.get(str(label), -1) for label in labels.tolist()], dtype=np.int64)
+        allowed = f"{listed}; declare others with --classes"
     wrong = np.flatnonzero(indices < 0)
     if wrong.size:
-        allowed = f"{listed}; declare others with --classes"
-        if by_position:
-            allowed = f"0 to {len(names) - 1}, the positions in the class list ({listed}); subtract 1 if labels count "
-            allowed += "from 1, or write class names as labels"
         first = int(wrong[0])
         named = f", id {ids[first]}" if len(ids) else ""
         raise DataError(

@@ -135,11 +135,14 @@ Rows = list[tuple[str, ...]]
 MOST_PANELS_A_ROW = 3
 
 
-def comparison_table(summary: Sequence[Mapping[str, Any]], *, balanced: bool = False) -> tuple[Header, Rows]:
+def comparison_table(
+    summary: Sequence[Mapping[str, Any]], *, balanced: bool = False, plain: bool = False
+) -> tuple[Header, Rows]:
     """Header and cells; a cell is the test accuracy, or the balanced accuracy, in percent as `mean ± std`.
 
-    The cell that beats the others of its column and setting is bold, as in Markdown. Rows that spend nothing have the
-    same figure in every column. `summary` has objects as `linprobe compare` writes them, in the order of the table.
+    The cell that beats the others of its column and setting is bold, as in Markdown. In a `plain` cell, `mean±std`, `*`
+    marks it, and a terminal finds no blank to break lines at. Rows that spend nothing have the same figure in every
+    column. `summary` has objects as `linprobe compare` writes them, in the order of the table.
     """
     mean, std, top = (f"balanced_{key}" if balanced else key for key in ("mean", "std", "best"))
     epsilons = sorted({line["epsilon"] for line in summary if line["epsilon"] is not None})
@@ -147,21 +150,22 @@ def comparison_table(summary: Sequence[Mapping[str, Any]], *, balanced: bool = F
     header = ("method", *varied, *(f"eps {rounded_up(epsilon)}" for epsilon in epsilons))
     if not epsilons:
         header = (*header, f"{'balanced ' if balanced else ''}accuracy, %")
+    between, best = ("±", "{}*") if plain else (" ± ", "**{}**")
     lines: dict[tuple[str, ...], dict[float | None, str]] = {}
     for line in summary:
         name = (line["method"], *("-" if line[key] in (None, "") else str(line[key]) for key in varied))
-        cell = f"{100 * line[mean]:.1f}" + ("" if line[std] is None else f" ± {100 * line[std]:.1f}")
-        lines.setdefault(name, {})[line["epsilon"]] = f"**{cell}**" if line[top] else cell
+        cell = f"{100 * line[mean]:.1f}" + ("" if line[std] is None else f"{between}{100 * line[std]:.1f}")
+        lines.setdefault(name, {})[line["epsilon"]] = best.format(cell) if line[top] else cell
     columns: list[float | None] = [*epsilons] or [None]
     return header, [(*name, *(cells.get(at, cells.get(None, "-")) for at in columns)) for name, cells in lines.items()]
 
 
-def comparison_tables(summary: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Header, Rows]]:
+def comparison_tables(summary: Sequence[Mapping[str, Any]], *, plain: bool = False) -> dict[str, tuple[Header, Rows]]:
     """The tables of a comparison by what they state: balanced accuracy only where it differs from accuracy anywhere, as
     the test classes have different numbers of rows."""
-    found = {"test accuracy": comparison_table(summary)}
+    found = {"test accuracy": comparison_table(summary, plain=plain)}
     if any(abs(line["balanced_mean"] - line["mean"]) > 1e-9 for line in summary):
-        found["balanced accuracy"] = comparison_table(summary, balanced=True)
+        found["balanced accuracy"] = comparison_table(summary, balanced=True, plain=plain)
     return found
 
 

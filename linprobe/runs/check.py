@@ -559,7 +559,7 @@ class FirstModel:
     def recorded(self) -> list[Releases]:
         """The releases as budget books have them: histograms by their names, the others as `inherited`."""
         every = self.manifest.recorded
-        return [one if one.purpose.startswith(HISTOGRAM) else replace(one, purpose=INHERITED) for one in every]
+        return [one if one.is_histogram else replace(one, purpose=INHERITED) for one in every]
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from linprobe.accounting.book import EVALUATION, Contents, Entry, read_book, spending
 from linprobe.accounting.events import NO_CHOICE
 from linprobe.accounting.figures import ONE, rounded_up
-from linprobe.accounting.row_keys import PRIVATE_IN_ALL, Account, book_with, books_folder, recorded_runs, with_shared
+from linprobe.accounting.row_keys import PRIVATE_IN_ALL, Account, books_folder, recorded_runs, with_shared
 from linprobe.errors import LinprobeError, counted
 from linprobe.runs.manifest import Manifest
 
@@ -23,24 +24,24 @@ def recorded_totals(manifest: Manifest) -> tuple[str, str]:
     """
     own = "no epsilon holds" if manifest.epsilon is None else rounded_up(manifest.epsilon)
     try:
-        path = book_with(manifest.book_id)
-        if path is None:
+        recorded = recorded_runs()
+        if manifest.book_id not in recorded:
             text = "no budget book{} has this run, so other runs on its rows are not known; this run: {}"
             return text.format(" where this page was made", own), text.format(f" in {books_folder()}", own)
+        path, entry = recorded[manifest.book_id]
         contents = read_book(path)
         if contents.lacking(manifest.book_id, manifest.recorded):
             why = f"{UNKNOWN}: the budget book lacks releases of this run, made from a copy of it; this run: {own}"
             return why, f"{why} (budget book {path})"
-        line = _of_file(contents.entries[manifest.book_id].features, manifest, own)
+        line = _of_file(entry.features, recorded, manifest, own)
         every = with_shared(contents, Account.at(path).shared()).counted
     except LinprobeError as error:
         return f"{UNKNOWN}: a budget book cannot be read", f"{UNKNOWN}: {error}"
     return line, f"{_cost(every, 'these rows', manifest, own)} (budget book {path}; do not publish this line)"
 
 
-def _of_file(features: str | None, manifest: Manifest, own: str) -> str:
-    """What the runs on a feature file, and evaluations of them, cost together, by the books of the default folder."""
-    recorded = recorded_runs()
+def _of_file(features: str | None, recorded: Mapping[str, tuple[Path, Entry]], manifest: Manifest, own: str) -> str:
+    """What the runs on a feature file, and evaluations of them, cost together, of all that are `recorded`."""
     entries = {run: entry for run, (_, entry) in recorded.items()}
     if features is None or any(one.features is None for one in entries.values()):
         return f"{UNKNOWN}: a run of an older version names no feature file; this run: {own}"
@@ -54,7 +55,9 @@ def _of_file(features: str | None, manifest: Manifest, own: str) -> str:
             waiting.append(entries[first].first)
     merged = Contents(on_file)
     counted_once = [  # a book has left out of a run what it counts for the first one, and counts what is left
-        one if one.first in recorded and recorded[one.first][0] == recorded[one.run][0] else merged.as_counted(one)
+        one
+        if one.first and one.first in recorded and recorded[one.first][0] == recorded[one.run][0]
+        else merged.as_counted(one)
         for one in merged.counted
     ]
     return _cost(counted_once, "this feature file", manifest, own)

@@ -18,12 +18,12 @@ from linprobe.accounting.figures import ONE, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import (
     BOOK_SUFFIX,
-    PRIVATE_IN_ALL,
     Account,
     RowKeys,
     SharedBook,
     book_with,
     books_folder,
+    books_with,
     files_of_books,
     keys_file,
     refuse_public,
@@ -40,7 +40,7 @@ from linprobe.runs import run_folder
 from linprobe.runs.matching import features_of, holds_rows, private_groups
 from linprobe.training.execute import Observer
 from linprobe.training.plan import Plan
-from linprobe.training.words import bare_runs
+from linprobe.training.words import cost_of_all
 
 KEY = "key"
 KEY_BYTES = 32
@@ -149,7 +149,7 @@ def _refuse_round_cap(given: Path, keys: RowKeys, step: str = "leave --book out"
 
     `step`: what to do next.
     """
-    for other in Account(books_folder() / KEY, keys).shared():  # no book has this name, and a copy may have any
+    for other in books_with(keys, books_folder()):
         if other.contents.cap is not None:
             raise PrivacyError(
                 f"--book is {given}, and budget book {other.path} has a cap, epsilon {other.contents.cap.epsilon:.9g}, "
@@ -491,8 +491,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
     spent = spending([*together, others.as_counted(entry)])
     where = "these rows" if len(together) == len(others.counted) else "these rows, or on files that share some of them,"
     runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on {where} together cost"
-    text = f"{runs} {spent.in_words}{'' if spent.runs == 1 else PRIVATE_IN_ALL}"
-    progress.note(PrivacyNote(f"{text}{bare_runs(spent)} (budget book {path})"))
+    progress.note(PrivacyNote(f"{runs} {cost_of_all(spent)} (budget book {path})"))
     promised = entry.cap, entry.delta, entry.unit
     kept = all((one.cap, one.delta, one.unit) == promised for one in together if one.private)
     if entry.cap is not None and others.cap is None and not kept:

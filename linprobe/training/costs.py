@@ -216,11 +216,12 @@ def _not_recorded(path: Path, own: Contents) -> list[str]:
     for folder in folders:
         for manifest in folder.glob(f"*/{MANIFEST}"):
             with suppress(LinprobeError, OSError, ValueError, AttributeError):
-                stated = json.loads(manifest.read_text(encoding="utf-8"))
+                content = manifest.read_bytes()
+                stated = json.loads(content)
                 run = stated.get("run_id") or stated.get("private_commitment")
                 if run is not None and stated.get("epsilon") != 0:
                     spent[str(manifest.parent)] = run
-                if run in own.entries and own.lacking(run, Manifest.read(manifest.read_bytes()).recorded):
+                if run in own.entries and own.lacking(run, Manifest.read(content).recorded):
                     lacking.append(str(manifest.parent))
     known = set(own.entries)
     for folder in {books_folder(), path.parent, *folders}:

@@ -73,14 +73,13 @@ def together_line(spent: Spending | None, least: int = 2) -> Lines:
     """The line on the cost of all runs of a budget book, if these are `least` or more, or some are without privacy."""
     if spent is None or not spent.runs or (spent.runs < least and not spent.not_private_runs):
         return []
-    text = f"{counted(spent.runs, 'run')} on these rows cost {spent.in_words}{PRIVATE_IN_ALL if spent.runs > 1 else ''}"
-    return [("together", f"{text}{bare_runs(spent)}")]
+    return [("together", f"{counted(spent.runs, 'run')} on these rows cost {cost_of_all(spent)}")]
 
 
-def bare_runs(spent: Spending) -> str:
-    """A clause on runs that no epsilon covers; empty if there are none."""
-    count = spent.not_private_runs
-    return f", and no epsilon covers {counted(count, 'run')} without privacy on these rows" if count else ""
+def cost_of_all(spent: Spending) -> str:
+    """What runs cost together, for which rows, and how many runs no epsilon covers."""
+    count, text = spent.not_private_runs, spent.in_words + (PRIVATE_IN_ALL if spent.runs > 1 else "")
+    return f"{text}, and no epsilon covers {counted(count, 'run')} without privacy on these rows" if count else text
 
 
 def written(*texts: str, book: Path | None) -> Lines:

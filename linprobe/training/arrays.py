@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -176,9 +177,9 @@ def declared_classes(
             "pass classes=[...]"
         )
     if len(classes) < 2 or len(np.unique(classes)) != len(classes):
-        raise ParameterError(
-            f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, all different"
-        )
+        twice = [name for name, count in Counter(classes.tolist()).items() if count > 1]
+        found = f"{twice[0]!r} twice" if twice else f"{len(classes)} of them"
+        raise ParameterError(f"classes has {found}; allowed: 2 or more, all different")
     if n_labels is not None and len(classes) != n_labels:
         raise ParameterError(
             f"classes has {len(classes)} entries for {n_labels} labels a row; allowed: one name for each label"

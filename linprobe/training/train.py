@@ -540,6 +540,7 @@ def manifest_of(
         extraction=extraction_of(description),
         public_from="nowhere" if public is None else str(public),
         public_shots=None if public is None else dataset.shots,
+        n_public_owners=dataset.n_public_owners,
         public_file=None if request.public is None else str(request.public),
         split_seed=request.split_seed,
         per_owner_rows=request.per_owner_rows,

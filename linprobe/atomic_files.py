@@ -167,7 +167,7 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
     length = max((len(os.fsencode(part)) for part in out.parent.parts), default=0)
     if length > LONGEST_FOLDER:
         raise UsageError(
-            f"{what} {out} is in a folder with a name of {length} bytes; allowed: {LONGEST_FOLDER}; shorten it"
+            f"{what} {out} is in a folder with a name of {length} bytes; allowed: {LONGEST_FOLDER}; rename"
         )
     if os.path.lexists(out) and not out.exists():
         raise UsageError(f"{what} {out} is a link to {out.readlink()}, which does not exist; give {flag} another name")
@@ -225,10 +225,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file for reading.
-
-    Raises OSError: missing, unreadable, or anything but a regular file: a link could lead anywhere, a FIFO never ends.
-    """
+    """Open a file for reading. OSError: missing, unreadable, a link, which leads anywhere, or an endless FIFO."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if path.is_symlink():
         raise OSError(errno.EINVAL, "it is a link, not a regular file")
@@ -320,7 +317,6 @@ def path_from(argument: str) -> Path:
         )
     if not lines:
         raise UsageError(
-            "argument - reads a path from standard input, which is empty; check that the previous command "
-            "succeeded, and give - once"
+            "argument - reads a path from standard input, which is empty; check the command before, and give - once"
         )
     return Path(lines[-1])

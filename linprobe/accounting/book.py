@@ -337,10 +337,7 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
 
 
 def state_keys(path: Path, digest: str) -> None:
-    """State the digest of the row keys that are about to be written beside a book.
-
-    Raises DataError: a damaged book. LinprobeError: one that cannot be written.
-    """
+    """State the digest of row keys that are to be written beside a book. DataError, LinprobeError: as `charge`."""
     with _opened(path) as (lines, _):
         _append(lines, {"entry": "keys", "digest": digest})
 
@@ -419,10 +416,7 @@ def _refuse_special(path: Path) -> None:
     if not path.is_file():
         raise DataError(f"budget book {path} is not a file; give --book a file, or the name of a new one")
     if path.stat().st_size > MOST_BOOK_BYTES:
-        raise DataError(
-            f"budget book {path} has more than {MOST_BOOK_BYTES} bytes, so it is no budget book; give --book another "
-            "file"
-        )
+        raise DataError(f"budget book {path} has more than {MOST_BOOK_BYTES} bytes; give --book another file")
     with path.open("rb") as stream:  # before the lock: the file may be one that this process has locked to read it
         if stream.read(1) not in (b"", b"{"):
             raise DataError(NO_BOOK.format(path))
@@ -630,10 +624,7 @@ def units_of(entries: Iterable[Entry]) -> list[str]:
 
 
 def rows_of_a_person(entries: Sequence[Entry], delta: float) -> dict[int, float]:
-    """Epsilon of private `entries` together at `delta`, for a person with at most each of `EXAMPLES` rows.
-
-    No number of rows comes from the data.
-    """
+    """Epsilon of private `entries` at `delta`, for a person with at most each of `EXAMPLES` rows, no private number."""
     return {rows: together(entries, delta, Relation(OWNER, rows=rows))[0] for rows in EXAMPLES}
 
 
@@ -675,10 +666,7 @@ def _all_releases(entries: Iterable[Entry], relation: Relation) -> list[Releases
 
 
 def composed(releases: Sequence[Releases], delta: float, *, rough: bool = False) -> tuple[float, Accountant]:
-    """Epsilon of all `releases` together at `delta`, an upper bound, and its accountant.
-
-    `rough` is as in `Accountant.epsilon`.
-    """
+    """Epsilon of all `releases` together at `delta`, an upper bound, and its accountant. `rough`: see `epsilon`."""
     accountant = choose_accountant("auto", releases)
     if accountant is GAUSSIAN:
         return accountant.epsilon(releases, delta) if releases else 0.0, accountant

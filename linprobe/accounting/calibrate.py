@@ -81,8 +81,7 @@ def check_epsilon(epsilon: float | None) -> float:
     """`epsilon` if it is a number in (0, 100]; otherwise ParameterError."""
     if epsilon is None or not 0 < epsilon <= MAX_EPSILON:
         raise ParameterError(
-            f"epsilon is {epsilon}; allowed: a number above 0 and at most {MAX_EPSILON:g} "
-            "(for no privacy at all, use the method non-private)"
+            f"epsilon is {epsilon}; allowed: above 0, at most {MAX_EPSILON:g} (for none: method non-private)"
         )
     return float(epsilon)
 
@@ -172,8 +171,7 @@ def calibrate(
     rate = _check_rate(sampling_rate)
     if noise_multiplier is not None and steps is not None:
         raise UsageError(
-            f"sigma {noise_multiplier} and steps {steps} were both given, and epsilon already fixes one from the "
-            "other; give one of the two"
+            f"sigma {noise_multiplier} and steps {steps} were both given, and epsilon fixes one by the other; give one"
         )
     others = tuple(others)
     judge = choose_accountant(accountant, (*others, Releases(GRADIENT, 1.0, rate, 1)))
@@ -195,9 +193,7 @@ def calibrate(
         lambda count: judge.epsilon((*others, Releases(GRADIENT, sigma, rate, count)), delta), epsilon, guess
     )
     if n_steps > MAX_STEPS:
-        raise ParameterError(
-            f"sigma {sigma:g} allows more than {MAX_STEPS} steps; allowed: at most {MAX_STEPS}; lower sigma"
-        )
+        raise ParameterError(f"sigma {sigma:g} allows more than the most steps, {MAX_STEPS}; lower sigma")
     if n_steps < 1:
         least = least_multiplier(1)
         raise PrivacyError(

@@ -111,10 +111,7 @@ def crossing_warning(private: NDArray[np.uint64], public: NDArray[np.uint64]) ->
         if hidden
         else f"{counted(shown, 'row')} of X had been public"
     )
-    return (
-        f"{crossed} in an earlier fit of this process; a row that one fit uses as public has no guarantee; give other "
-        "rows"
-    )
+    return f"{crossed} in an earlier fit here; a row that one fit uses as public has no guarantee; give other rows"
 
 
 def copies_warning(hashes: NDArray[np.uint64], row: str = "row of X") -> str | None:

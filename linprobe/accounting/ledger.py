@@ -36,10 +36,7 @@ class AppendOnlyFile:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
 
     def append(self, line: str, *, sync: bool = True) -> None:
-        """Append a line. The operating system has received it when this returns; with `sync` it is on the disk.
-
-        Raises OSError: it cannot be written; nothing of it is left.
-        """
+        """Record `event`; the system has it when this returns. PrivacyError: a resumed run had another event here."""
         text, start = line.encode(), os.fstat(self.descriptor).st_size
         try:
             while text:
@@ -107,13 +104,10 @@ class Ledger:
         self.position += 1
 
     def advance(self, position: int) -> None:
-        """Skip the first `position` events: the steps before the checkpoint are not repeated.
-
-        Raises PrivacyError: the file has fewer.
-        """
+        """Skip the first `position` events: they are not repeated. Raises PrivacyError: the file has fewer."""
         if position > len(self.events):
             raise PrivacyError(
-                f"the checkpoint is at event {position} and the ledger has {len(self.events)}; restore the ledger"
+                f"the checkpoint is at event {position} and the ledger has {len(self.events)}; restore it"
             )
         self.position = position
 

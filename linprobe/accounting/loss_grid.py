@@ -279,10 +279,7 @@ def _range(kind: Kind, reverse: bool, tilt: float, mass: float, width: float) ->
 
 
 def renyi_epsilon(kinds: Sequence[Kind], delta: float) -> float:
-    """Epsilon of all releases together at `delta` by Renyi divergences: an estimate of an upper bound, in float64.
-
-    Canonne, Kamath, Steinke 2020, Proposition 12.
-    """
+    """Epsilon of all releases at `delta` by Renyi divergences (Canonne et al. 2020, Prop. 12), float64: an estimate."""
     wholes = [_Sum([(kind, kind.count) for kind in kinds], reverse) for reverse in (False, True)]
     return max(0.0, *(whole.tilt(delta, tight=True)[0] for whole in wholes))
 

@@ -104,10 +104,7 @@ def keys_file(book: Path) -> Path:
 
 
 def read_keys(path: Path) -> RowKeys:
-    """The keys in a file.
-
-    Raises DataError: a damaged file. LinprobeError: one that cannot be read for a reason outside it.
-    """
+    """The keys in a file. Raises DataError: a damaged file. LinprobeError: one that the system cannot read."""
     try:
         with open_regular(path) as stream:
             header = json.loads(stream.readline(LONGEST_HEADER))
@@ -223,11 +220,7 @@ def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Conte
 
 @dataclass(frozen=True)
 class SharedBook:
-    """Another book whose runs count, too.
-
-    Attributes:
-        common: number of keys of each kind that both books have.
-    """
+    """Another book whose runs count, too; `common` is the number of keys of each kind that both books have."""
 
     path: Path
     contents: Contents
@@ -267,10 +260,7 @@ class Account:
 
     @classmethod
     def at(cls, path: Path, keys: RowKeys | None = None, check: Callable[[], None] | None = None) -> Account:
-        """The account of a book, with `keys` and the keys beside the book, if there are any.
-
-        Raises DataError: a damaged book; damaged, old or lost keys.
-        """
+        """The account of a book, with `keys` and those beside it. Raises DataError: damaged, old or lost files."""
         known = read_with_keys(path, keys)[1]
         return cls(path, keys if known is None else known if keys is None else known.joined(keys), check)
 
@@ -325,7 +315,7 @@ def books_folder() -> Path:
         return (Path(home) if Path(home).is_absolute() else Path.home() / ".local/state") / "linprobe"
     except RuntimeError:
         raise LinprobeError(
-            "the budget book has no place: this user has no home folder; set XDG_STATE_HOME, or give --book FILE"
+            "the budget book has no place without a home folder; set XDG_STATE_HOME, or give --book FILE"
         ) from None
 
 

@@ -162,11 +162,7 @@ def _profile(
 
 
 def first_loss(profile: Callable[[NDArray[np.float64]], NDArray[np.float64]], mean: int, most: float) -> float:
-    """The least eps_1 of a grid on [0, most] that fulfils its condition; infinity if none does.
-
-    Args:
-        profile: from epsilons to delta_Q, both shape (n,).
-    """
+    """The least eps_1 of a grid on [0, most] that fulfils its condition, or infinity; `profile` gives delta_Q."""
     if not math.isfinite(most):
         return math.inf
     low, high = 0.0, most

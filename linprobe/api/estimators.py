@@ -342,7 +342,7 @@ class LinearProbe(LinearClassifier):
             start += len(x)
         if start != source.n_rows:
             raise DataError(
-                f"source {name} gave {start} rows; allowed: {source.n_rows}, as it states; change its blocks or n_rows"
+                f"source {name} gave {start} rows; allowed: {source.n_rows}, as it states; change its blocks"
             )
 
     def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
@@ -501,8 +501,7 @@ class TrainedProbe(LinearClassifier):
         found = column_order(names, len(names)) if names and all(isinstance(one, str) for one in names) else None
         if wanted and found and found != wanted:
             raise DataError(
-                f"X has the columns {found}, and the run {self.folder} was trained with {wanted}; allowed: the same "
-                "columns in the same order"
+                f"X has the columns {found}, and run {self.folder} has {wanted}; allowed: the same in this order"
             )
         return rows
 

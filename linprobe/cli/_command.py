@@ -239,9 +239,7 @@ def _listed(option: Option, value: Any) -> tuple[Any, ...] | None:
     try:
         return tuple(dict.fromkeys(map(option.kind, words)))
     except ValueError:
-        raise ParameterError(
-            f"{option.flag} is {value!r}; allowed: {whole}numbers with commas between, as {example}"
-        ) from None
+        raise ParameterError(f"{option.flag} is {value!r}; allowed: {whole}numbers with commas, as {example}") from None
 
 
 class Command(TyperCommand):
@@ -343,10 +341,7 @@ class Everywhere:
 
 
 def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
-    """The options of `EVERYWHERE` among some arguments, and the other arguments.
-
-    Raises UsageError: an option without its file, or twice.
-    """
+    """The options of `EVERYWHERE` among arguments, and the others. UsageError: one without its file, or twice."""
     values: dict[str, Any] = {}
     remaining: list[str] = []
     words = iter(arguments)

@@ -138,10 +138,7 @@ def printing(made: str, what: str = "its name") -> Iterator[None]:
 
 
 def print_made(what: str, place: object, facts: Any = None, *, private: bool = False) -> None:
-    """Print the place of a complete output of the kind `what`, or with `facts` these as JSON. Raises as `printing`.
-
-    `private`: as `print_private_json`.
-    """
+    """Print the place of a complete output of the kind `what`, or with `facts` these as JSON. Raises as `printing`."""
     with printing(f"the {what} is complete in {place}", "its name" if facts is None else "its JSON object"):
         if facts is None:
             typer.echo(str(place))

@@ -47,8 +47,7 @@ def check_float32(x: NDArray[Any], where: str, rows: Sequence[int] | NDArray[np.
     bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if bad.size:
         raise DataError(
-            f"{where} has rows with NaN or infinity, first at row {rows[bad[0]]}; allowed: finite features; remove or "
-            "repair those rows"
+            f"{where} has NaN or infinity, first at row {rows[bad[0]]}; allowed: finite rows; repair or remove it"
         )
     wide = x.dtype.kind == "f" and x.dtype.itemsize > np.dtype(np.float32).itemsize
     for row, column in np.argwhere(np.abs(x) > LARGEST)[:1].tolist() if wide else ():
@@ -84,8 +83,7 @@ def read_archive(path: Path, wanted: Collection[str] | None = None, opened: IO[b
                 raise ValueError(f"it holds {name} twice")
             if too_large(member.file_size, member.compress_size):
                 raise ValueError(
-                    f"{name} grows from {member.compress_size} to {member.file_size} bytes; allowed: "
-                    f"{MOST_COMPRESSED} times as many"
+                    f"{name} grows from {member.compress_size} to {member.file_size} bytes; most: {MOST_COMPRESSED} x"
                 )
             with archive.open(member) as stream:
                 _check_header(stream, member.file_size, name, longest)
@@ -112,10 +110,7 @@ def is_archive_of(content: bytes, arrays: Arrays) -> bool:
 
 
 def checked_arrays(path: Path, arrays: Arrays, **wanted: tuple[int, str]) -> list[NDArray[Any]]:
-    """The arrays of the names wanted, each with its number of axes and kind.
-
-    Raises DataError: others in `arrays`, which were read from `path`.
-    """
+    """The wanted arrays, each with its number of axes and kind. Raises DataError: others in `arrays`, from `path`."""
     for name, (axes, kind) in wanted.items():
         found = arrays.get(name)
         if found is None or found.ndim != axes or found.dtype.kind != kind:
@@ -125,10 +120,7 @@ def checked_arrays(path: Path, arrays: Arrays, **wanted: tuple[int, str]) -> lis
 
 
 def open_array(path: Path) -> NDArray[Any]:
-    """The array of an .npy file, mapped into memory.
-
-    Raises DataError: a damaged file, a pickle, or a shape that its size contradicts.
-    """
+    """The array of an .npy file, mapped into memory. Raises DataError: a damaged file, a pickle, or another size."""
     with reading(f"array file {path}", "write it again"):
         with path.open("rb") as stream:
             _check_header(stream, path.stat().st_size, path.name, path.stat().st_size)
@@ -217,8 +209,7 @@ def _refuse_large(declared: int, source: Path) -> None:
     stored = source.stat().st_size
     if too_large(declared, stored):
         raise DataError(
-            f"{source} declares {declared} bytes of values and has {stored}; allowed: {MOST_COMPRESSED} times as many; "
-            "write it again"
+            f"{source} declares {declared} bytes and has {stored}; allowed: {MOST_COMPRESSED} x; write it again"
         )
 
 

@@ -299,9 +299,7 @@ def _group_of(source: Path) -> str:
     """The group that a table is named after. Raises UsageError."""
     if source.stem not in GROUPS:
         allowed = ", ".join(f"{group}{source.suffix}" for group in GROUPS)
-        raise UsageError(
-            f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table of all rows"
-        )
+        raise UsageError(f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table")
     return source.stem
 
 
@@ -389,8 +387,7 @@ def _read_groups(request: ImportRequest, columns: Columns, progress: Progress) -
     sources, fraction = request.sources, request.test_fraction
     if (len(sources) != 1 and columns.x is not None) or (columns.y is not None and columns.x is None):
         raise UsageError(
-            f"--x is {columns.x}, --y is {columns.y}, and {len(sources)} files were given; allowed: --x, with or "
-            "without --y, and one file"
+            f"--x is {columns.x}, --y is {columns.y}, for {len(sources)} files; allowed: --x, perhaps --y, and one file"
         )
     one_table = len(sources) == 1 and sources[0].suffix in TABLES
     divides = fraction is not None or columns.split is not None

@@ -32,10 +32,7 @@ RawBlocks = Iterator[tuple[Floats, Indices]]
 
 
 def whole_blocks(blocks: RawBlocks, sizes: Iterable[int] | None = None) -> RawBlocks:
-    """The same rows in blocks of the given `sizes`, or of `BLOCK_ROWS`; the last may be shorter.
-
-    Blocks of the right size are not copied.
-    """
+    """The same rows in blocks of `sizes`, or of `BLOCK_ROWS` (the last may be shorter); fitting ones are not copied."""
     wanted = repeat(BLOCK_ROWS) if sizes is None else iter(sizes)
     waiting: list[tuple[Floats, Indices]] = []
     missing = next(wanted, BLOCK_ROWS)
@@ -380,10 +377,7 @@ def inner_products(stored: Array, pairs: Pairs) -> Array:
 
 
 def paired(block: Block) -> Pairs:
-    """The pairs of the rows of a block of people, with their inner products.
-
-    Raises ValueError: bounds that do not fit the rows.
-    """
+    """The pairs of the rows of a block of people, with their inner products. Raises ValueError: bounds do not fit."""
     pairs, bounds = block.pairs, block.bounds
     if pairs is None or pairs.inner is None:
         if bounds is None or bounds[0] or bounds[-1] != len(block.stored) or (bounds[1:] < bounds[:-1]).any():
@@ -429,10 +423,7 @@ def normalise_rows(x: Singles, norms: Reals | None = None, out: Singles | None =
     """
     norms = row_norms(x) if norms is None else norms
     if not np.isfinite(norms).all():
-        raise DataError(
-            "a row holds NaN or infinity; allowed: finite rows that stay as they are; stop what writes to them, then "
-            "run again"
-        )
+        raise DataError("a row holds NaN or infinity; allowed: finite rows that nothing writes to; run again")
     extreme = (norms > 0) & ((norms < SMALLEST_FLOAT32_NORM) | (norms > 1 / SMALLEST_FLOAT32_NORM))
     inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
     unit: Singles = aligned_empty(x.shape, np.float32) if out is None else out
@@ -523,10 +514,7 @@ class Preprocessing:
         return folded.astype(np.float32), (bias + offset).astype(np.float32)
 
     def unfold(self, weights: Floats, bias: Floats | float = 0.0) -> Reals:
-        """Inverse of `fold` for one set of weights.
-
-        Raises UsageError: a bias that this training space cannot express.
-        """
+        """Inverse of `fold` for one set of weights. Raises UsageError: a bias that this space cannot express."""
         wide = weights.astype(np.float64)
         offset = np.zeros(wide.shape[1]) + bias - float(np.mean(bias))
         if self.centre is not None:

@@ -204,10 +204,7 @@ class Dataset:
         return "".join(_of_file(source).digest() for source in self.protected)
 
     def public_digest(self, *, by_blocks: bool = False) -> str | None:
-        """SHA-256 of the public rows that are not protected; None without such rows, or for rows of a caller.
-
-        `by_blocks` as in `FeatureReader.digest`.
-        """
+        """SHA-256 of the unprotected public rows; None without such, or for arrays. `by_blocks`: as in a reader's."""
         public = None if self.joined else self.public
         return public.digest(by_blocks=by_blocks) if isinstance(public, GroupRows | PublicRows) else None
 
@@ -391,7 +388,7 @@ def public_shots(
         rows = np.flatnonzero(labels == index)
         if len(rows) < shots:
             raise DataError(
-                f"public shots is {shots}, but class {name!r} has fewer training rows; lower --public-shots"
+                f"public shots is {shots}, and class {name!r} has fewer training rows; lower --public-shots"
             )
         public[rows[np.argsort(order[rows], kind="stable")[:shots]]] = True
     if owners is not None:

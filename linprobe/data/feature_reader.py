@@ -314,14 +314,9 @@ class GroupRows:
         return owner_bounds(self.owners(), f"group {self.group} of {self.features.path}")
 
     def shard(self, start: int, stop: int) -> GroupRows:
-        """Rows `start` to `stop` of these rows, `stop` excluded.
-
-        Raises UsageError: an empty range, or one that ends after the last row.
-        """
+        """Rows `start` to `stop` of these rows, `stop` excluded. Raises UsageError: an empty or too long range."""
         if not 0 <= start < stop <= self.n_rows:
-            raise UsageError(
-                f"rows {start} to {stop} were requested of {self.n_rows}; allowed: 0 <= start < stop <= {self.n_rows}"
-            )
+            raise UsageError(f"rows {start} to {stop} were requested; allowed: 0 <= start < stop <= {self.n_rows}")
         if stop - start == self.n_rows:
             return self
         chosen = np.zeros(self.features.sizes[self.group], dtype=bool)

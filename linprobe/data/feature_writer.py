@@ -111,7 +111,7 @@ class FeatureWriter:
         """
         if n_rows < 1 or n_features < 1:
             raise DataError(
-                f"{self._shown}: {name} has {n_rows} rows of {n_features} features; allowed: at least 1 of each"
+                f"{self._shown}: {name} has {n_rows} rows of {n_features} features; allowed: 1 or more each"
             )
         group = self._file.create_group(name)
         chunk = max(1, min(n_rows, CHUNK_BYTES // (n_features * np.dtype(dtype).itemsize)))
@@ -133,9 +133,7 @@ class FeatureWriter:
             try:
                 group.create_dataset(part, data=texts, dtype=h5py.string_dtype("utf-8"))
             except ValueError:  # HDF5 ends a text at a NUL
-                raise DataError(
-                    f"{self._shown}: an {part} of {name} holds NUL or is no Unicode text; rename it"
-                ) from None
+                raise DataError(f"{self._shown}: an {part} of {name} holds NUL or is no Unicode; rename it") from None
 
     def write_private_log(
         self, fingerprint: str, skipped: Sequence[tuple[str, str]], keys: Mapping[str, NDArray[np.uint8]]

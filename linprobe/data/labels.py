@@ -84,9 +84,7 @@ def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
         raise DataError(f"{key} has type {labels.dtype}; allowed: whole numbers, or class names as text")
     wrong = np.flatnonzero(~(labels == np.floor(labels)) | (np.abs(labels) > np.float64(2**53)))
     if wrong.size:
-        raise DataError(
-            f"{key} has label {labels[wrong[0]]:g} at row {wrong[0]}; allowed: whole numbers, or class names as text"
-        )
+        raise DataError(f"{key} has label {labels[wrong[0]]:g} at row {wrong[0]}; allowed: whole numbers, or text")
     return labels.astype(np.int64)
 
 
@@ -109,14 +107,10 @@ def class_list(
         raise DataError(f"{why}; declare the classes with --classes A,B,..., or class_names in a .npz")
     labels = arrays["y_test"]
     if not labels.size:
-        raise DataError(
-            "test has 0 rows; allowed: at least 1, or no X_test and no y_test at all; add rows or leave it out"
-        )
+        raise DataError("test has 0 rows; allowed: at least 1, or no X_test and no y_test; add rows or leave it out")
     if labels.dtype.kind in "iub" and labels.min() == 0:
         if labels.max() >= MOST_CLASSES:
-            raise DataError(
-                f"y_test has the label {labels.max()}; allowed: 0 to {MOST_CLASSES - 1}; number classes from 0"
-            )
+            raise DataError(f"y_test has the label {labels.max()}; allowed: 0 to {MOST_CLASSES - 1}; count from 0")
         return tuple(str(index) for index in range(int(labels.max()) + 1)), "test labels"
     names = tuple(str(label) for label in np.unique(labels))
     refuse_spellings(names, f"{where}: y_test", "class name")
@@ -194,8 +188,7 @@ def settle_matrix(
     width = widths.pop()
     if not 2 <= width <= MOST_LABELS:
         raise DataError(
-            f"y_train has {counted(width, 'label')} a row; allowed: 2 to {MOST_LABELS}; for one class a row give the "
-            "shape (rows,)"
+            f"y_train has {counted(width, 'label')} a row; allowed: 2 to {MOST_LABELS}; for one class, shape (rows,)"
         )
     names = tuple(str(column) for column in range(width)) if declared is None else tuple(declared)
     if len(names) != width:
@@ -223,8 +216,7 @@ def check_stored(y: Any, group: str, path: Path, *, n_rows: int, n_classes: int,
     shape = (n_rows,) if task == MULTICLASS else (n_rows, n_classes)
     if y.shape != shape or y.dtype.kind not in "iu":
         raise DataError(
-            f"{path}: {group} labels have shape {y.shape} and type {y.dtype}; allowed: integers of shape {shape}; "
-            "make the file again"
+            f"{path}: {group} labels have shape {y.shape} and type {y.dtype}; allowed: integers, {shape}; make it again"
         )
     if task == MULTILABEL and n_classes > MOST_LABELS:
         raise DataError(f"{path} declares {n_classes} labels a row; allowed: at most {MOST_LABELS}; use fewer")
@@ -318,10 +310,7 @@ def by_owner(owners: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
-    """The owner of each row as a whole number or as text, shape (n_rows,).
-
-    Raises DataError: not one name or whole number for each row.
-    """
+    """The owner of each row as a whole number or as text, shape (n_rows,). Raises DataError: not one for each row."""
     if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
         unnamed = np.argwhere(owners != owners).ravel()[:1].tolist()
         raise DataError(
@@ -334,8 +323,7 @@ def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
     missing = sum(not isinstance(owner, str | int | np.integer) or isinstance(owner, bool) for owner in owners)
     if missing:
         raise DataError(
-            f"{name} has {missing} of {n_rows} rows without a name or whole number; allowed: one for each row, and "
-            "None or NaN is none"
+            f"{name} has {missing} of {n_rows} rows without a name or whole number (None, NaN); allowed: one a row"
         )
     return owners.astype(str)
 
@@ -363,10 +351,7 @@ def owner_bounds(owners: Iterable[str], where: str) -> tuple[Bounds, list[str]]:
 
 
 def names_several(owner: str, known: Collection[str]) -> bool:
-    """Whether an owner lists several people: `P1;P2`, `P1|P2`, `[P1, P2]`; or `P1,P2`, if both are owners themselves.
-
-    A comma alone may be part of a name.
-    """
+    """Whether an owner lists people: `P1;P2`, `P1|P2`, `[P1, P2]`; or `P1,P2`, if both own rows: names have commas."""
     parts = [part.strip() for part in LISTED.split(owner) if part.strip()]
     if len(parts) > 1 or (owner[:1] in BRACKETS and owner[-1:] == BRACKETS[owner[0]] and "," in owner):
         return True
@@ -494,9 +479,7 @@ def divided(
     wrong = np.flatnonzero(~np.isin(named, list(names)))
     if wrong.size or not (named == "train").any():
         got = f"{str(named[wrong[0]])!r} in row {wrong[0]}" if wrong.size else "no row of train"
-        raise DataError(
-            f"{where}: the column of groups has {got}; allowed: train, public, and one of {', '.join(TEST_NAMES)}"
-        )
+        raise DataError(f"{where}: the column of groups has {got}; allowed: train, public, {' or '.join(TEST_NAMES)}")
     sides = {group: np.flatnonzero(named == name) for name, group in names.items()}
     return {group: rows for group, rows in sides.items() if rows.size}
 

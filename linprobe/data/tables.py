@@ -139,9 +139,7 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
         header = next(reader, [])
         if not header:
             found = "begins with an empty line" if source.stat().st_size else "is empty"
-            raise DataError(
-                f"{source} {found}; allowed: a line with the names of the columns, then a line for each row"
-            )
+            raise DataError(f"{source} {found}; allowed: a line with the names of columns, then a line for each row")
         refuse_twice(header, f"{source} line 1")
         group = columns.group(header, group)
         of_texts, features = columns.places(header, group, source)
@@ -282,8 +280,7 @@ def text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str
     refuse_long(longest, where)
     if too_large(UTF32 * longest * len(values), stored):
         raise DataError(
-            f"{where} holds {len(values)} texts and one of {longest} characters among them, too much for memory; "
-            "shorten the long ones"
+            f"{where} holds {len(values)} texts and one of {longest} characters, too much for memory; shorten them"
         )
     return np.array(values, dtype=np.str_)
 
@@ -297,9 +294,7 @@ def _column(column: Any, name: str, where: Path) -> Floats:
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         lengths = compute.unique(compute.list_value_length(column)).to_pylist()
         if len(lengths) > 1:
-            raise DataError(
-                f"{where}: lists of column {name!r} have lengths {sorted(lengths)[:5]}; allowed: one length"
-            )
+            raise DataError(f"{where}: lists of column {name!r} have lengths {sorted(lengths)[:5]}; allowed: one")
         kind, flat, width = kind.value_type, compute.list_flatten(column), max(lengths, default=0)
         _refuse_nulls(flat, name, where)
     if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):

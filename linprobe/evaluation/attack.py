@@ -203,7 +203,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
             members = np.ones(features.sizes["train"], dtype=bool) if dataset.keep is None else dataset.keep
             if committed is not None and not np.array_equal(members, committed):
                 raise PrivacyError(
-                    f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"
+                    f"{run.folder} has other public shots than its per-record file; restore it from a copy"
                 )
             compared = _compared(features, dataset)
             if request.lira:
@@ -244,16 +244,12 @@ def threshold_auc(features: FeatureReader, run: RunFolder) -> dict[str, Any]:
 
 def _check(request: AttackRequest) -> None:
     if request.resamples and request.resamples < LEAST_RESAMPLES:
-        raise ParameterError(
-            f"resamples is {request.resamples}; allowed: {LEAST_RESAMPLES} or more, or 0 for no interval"
-        )
+        raise ParameterError(f"resamples is {request.resamples}; allowed: {LEAST_RESAMPLES} or more, or 0 for none")
     for name in ("shadows", "jobs", "public"):
         if not request.lira and getattr(request, name) is not None:
             raise UsageError(f"option --{name} does nothing without --lira; add --lira, or leave it out")
     if request.shadows is not None and request.shadows % 2:
-        raise ParameterError(
-            f"shadows is {request.shadows}; allowed: an even number, {LEAST_SHADOWS} or more; {SHADOWS} is the default"
-        )
+        raise ParameterError(f"shadows is {request.shadows}; allowed: an even number, {LEAST_SHADOWS} or more")
 
 
 def _private(features: FeatureReader, run: RunFolder) -> Dataset:
@@ -325,10 +321,7 @@ def _lira(
     """
     manifest = run.manifest
     if manifest.tuning is not None:
-        raise UsageError(
-            f"run {run.folder} was tuned on its private rows, and shadow probes are not; leave --lira out, or attack a "
-            "run of linprobe train"
-        )
+        raise UsageError(f"run {run.folder} was tuned on its private rows, and shadow probes are not; leave --lira out")
     # every shadow draws fresh noise, even if the run had a seed
     options = {name: value for name, value in manifest.options.items() if name != "insecure_seed"}
     settings = Settings.of_given(find_method(manifest.method), options)

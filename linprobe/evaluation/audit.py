@@ -167,17 +167,11 @@ def played(
     mechanism: MechanismFactory = GaussianMechanism,
     insecure_seed: int | None = None,
 ) -> tuple[Subject, Trials]:
-    """Lines 1 and 2 for what a request names.
-
-    Raises ParameterError, UsageError: a method that adds no noise, or sizes that are not allowed.
-    """
+    """Lines 1 and 2 for a request. Raises ParameterError, UsageError: a method without noise, or sizes not allowed."""
     method = find_method(request.method)
     if not method.spends:
         spending = ", ".join(name for name, other in METHODS.items() if other.spends)
-        raise UsageError(
-            f"method is {method.name!r}, which releases nothing with noise, so there is nothing to audit; "
-            f"allowed: {spending}"
-        )
+        raise UsageError(f"method is {method.name!r}, which releases nothing with noise; allowed: {spending}")
     subject = subject_of(request, method)
     if request.runs < 2 * len(subject.paths):
         raise ParameterError(f"runs is {request.runs}; allowed: a whole number from {2 * len(subject.paths)}")

@@ -311,9 +311,7 @@ def _written(
     write_whole(out / "table.md", "\n".join(texts))
     about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
     picture = out / "accuracy_against_epsilon.png"
-    figure = comparison.accuracy_against_epsilon(
-        picture, summaries, *levels, about, guessing=guessing["commonest_share"]
-    )
+    plot = comparison.accuracy_against_epsilon(picture, summaries, *levels, about, guessing=guessing["commonest_share"])
     attacked = {}
     if request.attack:
         attacks = [
@@ -325,7 +323,7 @@ def _written(
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
     found = {"composed": folder.composed(request.delta), **guessing, "summary": summary, "runs": runs}
     folder.finish(found)
-    return {"out": str(out), **found, **attacked, "figures": [] if figure is None else [str(figure)]}
+    return {"out": str(out), **found, **attacked, "figures": [] if plot is None else [str(plot)]}
 
 
 def _run_row(run: Planned, manifest: Manifest, result: comparison.Result) -> dict[str, Any]:
@@ -424,9 +422,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
         where = "in memory, once for each process" if facts["in_memory"] else "streamed"
         lines.append(("memory", f"{words.bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"))
         if timed:
-            lines += words.time_line(
-                facts["seconds"], f"the steps of {counted(facts['timed'], 'run')} one after another"
-            )
+            lines += words.time_line(facts["seconds"], f"the steps of {counted(facts['timed'], 'run')}, one by one")
         return words.DryRun(
             facts, [*lines, *words.written(f"{request.folder}: a folder for each run, tables, figures", book=book)]
         )

@@ -104,10 +104,7 @@ class ComparisonFolder:
         return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
 
     def entries(self) -> list[Entry]:
-        """All runs that ever were here, killed and diverged ones included.
-
-        Raises PrivacyError: a ledger that cannot be read.
-        """
+        """All runs that ever were here, killed and diverged ones too. Raises PrivacyError: an unreadable ledger."""
         # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
         kept = [path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{LEDGER}")]
         unfinished = [self._unfinished(ledger) for ledger in kept if ledger.parent.name not in self._recorded]
@@ -124,7 +121,7 @@ class ComparisonFolder:
             return [self._entry_of(json.loads(line)) for line in read_text(path).splitlines()]
         except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
             raise PrivacyError(
-                f"{path} cannot be read ({error}); without it no epsilon can be proved; restore it"
+                f"{path} cannot be read ({error}); without it no epsilon is proved; restore it"
             ) from None
 
     def _entry_of(self, line: dict[str, Any]) -> Entry:
@@ -260,10 +257,7 @@ def _commit(path: Path, features: FeatureReader, protected: Mapping[str, str]) -
     if commitment not in (None, run_folder.commitment(key, content)):
         other = [str(features.path)]
     if other:
-        raise PrivacyError(
-            f"{other[0]} does not hold the rows that {path.parent} compares; find the right file, or give --out a new "
-            "folder"
-        )
+        raise PrivacyError(f"{other[0]} does not hold the rows that {path.parent} compares; find them, or change --out")
     if commitment is None or not found.keys() <= known.keys():
         value = {"private": True, "key": key.hex(), "commitment": run_folder.commitment(key, content)}
         with writing(path):

@@ -158,9 +158,7 @@ def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
         )
     if sign is None:
         if SIGNATURE in run.names:
-            raise UsageError(
-                f"run {run.folder} is signed, and so is a run made from it; give --sign KEY with the key that signed it"
-            )
+            raise UsageError(f"run {run.folder} is signed, and so is a run made from it; give that key with --sign KEY")
         return None
     key = signature.private_key(sign)
     if SIGNATURE not in run.names:
@@ -193,10 +191,7 @@ def write_derived(
     key: Ed25519PrivateKey | None,
     dropped: Sequence[str] = (),
 ) -> None:
-    """Write the files of a run as they were checked, but those `dropped`, and the ones that were `made` in their place.
-
-    `folder` has its ledger already.
-    """
+    """Write the checked files of a run, but those `dropped`, and those `made`; `folder` has its ledger already."""
     kept = {name: run[name] for name in run.manifest.files if name not in (LEDGER, *PAGES, *dropped)}
     for name, content in {**kept, **made}.items():
         write_whole(folder / name, content)
@@ -250,9 +245,7 @@ def pdp_report(request: PdpReportRequest) -> PdpReport:
         if not manifest.private:
             title, column = f"{title}, NOT PRIVATE (seeded)", "epsilon_if_seed_were_secret"
         if csv is not None:
-            lines = (
-                {"id": name, column: rounded_up(value)} for name, value in zip(ids, epsilons.tolist(), strict=True)
-            )
+            lines = ({"id": name, column: rounded_up(one)} for name, one in zip(ids, epsilons.tolist(), strict=True))
             with writing(csv, "--csv"):
                 atomic_files.write_csv(csv, lines, private=True)
         if plot is not None:

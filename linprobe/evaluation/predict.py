@@ -85,9 +85,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
         if group not in opened.sizes:
             allowed = ", ".join(opened.sizes)
-            raise UsageError(
-                f"group is {group!r}; allowed for {features}: {allowed}; give --group {next(iter(opened.sizes))}"
-            )
+            raise UsageError(f"group is {group!r}; allowed for {features}: {allowed}; give --group")
         made = extraction_of(opened.description)
         matching.check_made_alike(run, features, made, opened.n_features, progress, allow_other=allow_other)
 
@@ -265,15 +263,12 @@ def temperature_of(
     if run.weights.ndim == 3:
         raise UsageError(f"run {run.folder} votes, so it has no temperature; leave out --calibrate")
     if run.manifest.several_labels:
-        raise UsageError(
-            f"run {run.folder} is multilabel, and a temperature needs one class a row; leave out --calibrate"
-        )
+        raise UsageError(f"run {run.folder} is multilabel, and a temperature needs one class a row; omit --calibrate")
 
     with open_features(public) as opened:
         if "public" not in opened.sizes:
             raise DataError(
-                f"{public} has no public rows, and a temperature from other rows would leak; give a feature file with "
-                "the group public"
+                f"{public} has no public rows, and others would leak in a temperature; give a file with such a group"
             )
         matching.check_fits(run, opened, progress, allow_other=allow_other)
         seen = opened.digest("public") == run.manifest.public_digest
@@ -284,7 +279,5 @@ def temperature_of(
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias if bias is None else bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
         if seen:
-            progress.note(
-                "the run was trained with these public rows, so the temperature may be too low; give other public rows"
-            )
+            progress.note("the run was trained with these public rows, so the temperature may be too low; give others")
     return temperature

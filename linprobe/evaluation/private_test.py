@@ -70,9 +70,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
         account = existing_book(features, request.book, make=True, group="test", unit=entry.unit)
         book = charge_entry(account, entry, progress)
-    progress.note(
-        f"charged to the book of the test rows, whose name depends on them: do not publish it (budget book {book})"
-    )
+    progress.note(f"charged to the book of the test rows; its name tells of them: keep it private (budget book {book})")
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append)
     noise = {release.purpose: release.noise_multiplier for release in entry.releases}
     released = {purpose: mechanism.release(sums[purpose], sigma, purpose=purpose) for purpose, sigma in noise.items()}
@@ -123,10 +121,7 @@ def dry_run_of_evaluation(request: EvaluateRequest, progress: Progress) -> DryRu
 def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[RunFolder, FeatureReader, Entry]]:
     """The run, the open features, and what the book is to count, after all checks. Raises as `evaluate_private`."""
     if request.epsilon is None or request.calibrate is not None:
-        raise UsageError(
-            "--calibrate changes no prediction, and the noisy AUROC takes scores as they are; leave it out with "
-            "--epsilon"
-        )
+        raise UsageError("--calibrate changes no prediction, nor the noisy AUROC; leave it out with --epsilon")
     epsilon, run = check_epsilon(request.epsilon), read_run(request.run)
     bias_for(run, request.prior)
     refuse_book_inside(request.book)
@@ -136,9 +131,7 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
         own, n_test = run.manifest.delta or None, test_units(features, unit)  # 0 for a run that used no private row
         delta = own if request.delta is None else request.delta
         if delta is None:
-            raise UsageError(
-                f"run {run.folder} has no delta of its own; give --delta, below 1 / the number of test rows"
-            )
+            raise UsageError(f"run {run.folder} has no delta of its own; give --delta, below 1 / number of test rows")
         n_classes = len(features.description.class_names)
         releases = test_releases(epsilon, check_delta(delta, n_test), n_test, n_classes)
         entry = Entry(

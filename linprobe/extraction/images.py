@@ -135,9 +135,7 @@ class ImageTransform:
         if any(side < 1 for side in (*sides, *(self.crop or ()))):
             raise ParameterError(f"resize is {self.resize} and crop {self.crop}; allowed: whole numbers above 0")
         if self.crop is not None and isinstance(self.resize, int) and max(self.crop) > self.resize:
-            raise ParameterError(
-                f"crop is {self.crop} and resize {self.resize}; allowed: a crop no larger than the resized image"
-            )
+            raise ParameterError(f"crop is {self.crop} and resize {self.resize}; allowed: a crop that is no larger")
 
     def overridden(
         self,
@@ -187,7 +185,7 @@ class ImageTransform:
             scale = size[0] / min(image.size)
             if len(size) == 1 and image.width * image.height * scale**2 > MAX_PIXELS:
                 raise UnreadableImage(
-                    f"{image.width} x {image.height} pixels, so narrow that resizing gives more than {MAX_PIXELS:,}"
+                    f"{image.width} x {image.height} pixels; resized, they would be more than {MAX_PIXELS:,}"
                 )
             image = transforms.resize(image, size, InterpolationMode(self.interpolation))
         if self.crop is not None and (image.height < self.crop[0] or image.width < self.crop[1]):

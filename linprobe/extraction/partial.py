@@ -198,7 +198,7 @@ def locked(folder: Path) -> Iterator[None]:
                 foreign = [path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)]
                 if foreign:
                     raise UsageError(
-                        f"{folder} holds {foreign[0]!r}, which no extraction wrote; move it, or give another --out"
+                        f"{folder} holds {foreign[0]!r}, which no extraction wrote; move it, or change --out"
                     )
                 busy = f"another extraction is running in {folder}; wait for it, or give another --out"
                 descriptor = stack.enter_context(held(folder / LOCK, busy, create=True, error=UsageError))

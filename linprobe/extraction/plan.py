@@ -85,8 +85,7 @@ def prompt_parts(
         names = tuple(read_lines(class_names, "list of class names", "one class name"))
         if len(names) != len(source.class_names):
             raise DataError(
-                f"{class_names} lists {len(names)} class names; allowed: {len(source.class_names)}, one for "
-                "each class in label order"
+                f"{class_names} lists {len(names)} class names; allowed: {len(source.class_names)}, in label order"
             )
     elif source.class_names_from == FOLDER_NAMES:
         names = tuple(name.replace("_", " ") for name in names)
@@ -104,7 +103,7 @@ def _templates(wanted: str | None) -> tuple[str, ...]:
     path = Path(wanted)
     if not path.is_file():
         raise UsageError(
-            f"templates is {wanted!r}; allowed: {', '.join(TEMPLATE_SETS)}, or a file with one template per line"
+            f"templates is {wanted!r}; allowed: {', '.join(TEMPLATE_SETS)}, or a file with a line for each"
         )
     lines = read_lines(path, "template file", "one template")
     for line in lines:
@@ -114,10 +113,7 @@ def _templates(wanted: str | None) -> tuple[str, ...]:
 
 
 def choose_device(wanted: str, local_rank: int) -> torch.device:
-    """The device for an option value such as auto, cpu or cuda:1; processes on one machine share its GPUs in turn.
-
-    Raises UsageError: no such device here.
-    """
+    """The device for auto, cpu, cuda:1, ...; processes of a machine share its GPUs. Raises UsageError: no such."""
     available = ["cpu"]
     if torch.cuda.is_available():
         available = ["cuda", "cpu"]
@@ -231,8 +227,7 @@ def make_plan(
     plan = ExtractionPlan(out, source, backbone, batches, width, device, prompts, settings)
     if recipe is not None and plan.extraction_digest != recipe.extraction_digest:
         raise DataError(
-            f"{recipe.name} was made by another version of linprobe, whose {backbone.name} gives other features; "
-            "install that version"
+            f"{recipe.name} was made by another version of linprobe, with another {backbone.name}; install that version"
         )
     return plan
 
@@ -264,7 +259,7 @@ def _test_size(request: ExtractRequest, source: ImageSource, transform: ImageTra
     """(height, width) of the first test image after the transform; test images are public."""
     if request.private_test:
         raise UsageError(
-            "the images have no fixed size, and a private test image must not decide it; give --resize and --crop"
+            "the images have no fixed size, and no private test image may decide it; give --resize and --crop"
         )
     size = first_size(_public_images(request, source), transform)
     if size is None:
@@ -279,7 +274,7 @@ def _refuse_repeated_ids(source: ImageSource) -> None:
         if (counts > 1).any():
             name = members.id(int(first[np.argmax(counts > 1)]))
             raise DataError(
-                f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: one id per image; rename"
+                f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: none; rename"
             )
 
 

@@ -51,10 +51,7 @@ class Recipe:
 
 
 def family_of(backbone: str) -> str:
-    """The module of a backbone's family in `linprobe.extraction.backbones`.
-
-    Raises UsageError: there is no such backbone.
-    """
+    """The module of a backbone's family in `linprobe.extraction.backbones`. Raises UsageError: no such backbone."""
     family = backbone.partition(":")[0]
     if family not in FAMILIES or ((":" in backbone) != (family in WITH_NAMES) and backbone != "clip"):
         raise UsageError(f"backbone is {backbone!r}; allowed: {', '.join(BACKBONES)}")

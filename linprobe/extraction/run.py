@@ -139,8 +139,7 @@ class Network:
                     raise
             if not self.shrink or self.at_once == 1:
                 raise LinprobeError(
-                    f"memory of {self.device} ran out with {self.at_once} images at once; give a smaller --batch-size, "
-                    "or auto"
+                    f"memory of {self.device} ran out with {self.at_once} images at once; give a smaller --batch-size"
                 )
             self.at_once //= 2
             if self.device.type == "cuda":

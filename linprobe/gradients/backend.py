@@ -110,8 +110,7 @@ class Products:
         """Raise ValueError unless rows `x` fit the weights, and `others_fit`; the kernel does not check shapes."""
         if len(x.shape) != 2 or x.shape[1] != self.n_features or not others_fit:
             raise ValueError(
-                f"rows of shape {x.shape} do not fit weights of shape {self._weights.shape}, or another array has "
-                "another length"
+                f"rows of shape {x.shape} do not fit weights of shape {self._weights.shape}, or other arrays"
             )
 
 
@@ -249,9 +248,7 @@ class People:
         if cells is not None and len(cells):
             fit = fit and cells[0] > 0 and cells[-1] == n_units and bool((cells[1:] > cells[:-1]).all())
         if not fit or (block.sampled is not None and block.sampled.shape != (n_units,)):
-            raise ValueError(
-                f"{n_units} people with bounds from {bounds[0]} to {bounds[-1]} do not fit {n_rows[0]} rows"
-            )
+            raise ValueError(f"{n_units} people with bounds {bounds[0]} to {bounds[-1]} do not fit {n_rows[0]} rows")
         if n_rows[0] and not 0 <= y.min() <= y.max() < n_classes:
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {n_classes - 1}")
         return cls(bounds, y, norms, weights, pairs.inner, np.zeros(n_units), np.zeros(n_units))
@@ -259,10 +256,7 @@ class People:
     def for_kernel(
         self, bound: float, most: float, joined: Mask | None = None, ends: Indices | None = None
     ) -> KernelPeople:
-        """The kernel's argument for the people in the mask `joined`, or all, in cells that end at `ends`.
-
-        It holds addresses, so all arrays must outlive it.
-        """
+        """The kernel's argument for people in the mask `joined`, or all, in cells up to `ends`: addresses of arrays."""
         ends = None if ends is None or not len(ends) else ends
         arrays = (self.bounds, ends, self.y, self.norms, self.weights, self.inner, joined, self.factors, self.lengths)
         return KernelPeople(*map(address, arrays), bound, most, len(self.factors))
@@ -362,10 +356,7 @@ class KernelProducts(Products):
         return clipped
 
     def chosen(self, block: Block, bound: float, sample: Sample) -> ChosenRows:
-        """The rows of `sample`, for `add_chosen` of any products like these. No row outside it is read.
-
-        Arguments and errors as in `clip_block`.
-        """
+        """The rows of `sample`, for `add_chosen` of any such products; no other is read. Else as `clip_block`."""
         rows, y, lengths = self._checked(block, sample)
         rows = StoredRows(rows.x, sample.places, rows.translation)
         clipped = ClippedBlock.empty(y[sample.places], lengths[sample.places], bound)

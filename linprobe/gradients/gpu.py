@@ -59,8 +59,7 @@ def check_device(name: str) -> torch.device:
         raise ParameterError(f"device is {name!r}; {allowed}")
     gpus = {0: "no GPU", 1: "1 GPU"}.get(n_gpus, f"{n_gpus} GPUs")
     raise ParameterError(
-        f"device is {name!r}, but torch finds {gpus} here; {allowed}; "
-        "give one of these, or run where torch.cuda.is_available() says True"
+        f"device is {name!r}, but torch finds {gpus} here; {allowed}; give one, or run where torch.cuda.is_available()"
     )
 
 
@@ -192,11 +191,7 @@ class Kernel(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What the kernel is compiled for.
-
-    Attributes:
-        width: number of features with padding. n_classes: number of classes. threads: of a block.
-    """
+    """What the kernel is compiled for: features with padding (`width`), classes, and threads of a block."""
 
     width: int
     n_classes: int

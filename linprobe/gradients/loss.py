@@ -70,10 +70,7 @@ class Geometry:
         return block.norms * r_norms
 
     def along(self, x: Array, r: Array) -> Array:
-        """Inner products of gradients with the origin, for rows x (b, n_features) and residuals r (b, n_classes).
-
-        Shape (b,), or 0 without an origin.
-        """
+        """Inner products (b,) with the origin, 0 without one, of rows x (b, n_features), residuals r (b, n_classes)."""
         return 0.0
 
     def unit_norms(self, squared: Array, along: Array, spread: Array) -> Array:
@@ -92,10 +89,7 @@ class Geometry:
         return 1.0
 
     def longest(self, clip_norm: float) -> Reals:
-        """Bound on an entry of a clipped gradient before `finish`; public.
-
-        Shape () for one bound, or (n_features, n_classes) for one per entry.
-        """
+        """Public bound on an entry of a clipped gradient before `finish`: shape (), or (n_features, n_classes)."""
         return np.array(clip_norm * self.amplification(clip_norm))
 
     def finish(self, total: Reals, weight: float) -> Reals:

@@ -217,12 +217,7 @@ def _ends(places: Indices, first: int, stop: int, start: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Margin and dtype of a clipped sum.
-
-    Attributes:
-        margin: share of the clip norm reserved for rounding errors.
-        dtype: type of sums of `SUM_ROWS` rows.
-    """
+    """`margin` of a clipped sum, the share of the clip norm for rounding errors; `dtype` of sums of `SUM_ROWS` rows."""
 
     margin: float
     dtype: type[np.float32] | type[np.float64]

@@ -97,10 +97,7 @@ class DeviceNoise(NoiseSource):
         self.device = device
 
     def add_noise(self, value: Tensor, std: float) -> Tensor:
-        """The numbers of `NoiseSource.add_noise`. The host takes the second look.
-
-        Raises ValueError: more numbers than a stream has words.
-        """
+        """The numbers of `NoiseSource.add_noise`; the host looks again. Raises ValueError: too many numbers."""
         flat, grid, draw = value.reshape(-1), grid_step(std), self.next_draw()
         noised = torch.empty_like(flat)
         for start, words in Stream(self.key, draw, self.device).chunks(len(flat)):
@@ -132,10 +129,7 @@ def places(unsure: Tensor) -> list[int]:
 
 
 def check_ndtri(device: torch.device) -> None:
-    """Refuse a device whose inverse normal distribution is not the host's within `NDTRI_TOLERANCE`.
-
-    Raises LinprobeError: the device differs more; it is named.
-    """
+    """LinprobeError for a device whose inverse normal distribution is not the host's within `NDTRI_TOLERANCE`."""
     words = np.arange(1, 1 << 12, dtype=np.uint64) << np.uint64(52) | np.uint64(1 << 46)
     found = _normals(torch.from_numpy(words.view(np.int64)).to(device)).cpu().numpy()
     if not np.abs(found - normals(words >> np.uint64(1), words)).max() <= NDTRI_TOLERANCE:

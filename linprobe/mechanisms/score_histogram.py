@@ -78,11 +78,7 @@ def score_sums(cells: Reals) -> ClippedSum:
 
 @dataclass(frozen=True)
 class NoisyScores:
-    """Released histograms of scores.
-
-    Attributes:
-        cells: p~ and q~, shape (H, 2, BINS). std: s.
-    """
+    """Released histograms of scores: `cells` are p~ and q~, shape (H, 2, BINS), and `std` is s."""
 
     cells: Reals
     std: float

@@ -385,10 +385,7 @@ class Fitted:
     start_bias: Weights | float = 0.0
 
     def shrunk(self, factor: float) -> Fitted:
-        """The same with the update from `start` multiplied by `factor`. Post-processing.
-
-        Raises UsageError: no `start`.
-        """
+        """The same, the update from `start` multiplied by `factor`. Post-processing. Raises UsageError: no `start`."""
         if factor == 1:
             return self
         if self.start is None:
@@ -535,10 +532,7 @@ class Method:
         return make_options(self.options, given)
 
     def refuse(self, options: Any, facts: PublicFacts) -> None:
-        """Refuse options that do not fit a run with these facts: options of many methods, then by `check`.
-
-        Raises UsageError, ParameterError: such an option.
-        """
+        """UsageError or ParameterError for options that do not fit these facts: of many methods, then by `check`."""
         init, ensemble = getattr(options, "init", "auto"), getattr(options, "ensemble", None)
         for name, value in (("init", init), ("centre", getattr(options, "centre", "auto"))):
             if value == "public" and facts.public is None:

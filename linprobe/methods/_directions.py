@@ -243,10 +243,7 @@ def check_covariance(options: Any, facts: PublicFacts) -> None:
 
 
 def released_covariance(problem: Problem, run: Run) -> Covariance:
-    """Lines 1 and 2: one release of sensitivity 1 from all private rows.
-
-    Raises UsageError: as `check_covariance`, as the rows have taken memory since the plan.
-    """
+    """Lines 1 and 2: one release of sensitivity 1 from all private rows. Raises UsageError: as `check_covariance`."""
     private, sigma, n_features = problem.private_rows, run.schedule.others[COVARIANCE], problem.n_features
     check_covariance(None, PublicFacts(1, n_features, problem.n_classes))
     moment = second_moment(private, all_reduce=run.group.all_reduce)

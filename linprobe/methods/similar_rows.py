@@ -127,11 +127,7 @@ class Surroundings:
 
 
 def similar_count(rows: Rows, around: Surroundings, *, all_reduce: Reduce = ALONE.all_reduce) -> ClippedSum:
-    """The number of private units near unlabelled rows, shape (1, 1), without noise, to be released.
-
-    Args:
-        rows: unit rows, not centred, without a bias column.
-    """
+    """The number of private units near unlabelled rows, (1, 1), without noise; `rows` are unit rows without bias."""
     total, contributions = np.zeros(1), np.zeros(rows.n_local)
     for block in rows.blocks():
         shares = _shares_of_units(block, around)

@@ -307,10 +307,7 @@ def check_declared(group: type[Any], values: object) -> None:
 
 
 def plain_values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Named values, of Python's own types where `known` has an option of the name.
-
-    Raises ParameterError: a value of another type than its option.
-    """
+    """Named values, of Python's own types where `known` has the option. Raises ParameterError: another type."""
     return {name: known[name].plain(value, name) if name in known else value for name, value in given.items()}
 
 
@@ -389,10 +386,7 @@ def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
 
 
 def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
-    """Refuse options among `idle` that were changed from their defaults and would do nothing.
-
-    Raises UsageError: such an option; the message names the first.
-    """
+    """UsageError for the first option among `idle` that was changed from its default and would do nothing."""
     for name in idle:
         value = getattr(options, name)
         if value != declared(type(options))[name].default:

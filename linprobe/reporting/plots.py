@@ -106,10 +106,7 @@ def ticks_at(axis: Any, values: Sequence[float]) -> None:
 
 
 def name_ends(axes: Any, ends: Sequence[End]) -> None:
-    """Write names right of the axes, each beside the end of its line, moved as little as they need to stay apart.
-
-    Call it after the limits of the axes are set.
-    """
+    """Write names right of the axes, whose limits are set, each beside its line's end, moved only to stay apart."""
     from scipy.optimize import isotonic_regression
 
     if not ends:

@@ -283,7 +283,7 @@ def check_digests(run: RunFolder) -> None:
     """PrivacyError if the manifest, or a file that it lists, has another digest than it states."""
     if run.manifest.manifest_digest != run.manifest.content_digest():
         raise PrivacyError(
-            f"{run.folder}/{MANIFEST} was edited: its digest does not match its content; do not trust it"
+            f"{run.folder}/{MANIFEST} was edited: its digest is not that of its content; do not trust it"
         )
     for name, digest in run.manifest.files.items():
         try:
@@ -293,9 +293,7 @@ def check_digests(run: RunFolder) -> None:
         if found == digest:
             continue
         found = found[:16] if len(found) == len(digest) else found
-        raise PrivacyError(
-            f"{run.folder / name} has digest {found}, the manifest says {digest[:16]}; do not trust this run"
-        )
+        raise PrivacyError(f"{run.folder / name} has digest {found}, the manifest says {digest[:16]}; do not trust it")
 
 
 def _of_releases(
@@ -491,10 +489,7 @@ def _check_names(run: RunFolder) -> None:
 
 
 def not_covered(run: RunFolder) -> list[str]:
-    """The pages in the folder that the manifest has no digest of, as in a release by linprobe 0.2.0.
-
-    Neither a digest nor a signature says anything about them.
-    """
+    """The pages without a digest in the manifest, as in a release by linprobe 0.2.0: no signature covers them."""
     return [name for name in PAGES if name in run.names and name not in run.manifest.files]
 
 
@@ -522,14 +517,9 @@ def _described(releases: Iterable[Releases]) -> str:
 
 
 def check_signature(run: RunFolder, key: Ed25519PublicKey) -> None:
-    """Check the signature of the manifest.
-
-    Raises PrivacyError: no signature, or not one of this manifest by this key.
-    """
+    """Check the signature of the manifest. Raises PrivacyError: none, or not one of this manifest by this key."""
     if SIGNATURE not in run.names:
-        raise PrivacyError(
-            f"run {run.folder} is not signed: it has no {SIGNATURE}; ask its owner for a run made with --sign KEY"
-        )
+        raise PrivacyError(f"run {run.folder} is not signed: it has no {SIGNATURE}; ask for a run made with --sign KEY")
     try:
         key.verify(run[SIGNATURE], run[MANIFEST])
     except OSError as error:
@@ -564,11 +554,7 @@ class FirstModel:
 
 @dataclass(frozen=True)
 class FirstRun:
-    """The run folder that `init` names, read once: training, checkpoint and budget book use what was verified.
-
-    Attributes:
-        folder: its path.
-    """
+    """The run `folder` that `init` names, read once: training, checkpoint and budget book use what was verified."""
 
     folder: str | os.PathLike[str]
 
@@ -629,8 +615,7 @@ def verify_run(request: VerifyRequest) -> dict[str, Any]:
         for (what, flag, limit), stated in zip(limits, run.manifest.bound, strict=True):
             if limit is not None and stated > limit:
                 raise PrivacyError(
-                    f"run {folder} has {what} {rounded_up(stated)}, above --{flag} {limit:.12g}; ask for a run with a "
-                    f"smaller {what}"
+                    f"run {folder} has {what} {rounded_up(stated)}, above --{flag} {limit:.12g}; ask for less"
                 )
     except PrivacyError as error:
         return {**result, "refused": str(error)}

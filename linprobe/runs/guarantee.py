@@ -227,9 +227,7 @@ def accountant_of(manifest: Manifest) -> accountants.Accountant:
         for one in accountants.ACCOUNTANTS.values()
     }
     if manifest.accountant not in known:
-        raise PrivacyError(
-            f"the manifest's accountant is {manifest.accountant!r}; allowed: {', '.join(known)}; do not trust it"
-        )
+        raise PrivacyError(f"the accountant is {manifest.accountant!r}; allowed: {', '.join(known)}; do not trust it")
     found = known[manifest.accountant]
     return found if selection is None else accountants.choose_accountant(found.name, selection.releases)
 

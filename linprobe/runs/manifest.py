@@ -312,10 +312,7 @@ class PrivacyStatement:
 
     @property
     def bound(self) -> tuple[float, float]:
-        """Epsilon and delta; for a run with an insecure seed, as if the seed were secret.
-
-        Raises PrivacyError: the run states none.
-        """
+        """Epsilon and delta; of a run with an insecure seed, as if it were secret. Raises PrivacyError: none stated."""
         epsilon = self.epsilon if self.private else self.epsilon_if_seed_were_secret
         if epsilon is None or self.delta is None:
             raise PrivacyError(f"the run is {self.guarantee}, so it has no epsilon; train with a private method")

@@ -28,10 +28,7 @@ ROUNDING = 1e-3  # scores may round differently on another machine, and change t
 
 
 def features_of(run: RunFolder, features: Path | None) -> Path | None:
-    """The feature file to use with a run: `features` if given, else the file the run was trained on.
-
-    Raises DataError: that file is not where the manifest says.
-    """
+    """The feature file to use with a run: `features`, else the run's own. DataError: not where the manifest says."""
     if features is not None:
         return features
     recorded = run.manifest.features
@@ -70,10 +67,7 @@ def training_file(
         if not fits or not holds_rows(run, features):
             found = f"{features.path} does not hold the rows of run {run.folder} any more"
             if unchanged:
-                raise DataError(
-                    f"{found}; allowed: these rows, or no file, as the result would tell of private rows; restore the "
-                    "file, or train again"
-                )
+                raise DataError(f"{found}; allowed: these rows, or no file; restore it, or train again")
             progress.note(f"{found}, so rows of {other.path} are not compared with all of them")
         yield features if fits else None
 
@@ -120,9 +114,7 @@ def check_made_alike(
         progress.note(f"OTHER FEATURES: {found}; scores mean little")
     elif is_known(trained_on) and not is_known(given):
         weights = f" with weights {trained_on['weights']}" if trained_on["weights"] else ""
-        progress.note(
-            f"{path} does not say how its rows were made; the run's are from {trained_on['backbone']}{weights}"
-        )
+        progress.note(f"{path} does not say how its rows were made; the run's: {trained_on['backbone']}{weights}")
     check_width(run, n_features, path)
 
 
@@ -257,9 +249,7 @@ def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] |
     known = set(ids)
     people = manifest.unit == OWNER
     if people and not features.has_owners("train"):
-        raise PrivacyError(
-            f"{features.path} does not name the owners of its rows, and the run protects people; find the right file"
-        )
+        raise PrivacyError(f"{features.path} has no owners, and the run protects people; find the right file")
     keep = np.array([name in known for name in (features.owners if people else features.ids)("train")])
     if find_method(manifest.method).joins_public:
         keep[:] = True  # every training row is private; the ids also name public rows of another file
@@ -268,9 +258,7 @@ def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] |
         keep = keep if used is None else used
     digests = (features.digest("train", keep, by_blocks=old) for old in (False, True))
     if all(commitment(key, digest) != manifest.private_commitment for digest in digests):
-        raise PrivacyError(
-            f"{features.path} does not hold the private rows this run was trained on; find the right file"
-        )
+        raise PrivacyError(f"{features.path} does not hold the private rows of this run; find the right file")
     return keep
 
 
@@ -306,9 +294,7 @@ def _rows(manifest: Manifest, features: FeatureReader) -> list[str]:
         dataset = dataset_of(features, None, split_of(manifest))
     except (UsageError, DataError) as error:
         reason = str(error).partition("; ")[0]
-        raise PrivacyError(
-            f"{features.path} cannot be split as the manifest states ({reason}); do not trust it"
-        ) from None
+        raise PrivacyError(f"{features.path} cannot be split as the run states ({reason}); do not trust it") from None
     found: dict[str, Any] = {"n_public": 0 if dataset.public is None else dataset.public.n_rows}
     found |= dict.fromkeys(("n_private", "n_units"), dataset.n_units)
     if manifest.has("public_digest"):
@@ -341,9 +327,7 @@ def _close(key: str, value: float | None, found: float | None, n_rows: int, feat
         return
     near = None not in (value, found) and math.isclose(value or 0, found or 0, abs_tol=ROUNDING + 1.5 / max(n_rows, 1))
     if not near:
-        raise PrivacyError(
-            f"{key} is {value} in the manifest, and the test rows of {features.path} give {found}; do not trust it"
-        )
+        raise PrivacyError(f"{key} is {value} in the manifest, and {features.path} gives {found}; do not trust it")
 
 
 def _same(key: str, value: Any, found: Any, features: FeatureReader) -> None:

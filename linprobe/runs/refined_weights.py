@@ -271,11 +271,7 @@ def _passes(
 
 
 def _joint(graph: Any, scores: Matrix, shares: NDArray[np.float64], expected: NDArray[np.float64]) -> Matrix:
-    """Z of rows that are predicted together, (n, n_classes).
-
-    Args:
-        shares: pi. expected: pi_0.
-    """
+    """Z of rows that are predicted together, (n, n_classes). `shares` are pi, `expected` are pi_0."""
     weight = max(LEAST_WEIGHT, float(softmax(scores).max(axis=1).mean()))
     likely = _propagated(graph, scores, shares, PULL_TOGETHER, weight)
     moved = float((likely.argmax(axis=1) != scores.argmax(axis=1)).mean())
@@ -355,9 +351,7 @@ def _shares(scores: Matrix, known: Known) -> NDArray[np.float64]:
 def _checked_shares(given: Sequence[float] | NDArray[np.float64], n_classes: int) -> NDArray[np.float64]:
     shares = np.asarray(given, dtype=np.float64)
     if shares.shape != (n_classes,) or not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
-        raise UsageError(
-            f"class shares have shape {shares.shape}; allowed: {n_classes} numbers of 0 or more, not all 0"
-        )
+        raise UsageError(f"class shares have shape {shares.shape}; allowed: {n_classes} numbers from 0 on, not all 0")
     return np.asarray(shares / shares.sum())
 
 

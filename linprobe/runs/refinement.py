@@ -117,9 +117,7 @@ def check_refinement(
         with open_features(unlabelled, labelled=False) as file:
             group = unlabelled_group(file)
             if group.n_rows != stated.rows or file.digest(UNLABELLED) != stated.digest:
-                raise PrivacyError(
-                    f"{unlabelled} does not hold the rows that refined {run.folder}; find the right file"
-                )
+                raise PrivacyError(f"{unlabelled} does not hold the rows that refined {run.folder}; find that file")
             rows = unlabelled_rows(group, run.weights.shape[1])
         found = refined_by(run, *before, rows, _checked_shots(run, stated, rows, features))
         change = _norm(found.weights - before[0], found.bias - before[1])

@@ -75,10 +75,7 @@ def of_selection_line(content: bytes, selection: SelectionEvent) -> Iterator[str
 
 
 def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
-    """The public facts of each step.
-
-    Raises PrivacyError: other columns than linprobe writes, another number of lines, or a cell that is no number.
-    """
+    """The public facts of each step. Raises PrivacyError: other columns, another number of lines, or no number."""
     rows, n_steps = [], steps or 0
     try:
         text = content.decode()
@@ -97,7 +94,7 @@ def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
                 raise ValueError(f"step {line[0]} in line {number}")
     except (ValueError, csv.Error) as error:
         raise PrivacyError(
-            f"history.csv has {error}; allowed: a line of public facts for each of {n_steps} steps; do not trust it"
+            f"history.csv has {error}; allowed: public facts of {n_steps} steps; do not trust it"
         ) from None
     return rows
 
@@ -204,8 +201,7 @@ def registered(name: object) -> Method:
     """The method of a run, by name. Raises PrivacyError: it is not registered, as one that others wrote may be."""
     if not isinstance(name, str) or name not in METHODS:
         raise PrivacyError(
-            f"method is {name!r:.40}, which is not registered here; import the module that registers it, or ask its "
-            "author to verify"
+            f"method is {name!r:.40}, which is not registered here; import its module, or ask its author to verify"
         )
     return METHODS[name]
 
@@ -279,10 +275,7 @@ def _of_runs(manifest: Manifest, runs: Sequence[Sequence[Releases]], tuning: Map
 
 
 def _unlike(run: Sequence[Releases], setting: _Setting, numbers: Mapping[str, tuple[int, ...]]) -> str | None:
-    """The first release of a run, in words, that a run with a setting does not make; None without one.
-
-    `numbers`: of all releases but the steps.
-    """
+    """The first release of a run, in words, that a setting does not make, or None. `numbers`: of all but the steps."""
     method, stated = setting
     others = {one.purpose: (0,) for one in run if one.purpose not in (GRADIENT, *numbers)}
     words = _not_made(run, method, {**numbers, **others})

@@ -230,15 +230,12 @@ def _refuse_inside_run(out: Path, what: str) -> None:
     for parent in out.absolute().parents:
         if all((parent / name).is_file() for name in RUN_MARKS):
             raise UsageError(
-                f"{what} {out} would lie in the run folder {parent}, which takes no other file; give another place"
+                f"{what} {out} would lie in run folder {parent}, which takes no more files; give another place"
             )
 
 
 def refuse_book_inside(book: Path | None, out: Path | None = None) -> None:
-    """Raise UsageError if a budget book would lie in a run folder, or in the new run folder `out`.
-
-    LinprobeError: its folder cannot be searched.
-    """
+    """UsageError if a budget book would lie in a run folder, or in the new one `out`; LinprobeError: one is closed."""
     if book is None:
         return
     place = book.resolve()
@@ -250,10 +247,7 @@ def refuse_book_inside(book: Path | None, out: Path | None = None) -> None:
 
 def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | None:
     """Lock the file until the stack is closed: whether there are locks; None if its last holder has just removed it."""
-    busy = (
-        f"{what} {out} is being made by another process; nothing was read or spent here; "
-        "wait for it, or give another name"
-    )
+    busy = f"{what} {out} is being made by another process; nothing was read or spent; wait, or give another name"
     descriptor = stack.enter_context(atomic_files.held(lock_file, busy, create=True, error=UsageError))
     if descriptor is None:
         return False
@@ -293,10 +287,7 @@ class RunFolder:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of everything in the folder; none if there is no such folder.
-
-        Raises PrivacyError: the folder cannot be listed.
-        """
+        """The names of everything in the folder; none without one. Raises PrivacyError: it cannot be listed."""
         try:
             return frozenset(path.name for path in self.folder.iterdir())
         except OSError as error:
@@ -443,10 +434,7 @@ class RunFolder:
 
 
 def read_run(folder: str | os.PathLike[str]) -> RunFolder:
-    """A run folder whose manifest and model can be read.
-
-    Raises DataError: not a run folder, a manifest of another format, or a damaged model file.
-    """
+    """A run folder whose manifest and model can be read. Raises DataError: none, another format, or a damaged model."""
     run = RunFolder(folder)
     _ = run.weights
     return run
@@ -550,7 +538,7 @@ def _name_complete(partial: Path, out: Path) -> None:
         if not out.exists():
             raise
         raise _TakenError(
-            f"run folder {out} was made by another process meanwhile; this run is complete; rename {partial}"
+            f"run folder {out} was made by another process; this run is complete; rename {partial}"
         ) from None
 
 
@@ -562,10 +550,7 @@ def _worth_keeping(partial: Path, error: BaseException, *, resumed: bool) -> boo
 
 
 def run_id(partial: Path) -> str:
-    """The id of an unfinished run: random, and the same after it is resumed. The budget book and the manifest have it.
-
-    Raises DataError: no id of a run.
-    """
+    """The random id of an unfinished run, kept when it is resumed, as in book and manifest. Raises DataError: none."""
     text = (partial / RUN_ID).read_text(encoding="utf-8", errors="replace")
     if not re.fullmatch("[0-9a-f]{32}", text):
         raise DataError(f"{partial / RUN_ID} holds no run id; train anew without --resume")

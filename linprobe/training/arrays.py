@@ -134,9 +134,7 @@ def _unusable_cell(X: ArrayLike) -> tuple[str, int, int] | None:
         row, column = np.unravel_index(int(np.argmin(np.isfinite(array))), array.shape) if array.size else (0, 0)
         usable = not array.size or np.isfinite(array[row, column])
         return None if usable else (_shown(array[row, column]), int(row), int(column))
-    return next(
-        ((_shown(cell), row, column) for (row, column), cell in np.ndenumerate(array) if not _usable(cell)), None
-    )
+    return next(((_shown(one), row, column) for (row, column), one in np.ndenumerate(array) if not _usable(one)), None)
 
 
 def _shown(cell: Any) -> str:
@@ -171,17 +169,12 @@ def declared_classes(
     elif public is not None:
         classes = np.unique(public)
     else:
-        raise ParameterError(
-            "classes is None; allowed: the list of classes, which must not come from protected labels; "
-            "pass classes=[...]"
-        )
+        raise ParameterError("classes is None; allowed: the list, not from protected labels; pass classes=[...]")
     if len(classes) < 2 or len(np.unique(classes)) != len(classes):
-        raise ParameterError(
-            f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, all different"
-        )
+        raise ParameterError(f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, different")
     if n_labels is not None and len(classes) != n_labels:
         raise ParameterError(
-            f"classes has {len(classes)} entries for {n_labels} labels a row; allowed: one name for each label"
+            f"classes has {len(classes)} entries for {n_labels} labels a row; allowed: a name for each"
         )
     return classes
 
@@ -207,17 +200,12 @@ def class_indices(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDA
 
 
 def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.uint8]:
-    """Several labels a row as uint8, shape (n, n_labels).
-
-    Raises DataError: another shape, or a value that is neither 0 nor 1.
-    """
+    """Several labels a row as uint8, shape (n, n_labels). Raises DataError: another shape, or not only 0 and 1."""
     if labels.ndim != 2 or labels.shape[1] != n_labels:
         raise DataError(f"{name} has shape {labels.shape}; allowed with {n_labels} labels a row: (rows, {n_labels})")
     wrong = int(np.sum(~((labels == 0) | (labels == 1))))
     if wrong:
-        raise DataError(
-            f"{name} holds {counted(wrong, 'value')} other than 0 and 1; allowed with several labels a row: 0 and 1"
-        )
+        raise DataError(f"{name} holds {counted(wrong, 'value')} other than 0 and 1; allowed: 0 and 1")
     return labels.astype(np.uint8)
 
 

@@ -278,8 +278,7 @@ def _make_key(path: Path) -> None:
         return
     if files_of_books(path.parent):
         raise DataError(
-            f"{path.parent} holds budget books without their key; restore {path} from a copy, or give --book FILE with "
-            "the book of these rows"
+            f"{path.parent} holds budget books without their key; restore {path} from a copy, or give --book FILE"
         )
     write_whole(path, secrets.token_hex(KEY_BYTES), private=True)
 
@@ -370,10 +369,7 @@ def state_finished(account: Account | None, run: str) -> None:
 
 
 def charge_entry(account: Account | None, entry: Entry, progress: Progress) -> Path:
-    """Charge an entry that is complete, and say what it and earlier ones cost. Raises as `RunCharge.budget`.
-
-    Returns: the book.
-    """
+    """Charge a complete entry, say what it and earlier ones cost; returns the book. Raises as `RunCharge.budget`."""
     assert account is not None  # noqa: S101 - what spends has a book
     _charge(account, replace(entry, features=account.features), progress)
     return account.path
@@ -421,8 +417,7 @@ def charged_selection(
         yield run
     except KeyboardInterrupt:
         progress.note(
-            f"the choice counts in full, {spending([entry]).in_words}: how many "
-            "runs it had made is secret; linprobe tune cannot resume it"
+            f"the choice counts in full, {spending([entry]).in_words}: their number is secret; no command resumes it"
         )
         raise
     finally:
@@ -554,8 +549,7 @@ def _book_with_entry(run: run_folder.RunFolder, given: Path | None) -> tuple[Pat
     known = book_with(manifest.book_id)
     if given is not None and known is not None and given.resolve() != known.resolve():
         raise PrivacyError(
-            f"run {run.folder} is in budget book {known}, and --book is {given}, which would not count with its rows; "
-            "leave --book out"
+            f"run {run.folder} is in budget book {known}, and --book is {given}, not counted with it; leave --book out"
         )
     path = given or known
     if path is None:

@@ -78,9 +78,7 @@ def _processor() -> list[Finding]:
     import numpy as np
 
     np.zeros(1) @ np.zeros(1)  # loads BLAS
-    libraries = {
-        f"{info['internal_api']} {info['version']}" for info in threadpool_info() if info["user_api"] == "blas"
-    }
+    libraries = {f"{one['internal_api']} {one['version']}" for one in threadpool_info() if one["user_api"] == "blas"}
     return [
         Finding("BLAS", ", ".join(sorted(libraries)) or "unknown"),
         Finding("threads", f"{n_threads()} of {os.cpu_count()} processors"),

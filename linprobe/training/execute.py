@@ -135,10 +135,7 @@ class Observer:
     """Receives public facts and releases while a plan is executed. This base class ignores them."""
 
     def budget(self, plan: Plan) -> None:
-        """The plan before a private row is used, and again if a release changes the division into steps.
-
-        An error that it raises ends the run.
-        """
+        """The plan before a private row is used, and again if a release divides it anew. An error here ends the run."""
 
     def start(self, n_steps: int) -> None:
         """The number of steps, before the first."""
@@ -285,10 +282,7 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
 def _problem(
     plan: Plan, dataset: Dataset, preprocessing: Preprocessing, rows: Rows | None, public: Rows | None, backend: Backend
 ) -> Problem:
-    """What the method gets: rows in training space, on the device of the back end.
-
-    A method that takes its steps on the host reads public rows there.
-    """
+    """What the method gets: rows in training space, on the back end's device; public ones where it takes its steps."""
     beside = backend if plan.method.options.on_gpu == "steps" else HOST
     shots, text = dataset.free_shots, plan.text_weights
     if text is not None:
@@ -369,10 +363,7 @@ def private_rows(
     room: bool = False,
     spent: Rows | None = None,
 ) -> Rows:
-    """The protected rows of this process in training space; the places of units that are not present are empty.
-
-    `room`, `spent`: as in `prepare`.
-    """
+    """The protected rows of this process in training space; absent units are empty. `room`, `spent`: see `prepare`."""
     bounds = dataset.bounds if plan.method.spends else None  # without clipping, the rows of a person are just rows
     rows = prepare_shard(
         dataset.trained,

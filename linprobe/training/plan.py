@@ -175,9 +175,7 @@ class Settings:
         check_value(RunOptions, "class_counts", class_counts)
         balanced = isinstance(class_weight, str) and class_weight == BALANCED
         if balanced and class_counts == "no":
-            raise UsageError(
-                f"class weight is {BALANCED!r}, which needs class counts, and class counts is 'no'; give auto or yes"
-            )
+            raise UsageError(f"class weight is {BALANCED!r}, which needs class counts, not 'no'; give auto or yes")
         return replace(self, class_counts=balanced or class_counts == "yes", balanced=balanced)
 
     def with_public(self, has_public: bool) -> Settings:
@@ -261,10 +259,7 @@ def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, First
 
 
 def make_settings(request: TrainRequest, method: Method) -> Settings:
-    """The settings of a request; arguments that are not given have their defaults.
-
-    Raises ParameterError, UsageError: an option that is not allowed.
-    """
+    """The settings of a request, with defaults. Raises ParameterError, UsageError: an option that is not allowed."""
     check_value(RunOptions, "preset", request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
     given = request if request.preset == "default" else _of_preset(request, method)
@@ -332,8 +327,7 @@ def _refuse_idle(request: TrainRequest, method: Method) -> None:
     for flag, given in (("--sigma", request.sigma), ("--steps", request.steps)) if method.one_step else ():
         if given is not None:
             raise UsageError(
-                f"option {flag} does nothing for {method.name}, whose releases are fixed and have the noise that --eps "
-                "needs; leave it out"
+                f"option {flag} does nothing for {method.name}, whose noise follows from --eps; leave it out"
             )
 
 
@@ -343,9 +337,7 @@ def refuse_other_encodings(values: Iterable[object]) -> None:
         try:
             str(value).encode()
         except UnicodeEncodeError:
-            raise UsageError(
-                f"the name {value} is not UTF-8, and the files of a run are; nothing was read or spent; rename the file"
-            ) from None
+            raise UsageError(f"the name {value} is not UTF-8; nothing was read or spent; rename the file") from None
 
 
 MEAN_SHARE = 0.05
@@ -483,9 +475,8 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     """
     refuse_combinations(settings, dataset)
     settings = settings.with_public(dataset.free_public is not None)
-    settings = replace(
-        settings, similar=settings.similar or (dataset.unlabelled is not None and settings.method.spends)
-    )
+    counts_similar = dataset.unlabelled is not None and settings.method.spends
+    settings = replace(settings, similar=settings.similar or counts_similar)
     preprocessing = _preprocessing(settings, dataset)
     first = _first_model(settings, dataset)
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
@@ -517,11 +508,7 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
 
 
 def warnings_of(plan: Plan, dataset: Dataset, entry: Entry | None = None) -> list[str]:
-    """What to say to people before the run starts.
-
-    Args:
-        entry: of a choice among several runs; None for one run.
-    """
+    """What to say to people before the run starts. `entry`: of a choice among several runs; None for one run."""
     said: list[str | None] = []
     entry = plan.entry() if entry is None else entry
     if plan.method.spends:
@@ -539,10 +526,7 @@ def warnings_of(plan: Plan, dataset: Dataset, entry: Entry | None = None) -> lis
 
 
 def fewer_protected(features: FeatureReader | None, entry: Entry, group: str = "train") -> str | None:
-    """One line on what an entry that protects rows means for people with several; None if no rows have owners.
-
-    No number comes from the data.
-    """
+    """A line on what protecting rows means for people with several, without a number from data; None without owners."""
     if features is None or entry.unit != RECORD or entry.delta is None or not features.has_owners(group):
         return None
     by_rows = rows_of_a_person([entry], entry.delta)
@@ -698,9 +682,7 @@ def _of_classes(first: FirstModel, dataset: Dataset, init: object) -> FirstModel
         return replace(first, weights=first.weights[:, order], bias=first.bias[order])
     if dataset.features is not None:
         other = next(name for name in names if name not in known)
-        raise DataError(
-            f"init run {init} has no class {other!r}; allowed: {', '.join(known)}; train it on these classes"
-        )
+        raise DataError(f"init run {init} has no class {other!r}; allowed: {', '.join(known)}; train it on these")
     return first
 
 
@@ -741,8 +723,7 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
     _refuse_text_scale(settings, dataset)
     if "public" in method.needs and dataset.free_public is None:
         raise UsageError(
-            f"method {method.name} needs public rows and got none; "
-            "give --public FILE or --public-shots K (in Python: X_public, y_public)"
+            f"method {method.name} needs public rows and got none; give --public, --public-shots (in Python: X_public)"
         )
     if "text" in method.needs and dataset.text_weights is None:
         raise UsageError(
@@ -763,7 +744,7 @@ def _refuse_counts(settings: Settings, dataset: Dataset) -> None:
         return
     if dataset.weights is not None:
         raise UsageError(
-            "class weight 'balanced' counts rows without their weights, and these rows have weights; leave one out"
+            "class weight 'balanced' counts rows without weights, and these rows have weights; leave one out"
         )
     if not gives_log_odds(method, vars(options)):
         allowed = ", ".join(name for name, other in METHODS.items() if other.weighs and other.spends)
@@ -781,8 +762,7 @@ def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
     if not method.several_labels:
         allowed = ", ".join(name for name, other in METHODS.items() if other.several_labels)
         raise UsageError(
-            f"method is {method.name}, which takes one class a row, and these rows have several labels each; "
-            f"allowed: {allowed}"
+            f"method is {method.name}, for one class a row, and these have several labels; allowed: {allowed}"
         )
     refused: dict[str, tuple[bool, str]] = {
         "variant 'theory'": (getattr(options, "variant", "") == "theory", "variant practical"),

@@ -461,8 +461,7 @@ def tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progre
     """Notes on a mean that was too short, on a refinement, and on an accuracy no better than guessing."""
     if manifest.centre == "none" and plan.settings.condition == MEAN:
         progress.note(
-            f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so rows were not centred; the run "
-            f"took {manifest.steps} steps"
+            f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so none was centred; {manifest.steps} steps"
         )
     if manifest.refined is not None:
         refined = manifest.refined

@@ -80,10 +80,7 @@ class Tuning:
             name = flag.strip("-").replace("-", "_")
             listed = [value.strip() for value in values.split(",")]
             if not equals or not name or "" in listed or len(set(listed)) < len(listed) or name in texts:
-                raise UsageError(
-                    f"grid is {word!r}; allowed: OPTION=VALUE,VALUE,... with each option and value once, as "
-                    "score_noise=0.3,1,3"
-                )
+                raise UsageError(f"grid is {word!r}; allowed: each option and value once, as score_noise=0.3,1,3")
             texts[name] = listed
         names = texts.get("method") or ([] if method is None else [method])
         kinds: dict[str, Any] = {}
@@ -128,10 +125,7 @@ class Tuning:
 
 
 def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
-    """The settings of every run that may be made.
-
-    Raises UsageError, ParameterError: an option or combination that is not allowed.
-    """
+    """The settings of every run that may be made. Raises UsageError, ParameterError: an option that is not allowed."""
     varied_settings = []
     for setting in tuning.settings:
         asked = {name: value for name, value in setting.items() if name in REQUEST_OPTIONS}
@@ -155,10 +149,7 @@ def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
 def _check_tunable(settings: Settings, tuning: Tuning) -> None:
     name, options = settings.method.name, settings.options
     if tuning.grid and settings.first_run is not None:
-        raise UsageError(
-            "init is a run folder, whose releases cannot be composed with private selection; allowed with --grid: "
-            "auto, zero, public, text"
-        )
+        raise UsageError("init is a run folder, which --grid cannot count; allowed with it: auto, zero, public, text")
     if tuning.shrink in ((), (1.0,)):
         return
     init = getattr(options, "init", "zero")
@@ -215,10 +206,7 @@ def selection_of(dataset: Dataset, request: TrainRequest, tuning: Tuning, candid
     Raises UsageError: an option that a selection does not take. PrivacyError: no budget of one run is small enough.
     """
     if request.per_record:
-        raise UsageError(
-            "option --per-record does nothing with --grid: no bound of a single record below epsilon is known; "
-            "leave it out"
-        )
+        raise UsageError("option --per-record does nothing with --grid, which bounds no single record; leave it out")
     if request.test_epsilon is not None:
         raise UsageError("option --test-epsilon does nothing with --grid; leave it out")
     mean, delta = tuning.mean_repetitions, check_delta(request.delta, dataset.n_units)
@@ -322,10 +310,7 @@ def tune_on(ready: train.Ready, tuning: Tuning, candidates: Sequence[Settings], 
 
 
 def tunable_rows(ready: train.Ready, tuning: Tuning, candidates: Sequence[Settings]) -> Dataset:
-    """The rows that all candidates train on.
-
-    Raises UsageError: no budget, or a factor on weights that start from zero. LinprobeError: as `dataset_of`.
-    """
+    """The rows of all candidates. UsageError: no budget, or factors on zero weights. LinprobeError: as `dataset_of`."""
     check_one_class(ready.features, "tune")
     if ready.request.epsilon is None:
         raise UsageError("tune needs a privacy budget and got none; give --eps, for example --eps 3")

@@ -19,11 +19,7 @@ NO_BOOK = "that does not exist yet"
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a command would read, spend and write.
-
-    Attributes:
-        facts: JSON-ready. lines: the same for people: what a line is about, and the text.
-    """
+    """What a command would read, spend and write: JSON-ready `facts`, and `lines` for people, each with its subject."""
 
     facts: dict[str, Any]
     lines: Lines

@@ -62,9 +62,7 @@ class ImageSource:
     def __post_init__(self) -> None:
         count = len(self.class_names)
         if count == 1 or len(set(self.class_names)) < count:  # rows without labels need no classes
-            raise DataError(
-                f"{self.name} has {counted(count, 'class')}; allowed: 2 or more, all different; give --classes"
-            )
+            raise DataError(f"{self.name} has {counted(count, 'class')}; allowed: 2 or more, different; give --classes")
 
 
 class Strings:
@@ -127,11 +125,7 @@ class OwnedMembers(Subset):
 
 @dataclass(frozen=True)
 class Owners:
-    """The person each image belongs to.
-
-    Attributes:
-        of: the owner of the image with an id, None if nobody is named. named_by: the file or pattern, for messages.
-    """
+    """The owner `of` the image with an id, None if nobody is named; `named_by`: the file or pattern, for messages."""
 
     of: OwnerOf
     named_by: str

@@ -68,10 +68,7 @@ class FolderMembers:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Names of the visible folders in `folder`, sorted.
-
-    Raises DataError: an image lies beside the class folders, or a folder name is not printable.
-    """
+    """Names of the visible folders in `folder`, sorted. DataError: an image beside them, or control characters."""
     refuse_stray_images(folder)
     names = []
     for entry in os.scandir(folder):
@@ -101,10 +98,7 @@ def refuse_stray_images(folder: Path) -> None:
 
 
 def list_folder(root: Path, parts: Sequence[str], names: Sequence[str]) -> FolderMembers:
-    """All visible files in the class folders of `root/parts`.
-
-    Raises DataError: a class folder that is not in `names`, or no file at all.
-    """
+    """All visible files in the class folders of `root/parts`. Raises DataError: a class not in `names`, or no file."""
     folder = root.joinpath(*parts)
     index = {name: position for position, name in enumerate(names)}
     found = class_folders(folder)
@@ -251,10 +245,6 @@ def _check_layout(folder: Path, test: str | None, fraction: float | None, *, gro
         )
     group = next((name for name in found if name.lower() in ("train", "training") and is_group(folder / name)), None)
     if group is not None:
-        raise DataError(
-            f"{folder} has the group {group!r}; allowed: train, and {' or '.join(TEST_NAMES)}; rename folders"
-        )
+        raise DataError(f"{folder} has the group {group!r}; allowed: train and {' or '.join(TEST_NAMES)}; rename it")
     if fraction is None:
-        raise UsageError(
-            f"{folder} has one level of {counted(len(found), 'folder')} and no test group; give --test-fraction F"
-        )
+        raise UsageError(f"{folder} has {counted(len(found), 'folder')} and no test group; give --test-fraction F")

@@ -102,7 +102,6 @@ class AttackLimit:
     deltas: Rates
 
     def __call__(self, fpr: Rates | float) -> Rates:
-        """The limit at false-positive rates of any shape."""
         rates = np.asarray(fpr, dtype=np.float64)
         if self.mu is None:
             return np.asarray(tpr_limit(rates[..., np.newaxis], self.epsilons, self.deltas).min(axis=-1))

@@ -179,7 +179,6 @@ class Contents:
         return replace(entry, releases=_without(entry.releases, _covered(self, entry.first)))
 
     def without(self, run: str) -> Contents:
-        """The same without the entry of `run`."""
         return replace(self, entries={name: one for name, one in self.entries.items() if name != run})
 
     def lacking(self, run: str, releases: Iterable[Releases]) -> tuple[Releases, ...]:
@@ -407,7 +406,6 @@ def _opened(path: Path) -> Iterator[tuple[AppendOnlyFile, Contents]]:
 
 
 def _append(lines: AppendOnlyFile, fields: dict[str, Any]) -> None:
-    """Append one line and force it to the disk."""
     with writing(f"budget book {lines.path}", "--book"):
         lines.append(json.dumps(fields, allow_nan=False) + "\n")
 
@@ -500,7 +498,6 @@ def _cap(fields: dict[str, Any], before: Cap | None) -> Cap:
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
-    """Inverse of `_run_line`."""
     chosen = fields["entry"] == "selection"
     texts = {name: fields[name] for name in RUN_FIELDS if name not in ("private", "delta", *("created",) * chosen)}
     for name, text in texts.items():

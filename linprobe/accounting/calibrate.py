@@ -68,7 +68,6 @@ class Budget:
 
     @property
     def releases(self) -> tuple[Releases, ...]:
-        """Everything the run will release."""
         return (*self.others, Releases(GRADIENT, self.noise_multiplier, self.sampling_rate, self.n_steps))
 
     @property

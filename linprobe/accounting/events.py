@@ -62,7 +62,6 @@ class GaussianEvent:
     sampling_rate: float = 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The event as JSON-ready fields."""
         return {"event": "gaussian", **asdict(self)}
 
     @classmethod

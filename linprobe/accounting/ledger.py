@@ -57,7 +57,6 @@ class AppendOnlyFile:
         return whole
 
     def sync(self) -> None:
-        """Force the lines to the disk."""
         os.fsync(self.descriptor)
 
     def close(self) -> None:
@@ -112,7 +111,6 @@ class Ledger:
         self.position = position
 
     def sync(self) -> None:
-        """Force the recorded events to the disk."""
         if self._lines is not None:
             self._lines.sync()
 
@@ -172,7 +170,6 @@ def _opened(path: Path, content: bytes | None) -> IO[bytes]:
 
 
 def unreadable(path: Path, error: OSError) -> LinprobeError:
-    """The error about a ledger that cannot be read."""
     return read_fault(f"ledger {path}", error) or PrivacyError(
         f"ledger {path} cannot be read ({error}); without it no epsilon can be proven; restore it"
     )

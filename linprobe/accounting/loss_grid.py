@@ -137,7 +137,6 @@ class _Shape:
         return np.asarray(np.log1p(np.maximum((gain - lost).sum(axis=1), -0.999)))
 
     def variance(self, order: float) -> float:
-        """Variance of the loss, tilted by exp(order loss)."""
         heights = order * self.losses + self.logs
         weights = np.exp(heights - heights.max())
         weights /= weights.sum()
@@ -163,7 +162,6 @@ class _Sum:
         return np.asarray(sum(count * shape.cumulants(orders) for shape, count in self.parts))
 
     def deviation(self, tilt: float) -> float:
-        """Standard deviation of the tilted loss."""
         order = -tilt if self.reverse else tilt + 1
         return math.sqrt(sum(count * shape.variance(order) for shape, count in self.parts))
 

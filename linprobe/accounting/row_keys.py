@@ -70,7 +70,6 @@ class RowKeys:
         return cls(**{kind: distinct(keys[kind]) for kind in ALL_KINDS if kind in keys})
 
     def joined(self, other: RowKeys) -> RowKeys:
-        """The keys of both."""
         found = {}
         for kind in ALL_KINDS:
             own, theirs = getattr(self, kind), getattr(other, kind)
@@ -94,7 +93,6 @@ class RowKeys:
 
     @property
     def content(self) -> bytes:
-        """All keys, as they are stored."""
         return b"".join(getattr(self, kind).astype(STORED).tobytes() for kind in ALL_KINDS)
 
 

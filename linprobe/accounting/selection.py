@@ -62,7 +62,6 @@ class SelectionEvent:
     runs: tuple[tuple[Releases, ...], ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The event as JSON-ready fields."""
         return {
             "event": "selection",
             "distribution": DISTRIBUTION,

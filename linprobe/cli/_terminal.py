@@ -46,12 +46,10 @@ class Watched:
         self.error: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write `text`; returns its length."""
         self._attempt(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream."""
         self._attempt(self._stream.flush)
 
     def __getattr__(self, name: str) -> Any:
@@ -106,7 +104,6 @@ def as_asked(*, quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON on stdout."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if not text.replace("\n", "").isprintable():  # a terminal would obey what JSON leaves as it is
         text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
@@ -187,7 +184,6 @@ class TerminalProgress:
         self._first: tuple[int, float] | None = None
 
     def note(self, text: str) -> None:
-        """Print one line."""
         note(text)
 
     def start(self, total: int, what: str = "training") -> None:
@@ -205,7 +201,6 @@ class TerminalProgress:
         self._task = self._bar.add_task(what, total=total or None)
 
     def step(self, count: int = 1) -> None:
-        """Advance the bar by `count` steps."""
         self._done += count
         self._first = self._first or (self._done, time.monotonic())  # the first step may load and compile
         done, seconds = self._done - self._first[0], time.monotonic() - self._first[1]

@@ -244,7 +244,6 @@ def _refuse_missing(source: Path, wanted: Mapping[str, str], found: Sequence[Any
 
 
 def _from_hdf5(file: h5py.File, source: Path, name: str) -> NDArray[Any]:
-    """A data set, of numbers or texts."""
     found = data_set(file, source, name)
     if found is not None and h5py.check_string_dtype(found.dtype) is not None and found.ndim == 1:
         return text_array(texts(found, source, name, slice(None)), f"{source}: {name}", source.stat().st_size)
@@ -383,7 +382,6 @@ def _note_one_hot(arrays: Arrays, description: Description, progress: Progress) 
 
 
 def _read_groups(request: ImportRequest, columns: Columns, progress: Progress) -> Arrays:
-    """The arrays of all groups. Raises as `import_arrays`."""
     sources, fraction = request.sources, request.test_fraction
     if (len(sources) != 1 and columns.x is not None) or (columns.y is not None and columns.x is None):
         raise UsageError(
@@ -470,7 +468,6 @@ def _settled(
 
 
 def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
-    """DataError if an array that is needed is missing."""
     if columns.owner is not None and f"{OWNER}_train" not in arrays:
         raise DataError(
             f"{where} holds no {columns.owner}_train, which --owner-column {columns.owner} "

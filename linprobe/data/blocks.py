@@ -88,8 +88,6 @@ class ArraySource:
 
 
 class ChainedSource:
-    """The rows of several sources, one after another."""
-
     def __init__(self, *sources: Source) -> None:
         self._sources = sources
         self.n_rows = sum(source.n_rows for source in sources)
@@ -304,7 +302,6 @@ class Block:
 
     @property
     def n_units(self) -> int:
-        """Number of units in the block."""
         return len(self.y) if self.bounds is None else len(self.bounds) - 1
 
     @property

@@ -37,7 +37,6 @@ class PublicRows(ChainedSource):
         self.parts = parts
 
     def ids(self) -> list[str]:
-        """Record ids in the order of the rows."""
         return [name for part in self.parts for name in part.ids()]
 
     def digest(self, *, by_blocks: bool = False) -> str:
@@ -151,7 +150,6 @@ class Dataset:
 
     @property
     def trained(self) -> Source:
-        """All protected rows."""
         return ChainedSource(*self.protected) if len(self.protected) > 1 else self.private
 
     @property
@@ -200,7 +198,6 @@ class Dataset:
         return _of_file(self.private).digest()
 
     def protected_digest(self) -> str:
-        """The digests of all protected rows. Private."""
         return "".join(_of_file(source).digest() for source in self.protected)
 
     def public_digest(self, *, by_blocks: bool = False) -> str | None:

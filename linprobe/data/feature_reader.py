@@ -99,7 +99,6 @@ class Description:
 
     @property
     def private_test(self) -> bool:
-        """Whether the test rows were declared private."""
         return self.test_rows == PRIVATE
 
     @property
@@ -109,7 +108,6 @@ class Description:
 
     @property
     def several_labels(self) -> bool:
-        """Whether each row has several labels."""
         return self.task == MULTILABEL
 
 
@@ -267,7 +265,6 @@ class GroupDigest:
                 self._labels = []
 
     def value(self) -> str:
-        """The digest of the rows that were added."""
         return self._sha.hexdigest()
 
     def keep(self) -> None:
@@ -302,7 +299,6 @@ class GroupRows:
             yield x, y if self.relabel is None else self.relabel[y]
 
     def ids(self) -> list[str]:
-        """Record ids in the order of the rows."""
         return [name for batch in self.features.batches(self.features.ids, self.group, self.keep) for name in batch]
 
     def owners(self) -> Iterator[str]:

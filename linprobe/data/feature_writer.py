@@ -30,7 +30,6 @@ class _FailureKeepingFile(io.FileIO):
     failure: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write all of `data`; record an error in `failure`."""
         view = memoryview(data).cast("B")
         size = len(view)
         try:
@@ -41,7 +40,6 @@ class _FailureKeepingFile(io.FileIO):
         return size
 
     def truncate(self, size: int | None = None) -> int:
-        """Truncate; record an error in `failure`."""
         try:
             return super().truncate(size)
         except OSError as error:

@@ -145,7 +145,6 @@ class Commitment:
         self._keys = [np.empty(0, dtype=np.uint64)]
 
     def add(self, rows: RawRows) -> None:
-        """Add the rows (b, n_features)."""
         lanes = np.empty((len(rows), LANES), dtype=np.uint64)
 
         def add_part(here: slice) -> None:

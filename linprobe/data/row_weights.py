@@ -46,7 +46,6 @@ class RowWeights:
         return weights if self.by_row is None else weights * self.by_row[start : start + len(y)]
 
     def shard(self, start: int, stop: int) -> RowWeights:
-        """The weights of rows `start` to `stop`."""
         return self if self.by_row is None else RowWeights(self.by_class, self.by_row[start:stop])
 
     def with_more(self, n_rows: int) -> RowWeights:

@@ -139,7 +139,6 @@ class Rows(ABC):
         return (load() for load in self.lazy_blocks())
 
     def _finished(self, load: LazyBlock) -> Block:
-        """A block with all that the views change."""
         block = load()
         if self._changes:
             block = block.compact() if block.sampled is not None and block.bounds is not None else block
@@ -152,7 +151,6 @@ class Rows(ABC):
         return block if self._present is None else _without(block, self._present[here])
 
     def _view(self, **changed: Any) -> Self:
-        """The same rows with other attributes."""
         view = copy(self)
         vars(view).update(changed)
         return view
@@ -318,7 +316,6 @@ class ArrayRows(Rows):
 
 
 def _prefetch(blocks: RawBlocks, n_features: int) -> RawBlocks:
-    """The same blocks, prefetched within a bound on memory."""
     return prefetched(blocks, max(1, min(PREFETCHED_BLOCKS, PREFETCHED_BYTES // (4 * BLOCK_ROWS * n_features))))
 
 

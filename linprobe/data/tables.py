@@ -56,7 +56,6 @@ class Columns:
         return "train" if group == UNLABELLED and labelled else group
 
     def labels(self, names: Sequence[str], group: str) -> tuple[str, ...]:
-        """The columns of labels among the columns `names`."""
         if group == UNLABELLED:
             return ()
         return (self.label,) if self.label in names or self.path is not None else tuple(self.label.split(","))

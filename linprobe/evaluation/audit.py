@@ -194,7 +194,6 @@ def played(
 
 
 def _stated(request: AuditRequest, subject: Subject, trials: Trials) -> dict[str, Any]:
-    """The result of an audit."""
     tests, schedule = lower_bounds(trials, request.delta, request.confidence), subject.plan.schedule
 
     def largest(name: str | None = None) -> float:
@@ -225,7 +224,6 @@ def _stated(request: AuditRequest, subject: Subject, trials: Trials) -> dict[str
 
 
 def subject_of(request: AuditRequest, method: Method) -> Subject:
-    """The part that a request names."""
     training = TrainRequest(
         method.name,
         epsilon=request.epsilon,
@@ -258,7 +256,6 @@ def subject_of(request: AuditRequest, method: Method) -> Subject:
 
 
 def _of_run(plan: Plan, planted: Planted, paths: Sequence[Path]) -> Subject:
-    """A run of `train`, with every release."""
     budget = plan.budget
     if budget is None:
         raise ValueError(f"{plan.method.name} spends and has no budget")

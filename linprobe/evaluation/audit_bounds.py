@@ -57,7 +57,6 @@ class Trials:
     others: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def on(self, path: str) -> Trials:
-        """The runs on one path."""
         chosen = [run for run, taken in enumerate(self.paths) if taken == path]
         others = {purpose: scores[chosen] for purpose, scores in self.others.items()}
         return Trials(self.inside[chosen], self.scores[chosen], (path,) * len(chosen), self.products, others)

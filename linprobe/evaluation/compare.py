@@ -237,7 +237,6 @@ def _unlabelled(stack: ExitStack, path: Path | None, given: Path | None = None) 
 
 
 def _train(run: Planned, features: Features, other: Features, unlabelled: Path | None) -> Path:
-    """Train a planned run; returns its folder."""
     with ExitStack() as stack:
         ready = _ready(run, features, other, unlabelled, stack)
         try:
@@ -290,7 +289,6 @@ def _written(
     results: Sequence[comparison.Result],
     guessing: dict[str, Any],
 ) -> dict[str, Any]:
-    """Write the tables and figures and return them."""
     out, summaries = request.folder, comparison.summarise(results)
     boost = comparison.boosts(summaries, PUBLIC_BASELINE, PARAGON)
     runs = [_run_row(run, folder.manifest(run.folder), result) for run, result in zip(planned, results, strict=True)]

@@ -125,7 +125,6 @@ class ComparisonFolder:
             ) from None
 
     def _entry_of(self, line: dict[str, Any]) -> Entry:
-        """The run of a line of `spent.jsonl`."""
         releases = [
             Releases(
                 str(one["purpose"]), float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"])
@@ -166,7 +165,6 @@ class ComparisonFolder:
         write_json(self.out / STATED, {"of": self.of, "unfinished": True})
 
     def finish(self, content: dict[str, Any]) -> None:
-        """Write `comparison.json`."""
         write_json(self.out / STATED, {"of": self.of, **content})
 
     def discard_unfinished(self, names: Iterable[str]) -> None:

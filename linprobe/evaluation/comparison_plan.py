@@ -74,7 +74,6 @@ class MethodRow:
         return cls(text.strip(), method.name, settings, _tuning(tuned, method.name) if tuned else None)
 
     def request(self, **shared: Any) -> TrainRequest:
-        """The arguments of `train` for this row."""
         mine = {name: value for name, value in self.settings.items() if name in ROW_OPTIONS}
         options = {name: value for name, value in self.settings.items() if name not in mine}
         return TrainRequest(

@@ -79,7 +79,6 @@ class _Graph:
         self.constants: list[Any] = []
 
     def add(self, operator: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
-        """Add a node; returns the name of its output."""
         output = name or f"{operator.lower()}_{len(self.nodes)}"
         from onnx import helper
 
@@ -87,7 +86,6 @@ class _Graph:
         return output
 
     def constant(self, name: str, value: ArrayLike) -> str:
-        """Add a constant; returns its name."""
         from onnx import numpy_helper
 
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))

@@ -152,17 +152,14 @@ class ExtractionPlan:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of rows of each group."""
         return {group: len(batches.members) for group, batches in self.batches.items()}
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of a feature on disk."""
         return np.dtype(str(self.settings["dtype"]))
 
     @property
     def folder(self) -> Path:
-        """Folder of the unfinished extraction."""
         return self.out.with_name(f"{self.out.name}.partial")
 
     def partial(self, rank: int = 0) -> Partial:

@@ -312,7 +312,6 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _describe(plan: ExtractionPlan, progress: Progress) -> None:
-    """Note images, classes, network and weights."""
     source, backbone = plan.source, plan.backbone
     images = counted_groups({name: len(members) for name, members in source.groups.items()}, "image")
     images += f", {len(source.class_names)} classes" if source.class_names else ""

@@ -94,7 +94,6 @@ class Products:
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
 
     def _add(self, total: ExactSum, r: Singles, x: Singles, sample: Sample | None) -> None:
-        """`add`, after the shapes have been checked."""
         self._block_sum[:] = 0
         if sample is None:
             runs: list[slice | Indices] = [slice(i, i + SUM_ROWS) for i in range(0, len(x), SUM_ROWS)]
@@ -198,7 +197,6 @@ class ClippedBlock(NamedTuple):
         return cls(y, lengths, bound, np.empty(len(y)), np.empty(len(y)), parts, scores)
 
     def arguments(self) -> tuple[int | float, ...]:
-        """The kernel's arguments."""
         y, lengths, r_norms, factors = (each.ctypes.data for each in (self.y, self.lengths, self.r_norms, self.factors))
         return y, lengths, self.bound, r_norms, factors
 
@@ -568,7 +566,6 @@ class Backend:
         return array
 
     def zeros(self, *shape: int) -> Array:
-        """Zeros, float64."""
         return np.zeros(shape)
 
     @property

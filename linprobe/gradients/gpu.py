@@ -333,12 +333,10 @@ class GpuBackend(Backend):
 
     @property
     def arithmetic(self) -> str:
-        """The version of torch, and the kind of GPU."""
         kind = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         return f"torch {torch.__version__} on {kind}"
 
     def place(self, rows: Rows) -> DeviceRows:
-        """A copy. Raises UsageError as `rows_in_memory`."""
         return DeviceRows(rows_in_memory(rows, str(self.device)), self.device)
 
     def noise(self, insecure_seed: int | None = None) -> DeviceNoise:

@@ -185,7 +185,6 @@ class Scale(Geometry):
         return clip_norm * self._scale
 
     def finish(self, total: Reals, weight: float) -> Reals:
-        """The sum of clipped quotients."""
         return total / self._scale
 
 

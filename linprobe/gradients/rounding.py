@@ -116,7 +116,6 @@ class SteadyProducts:
         return found
 
     def _products(self, x: Array) -> Array:
-        """`of`, in one call."""
         products = _leading(double(x), ROW_BITS, axis=1) @ self._parts
         found = products[:, : self._n_columns]
         for first in range(self._n_columns, products.shape[1], self._n_columns):

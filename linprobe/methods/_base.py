@@ -111,7 +111,6 @@ class Iterates:
         return {"weights": self.weights, "history": list(self.history), "output": total, **before, **voters}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a `state`."""
         self.weights, self._sum = state["weights"], state["output"]
         self._before = state.get("before", self._before)
         self.history = json.loads(str(state["history"]))
@@ -211,7 +210,6 @@ class Problem:
     several_labels: bool = False
 
     def with_public(self, public: Rows) -> Problem:
-        """The same problem with other public rows."""
         return replace(self, public=public, drawn=False)
 
     def loss(self, chosen: Loss | None = None) -> Loss:
@@ -492,7 +490,6 @@ class Method:
 
     @cached_property
     def name(self) -> str:
-        """The name for `--method`."""
         return self.options.method
 
     @property

@@ -63,7 +63,6 @@ LIPSCHITZ = math.sqrt(2)
 
 
 def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     if options.variant == "theory":
         return fit_theory(problem, run, radius=options.radius, strong_convexity=options.strong_convexity)
     schedule, public, loss = run.schedule, problem.public_rows, problem.loss()
@@ -116,7 +115,6 @@ def one_pass_sgd(public: Rows, n_classes: int, *, strong_convexity: float, radiu
 
 
 def fit_theory(problem: Problem, run: Run, *, radius: float | None, strong_convexity: float) -> Fitted:
-    """Train by the variant `theory`."""
     schedule, public = run.schedule, problem.public_rows
     reference = one_pass_sgd(public, problem.n_classes, strong_convexity=strong_convexity, radius=radius)
     bound = 2 * float(np.linalg.norm(reference)) or 1.0 if radius is None else radius

@@ -451,7 +451,6 @@ class AdaMixOptions(
     )
 
     def check_together(self) -> None:
-        """UsageError for an option that does nothing beside another."""
         super().check_together()
         if self.subspace == "none":
             refuse_idle(self, ("subspace_dim",), "subspace none")

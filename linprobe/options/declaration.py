@@ -83,7 +83,6 @@ class Option:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Its flags."""
         return self.flags or (f"--{self.parameter.replace('_', '-')}",)
 
     @property
@@ -93,7 +92,6 @@ class Option:
 
     @property
     def listed_words(self) -> str:
-        """The allowed words, separated by commas."""
         if self.also is None:
             return ", ".join(self.words)
         return ", ".join([*(word for word in self.words if word != self.also[0]), f"or {self.also[1]}"])
@@ -241,7 +239,6 @@ class Request:
             REQUESTS[command] = cls
 
     def __post_init__(self) -> None:
-        """Check every value."""
         if not self.checked_later:
             check_declared(type(self), self)
 
@@ -339,7 +336,6 @@ def _parsed(annotation: Any) -> tuple[Any, tuple[str, ...], bool, bool]:
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """The type without None, and whether None is allowed."""
     if get_origin(annotation) not in (Union, UnionType):
         return annotation, False
     kinds = get_args(annotation)
@@ -358,7 +354,6 @@ def estimator_name(options: type[Options]) -> str:
 
 
 def methods_on_gpu() -> list[str]:
-    """Names of methods that can train on a GPU."""
     return [method for method, options in METHOD_OPTIONS.items() if options.on_gpu]
 
 

@@ -159,7 +159,6 @@ def pairs(name: str, words: Sequence[str]) -> dict[str, Any] | None:
 
 
 def channels(name: str, text: str) -> tuple[float, ...]:
-    """A number, or one for each channel."""
     try:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
@@ -881,7 +880,6 @@ class CompareRequest(
 
     @property
     def folder(self) -> Path:
-        """The folder of the comparison."""
         return self.out or Path("comparisons") / (name_of(self.features) or DIGITS)
 
 

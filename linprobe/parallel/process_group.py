@@ -44,7 +44,6 @@ class Group:
         return array
 
     def broadcast_text(self, text: str) -> str:
-        """The text of rank 0."""
         return text
 
     def gather(self, part: NDArray[Any]) -> NDArray[Any]:

@@ -170,7 +170,6 @@ def comparison_tables(summary: Sequence[Mapping[str, Any]], *, plain: bool = Fal
 
 
 def markdown(header: Header, rows: Rows) -> str:
-    """A table in Markdown."""
     rule = ("---", *("---:" for _ in header[1:]))
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, rule, *rows))
 

@@ -100,7 +100,6 @@ def new_figure(
 
 
 def ticks_at(axis: Any, values: Sequence[float]) -> None:
-    """Ticks at these values only."""
     axis.set_ticks(values, [f"{value:,g}" for value in values])
     axis.set_ticks([], minor=True)
 

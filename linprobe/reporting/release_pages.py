@@ -85,7 +85,6 @@ def model_card(manifest: Manifest, publisher: Publisher, *, signed: bool) -> str
 
 
 def _facts(manifest: Manifest, publisher: Publisher) -> dict[str, Any]:
-    """What both pages state."""
     return {
         "manifest": manifest,
         "publisher": publisher,

@@ -407,7 +407,6 @@ def _of_refinement(manifest: Manifest, method: Method) -> Iterator[str]:
 
 
 def _of_accuracy(manifest: Manifest) -> Iterator[str]:
-    """The balanced accuracy is the mean over the classes."""
     by_class, balanced = manifest.test_accuracy_per_class, manifest.test_balanced_accuracy
     if by_class is None:
         yield from _unequal(manifest, {"test_balanced_accuracy": None})
@@ -560,7 +559,6 @@ class FirstRun:
 
     @cached_property
     def run(self) -> RunFolder:
-        """What was read of the folder, once."""
         return RunFolder(self.folder)
 
     @cached_property

@@ -57,12 +57,10 @@ def _kind(words: str, **rules: Any) -> Kind:
 
 
 def none_or(kind: Kind) -> Kind:
-    """The kind, or null."""
     return {**kind, "description": f"{kind['description']}, or null", "type": [kind["type"], "null"]}
 
 
 def one_of(*words: str) -> Kind:
-    """One of the words."""
     return _kind(", ".join(words), type="string", enum=list(words))
 
 
@@ -307,7 +305,6 @@ class PrivacyStatement:
         return {name: _as_json(getattr(self, name)) for name in wanted if self.has(name)}
 
     def has(self, name: str) -> bool:
-        """Whether a key is present."""
         return name not in self.absent or getattr(self, name) != self.__dataclass_fields__[name].default
 
     @property
@@ -442,7 +439,6 @@ class Manifest(Accuracy, RunStatement):
         return cls(**values, absent=frozenset(keys) - values.keys())
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object."""
         return {"format": MANIFEST_FORMAT, **self.stated()}
 
     def content_digest(self) -> str:
@@ -475,7 +471,6 @@ class Manifest(Accuracy, RunStatement):
 
     @property
     def several_labels(self) -> bool:
-        """Whether a row has several labels."""
         return self.task == MULTILABEL
 
     @property

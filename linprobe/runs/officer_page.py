@@ -38,7 +38,6 @@ class Copy(NamedTuple):
 
 @cache
 def officer_page() -> bytes:
-    """The page of this version."""
     page, style = _source("page.html"), _source("page.css")
     script = f"{_check()}\n{_source('ui.js')}"
     for mark, text in {

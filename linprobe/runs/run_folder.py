@@ -558,7 +558,6 @@ def run_id(partial: Path) -> str:
 
 
 def _remove(partial: Path) -> None:
-    """Remove the folder of an unfinished run."""
     shutil.rmtree(partial, ignore_errors=True)
     if partial.exists():  # `rmtree` opens folders, which a limit on open files forbids
         for name in (*RUN_FILES, *OPTIONAL_FILES, *PAGES, SIGNATURE, PER_RECORD, MANIFEST, CHECKPOINT, RUN_ID):

@@ -146,7 +146,6 @@ class Checkpoints:
 
     @property
     def can_resume(self) -> bool:
-        """Whether a checkpoint of this run exists."""
         return self._source is not None and self.path.is_file()
 
     def __enter__(self) -> Self:

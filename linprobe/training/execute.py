@@ -148,7 +148,6 @@ class Observer:
         return GaussianMechanism(*given, **named)
 
     def sampler(self, source: NoiseSource, rate: float) -> PoissonSampler:
-        """The sampler of the steps."""
         return PoissonSampler(source, rate)
 
 

@@ -184,7 +184,6 @@ class Settings:
 
     @property
     def starts_from_text(self) -> bool:
-        """Whether the caller chose text weights as initial weights."""
         return getattr(self.options, "init", None) == "text"
 
     def budget(
@@ -395,7 +394,6 @@ class Plan:
 
     @cached_property
     def method(self) -> Method:
-        """The method that trains."""
         return self.settings.method
 
     @property
@@ -418,7 +416,6 @@ class Plan:
 
     @property
     def inherited(self) -> tuple[Releases, ...]:
-        """The releases of the first model."""
         return () if self.first is None else self.first.releases
 
     @cached_property
@@ -428,7 +425,6 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """Whether the run has a guarantee."""
         return self.method.private and self.settings.insecure_seed is None
 
     def uncentred(self) -> Plan:
@@ -446,7 +442,6 @@ class Plan:
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
-        """The budgets of the possible plans."""
         return tuple(plan.budget for plan in self.possible if plan.budget is not None)
 
     def entry(self, run: str = "", name: str = "") -> Entry:
@@ -538,7 +533,6 @@ def fewer_protected(features: FeatureReader | None, entry: Entry, group: str = "
 
 
 def plan_facts(budget: Budget) -> dict[str, Any]:
-    """A budget, JSON-ready."""
     return {
         "steps": budget.n_steps,
         "noise_multiplier": budget.noise_multiplier,
@@ -576,7 +570,6 @@ def _default_steps(settings: Settings, dataset: Dataset, *, centred: bool) -> in
 
 
 def _from_text(settings: Settings, dataset: Dataset) -> bool:
-    """Whether training starts from text weights."""
     init = getattr(settings.options, "init", "text" if "text" in settings.method.needs else "zero")
     chosen = init == "text" or (init == "auto" and dataset.free_public is None)
     return chosen and settings.first_run is None and dataset.encodings is not None

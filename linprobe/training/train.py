@@ -108,7 +108,6 @@ class Ready:
 
     @cached_property
     def method(self) -> Method:
-        """The method of the request."""
         return find_method(str(self.request.method))
 
     def dataset(self) -> Dataset:

@@ -243,7 +243,6 @@ def option_kinds(method: Method) -> dict[str, Any]:
 
 
 def typed(flag: str, text: str, wanted: Any) -> Any:
-    """`text` converted to the type `wanted`."""
     if wanted is bool:
         if text not in ("true", "false"):
             raise ParameterError(f"{flag} is {text!r}; allowed: true, false")
@@ -356,7 +355,6 @@ def chosen_run(
 def _select(
     ready: train.Ready, dataset: Dataset, tuning: Tuning, candidates: Sequence[Settings], progress: Progress
 ) -> dict[str, Any]:
-    """Private selection among `candidates`."""
     request, features, mean = ready.request, ready.features, tuning.mean_repetitions
     out = Path(request.out or "")
     selection = selection_of(dataset, request, tuning, candidates)

@@ -42,7 +42,6 @@ def seconds_in_words(seconds: float) -> str:
 
 
 def time_line(seconds: float, what: str) -> Lines:
-    """The line on an estimate of seconds."""
     return [("time", f"about {seconds_in_words(seconds)} for {what}, on this machine at its present load")]
 
 
@@ -84,5 +83,4 @@ def written(*texts: str, book: Path | None) -> Lines:
 
 
 def listed(about: str, texts: Iterable[str]) -> Lines:
-    """Lines about one thing."""
     return [("" if place else about, text) for place, text in enumerate(texts)]

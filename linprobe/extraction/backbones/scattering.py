@@ -159,7 +159,6 @@ class Scattering(nn.Module):
 
 @torch.inference_mode()
 def _normalised(images: Tensor) -> Tensor:
-    """The rows of some images."""
     maps = coefficients(images).flatten(1, 2)
     return functional.group_norm(maps, GROUPS, eps=VARIANCE_FLOOR).flatten(1)
 

@@ -118,7 +118,6 @@ class OwnedMembers(Subset):
     owners: NDArray[np.str_]
 
     def fingerprint(self) -> str:
-        """SHA-256 of the whole's fingerprint and the owners."""
         owners = hashlib.sha256("\0".join(self.owners.tolist()).encode()).hexdigest()
         return hashlib.sha256(f"{self.whole.fingerprint()} {owners}".encode()).hexdigest()
 

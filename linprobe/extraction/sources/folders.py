@@ -36,7 +36,6 @@ class FolderMembers:
         return len(self.paths)
 
     def id(self, row: int) -> str:
-        """The name of the row, or its path."""
         return base.readable((self.paths if self.names is None else self.names)[row])
 
     def read(self, row: int) -> bytes:
@@ -63,7 +62,6 @@ class FolderMembers:
             raise read_fault(f"image {path}", error) or base.UnreadableImage(error.strerror or str(error)) from None
 
     def fingerprint(self) -> str:
-        """SHA-256 of the paths, sizes and modification times."""
         return self.stamp
 
 

@@ -18,7 +18,7 @@ from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, test_people
 from linprobe.data.labels import CONTENT, Bounds, capped, first_of_equal, id_hashes, people_in_both, refuse_both_sides
-from linprobe.data.row_checks import HASHES, Commitment, check_rows, compare_test_rows, share_people, share_rows
+from linprobe.data.row_checks import HASHES, LEAKS, Commitment, check_rows, compare_test_rows, refuse_shared
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
 from linprobe.options import OWNER, RECORD
@@ -178,8 +178,8 @@ class Dataset:
                 commitment=commitment,
                 digest=digest,
             )
-            if self.joined and further:
-                _refuse_protected(public, further[0])
+            for part in public if self.joined and further else ():
+                refuse_shared(part, further[0], f"rows of group {part.group}, which the method protects", LEAKS)
             if self.joined and public and "test" in self.features.sizes:
                 rows, n_rows = (x for part in public for x, _ in part.blocks()), sum(part.n_rows for part in public)
                 compare_test_rows(self.features, rows, n_rows, "public rows, which the method protects")
@@ -212,17 +212,6 @@ class Dataset:
     def unlabelled_digest(self) -> str | None:
         """SHA-256 of the rows without labels; None without such rows, or for rows of a caller."""
         return self.unlabelled.digest() if isinstance(self.unlabelled, GroupRows) else None
-
-
-def _refuse_protected(public: Sequence[GroupRows], unlabelled: GroupRows) -> None:
-    """PrivacyError if rows without labels are among public rows that the method protects."""
-    for part in public:
-        if share_rows(part, unlabelled):
-            raise PrivacyError(
-                f"{unlabelled.features.path} holds rows of group {part.group} of {part.features.path}, which the "
-                "method protects; refinement treats its rows as public, and that would leak; give other rows with "
-                "--unlabelled"
-            )
 
 
 def _of_file(source: Source) -> GroupRows | PublicRows:
@@ -464,25 +453,11 @@ def _refuse_private_outside(
                 "is private or public; remove those rows, or give --public-shots K"
             )
     # a method that joins public rows protects them
-    _refuse_private_test(features, (*(() if split.joined else labelled), *unlabelled), by_owner=split.unit == OWNER)
-
-
-def _refuse_private_test(features: FeatureReader, public: Iterable[GroupRows], *, by_owner: bool) -> None:
-    """PrivacyError if private test rows of a file, or rows of their images or people, are among public rows."""
-    if not features.description.private_test:
-        return
-    test = GroupRows(features, "test")
-    for part in public:
-        if share_rows(test, part) or (by_owner and share_people(test, part)):
-            use = (
-                "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"
-                if part.group == UNLABELLED
-                else "a private row cannot be public too; give other rows, or --public-shots K"
-            )
-            raise PrivacyError(
-                f"the group {part.group} of {part.features.path} holds private test rows, or rows of their images"
-                f"{' or people' if by_owner else ''}, of {features.path}; {use}"
-            )
+    public_rows = (*(() if split.joined else labelled), *unlabelled)
+    for part in public_rows if features.description.private_test else ():
+        twice = "a private row cannot be public too; give other rows, or --public-shots K"
+        step = LEAKS if part.group == UNLABELLED else twice
+        refuse_shared(GroupRows(features, "test"), part, "private test rows", step, by_owner=split.unit == OWNER)
 
 
 def private_units(

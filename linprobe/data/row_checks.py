@@ -274,6 +274,7 @@ def _scaled_bytes(rows: RawRows) -> Iterable[bytes]:
 FEWEST = 8  # entries that are not zero; rows with fewer are multiples of each other by chance
 ONE_SCALE = SCALES[:1]  # for test rows, of which many count
 NAMED = 5  # rows in a message
+LEAKS = "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"
 WAITING = 4  # blocks that are read before a digest of them is computed
 
 
@@ -404,6 +405,16 @@ def share_people(private: GroupRows, public: GroupRows) -> bool:
     return named and bool(people_in_both(private.owners(), public.owners()))
 
 
+def refuse_shared(private: GroupRows, public: GroupRows, words: str, step: str, *, by_owner: bool = False) -> None:
+    """PrivacyError if rows of `public`, their images or (`by_owner`) their people are among `private`, `words`."""
+    if share_rows(private, public) or (by_owner and share_people(private, public)):
+        people = " or people" if by_owner else ""
+        raise PrivacyError(
+            f"the group {public.group} of {public.features.path} holds {words}, or rows of their images{people}, of "
+            f"{private.features.path}; {step}"
+        )
+
+
 def _share_an_image(private: GroupRows, public: GroupRows) -> bool:
     """Whether two groups have rows of one image; False where a file has no fingerprints."""
     mine, theirs = private.image_keys(), public.image_keys()
@@ -415,8 +426,7 @@ def _shared(what: str, features: FeatureReader, public: GroupRows) -> str:
     elsewhere = f"{public.features.path} holds training {what} of {features.path}"
     never = f"a private {what[:-1]} cannot be public too"
     if public.group == UNLABELLED:
-        leaks = f"refinement treats its {what} as public, and that would leak"
-        return f"{elsewhere}; {leaks}; give other rows with --unlabelled"
+        return f"{elsewhere}; {LEAKS}"
     if public.features is not features:
         return f"{elsewhere}; {never}; give other {what}, or --public-shots K"
     if public.group == "train":

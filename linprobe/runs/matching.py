@@ -17,7 +17,7 @@ from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, priv
 from linprobe.data.feature_file import is_there
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, is_known
 from linprobe.data.labels import refuse_both_sides
-from linprobe.data.row_checks import compare_test_rows, share_people, share_rows
+from linprobe.data.row_checks import compare_test_rows, refuse_shared
 from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.runs.figures import figures_of, stated_metrics
@@ -67,7 +67,7 @@ def training_file(
         if not fits or not holds_rows(run, features):
             found = f"{features.path} does not hold the rows of run {run.folder} any more"
             if unchanged:
-                raise DataError(f"{found}; allowed: these rows, or no file; restore it, or train again")
+                raise DataError(f"{found}; allowed: these rows, or no file; restore the file, or train again")
             progress.note(f"{found}, so rows of {other.path} are not compared with all of them")
         yield features if fits else None
 
@@ -198,15 +198,10 @@ def refuse_private_as_public(
     Args:
         use: what the public rows are for, for the message. training: that file, as `training_file` gives it.
     """
-    given, by_owner = GroupRows(public, group), run.manifest.unit == OWNER
+    step = f"{use} from private rows would leak; give other public rows"
     with ExitStack() as stack:
         for hidden, words in () if training is None else private_groups(run, training, stack):
-            if share_rows(hidden, given) or (by_owner and share_people(hidden, given)):
-                raise PrivacyError(
-                    f"the group {group} of {public.path} holds {words}, or rows of their images"
-                    f"{' or people' if by_owner else ''}, of {hidden.features.path}, and {use} from private rows "
-                    "would leak; give other public rows"
-                )
+            refuse_shared(hidden, GroupRows(public, group), words, step, by_owner=run.manifest.unit == OWNER)
 
 
 def private_groups(run: RunFolder, training: FeatureReader, stack: ExitStack) -> Iterator[tuple[GroupRows, str]]:

@@ -161,8 +161,7 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
         raise UsageError(
-            f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, since its name is longer while "
-            "it is being written; give a shorter name"
+            f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, as it grows meanwhile; shorten it"
         )
     length = max((len(os.fsencode(part)) for part in out.parent.parts), default=0)
     if length > LONGEST_FOLDER:
@@ -312,8 +311,7 @@ def path_from(argument: str) -> Path:
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if "\0" in text or len(text) == MOST_PIPED or (lines and len(lines[-1]) > LONGEST_PATH):
         raise UsageError(
-            "argument - reads a path from standard input, which holds no text, or a line that is too long for a path; "
-            "give the file in place of -"
+            "argument - reads a path from standard input, which holds no path; give the file in place of -"
         )
     if not lines:
         raise UsageError(

@@ -89,8 +89,7 @@ def check_delta(delta: float, n_private: int) -> float:
     """`delta` if it lies in [`LEAST_DELTA`, 1/n_private); otherwise an error that says so."""
     if not LEAST_DELTA <= delta < 1:
         raise ParameterError(
-            f"delta is {delta}; allowed: at least {LEAST_DELTA:g}, as privacy-loss distributions resolve no less, and "
-            f"below 1/N_private = {1 / n_private:.3g}"
+            f"delta is {delta}; allowed: at least {LEAST_DELTA:g}, and below 1/N_private = {1 / n_private:.3g}"
         )
     if delta * n_private >= 1:
         raise PrivacyError(

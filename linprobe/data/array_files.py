@@ -47,13 +47,13 @@ def check_float32(x: NDArray[Any], where: str, rows: Sequence[int] | NDArray[np.
     bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if bad.size:
         raise DataError(
-            f"{where} has NaN or infinity, first at row {rows[bad[0]]}; allowed: finite rows; repair or remove it"
+            f"{where} has rows with NaN or infinity, first at row {rows[bad[0]]}; allowed: finite; repair or remove it"
         )
     wide = x.dtype.kind == "f" and x.dtype.itemsize > np.dtype(np.float32).itemsize
     for row, column in np.argwhere(np.abs(x) > LARGEST)[:1].tolist() if wide else ():
         raise DataError(
-            f"{where} holds {x[row, column]:.3g} at row {rows[row]}, column {column}, beyond {LARGEST:.3g}, "
-            "the largest float32; scale the features"
+            f"{where} holds {x[row, column]:.3g} at row {rows[row]}, column {column}, beyond {LARGEST:.3g} "
+            "(float32); scale it"
         )
 
 

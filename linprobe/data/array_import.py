@@ -194,8 +194,7 @@ def _read_hdf5(source: Path, owner: str, progress: Progress) -> Arrays:
         if not chosen:
             listed = ", ".join(map(repr, sorted(held)[:6])) or "no array"
             raise UsageError(
-                f"{source} has no arrays features and labels, or X and y; allowed: its arrays, {listed}, named with "
-                "--x KEY --y KEY"
+                f"{source} has no arrays features and labels, or X and y; allowed: {listed}, named with --x KEY --y KEY"
             )
         return {key: _from_hdf5(file, source, name) for key, name in chosen.items()}
 
@@ -470,15 +469,13 @@ def _settled(
 def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
     if columns.owner is not None and f"{OWNER}_train" not in arrays:
         raise DataError(
-            f"{where} holds no {columns.owner}_train, which --owner-column {columns.owner} "
-            "names; allowed: an array of that name, or a column of the training table"
+            f"{where} holds no {columns.owner}_train, which --owner-column names; allowed: an array or column"
         )
     tested = any(key in arrays for key in ("X_test", "y_test"))
     for key in ("X_train", "y_train", *(("X_test", "y_test") if tested else ())):
         if key not in arrays:
             raise DataError(
-                f"{where} holds no {key}; needed: X_train, y_train, X_test, y_test, the last two only to measure "
-                "accuracy; or X without y, for rows without labels"
+                f"{where} holds no {key}; needed: X_train, y_train, X_test, y_test (for accuracy); or X alone"
             )
 
 

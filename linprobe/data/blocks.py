@@ -147,8 +147,7 @@ def narrowed(x: Singles, precision: Precision) -> NDArray[Any]:
         bits, infinity, largest = rounded.astype(np.uint16), 0x7F80, 3.38e38
     if (bits & 0x7FFF).max(initial=0) >= infinity:
         raise UsageError(
-            f"a row holds a number of size {np.abs(x).max():.3g}, which {precision} does not; allowed: at most "
-            f"{largest:g}; use precision float32"
+            f"a row holds {np.abs(x).max():.3g}; allowed in {precision}: {largest:g}; use precision float32"
         )
     return half if precision == "float16" else bits
 

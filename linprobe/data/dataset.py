@@ -260,8 +260,7 @@ def open_features(
     with ShardedFeatures(path) if is_pattern(path) else FeatureFile(path) as features:
         if labelled and "train" not in features.sizes:
             raise DataError(
-                f"{path} holds rows without labels, for predict, refine or --unlabelled; give a file with labelled "
-                "training rows, and test rows to measure accuracy"
+                f"{path} holds rows without labels; give labelled training rows, and test rows to measure accuracy"
             )
         if whole:
             check_rows(features)
@@ -338,8 +337,7 @@ def _public_rows(
         raise UsageError(f"public shots is {shots}; allowed: 0 or more")
     if shots and features.description.several_labels:
         raise UsageError(
-            f"--public-shots takes rows of every class, and {ONE_CLASS.format(features.path)}; give --public FILE, or "
-            "a group public in the feature file"
+            f"--public-shots takes rows of every class, and {ONE_CLASS.format(features.path)}; give --public FILE"
         )
     if shots:
         names = features.description.class_names
@@ -374,7 +372,7 @@ def public_shots(
         rows = np.flatnonzero(labels == index)
         if len(rows) < shots:
             raise DataError(
-                f"public shots is {shots}, and class {name!r} has fewer training rows; lower --public-shots"
+                f"public shots is {shots}, but class {name!r} has fewer training rows; lower --public-shots"
             )
         public[rows[np.argsort(order[rows], kind="stable")[:shots]]] = True
     if owners is not None:
@@ -406,8 +404,7 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
     keep = relabel[other.labels(group)] >= 0
     if not keep.any():
         raise DataError(
-            f"{other.path} shares no class name with {features.path}; allowed: at least one of "
-            f"{', '.join(mine.class_names[:5])}"
+            f"{other.path} shares no class name with {features.path}; allowed: one of {', '.join(mine.class_names[:5])}"
         )
     return GroupRows(other, group, keep, relabel)
 
@@ -416,8 +413,7 @@ def _check_made_alike(features: FeatureReader, other: FeatureReader) -> None:
     """DataError if the rows of two files differ in width, or in a setting of their extraction."""
     if other.n_features != features.n_features:
         raise DataError(
-            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; "
-            "allowed: equal numbers; make both with the same backbone"
+            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; give equal ones"
         )
     differs = first_difference(extraction_of(features.description), extraction_of(other.description))
     if differs is not None:

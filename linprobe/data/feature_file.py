@@ -69,8 +69,7 @@ def open_hdf5(path: Path, what: str) -> h5py.File:
             raise fault from None
         if "already open for write" in str(error):
             raise DataError(
-                f"{what} is being written, or its writer was killed; wait for the writer; if it has ended, make the "
-                "file again"
+                f"{what} is being written, or its writer was killed; wait for it; if it has ended, make the file again"
             ) from None
         if "truncated" in str(error):
             raise DataError(f"{what} is truncated; make it again") from None
@@ -230,8 +229,7 @@ def refuse_mixed(groups: Sequence[str], where: str) -> None:
     """DataError for rows without labels beside other groups: nothing would compare them with private rows."""
     if UNLABELLED in groups and len(groups) > 1:
         raise DataError(
-            f"{where} the groups {', '.join(groups)}; allowed: {UNLABELLED} alone, rows without labels, or groups with "
-            "labels; keep them in files of their own"
+            f"{where} the groups {', '.join(groups)}; allowed: {UNLABELLED} alone, or others; keep files of their own"
         )
 
 
@@ -372,8 +370,7 @@ class FeatureFile(FeatureReader):
         n_bytes = self._file.id.get_filesize()
         if n_rows > n_bytes:
             raise DataError(
-                f"{self.path}: {name} declares {n_rows} rows, and the file has {n_bytes} bytes; allowed: a row for "
-                "each byte at most; make the file again"
+                f"{self.path}: {name} declares {n_rows} rows in {n_bytes} bytes; allowed: one a byte; make it again"
             )
         return n_rows, width
 
@@ -693,6 +690,5 @@ def _refuse_different(first: FeatureFile, other: FeatureFile) -> None:
     if differs is not None:
         name, mine, theirs = differs
         raise DataError(
-            f"{other.path} has {name} {theirs}, and {first.path} {mine}; allowed: the same in every shard; "
-            "make the shards in the same way, or name them apart"
+            f"{other.path} has {name} {theirs}, and {first.path} {mine}; make shards alike, or name them apart"
         )

@@ -468,8 +468,7 @@ def divided(
     """
     if (named is None) == (fraction is None):
         raise UsageError(
-            f"{where}: {'neither' if named is None else 'both'} of --split-column and --test-fraction were given; "
-            "allowed: one of the two"
+            f"{where}: {'neither' if named is None else 'both'} of --split-column, --test-fraction given; allowed: one"
         )
     if named is None:
         test = test_side(ids, fraction or 0, owner_of)

@@ -138,7 +138,7 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
         header = next(reader, [])
         if not header:
             found = "begins with an empty line" if source.stat().st_size else "is empty"
-            raise DataError(f"{source} {found}; allowed: a line with the names of columns, then a line for each row")
+            raise DataError(f"{source} {found}; allowed: a line with the names of the columns, then rows")
         refuse_twice(header, f"{source} line 1")
         group = columns.group(header, group)
         of_texts, features = columns.places(header, group, source)
@@ -308,6 +308,5 @@ def _refuse_nulls(column: Any, name: str, where: Path) -> None:
     if column.null_count:
         row = next(place for place, value in enumerate(column) if not value.is_valid)
         raise DataError(
-            f"{where}: column {name!r} has {column.null_count} empty cells, first at row {row}; fill them, or leave "
-            "the rows out"
+            f"{where}: column {name!r} has {column.null_count} empty cells, first at row {row}; fill or omit them"
         )

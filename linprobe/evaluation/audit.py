@@ -178,8 +178,7 @@ def played(
     n_steps = subject.plan.schedule.n_steps
     if request.runs * request.canaries * n_steps > MOST_SCORES:
         raise ParameterError(
-            f"runs, canaries and steps are {request.runs}, {request.canaries} and {n_steps}; allowed: a product "
-            f"of at most {MOST_SCORES}; lower one of them"
+            f"runs, canaries, steps are {request.runs}, {request.canaries} and {n_steps}; product: {MOST_SCORES}"
         )
     progress.start(request.runs, "auditing")
     trials = play(

@@ -136,8 +136,7 @@ def _place(run: RunFolder, book: Path | None) -> tuple[Path, str]:
     out = folder.with_name(re.sub(r"[.]published-\d+$", "", folder.name) + SUFFIX.format(number))
     if out.exists():
         raise UsageError(
-            f"run {out} has a histogram of {run.folder} already; publish from it to add another: linprobe pdp-report "
-            f"{out} --publish-epsilon E"
+            f"run {out} has one of {run.folder} already; publish from it: linprobe pdp-report {out} --publish-epsilon E"
         )
     run_folder.refuse_book_inside(book, out)
     return out, FILE.format(number)
@@ -153,8 +152,7 @@ def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
     """
     if not run.manifest.private:
         raise PrivacyError(
-            f"run {run.folder} is not private; no run that is can be made from it; train without --noise-seed, by a "
-            "private method"
+            f"run {run.folder} is not private, nor is a run made of it; train without --noise-seed, by a private method"
         )
     if sign is None:
         if SIGNATURE in run.names:
@@ -321,8 +319,7 @@ def _loaded(folder: Path) -> RunFolder:
     manifest = run.manifest
     if manifest.accountant is None:
         raise UsageError(
-            f"run {run.folder} used method {manifest.method}, which releases nothing with noise; "
-            "only methods that spend a budget have per-record losses"
+            f"run {run.folder} used method {manifest.method}, which adds no noise; methods with a budget have losses"
         )
     if manifest.selection is not None:
         raise UsageError(

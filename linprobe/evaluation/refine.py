@@ -104,8 +104,7 @@ def _measured(
         check_rows(features)
     if features is None or not _same_test_rows(run, features):
         progress.note(
-            f"the accuracy of the refined weights was not measured: {manifest.features} is not here, or has other test "
-            "rows than the run"
+            f"accuracy of refined weights was not measured: {manifest.features} is not here, or has other test rows"
         )
         return measured_accuracy(None, "none", 0), None
     check_test_rows(features, "accuracy is measured on")

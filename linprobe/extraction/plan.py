@@ -58,8 +58,7 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
         transform = ImageTransform(**stored)
     except TypeError as error:
         raise DataError(
-            f"{recipe.name} has preprocessing that this linprobe does not know ({error}); give --backbone in "
-            "place of --like"
+            f"{recipe.name} has preprocessing not known to this linprobe ({error}); give --backbone in place of --like"
         ) from None
     # keep the name of the weights in the recipe: a file may have been renamed
     return replace(backbone, transform=transform, transform_for=None, weights=recipe.weights)

@@ -161,8 +161,7 @@ def private_selection(run: Callable[[int], tuple[float, _Output]], n_settings: i
     """
     if n_settings < 1 or mean_repetitions < 2:
         raise ValueError(
-            f"n_settings is {n_settings}, allowed: at least 1; mean_repetitions is {mean_repetitions}, allowed: at "
-            "least 2"
+            f"n_settings is {n_settings}, allowed: from 1; mean_repetitions is {mean_repetitions}, allowed: from 2"
         )
     best = run(secrets.randbelow(n_settings))
     for _ in range(geometric(mean_repetitions) - 1):

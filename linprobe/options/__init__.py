@@ -557,8 +557,7 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
             refuse_idle(self, ("public_batch",), "origin history")
             if self.optimizer == "sgd":
                 raise UsageError(
-                    "origin history is the optimiser's mean of released gradients, and optimizer sgd keeps none; give "
-                    "--optimizer momentum or adam"
+                    "origin history is a mean of gradients, which sgd does not have; give --optimizer momentum or adam"
                 )
 
 

@@ -129,8 +129,7 @@ def check_complete(run: RunFolder) -> None:
     """PrivacyError if a run lacks its manifest, or has a damaged one; DataError if it is no run folder."""
     if MANIFEST not in run.names and not run.names.isdisjoint(RUN_FILES):
         raise PrivacyError(
-            f"run {run.folder} is incomplete: it has no {MANIFEST}, which states the guarantee; restore it, or "
-            "finish the run with linprobe train --resume"
+            f"run {run.folder} is incomplete: it has no {MANIFEST}; restore it, or finish it with train --resume"
         )
     try:
         _ = run.manifest

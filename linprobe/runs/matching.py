@@ -136,8 +136,7 @@ def check_width(run: RunFolder, n_features: int, where: Path) -> None:
     """DataError unless `n_features`, the width of the rows of `where`, is the width of the run's rows."""
     if n_features != run.weights.shape[-2]:
         raise DataError(
-            f"{where} has {n_features} features; allowed for this run: {run.weights.shape[-2]}; give rows of the "
-            "network that the run was trained on"
+            f"{where} has {n_features} features; allowed for the run: {run.weights.shape[-2]}; give rows of its network"
         )
 
 

@@ -246,10 +246,7 @@ def _not_made(releases: Sequence[Releases], method: Method, numbers: Mapping[str
     for one in releases:
         sampled = one.purpose == INHERITED or (one.purpose == GRADIENT and method.samples)
         if one.sampling_rate < 1 and not sampled:
-            return (
-                f"a {one.purpose} release with sampling rate {one.sampling_rate:g}, and method {method.name} makes it "
-                "of all rows"
-            )
+            return f"a {one.purpose} release at sampling rate {one.sampling_rate:g}, and {method.name} takes all rows"
     return None
 
 

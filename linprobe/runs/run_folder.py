@@ -343,8 +343,7 @@ class RunFolder:
             raise DataError(f"{model} holds {weights.dtype} and {bias.dtype}; allowed: float32; restore it from a copy")
         if weights.shape[-2:] != shape or bias.shape != (*weights.shape[:-2], shape[1]) or not weights.size:
             raise DataError(
-                f"{model} holds weights of {weights.shape} and bias of {bias.shape}; allowed: {shape} and {shape[1:]}, "
-                "as the manifest says; restore it from a copy"
+                f"{model} holds shapes {weights.shape} and {bias.shape}; allowed: {shape} and {shape[1:]}; restore it"
             )
         if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
             raise DataError(f"{model} holds NaN or infinity; restore it from a copy")

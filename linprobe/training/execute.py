@@ -107,16 +107,14 @@ class Runtime:
         extended = getattr(options, "extended", 0)
         if extended and size > 1:
             raise UsageError(
-                f"extended is {extended} in {size} processes, each of which would add the same rows; allowed: 0, or "
-                "one process"
+                f"extended is {extended} in {size} processes, which add the same rows; allowed: 0, or one process"
             )
         if self.device == "cpu":
             return
         refuse_on_gpu(options, self.device)
         if unit == OWNER and settings.method.samples:
             raise UsageError(
-                f"device is {self.device!r}, and the method is for samples, here of people; allowed: device cpu, or a "
-                "method without samples, such as noisy-gd"
+                f"device is {self.device!r}, for samples of people; allowed: cpu, or no samples, such as noisy-gd"
             )
         if size > 1:
             raise UsageError(f"device is {self.device!r} with {size} processes; allowed: one process, or device cpu")

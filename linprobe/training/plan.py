@@ -320,8 +320,7 @@ def _refuse_idle(request: TrainRequest, method: Method) -> None:
     if (request.noise_seed is not None) != request.insecure_seed:
         alone, missing = ("--noise-seed", "--insecure-seed")[:: -1 if request.insecure_seed else 1]
         raise UsageError(
-            f"{alone} was given without {missing}; a seed makes the run not private, so give both --noise-seed N and "
-            "--insecure-seed, or neither"
+            f"{alone} was given without {missing}; give both --noise-seed N and --insecure-seed (not private), or none"
         )
     for flag, given in (("--sigma", request.sigma), ("--steps", request.steps)) if method.one_step else ():
         if given is not None:
@@ -634,8 +633,7 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     differs = first_difference({**(earlier.extraction or {}), "extraction_digest": ""}, here)
     if differs is not None:
         raise DataError(
-            f"init run {init} has {differs[0]} {differs[1]}, and the rows here {differs[2]}; allowed: the same; train "
-            "it on features of the same kind"
+            f"init run {init} has {differs[0]} {differs[1]}, the rows here {differs[2]}; train it on such features"
         )
     if earlier.public_digest is not None and not dataset.has_public_digest(earlier.public_digest):
         raise PrivacyError(
@@ -654,8 +652,7 @@ def _refuse_other_units(earlier: Manifest, settings: Settings, dataset: Dataset,
     """PrivacyError if the manifest of the run `init` is of units of another kind, or of 1 / delta or more units."""
     if earlier.unit != dataset.unit:
         raise PrivacyError(
-            f"init run {init} protects units of kind {earlier.unit}, and this run {dataset.unit}; the guarantees do "
-            "not add up; train it with the same unit"
+            f"init run {init} protects kind {earlier.unit}, and this run {dataset.unit}; train it with the same"
         )
     if earlier.releases and settings.delta * earlier.n_private >= 1:
         raise PrivacyError(
@@ -709,8 +706,7 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
     if dataset.weights is not None and (not method.weighs or variant == "theory"):
         allowed = ", ".join(name for name, other in METHODS.items() if other.weighs)
         raise UsageError(
-            f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, without variant "
-            "theory; leave them out"
+            f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, not variant theory"
         )
     _refuse_counts(settings, dataset)
     _refuse_text_scale(settings, dataset)
@@ -720,8 +716,7 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
         )
     if "text" in method.needs and dataset.text_weights is None:
         raise UsageError(
-            f"method {method.name} needs text weights and got none; "
-            "use a feature file with text/weights (in Python: text_weights)"
+            f"method {method.name} needs text weights and got none; give a file with them (in Python: text_weights)"
         )
 
 
@@ -782,8 +777,7 @@ def _refuse_units(settings: Settings, dataset: Dataset) -> None:
     method = settings.method
     if getattr(settings.options, "variant", "practical") == "theory":
         raise UsageError(
-            "variant is 'theory' and unit 'owner', but the analysis bounds the gradient of one row; allowed: variant "
-            "practical, or unit record"
+            "variant is 'theory' and unit 'owner', but it bounds one row; allowed: variant practical, or unit record"
         )
     if dataset.joined and dataset.public is not None:
         raise UsageError(

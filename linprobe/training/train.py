@@ -140,16 +140,12 @@ class Ready:
                 backbone = file.description.backbone
                 said.append(f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {backbone}")
         if self.features.description.shares_owners:
-            said.append(
-                f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people seen in "
-                "training, and may be lower on new people"
-            )
+            said.append(f"{self.features.path} was made with --owners-on-both-sides: accuracy may be lower on others")
         looks = plan.centre == "public" and plan.method.spends  # such a plan has counted the public rows
         seen = np.count_nonzero(dataset.public_counts) if looks else 0
         if 0 < seen < dataset.n_classes:
             said.append(
-                f"public rows have {seen} of {dataset.n_classes} classes; without public rows, a run may be more "
-                "accurate"
+                f"public rows have {seen} of {dataset.n_classes} classes; without public rows, it may be more accurate"
             )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}; --method chooses another")

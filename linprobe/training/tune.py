@@ -96,8 +96,7 @@ class Tuning:
             raise UsageError(f"grid has {name}, which is of the whole choice; give {name} beside the grid")
         if not self.grid and not self.shrink:
             raise UsageError(
-                "nothing to choose; give --grid OPTION=VALUE,VALUE,... or --shrink FACTOR,FACTOR,..., for example "
-                "--shrink 0,0.5,1"
+                "nothing to choose; give --grid OPTION=VALUE,VALUE,... or --shrink FACTOR,..., as --shrink 0,0.5,1"
             )
         if self.grid and not 2 <= n_settings <= MOST_SETTINGS:
             found = counted(n_settings, "setting")
@@ -166,8 +165,7 @@ def check_start(dataset: Dataset, candidates: Sequence[Settings]) -> None:
     for settings in candidates:
         if settings.options.init == "auto" and not known:
             raise UsageError(
-                f"option --shrink does nothing for {settings.method.name} here: without public rows and text weights "
-                "it starts from zero weights; leave --shrink out"
+                f"option --shrink does nothing for {settings.method.name} here: it starts from zeros; leave it out"
             )
 
 

@@ -190,8 +190,7 @@ def _array_source(path: Path, classes: Sequence[str] | None, *, private_test: bo
     arrays = read_arrays([path])
     if any(key.startswith("owner_") for key in arrays):
         raise UsageError(
-            f"{path} holds owners of images, which extract takes from --owners FILE.csv or --owner-regex; leave the "
-            "arrays owner_* out and give one of the two"
+            f"{path} has owners of images, which extract takes from --owners FILE.csv or --owner-regex; leave them out"
         )
     for key in ("X_train", "y_train", "X_test", "y_test"):
         if key not in arrays:

@@ -161,13 +161,11 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
         raise UsageError(
-            f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, as it grows meanwhile; shorten it"
+            f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, as it grows; give a shorter one"
         )
     length = max((len(os.fsencode(part)) for part in out.parent.parts), default=0)
     if length > LONGEST_FOLDER:
-        raise UsageError(
-            f"{what} {out} is in a folder with a name of {length} bytes; allowed: {LONGEST_FOLDER}; rename"
-        )
+        raise UsageError(f"{what} {out} is in a folder named by {length} bytes; allowed: {LONGEST_FOLDER}; shorten it")
     if os.path.lexists(out) and not out.exists():
         raise UsageError(f"{what} {out} is a link to {out.readlink()}, which does not exist; give {flag} another name")
     for parent in out.parents:

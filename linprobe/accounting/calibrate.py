@@ -169,7 +169,8 @@ def calibrate(
     rate = _check_rate(sampling_rate)
     if noise_multiplier is not None and steps is not None:
         raise UsageError(
-            f"sigma {noise_multiplier} and steps {steps} were both given, and epsilon fixes one by the other; give one"
+            f"sigma {noise_multiplier} and steps {steps} were both given, and epsilon fixes one by the other; give "
+            "one of them"
         )
     others = tuple(others)
     judge = choose_accountant(accountant, (*others, Releases(GRADIENT, 1.0, rate, 1)))
@@ -191,7 +192,7 @@ def calibrate(
         lambda count: judge.epsilon((*others, Releases(GRADIENT, sigma, rate, count)), delta), epsilon, guess
     )
     if n_steps > MAX_STEPS:
-        raise ParameterError(f"sigma {sigma:g} allows more than the most steps, {MAX_STEPS}; lower sigma")
+        raise ParameterError(f"sigma {sigma:g} allows more than {MAX_STEPS} steps, the most; lower sigma")
     if n_steps < 1:
         least = least_multiplier(1)
         raise PrivacyError(

@@ -499,7 +499,7 @@ class TrainedProbe(LinearClassifier):
         found = column_order(names, len(names)) if names and all(isinstance(one, str) for one in names) else None
         if wanted and found and found != wanted:
             raise DataError(
-                f"X has the columns {found}, and run {self.folder} has {wanted}; allowed: the same in this order"
+                f"X has the columns {found}, run {self.folder} was trained with {wanted}; allowed: the same order"
             )
         return rows
 

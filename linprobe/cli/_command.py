@@ -236,7 +236,9 @@ def _listed(option: Option, value: Any) -> tuple[Any, ...] | None:
     try:
         return tuple(dict.fromkeys(map(option.kind, words)))
     except ValueError:
-        raise ParameterError(f"{option.flag} is {value!r}; allowed: {whole}numbers with commas, as {example}") from None
+        raise ParameterError(
+            f"{option.flag} is {value!r}; allowed: {whole}numbers with commas between, as {example}"
+        ) from None
 
 
 class Command(TyperCommand):

@@ -413,7 +413,7 @@ def _check_made_alike(features: FeatureReader, other: FeatureReader) -> None:
     """DataError if the rows of two files differ in width, or in a setting of their extraction."""
     if other.n_features != features.n_features:
         raise DataError(
-            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; give equal ones"
+            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; use one backbone"
         )
     differs = first_difference(extraction_of(features.description), extraction_of(other.description))
     if differs is not None:
@@ -470,11 +470,7 @@ def private_units(
         if most is not None:
             raise UsageError(f"per-owner-rows is {most} with unit record; give --unit owner, or leave it out")
         return rows, None, []
-    if not features.has_owners("train"):
-        raise UsageError(
-            f"unit is 'owner', and {features.path} does not name the owners of its rows; allowed: record, or a file "
-            "with owners; import it with an array owner_train, or with --owner-column NAME"
-        )
+    unit_of(features, split.unit)
     bounds, people = rows.people()
     if most is not None:
         ids = rows.ids()
@@ -487,13 +483,22 @@ def private_units(
     return rows, bounds, people
 
 
-def check_unit(features: FeatureReader, unit: str | None) -> None:
-    """UsageError if rows have owners and no unit was asked for: what a run protects is the caller's choice."""
-    if unit is None and features.has_owners("train"):
-        raise UsageError(
-            f"unit is not given, and {features.path} names owners; allowed: owner, record; give --unit owner to "
-            "protect a person with all rows, or --unit record to protect single rows (less for a person with several)"
+def unit_of(features: FeatureReader, unit: str | None, group: str = "train") -> str:
+    """The unit of privacy of a group. UsageError: no choice for rows with owners, or unit owner for rows without."""
+    owned = features.has_owners(group)
+    if unit == RECORD or owned == (unit is not None):
+        return unit or RECORD
+    names, allowed, step = "does not name", RECORD, f"make it with an array owner_{group}, or --owner-column"
+    if owned:
+        names, allowed, step = (
+            "names",
+            "owner, record",
+            "give --unit owner for people, or --unit record for single rows",
         )
+    raise UsageError(
+        f"unit is {unit or 'not given'}, and {features.path} {names} the owners of its {group} rows; allowed: "
+        f"{allowed}; {step}"
+    )
 
 
 def refuse_training_rows(features: FeatureReader) -> None:

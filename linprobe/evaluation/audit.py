@@ -171,7 +171,7 @@ def played(
     method = find_method(request.method)
     if not method.spends:
         spending = ", ".join(name for name, other in METHODS.items() if other.spends)
-        raise UsageError(f"method is {method.name!r}, which releases nothing with noise; allowed: {spending}")
+        raise UsageError(f"method is {method.name!r}, which adds no noise: nothing to audit; allowed: {spending}")
     subject = subject_of(request, method)
     if request.runs < 2 * len(subject.paths):
         raise ParameterError(f"runs is {request.runs}; allowed: a whole number from {2 * len(subject.paths)}")

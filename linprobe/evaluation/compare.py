@@ -22,10 +22,10 @@ from linprobe.data.dataset import (
     Split,
     check_one_class,
     check_test_rows,
-    check_unit,
     dataset_of,
     open_features,
     refuse_training_rows,
+    unit_of,
     unlabelled_group,
 )
 from linprobe.data.digits import DIGITS_SHOTS
@@ -189,7 +189,7 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
             publics[name] = opened.digest("public" if "public" in opened.sizes else "train")
         planned = plan_runs(request, publics, reader.sizes, digest)
         if any(run.spends for run in planned):
-            check_unit(reader, request.unit)
+            unit_of(reader, request.unit)
         yield _Comparison(request, of, features, others, elsewhere, reader, planned, publics)
 
 

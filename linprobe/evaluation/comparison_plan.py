@@ -65,7 +65,8 @@ class MethodRow:
             option = flag.strip("-").replace("-", "_")
             if not equals or not option or not value or option in {**settings, **tuned}:
                 raise UsageError(
-                    f"method is {text!r}; allowed: METHOD:OPTION=VALUE, each once, as dope-sgd:ensemble=5:steps=100"
+                    f"method is {text!r}; allowed: METHOD:OPTION=VALUE, each option once, as "
+                    "dope-sgd:ensemble=5:steps=100"
                 )
             if option in TUNING_OPTIONS or ("/" in value and kinds.get(option) in (int, float)):
                 tuned[option] = value.split("/")
@@ -126,7 +127,7 @@ def check_request(request: CompareRequest) -> None:
         raise UsageError(f"methods are {', '.join(names)}; allowed: each once; remove the repetition")
     spending = [row for row in methods if METHODS[row.method].spends]
     if spending and not request.epsilons:
-        raise UsageError(f"method {spending[0].method} needs a budget and got none; give --eps, for example --eps 1,3")
+        raise UsageError(f"method {spending[0].method} needs a privacy budget and got none; give --eps 1,3")
     for row in methods:
         asked = row.request(**_budget(row, next(iter(request.epsilons), None), request.delta))
         if row.tuning is None:
@@ -135,7 +136,7 @@ def check_request(request: CompareRequest) -> None:
             settings_of(asked, row.tuning)
     files = [name_of(path) for path in request.public if path is not None]
     if len(set(files)) < len(files) or len(set(request.public)) < len(request.public):
-        raise UsageError(f"public files are called {', '.join(files)}; allowed: each once; rename or remove one")
+        raise UsageError(f"public files are called {', '.join(files)}; allowed: each name once; rename or remove one")
 
 
 def _budget(row: MethodRow, epsilon: float | None, delta: float) -> dict[str, Any]:

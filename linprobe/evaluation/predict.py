@@ -85,7 +85,9 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
         if group not in opened.sizes:
             allowed = ", ".join(opened.sizes)
-            raise UsageError(f"group is {group!r}; allowed for {features}: {allowed}; give --group")
+            raise UsageError(
+                f"group is {group!r}; allowed for {features}: {allowed}; give --group {next(iter(opened.sizes))}"
+            )
         made = extraction_of(opened.description)
         matching.check_made_alike(run, features, made, opened.n_features, progress, allow_other=allow_other)
 

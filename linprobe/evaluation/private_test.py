@@ -16,10 +16,10 @@ from typing import Any
 
 from linprobe.accounting.book import EVALUATION, Entry
 from linprobe.accounting.calibrate import check_delta, check_epsilon
-from linprobe.accounting.events import OWNER, RECORD
+from linprobe.accounting.events import OWNER
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
-from linprobe.data.dataset import check_one_class, check_test_rows, open_features
+from linprobe.data.dataset import check_one_class, check_test_rows, open_features, unit_of
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.errors import Progress, UsageError
 from linprobe.evaluation.predict import bias_for, evaluate_run
@@ -127,7 +127,7 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
     refuse_book_inside(request.book)
     with open_features(features_of(run, request.features), progress=progress) as features:
         _check(run, features, request, progress)
-        unit = _unit_of(features, request.unit)
+        unit = unit_of(features, request.unit, "test")
         own, n_test = run.manifest.delta or None, test_units(features, unit)  # 0 for a run that used no private row
         delta = own if request.delta is None else request.delta
         if delta is None:
@@ -163,15 +163,3 @@ def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, pr
     refuse_private_rows(run, features, progress)
     if not run.manifest.private:
         progress.note(f"NOT PRIVATE: run {run.folder} is {run.manifest.guarantee}; epsilon is of this accuracy alone")
-
-
-def _unit_of(features: FeatureReader, unit: str | None) -> str:
-    """The unit of privacy. UsageError: no unit for rows with owners, or unit owner for rows without owners."""
-    owned = features.has_owners("test")
-    if owned == (unit is not None) or (unit == RECORD):
-        return unit or RECORD
-    problem = "names the owner of each test row" if owned else "does not name the owners of its test rows"
-    raise UsageError(
-        f"unit is {unit or 'not given'}, and {features.path} {problem}; "
-        f"allowed: {f'{OWNER} or {RECORD}' if owned else RECORD}; give --unit {OWNER if owned else RECORD}"
-    )

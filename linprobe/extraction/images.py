@@ -185,7 +185,7 @@ class ImageTransform:
             scale = size[0] / min(image.size)
             if len(size) == 1 and image.width * image.height * scale**2 > MAX_PIXELS:
                 raise UnreadableImage(
-                    f"{image.width} x {image.height} pixels; resized, they would be more than {MAX_PIXELS:,}"
+                    f"{image.width} x {image.height} pixels, so narrow that resizing gives more than {MAX_PIXELS:,}"
                 )
             image = transforms.resize(image, size, InterpolationMode(self.interpolation))
         if self.crop is not None and (image.height < self.crop[0] or image.width < self.crop[1]):

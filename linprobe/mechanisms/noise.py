@@ -247,9 +247,7 @@ def _check_arithmetic(half_unit: float = 2.0**-53, least: float = 2.0**-1074) ->
 def _check_place(start: int, n: int) -> None:
     """Raise ValueError unless a stream has words `start` to `start + n` and a block begins at `start`."""
     if start % WORDS_PER_BLOCK or start // WORDS_PER_BLOCK + n // WORDS_PER_BLOCK >= 2**32:
-        raise ValueError(
-            f"a draw of {n} words from {start} on; allowed: from multiples of {WORDS_PER_BLOCK}, below 2^35"
-        )
+        raise ValueError(f"{n} words from {start} on; allowed: from multiples of {WORDS_PER_BLOCK}, below 2^35 in all")
 
 
 class PoissonSampler:

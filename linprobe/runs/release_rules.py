@@ -201,7 +201,8 @@ def registered(name: object) -> Method:
     """The method of a run, by name. Raises PrivacyError: it is not registered, as one that others wrote may be."""
     if not isinstance(name, str) or name not in METHODS:
         raise PrivacyError(
-            f"method is {name!r:.40}, which is not registered here; import its module, or ask its author to verify"
+            f"method is {name!r:.40}, which is not registered here; import the module that registers it, or ask its "
+            "author"
         )
     return METHODS[name]
 

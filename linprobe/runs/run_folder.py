@@ -229,9 +229,7 @@ def _refuse_inside_run(out: Path, what: str) -> None:
     """Raise UsageError if the output would lie in a run folder, which `verify` then refuses."""
     for parent in out.absolute().parents:
         if all((parent / name).is_file() for name in RUN_MARKS):
-            raise UsageError(
-                f"{what} {out} would lie in run folder {parent}, which takes no more files; give another place"
-            )
+            raise UsageError(f"{what} {out} would lie in the run folder {parent}, which takes none; give another place")
 
 
 def refuse_book_inside(book: Path | None, out: Path | None = None) -> None:
@@ -537,7 +535,7 @@ def _name_complete(partial: Path, out: Path) -> None:
         if not out.exists():
             raise
         raise _TakenError(
-            f"run folder {out} was made by another process; this run is complete; rename {partial}"
+            f"run folder {out} was made by another process meanwhile; this run is complete; rename {partial}"
         ) from None
 
 

@@ -652,7 +652,7 @@ def _refuse_other_units(earlier: Manifest, settings: Settings, dataset: Dataset,
     """PrivacyError if the manifest of the run `init` is of units of another kind, or of 1 / delta or more units."""
     if earlier.unit != dataset.unit:
         raise PrivacyError(
-            f"init run {init} protects kind {earlier.unit}, and this run {dataset.unit}; train it with the same"
+            f"init run {init} protects units of kind {earlier.unit}, this run {dataset.unit}; train it with the same"
         )
     if earlier.releases and settings.delta * earlier.n_private >= 1:
         raise PrivacyError(

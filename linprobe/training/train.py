@@ -25,11 +25,11 @@ from linprobe.data.dataset import (
     Dataset,
     PublicRows,
     Split,
-    check_unit,
     dataset_of,
     note_equal_rows,
     open_features,
     refuse_training_rows,
+    unit_of,
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
@@ -111,10 +111,10 @@ class Ready:
         return find_method(str(self.request.method))
 
     def dataset(self) -> Dataset:
-        """The rows, split; none is read. Raises LinprobeError: as `check_unit` and `dataset_of`."""
+        """The rows, split; none is read. Raises LinprobeError: as `unit_of` and `dataset_of`."""
         request = self.request
         if self.method.spends:
-            check_unit(self.features, request.unit)
+            unit_of(self.features, request.unit)
         split = Split(
             request.public_shots, request.split_seed, request.unit, request.per_owner_rows, self.method.joins_public
         )

@@ -80,7 +80,9 @@ class Tuning:
             name = flag.strip("-").replace("-", "_")
             listed = [value.strip() for value in values.split(",")]
             if not equals or not name or "" in listed or len(set(listed)) < len(listed) or name in texts:
-                raise UsageError(f"grid is {word!r}; allowed: each option and value once, as score_noise=0.3,1,3")
+                raise UsageError(
+                    f"grid is {word!r}; allowed: OPTION=VALUE,VALUE,..., each once, as score_noise=0.3,1,3"
+                )
             texts[name] = listed
         names = texts.get("method") or ([] if method is None else [method])
         kinds: dict[str, Any] = {}

@@ -62,7 +62,9 @@ class ImageSource:
     def __post_init__(self) -> None:
         count = len(self.class_names)
         if count == 1 or len(set(self.class_names)) < count:  # rows without labels need no classes
-            raise DataError(f"{self.name} has {counted(count, 'class')}; allowed: 2 or more, different; give --classes")
+            raise DataError(
+                f"{self.name} has {counted(count, 'class')}; allowed: 2 or more, all different; give --classes"
+            )
 
 
 class Strings:

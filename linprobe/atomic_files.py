@@ -165,7 +165,9 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
         )
     length = max((len(os.fsencode(part)) for part in out.parent.parts), default=0)
     if length > LONGEST_FOLDER:
-        raise UsageError(f"{what} {out} is in a folder named by {length} bytes; allowed: {LONGEST_FOLDER}; shorten it")
+        raise UsageError(
+            f"{what} {out} is in a folder with a name of {length} bytes; allowed: {LONGEST_FOLDER}; shorten it"
+        )
     if os.path.lexists(out) and not out.exists():
         raise UsageError(f"{what} {out} is a link to {out.readlink()}, which does not exist; give {flag} another name")
     for parent in out.parents:

@@ -143,10 +143,7 @@ class Accountant(ABC):
 
     @abstractmethod
     def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
-        """delta(epsilon) of all `releases` together: upper bounds, shape (len(epsilons),).
-
-        `delta` is the one that the guarantee states. It sets the grid of `PLD`, as in `epsilon`.
-        """
+        """delta(epsilon) of all `releases`, upper bounds (len(epsilons),); the guarantee's `delta` sets the grid."""
 
     @property
     def cross_check(self) -> Accountant:
@@ -426,10 +423,7 @@ def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
 
 
 def third_opinion(accountant: Accountant, releases: Sequence[Releases], delta: float) -> tuple[Judge, float] | None:
-    """The epsilon that another library computes for the releases, and that library; None if no library covers them.
-
-    autodp checks `GAUSSIAN`, and dp-accounting checks `PLD`.
-    """
+    """The epsilon of another library, and it, or None: autodp on `GAUSSIAN`, dp-accounting on `PLD`."""
     judge: Judge | None = AUTODP if accountant is GAUSSIAN else GOOGLE if accountant is PLD else None
     if judge is None or not judge.covers(releases):
         return None
@@ -449,10 +443,7 @@ def confirmed(accountant: Accountant, record: float, releases: Sequence[Releases
 
 
 def gdp_mu(releases: Sequence[Releases]) -> float:
-    """mu of a composition of sums over all rows, dimensionless; 0 for no releases, infinity if one had no noise.
-
-    Raises ValueError: a sampled release, which has no mu.
-    """
+    """mu of composed sums over all rows: 0 for none, infinity without noise. ValueError: a sampled release."""
     return figures_of_terms(_terms(releases))[0]
 
 

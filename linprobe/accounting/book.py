@@ -203,11 +203,7 @@ Check = Callable[[Contents, Entry], None]
 
 
 def read_book(path: Path) -> Contents:
-    """The contents of a book; empty if there is no file.
-
-    Raises:
-        DataError: the file is no budget book, or is damaged. LinprobeError: it cannot be read for a reason outside it.
-    """
+    """The contents of a book; empty without a file. DataError: no budget book, damaged. LinprobeError: unreadable."""
     try:
         if not path.exists():
             return Contents()
@@ -586,10 +582,7 @@ class Spending:
 
 
 def spending(entries: Sequence[Entry], delta: float | None = None) -> Spending:
-    """The cost of `entries` together at `delta`; None is the smallest delta of the runs.
-
-    At the largest one, a further run with a larger delta could lower the total.
-    """
+    """The cost of `entries` at `delta`; None: the smallest of the runs, as a larger one could lower the total."""
     private = [entry for entry in entries if entry.private and entry.counts]
     if delta is None:
         delta = min((entry.delta for entry in private if entry.delta is not None), default=0.0)
@@ -687,10 +680,7 @@ def _merged(releases: Sequence[Releases]) -> list[Releases]:
 
 
 def filter_order(cap: Cap) -> int:
-    """The Renyi order at which a cap counts: the one that leaves a Gaussian mechanism the largest mu.
-
-    It depends on the first cap alone, so no result can change it. The order of a filter must not depend on results.
-    """
+    """The Renyi order of a cap, where a Gaussian mechanism has the largest mu; no result may change it."""
     if cap.order is not None:
         return cap.order
     left = [(cap.epsilon - renyi_conversion(order, cap.delta)) / order for order in FILTER_ORDERS]

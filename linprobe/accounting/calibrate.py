@@ -218,10 +218,7 @@ def _squared_mu_left(judge: Accountant, others: Sequence[Releases], epsilon: flo
 
 
 def _cross_checked(budget: Budget) -> Budget:
-    """Return `budget`, or raise PrivacyError if `verify` would not confirm its epsilon after the run.
-
-    Gaussian DP has a closed form, so only `verify` cross-checks it.
-    """
+    """Return `budget`, or raise PrivacyError if `verify` would not confirm it, unless a closed form gives it."""
     judge, releases, delta = budget.accountant, budget.releases, budget.delta
     if judge is GAUSSIAN:
         return budget

@@ -207,11 +207,7 @@ def read_ledger(path: Path, content: bytes | None = None) -> list[GaussianEvent]
 
 
 def event_of(line: bytes) -> GaussianEvent:
-    """The event on one line of a ledger.
-
-    Raises ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is none, or a figure is
-    not allowed.
-    """
+    """The event on a ledger's line. ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError."""
     if len(line) > LONGEST_LINE:
         raise ValueError(f"it has {len(line)} bytes")
     event = GaussianEvent.from_dict(json.loads(line.decode("utf-8")))

@@ -226,10 +226,7 @@ class SharedBook:
 
 
 def books_with(keys: RowKeys, folder: Path, but: Path | None = None) -> list[SharedBook]:
-    """The books of a folder that have one of the `keys`, in the order of their names; `but` as in `keyed_books`.
-
-    Raises DataError: a damaged book, or damaged or lost keys.
-    """
+    """The books of a folder with one of the `keys`, by name; `but` as in `keyed_books`. DataError: a damaged one."""
     found = []
     for path, contents, theirs in keyed_books(folder, but):
         pairs = {kind: (getattr(theirs, kind), getattr(keys, kind)) for kind in KINDS}
@@ -318,10 +315,7 @@ def books_folder() -> Path:
 
 
 def files_of_books(folder: Path, names: str = f"*{BOOK_SUFFIX}") -> list[Path]:
-    """The files of a folder with such names, a pattern, in their order; none if there is no folder.
-
-    Raises LinprobeError: the folder cannot be listed. `Path.glob` finds no files then, and books would be left out.
-    """
+    """The files of a folder with such names, sorted; none without one. LinprobeError: it cannot be listed."""
     try:
         return sorted(path for path in folder.iterdir() if path.match(names))
     except FileNotFoundError:

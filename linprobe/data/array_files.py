@@ -128,10 +128,7 @@ def open_array(path: Path) -> NDArray[Any]:
 
 
 def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None:
-    """ValueError unless an array in the .npy format, of plain values, fills the `size` bytes of `stream` exactly.
-
-    No axis may be longer than `longest`: an array without columns may declare any number of rows.
-    """
+    """ValueError unless plain values in .npy format fill `size` bytes of `stream`, no axis longer than `longest`."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"{name} has version {version} of the .npy format; allowed: (1, 0), (2, 0)")
@@ -148,10 +145,7 @@ def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None
 
 
 def load_torch(path: Path) -> Any:
-    """What torch reads from a .pt file, without running its code. A tensor may be larger than the file: `tensor_fits`.
-
-    Raises DataError: a damaged file, or one that holds more than tensors and plain containers.
-    """
+    """What torch reads from a .pt file, running no code, perhaps larger: `tensor_fits`. DataError: damaged, or more."""
     require("torch", f"file {path}")
     import torch
 

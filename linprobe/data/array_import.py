@@ -110,10 +110,7 @@ def read_arrays(
 
 
 def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
-    """The files among the sources; and of arrays in folders, in order of name, but for the group `UNREAD`.
-
-    Raises DataError: no such file, or a folder without one.
-    """
+    """The files, and those of arrays in folders by name, but for the group `UNREAD`. Raises DataError: none."""
     files: list[Path] = []
     for source in sources:
         with reading(f"array file {source}", "give another name"):

@@ -127,10 +127,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 
 def narrowed(x: Singles, precision: Precision) -> NDArray[Any]:
-    """`x` rounded to `precision`, to nearest, ties to even; bfloat16 as its bits in uint16.
-
-    Raises UsageError: an unknown precision, or a number out of its range.
-    """
+    """`x` rounded to `precision`, ties to even; bfloat16 as bits in uint16. UsageError: unknown, or out of range."""
     if precision not in STORAGE:
         raise UsageError(f"precision is {precision!r}; allowed: {', '.join(STORAGE)}")
     if precision == "float32":
@@ -314,10 +311,7 @@ class Block:
         return self.rows.wide()
 
     def compact(self) -> Block:
-        """The rows of the people in the sample. All people keep their places; those outside have no rows.
-
-        Raises ValueError: a block without a sample, or without people.
-        """
+        """The rows of the people in the sample; all keep their places. ValueError: no sample, or no people."""
         if self.sampled is None or self.bounds is None:
             raise ValueError("compact() is for a sample of people")
         sizes = np.diff(self.bounds)
@@ -413,10 +407,7 @@ def row_norms(x: Singles) -> Reals:
 
 
 def normalise_rows(x: Singles, norms: Reals | None = None, out: Singles | None = None) -> Singles:
-    """Each row divided by its L2 norm, or by its number in `norms` (n,), in `out` if given; a zero row stays zero.
-
-    Raises DataError: a row that is not finite, such as one that was written after it was checked.
-    """
+    """Each row divided by its L2 norm, or its number in `norms` (n,), in `out`; zeros stay. DataError: not finite."""
     norms = row_norms(x) if norms is None else norms
     if not np.isfinite(norms).all():
         raise DataError("a row holds NaN or infinity; allowed: finite rows that nothing writes to; run again")
@@ -430,10 +421,7 @@ def normalise_rows(x: Singles, norms: Reals | None = None, out: Singles | None =
 
 
 def default_intercept(n_features: int) -> float:
-    """The value of a bias column: 2 / sqrt(n_features), twice a typical feature of a unit row.
-
-    It is rounded to a power of 2, which every precision holds exactly.
-    """
+    """The value of a bias column: 2 / sqrt(n_features), twice a typical feature of a unit row, to a power of 2."""
     return float(2.0 ** round(1 - np.log2(n_features) / 2))
 
 
@@ -474,18 +462,12 @@ class Preprocessing:
         return found
 
     def around(self, mean: Reals, squared_norm: float) -> Preprocessing:
-        """This map with unit rows centred on `mean` (n_features,), where they have `squared_norm` on average.
-
-        A norm that is too large would let the bias outweigh everything else.
-        """
+        """This map with unit rows centred on `mean` (n_features,), which have `squared_norm` there on average."""
         return replace(self, centre=mean, centred_norm=math.sqrt(squared_norm) or 1.0)
 
     @classmethod
     def centred_on(cls, public_raw: ArrayLike, classes: Indices | None = None) -> Preprocessing:
-        """Centre on the mean of public rows, shape (n_public, n_features).
-
-        With their `classes`, (n_public,), halfway between it and the mean of the means of classes.
-        """
+        """Centre on the mean of public rows (n_public, n_features), halfway to that of class means with `classes`."""
         x = normalise_rows(np.asarray(public_raw, dtype=np.float32)).astype(np.float64)
         centre = x.mean(axis=0)
         if classes is not None:

@@ -508,11 +508,7 @@ def refuse_training_rows(features: FeatureReader) -> None:
 
 
 def check_test_rows(features: FeatureReader, use: str, *, private: bool = False) -> None:
-    """DataError unless the file has test rows, or if they are its training rows; PrivacyError if they are private.
-
-    Args:
-        use: what needs them. private: the result is private, so the rows may be private too.
-    """
+    """DataError without test rows for a `use`, or if they train; PrivacyError for private ones, unless `private`."""
     refuse_training_rows(features)
     if "test" not in features.sizes:
         raise DataError(f"{features.path} has no test rows, which {use}; give a feature file with the group test")

@@ -57,11 +57,7 @@ while h5py.h5pl.size():  # a file must not make HDF5 load a library
 
 
 def open_hdf5(path: Path, what: str) -> h5py.File:
-    """An HDF5 file, open for reading; `what` is its kind and path, for messages.
-
-    Raises DataError: not HDF5, truncated, or not closed by its writer. LinprobeError: it cannot be read for a reason
-    outside the file.
-    """
+    """An HDF5 file, opened; `what` is its kind and path. DataError: not HDF5, or torn. LinprobeError: unreadable."""
     try:
         return h5py.File(path, "r")
     except OSError as error:
@@ -89,10 +85,7 @@ def find(file: h5py.File, path: Path, name: str) -> Any:
 
 
 def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
-    """The data set `name` of a file, None if there is none; its content has not been read.
-
-    Raises DataError: it is a link, lies in another file, needs a plug-in, or declares more than the file stores.
-    """
+    """The unread data set `name` of a file, or None. DataError: a link, elsewhere, a plug-in, more than is stored."""
     identifier = find(file, path, name)
     if not isinstance(identifier, h5py.h5d.DatasetID):
         return None

@@ -163,10 +163,7 @@ class FeatureReader(ABC):
 
     @abstractmethod
     def image_keys(self, group: str, kind: str = PIXELS) -> NDArray[np.uint8] | None:
-        """Digest of every image's pixels, or of `SOURCE`, the image before the transform, shape (n_rows, bytes).
-
-        None if `extract` did not make the file. Private.
-        """
+        """Private digests of images' pixels, or of `SOURCE`, before the transform, (n_rows, bytes); None without."""
 
     def close(self) -> None:  # noqa: B027
         """Close the file, where there is one."""
@@ -205,10 +202,7 @@ class FeatureReader(ABC):
                 yield list(compress(texts(group, part), keep[part]))
 
     def digest(self, group: str, keep: Mask | None = None, *, by_blocks: bool = False) -> str:
-        """SHA-256 of class names and a group's ids, owners, labels and rows; computed once. Private for `train`.
-
-        `by_blocks`: as linprobe 0.2 did for a mask, where the rows between those of the mask had a part in it.
-        """
+        """SHA-256 of class names, ids, owners, labels and rows of a group, computed once; `by_blocks`: as 0.2 did."""
         known = (group, _mask_digest(keep))
         if by_blocks or known not in self._digests:
             digest = GroupDigest(self, group, keep, by_blocks=by_blocks)
@@ -451,10 +445,7 @@ def shown(value: Any) -> str:
 
 
 def test_people(features: FeatureReader, unit: str | None) -> Bounds | None:
-    """Where the private test rows of each person begin, shape (n_people + 1,); None if each row is a unit, or public.
-
-    Raises DataError: rows of a person that are not adjacent.
-    """
+    """Where each person's private test rows begin, (n_people + 1,); None for rows, or public. DataError: apart."""
     if unit != OWNER or not features.description.private_test or not features.has_owners("test"):
         return None
     return GroupRows(features, "test").people()[0]

@@ -118,11 +118,7 @@ class RowSet:
 
 
 def share_a_row(private: Iterable[RawRows], public: Iterable[RawRows]) -> bool:
-    """Whether a private row equals a public row, or is a positive multiple of one, in half precision.
-
-    Args:
-        private, public: blocks of raw rows (b, n_features). Digests of the public rows are held in memory.
-    """
+    """Whether blocks of private rows share a row, or a positive multiple, in half precision with public ones."""
     known = RowSet(public)
     return any(known.find(x) for x in private)
 
@@ -378,12 +374,7 @@ def _sharing(sets: Iterable[tuple[GroupRows, RowSet]], rows: RawRows, samples: N
 
 
 def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_others: int, what: str) -> EqualRows | None:
-    """`check_rows`'s comparison of the test rows of a file with other rows: `others`, blocks of `n_others` rows in all.
-
-    Args:
-        what: the other rows, for messages.
-    Raises DataError: too many of them for chance.
-    """
+    """Compare test rows with `n_others` others, called `what`, as `check_rows` does. DataError: too many for chance."""
     test = RowSet((x for x, _ in features.blocks("test")), FEWEST, ONE_SCALE)
     for x in others:
         test.find(x)
@@ -448,10 +439,7 @@ def _judged(test: RowSet, features: FeatureReader, n_others: int, what: str) -> 
 
 
 def _finite_blocks(features: FeatureReader, group: str) -> Iterator[tuple[RawRows, NDArray[Any], Reals]]:
-    """Rows, labels and norms of the blocks of a group whose values are all finite.
-
-    Raises DataError: after the last block, if a row is not finite, and so its norm in float64.
-    """
+    """Rows, labels and norms of the blocks of a group. DataError after the last one: a row is not finite."""
     bad: list[int] = []
     start = 0
     for rows, labels in features.blocks(group):

@@ -120,10 +120,7 @@ class Rows(ABC):
         return self.n_rows if self._n_local is None else self._n_local
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
-        """All units of this process in order, with the mask of the sample if there is one; or the sample, unobserved.
-
-        Lazy blocks are independent: call them in any order and from any thread, each at most once.
-        """
+        """All units in order, with the sample's mask, or the sample, unobserved; call each once, from any thread."""
         mask, present = self._mask, self._present
         sampled = None if mask is None or self.observed else mask if present is None else mask & present
         if self.bounds is not None:

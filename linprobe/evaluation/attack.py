@@ -235,10 +235,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
 
 
 def threshold_auc(features: FeatureReader, run: RunFolder) -> dict[str, Any]:
-    """The threshold attack on a run whose feature file is open: auc, auc_low, auc_high, tpr_at_fpr. Private.
-
-    Only the number of rows is compared with the run. The caller has trained the run or called `verify_data`.
-    """
+    """The threshold attack on a run and its open file, whose rows were verified: auc, auc_low, auc_high, tpr_at_fpr."""
     return _figures(_threshold(_compared(features, _private(features, run)), run, resamples=0))
 
 
@@ -384,10 +381,7 @@ def _public_rows(features: FeatureReader, given: Path | None, run: RunFolder) ->
 
 
 def _unlabelled_rows(run: RunFolder, progress: Progress) -> ArraySource | None:
-    """The rows without labels that the run was trained with, in memory; None without any.
-
-    Raises DataError: their file is not where the manifest says, or holds other rows.
-    """
+    """The rows without labels that the run had, in memory, or None. DataError: their file is gone, or has others."""
     refined = run.manifest.refined
     if refined is None:
         return None

@@ -141,10 +141,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
 
 
 def _record(done: Iterable[Path], missing: Sequence[Planned], folder: ComparisonFolder, progress: Progress) -> None:
-    """Record runs as they are `done`, and private selections after the last of them, in the order of the plan.
-
-    The order in which selections end tells which of them made more runs, and that number is secret.
-    """
+    """Record runs as they are `done`, but private selections in order at the end: which took longer is secret."""
     selections, ended = [run.folder for run in missing if _selects(run)], set[Path]()
     try:
         for run in done:

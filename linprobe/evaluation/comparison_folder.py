@@ -168,10 +168,7 @@ class ComparisonFolder:
         write_json(self.out / STATED, {"of": self.of, **content})
 
     def discard_unfinished(self, names: Iterable[str]) -> None:
-        """After Ctrl-C or an error, record what unfinished runs called `names` released, and remove their folders.
-
-        A folder whose ledger cannot be recorded, or is being written, stays. `entries` counts it.
-        """
+        """Record what runs called `names` released, and remove their folders; `entries` counts those that stay."""
         for name in names:
             for partial in self.runs.glob(f".{name}.*.partial"):
                 with suppress(LinprobeError, OSError):
@@ -188,11 +185,7 @@ class ComparisonFolder:
 
 
 def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
-    """Whether `out` is still free for a new comparison. Nothing is written.
-
-    Raises UsageError: it holds another comparison, or something else. DataError: a damaged file. LinprobeError: see
-    `check_place`.
-    """
+    """Whether `out` is free for a comparison. UsageError: it holds another. DataError: damaged; as `check_place`."""
     check_place(out, "comparison")
     stated = out / STATED
     is_new = not stated.is_file()

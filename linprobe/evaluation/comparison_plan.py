@@ -51,10 +51,7 @@ class MethodRow:
 
     @classmethod
     def parse(cls, text: str) -> MethodRow:
-        """`method` or `method:option=value:option=value`, with the option names of `linprobe train`.
-
-        Several values with / between them, and the options shrink and repetitions, make a row of `linprobe tune`.
-        """
+        """`method:option=value:option=value`; values with / between, shrink or repetitions make a row of `tune`."""
         name, *pairs = text.strip().split(":")
         method = find_method(name)
         kinds = option_kinds(method)

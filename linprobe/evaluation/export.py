@@ -93,10 +93,7 @@ class _Graph:
 
 
 def onnx_bytes(probe: Probe) -> bytes:
-    """The file: input `features` (rows, n_features), outputs `label` (rows,) and `probabilities` (rows, n_classes).
-
-    With several labels a row, the first output is `labels`, 0 or 1, int64 (rows, n_classes).
-    """
+    """The file: `features` (rows, n_features) to `label` (rows,), or int64 `labels`, and `probabilities`."""
     from onnx import TensorProto, checker, helper
 
     graph, n_classes = _Graph(), len(probe.class_names)

@@ -127,10 +127,7 @@ def refuse_moving(manifest: Manifest) -> None:
 
 
 def _place(run: RunFolder, book: Path | None) -> tuple[Path, str]:
-    """The folder of the run with one more histogram, and the name of the histogram in it.
-
-    Raises UsageError: it exists, or the budget book would lie in it or in another run folder.
-    """
+    """The folder of the run with one more histogram, and its name there. UsageError: it exists, or holds the book."""
     number = len(run.manifest.published) + 1
     folder = run.folder if run.folder.name else run.folder.resolve()
     out = folder.with_name(re.sub(r"[.]published-\d+$", "", folder.name) + SUFFIX.format(number))

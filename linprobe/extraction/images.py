@@ -221,12 +221,7 @@ the network."""
 
 
 class Batches(Dataset[Batch]):
-    """The batches of one group. Batch k starts at row k * batch_size.
-
-    Args:
-        members: images of one group.
-        size: (height, width) that every image must have after the transform.
-    """
+    """The batches of one group: batch k starts at row k * batch_size; `size` (height, width) is that of every image."""
 
     def __init__(self, members: Members, transform: ImageTransform, batch_size: int, size: tuple[int, int]) -> None:
         self.members, self.transform, self.batch_size, self.size = members, transform, batch_size, size

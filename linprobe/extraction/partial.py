@@ -114,10 +114,7 @@ class Partial:
     def write(
         self, group: str, start: int, rows: NDArray[Any], status: NDArray[np.uint8], keys: NDArray[np.uint8]
     ) -> None:
-        """Write consecutive rows (b, width), keys (b, KEY_BYTES) and status (b,) at `start`.
-
-        The status is written later, by `sync`, once rows and keys are safe on disk.
-        """
+        """Write rows (b, width), keys (b, KEY_BYTES), status (b,) at `start`; `sync` writes the status, later."""
         _write_all(self._open[f"{group}.keys"], np.ascontiguousarray(keys), start * KEY_BYTES)
         _write_all(self._open[f"{group}.rows"], np.ascontiguousarray(rows), start * self.width * self.dtype.itemsize)
         self._unsynced.append((group, start, status.tobytes()))

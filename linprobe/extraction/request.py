@@ -70,12 +70,7 @@ CLASS = "one class name"
 
 
 def read_lines(path: Path, what: str, one: str) -> list[str]:
-    """The non-blank lines of a text file that an option names.
-
-    Args:
-        what: the file's role, for messages. one: what each line holds, for messages.
-    Raises DataError: the file cannot be read, or is empty.
-    """
+    """The non-blank lines of a file of an option; `what` and `one` are for messages. DataError: unreadable, empty."""
     try:
         lines = [line.strip() for line in given_text(path, "utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

@@ -46,10 +46,7 @@ class Part:
 
 
 class Products:
-    """Products of rows (b, n_features) with one matrix of float32 weights (n_classes, n_features): by BLAS, here.
-
-    Buffers are reused between calls, so each thread needs its own.
-    """
+    """Products of rows (b, n_features) with float32 weights (n_classes, n_features), by BLAS, for a single thread."""
 
     def __init__(self, weights: Array) -> None:
         self._weights: Array = np.asarray(weights, np.float32)

@@ -81,12 +81,7 @@ class DeviceBlock(Block):
 
 
 class DeviceRows(Rows):
-    """Rows in the memory of a GPU, or the rows of people.
-
-    Args:
-        rows: rows on the host; x keeps its storage type on the device. Blocks are float32.
-        device: destination of the copy.
-    """
+    """Rows, or those of people, copied to the `device` in their storage type; blocks are float32."""
 
     def __init__(self, rows: ArrayRows, device: torch.device) -> None:
         # the proof in rounding.py is for sums in float32, not in TF32 with its 11 bits

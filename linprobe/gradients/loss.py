@@ -365,10 +365,7 @@ def minimise(
     on_iteration: Callable[[], None] | None = None,
     backend: Backend = HOST,
 ) -> Weights:
-    """argmin of summed loss + weight_decay/2 ||W - reference||^2 by L-BFGS; of few rows, on the host. Not private.
-
-    Returns: weights (n_features, n_classes), float64, on the host.
-    """
+    """argmin of summed loss + weight_decay/2 ||W - reference||^2 by L-BFGS, float64, on the host. Not private."""
     shape, threads = start.shape, backend.n_threads(rows, start)
     few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
     blocks = [_on_host(block) for block in rows.blocks()] if few else None

@@ -99,11 +99,7 @@ def held_out_counts(cells: Reals) -> ClippedSum:
 
 @dataclass(frozen=True)
 class NoisyTest:
-    """Released numbers of private test rows, or sums of the shares of test people.
-
-    Attributes:
-        right: R~. by_class: r~ and w~ of each class, shape (n_classes, 2). std: s.
-    """
+    """Released numbers, or people's shares: `right` is R~, `by_class` r~ and w~, shape (n_classes, 2), `std` s."""
 
     right: float
     by_class: Reals

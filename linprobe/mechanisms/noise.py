@@ -180,10 +180,7 @@ class NoiseSource:
         return hashlib.sha256(RENEWAL + self.key + os.urandom(32)).digest()
 
     def add_noise(self, value: Array, std: float) -> Array:
-        """round(value + std Z) on the grid of `grid_step(std)`, for independent real normal variates Z; same shape.
-
-        Raises ValueError: more numbers than a stream has words.
-        """
+        """round(value + std Z) on the grid of `grid_step(std)`, for independent real normal Z. ValueError: too many."""
         _check_place(0, value.size)
         table, draw, grid = np.atleast_1d(np.asarray(value, dtype=np.float64)), self.next_draw(), grid_step(std)
         noised, width = np.empty(table.shape), max(1, math.prod(table.shape[1:]))

@@ -394,12 +394,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Share:
-    """A part of the budget for releases other than the steps.
-
-    Attributes:
-        purpose: of the releases, as in the ledger. count: number of releases.
-        epsilon_share: fraction of the target epsilon, in (0, 1).
-    """
+    """A part of the budget besides the steps: ledger `purpose`, `count` of releases, `epsilon_share` in (0, 1)."""
 
     purpose: str
     epsilon_share: float

@@ -157,10 +157,7 @@ def _orthonormal(columns: Weights) -> Weights:
 
 
 def _top_left(matrix: Weights, dim: int, max_rank: int) -> tuple[Weights, float]:
-    """Orthonormal basis of the top `dim` left singular vectors, or of the range if it has fewer dimensions.
-
-    Also the fraction of the squared norm of `matrix` in their span.
-    """
+    """Basis of the top `dim` left singular vectors, or of the range, and their share of the squared norm."""
     tolerance = matrix.shape[0] * float(np.finfo(np.float32).eps)
     if matrix.shape[0] < matrix.shape[1]:
         matrix = np.asarray(np.linalg.qr(matrix.T, mode="r")).T

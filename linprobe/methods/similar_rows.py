@@ -84,12 +84,7 @@ class NearShots:
 
 
 class Surroundings:
-    """Lines 1 and 2 for the rows of U, raw, (n, n_features), at least 2.
-
-    Attributes:
-        mean: m, (n_features,), float64.
-        squared_norm: mean squared distance of unit rows from m.
-    """
+    """Lines 1, 2 for the raw rows of U (n, n_features): `mean` m, and the `squared_norm` of unit rows around it."""
 
     def __init__(self, rows: Floats) -> None:
         unit = normalise_rows(np.asarray(rows, dtype=np.float32))

@@ -214,10 +214,7 @@ def blas_held_to_one_thread() -> Iterator[None]:
 
 
 def blas_module(name: str) -> Any:
-    """A module that brings a BLAS library of its own, such as `scipy.linalg`: imported on first use, for a fast start.
-
-    If BLAS is held to one thread, so is that library.
-    """
+    """A module with a BLAS library of its own, imported on first use, and held to one thread where BLAS is."""
     module = importlib.import_module(name)
     if _outer and name not in _outer[0].modules:
         _outer[0].limits.enter_context(_controller().limit(limits=1, user_api="blas"))

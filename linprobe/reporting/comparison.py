@@ -23,12 +23,7 @@ from linprobe.reporting.plots import COLUMN, accuracy_curves, name_ends, new_fig
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The source of public rows.
-
-    Attributes:
-        public: name of a public file, empty without one.
-        shots: public rows per class, taken out of the training rows; None if not given.
-    """
+    """The source of public rows: a file's name, empty without one, and `shots` per class out of the training rows."""
 
     public: str = ""
     shots: int | None = None
@@ -175,10 +170,7 @@ def markdown(header: Header, rows: Rows) -> str:
 
 
 def no_better(compared: dict[str, Any]) -> str | None:
-    """A warning that names the rows whose predictions are no better than the majority class.
-
-    A row whose balanced accuracy is above `balanced_limit` is not named: it finds every class, at a lower accuracy.
-    """
+    """A warning that names rows no better than the majority class, by accuracy and by balanced accuracy."""
     found = [
         one["method"] + ("" if one["epsilon"] is None else f" at epsilon {rounded_up(one['epsilon'])}")
         for one in compared["summary"]

@@ -233,12 +233,7 @@ def _of_claim(
     *,
     confirmed: bool,
 ) -> Iterator[str]:
-    """The manifest claims at least what the ledger costs, and at most its target.
-
-    Args:
-        judge: whose epsilon is of record. checker: words of the second accountant. confirmed: whether it confirms the
-            claim.
-    """
+    """The manifest claims at least what the ledger costs by `judge`, at most its target, and `checker` confirms it."""
     (stated, _), epsilon = manifest.bound, found.epsilon or 0.0
     if stated < epsilon * (1 - judge.tolerance):
         yield f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}"

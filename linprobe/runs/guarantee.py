@@ -142,10 +142,7 @@ def _sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
 def guarantee_text(
     epsilon: float, delta: float, releases: Sequence[Releases] | None, *, insecure: bool = False, unit: str
 ) -> str:
-    """The guarantee in one sentence: the headline figures, rounded up, what is protected, and the adjacency.
-
-    `releases` is None for a run that private selection chose.
-    """
+    """The guarantee in one sentence, rounded up, with the adjacency; `releases` is None for a private selection."""
     if insecure:
         return "not private: the noise came from a seed the user gave"
     kind = "private selection" if releases is None else gaussian_words(**accountants.gaussian_figures(releases))

@@ -399,10 +399,7 @@ class Manifest(Accuracy, RunStatement):
 
     @classmethod
     def read(cls, content: bytes, where: object = MANIFEST) -> Self:
-        """The manifest in the bytes of a file, whose name is `where`.
-
-        Raises DataError: a manifest of another format. DamagedManifestError: anything else that is no manifest.
-        """
+        """The manifest in the bytes of a file `where`. DataError: another format. DamagedManifestError: no manifest."""
         try:
             found = json.loads(
                 content.decode(), object_pairs_hook=no_repeated_keys, parse_constant=_finite, parse_float=_finite
@@ -457,10 +454,7 @@ class Manifest(Accuracy, RunStatement):
 
     @property
     def recorded(self) -> tuple[Releases, ...]:
-        """The releases as budget books have them: each published histogram has a name, which no other has.
-
-        Earlier versions gave none, so that their histograms have the digests of their files, which no book knows.
-        """
+        """The releases as budget books have them: histograms by their names, or earlier ones by digests of files."""
         named = []
         for one in self.published:
             digest = self.files.get(one.file or "", self.manifest_digest)

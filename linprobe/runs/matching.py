@@ -204,10 +204,7 @@ def refuse_private_as_public(
 
 
 def private_groups(run: RunFolder, training: FeatureReader, stack: ExitStack) -> Iterator[tuple[GroupRows, str]]:
-    """What a run protects, or its file declares private, and what to call it; files are open until `stack` is closed.
-
-    Public rows of another file are left out if that file is gone.
-    """
+    """What a run protects or its file declares private, in words, open as `stack`; not public rows of a lost file."""
     yield GroupRows(training, "train"), "training rows"
     if training.description.private_test:
         yield GroupRows(training, "test"), "private test rows"

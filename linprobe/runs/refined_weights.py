@@ -232,10 +232,7 @@ def refined_weights(
 def gathered(
     blocks: Iterable[NDArray[np.floating]], n_rows: int, n_features: int, n_classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Raw rows for `refined_weights`, (n_used, n_features), and their places, (n_used,), ascending.
-
-    All rows, or evenly spaced ones where memory bounds their number.
-    """
+    """Raw rows for `refined_weights`, (n_used, n_features), all or evenly spaced, and their places, (n_used,)."""
     most = min(MOST_ROWS, max(LEAST_ROWS, MOST_SCORES // n_classes))
     n = min(n_rows, most)
     places = np.arange(n, dtype=np.int64) * n_rows // n

@@ -215,10 +215,7 @@ class _Setting(NamedTuple):
 
 
 def _setting_of(manifest: Manifest, given: Mapping[str, Any]) -> _Setting:
-    """The arguments of a run: those of a setting of a grid, then those of the manifest.
-
-    Raises PrivacyError: a method that is not registered, or releases nothing.
-    """
+    """The arguments of a setting of a grid, else of the manifest. PrivacyError: no known method that adds noise."""
     method = registered(given.get("method", manifest.method))
     if not method.spends:
         raise PrivacyError(f"method {method.name} makes no releases, and the ledger has some; do not trust it")

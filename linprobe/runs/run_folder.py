@@ -171,10 +171,7 @@ RUN_MARKS = (MANIFEST, LEDGER)  # every run folder has both
 
 @contextmanager
 def new_folders(folder: Path) -> Iterator[None]:
-    """Remove a new `folder` and its new parents if they stay empty; where they are gets the time of the end.
-
-    The time of the start would tell the duration of a private selection.
-    """
+    """Remove a new `folder` and parents that stay empty; their place gets the end's time, as the start would tell."""
     new = [one for one in (folder.absolute(), *folder.absolute().parents) if not one.exists()]
     try:
         yield
@@ -313,10 +310,7 @@ class RunFolder:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The manifest, not yet compared with anything.
-
-        Raises DataError: not a run folder, or a manifest of another format. DamagedManifestError: see `Manifest.read`.
-        """
+        """The manifest, not yet compared. Raises DataError: not a run folder, or as `Manifest.read`."""
         path = self.folder / MANIFEST
         try:
             return Manifest.read(self[MANIFEST], path)
@@ -381,10 +375,7 @@ class RunFolder:
 
     @property
     def weights(self) -> NDArray[np.float32]:
-        """Weights for L2-normalised raw rows, (n_features, n_classes); a run that votes has a leading axis of voters.
-
-        Raises DataError: a damaged model file, or one of another shape.
-        """
+        """Weights for L2-normalised rows, (n_features, n_classes), voters first. DataError: damaged, another shape."""
         return self._model[0]
 
     @property
@@ -394,10 +385,7 @@ class RunFolder:
 
     @property
     def class_shares(self) -> NDArray[np.float64] | None:
-        """Estimated class shares of the private rows, (n_classes,); None for a run without class counts, or multilabel.
-
-        They follow from released counts, so using them costs nothing.
-        """
+        """Class shares of private rows (n_classes,) from released counts; None without, or for several labels."""
         manifest, counts = self.manifest, self.manifest.class_counts
         if counts is None or manifest.several_labels:
             return None
@@ -443,10 +431,7 @@ def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
 
 
 def unfinished_folder(out: Path) -> Path | None:
-    """The folder of the unfinished run of `out`, or of one that is complete except for its name; None without either.
-
-    Raises UsageError: several have a checkpoint.
-    """
+    """The unfinished run of `out`, or one that only lacks its name, or None. UsageError: several have a checkpoint."""
     found = unfinished_folders(out) or unfinished_folders(out, MANIFEST)[:1]
     if len(found) > 1:
         raise UsageError(

@@ -68,11 +68,7 @@ def _of_bytes(X: NDArray[np.floating], least: float) -> bool:
 
 
 def learnt_weights(weights: NDArray[np.floating], labels: NDArray[np.integer]) -> str | None:
-    """One line if weights of private rows are one over the number of rows of their class; None otherwise.
-
-    Args:
-        weights: of the rows, (n,). labels: their classes, (n,).
-    """
+    """One line if weights of private rows (n,) are one over the number of rows of their class, by `labels` (n,)."""
     counts = np.bincount(labels)[labels]
     totals = weights * counts
     if counts.min() == counts.max() or np.ptp(totals) > ROUNDING * abs(totals).max():
@@ -233,10 +229,7 @@ def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[
 
 
 def adjacent_people(owners: ArrayLike, n_rows: int) -> tuple[Bounds, NDArray[Any]]:
-    """Where each person's rows begin, and the people, for rows that cannot be put into another order.
-
-    Raises DataError: not one name or whole number for each row, or rows of a person that are not adjacent.
-    """
+    """Where each person's rows begin, and the people, of rows in a fixed order. DataError: no name each, or apart."""
     names = owner_names(np.asarray(owners), n_rows, "owners").astype(str)
     bounds, people = owner_bounds(names.tolist(), "owners")
     return bounds, np.array(people)

@@ -378,10 +378,7 @@ def charge_entry(account: Account | None, entry: Entry, progress: Progress) -> P
 def _charge(
     account: Account, entry: Entry, progress: Progress, others: Sequence[Entry] = (), *, again: bool = False
 ) -> tuple[Check, Contents]:
-    """Charge an entry: the check of the caps, which an entry written `again` has passed, and what the book had held.
-
-    `others`: what may take the place of the entry later, which the caps have to allow too.
-    """
+    """Charge an entry, or it `again`, or `others` in its place: the check of the caps, and what the book had held."""
     with account.charging() as held:
         shared = held.shared()
         check = _check_caps(account.path, shared)
@@ -532,10 +529,7 @@ def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path
 
 
 def preview_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> tuple[Path, Spending]:
-    """The book that `charge_histogram` would charge, and the cost of its runs with the histogram. Nothing is written.
-
-    Raises LinprobeError: as `charge_histogram`.
-    """
+    """The book that `charge_histogram` would charge, and its runs' cost with the histogram; raises as it does."""
     path, entry = _book_with_entry(run, given)
     contents, account = book.read_book(path), Account.at(path)
     others, after, shared = contents.without(entry.run), contents.after(entry, [histogram]), account.shared()

@@ -90,10 +90,7 @@ class Checkpoints:
         self._account = account
 
     def check(self) -> None:
-        """Refuse the checkpoint of another run, or an earlier one of this run, before writing to the budget book.
-
-        Raises DataError, UsageError, PrivacyError: as `check_same_run`. PrivacyError: an earlier checkpoint.
-        """
+        """Refuse another run's checkpoint, or an earlier one (PrivacyError), before a charge; as `check_same_run`."""
         if self._state is None:
             return
         check_same_run(self.path, self._state, self._identity, self._private_digest())
@@ -225,10 +222,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
 def check_same_run(
     path: Path, state: Mapping[str, NDArray[Any]], identity: Mapping[str, Any], private_digest: str
 ) -> None:
-    """Refuse the state in the checkpoint `path` unless it is of a run with this identity and these private rows.
-
-    Raises DataError: an incomplete state. UsageError: other settings. PrivacyError: other private rows.
-    """
+    """Refuse another run's checkpoint. DataError: incomplete. UsageError: other settings. PrivacyError: other rows."""
     missing = [name for name in (*PER_RECORD, *NEEDED) if name not in state]
     if missing:
         raise DataError(f"checkpoint {path} lacks {', '.join(missing)}; train anew without --resume")

@@ -205,10 +205,7 @@ def _stated_entry(entry: Entry, book: Path | None) -> dict[str, Any]:
 
 
 def _not_recorded(path: Path, own: Contents) -> list[str]:
-    """Run folders that spent something, lie beside folders of a book's runs, and are in no book, by path.
-
-    Also folders of recorded runs with releases that the book lacks.
-    """
+    """Run folders beside a book's that spent something and are in no book, or with releases that it lacks, by path."""
     spent, lacking, folders = {}, [], {Path(entry.name).parent for entry in own.entries.values()}
     for folder in folders:
         for manifest in folder.glob(f"*/{MANIFEST}"):

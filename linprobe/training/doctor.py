@@ -53,10 +53,7 @@ def methods() -> list[dict[str, Any]]:
 
 
 def doctor() -> dict[str, Any]:
-    """Look at the installation; nothing is downloaded, and no row is read.
-
-    Returns: version; state, the worst of all findings; findings, each with name, found, state and remedy.
-    """
+    """Look at the installation, offline: version, state (the worst), findings (name, found, state, remedy)."""
     python = Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     looks = (_kernel, _processor, _memory, _device, _extras, _caches, _books)
     findings = [python, *(finding for look in looks for finding in look())]

@@ -441,10 +441,7 @@ def _refined(
 
 
 def _losses(plan: Plan, dataset: Dataset, run: Run) -> RecordLosses | None:
-    """The privacy loss of each record, on rank 0; None for a method that spends nothing.
-
-    A person who may have private test rows too is charged for the releases about them in full.
-    """
+    """The privacy loss of each record, on rank 0, or None; people with private test rows pay those releases in full."""
     if plan.budget is None:
         return None
     contributed = run.mechanism.contributed
@@ -519,10 +516,7 @@ def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.fl
 
 
 def choose_backend(device: str) -> Backend:
-    """The backend of a run: the host for `cpu`, else a GPU.
-
-    Raises ParameterError: an unknown device, or a GPU that torch does not find. UsageError: torch is not installed.
-    """
+    """The host for `cpu`, else a GPU. ParameterError: an unknown device, or no GPU. UsageError: no torch."""
     if device == "cpu":
         return HOST
     require("torch", f"device {device}")

@@ -138,10 +138,7 @@ class Settings:
 
     @classmethod
     def of(cls, method: Method, parameters: Mapping[str, Any]) -> Settings:
-        """Settings from named parameters: options of the method, and fields of this class.
-
-        Raises ParameterError: an option outside its range, or no number where one belongs.
-        """
+        """Settings from named parameters: a method's options, and fields. ParameterError: out of range, no number."""
         parameters = plain_values(method.arguments, parameters)
         own = set(declared(method.options))
         options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
@@ -168,10 +165,7 @@ class Settings:
         return cls.of(method, dict(sorted(parameters.items())))
 
     def with_counts(self, class_counts: str, class_weight: Any) -> Settings:
-        """The same settings with the class counts that `class_weight` uses, or that were asked for.
-
-        Raises ParameterError: an unknown word. UsageError: no counts, and a class weight that needs them.
-        """
+        """The same with class counts, asked for or for `class_weight`. ParameterError: a word. UsageError: none."""
         check_value(RunOptions, "class_counts", class_counts)
         balanced = isinstance(class_weight, str) and class_weight == BALANCED
         if balanced and class_counts == "no":
@@ -427,10 +421,7 @@ class Plan:
         return self.method.private and self.settings.insecure_seed is None
 
     def uncentred(self) -> Plan:
-        """The plan after the release of a mean that is too short to subtract.
-
-        The rest of the budget stays the same; its division into steps may depend on a release.
-        """
+        """The plan after a mean that is too short to subtract: other steps, as releases allow, for the same rest."""
         settings = replace(self.settings, condition="none")
         return replace(self, settings=settings, budget=settings.budget(self.n_units, self.inherited))
 
@@ -662,10 +653,7 @@ def _refuse_other_units(earlier: Manifest, settings: Settings, dataset: Dataset,
 
 
 def _of_classes(first: FirstModel, dataset: Dataset, init: object) -> FirstModel:
-    """The model with its classes in the order of the rows here. Other names of a caller stand for that run's in order.
-
-    Raises DataError: a feature file with another class.
-    """
+    """The model with its classes in the order here; a caller's names stand for its own. DataError: another class."""
     known, names = first.manifest.class_names, dataset.class_names
     if sorted(names) == sorted(known):
         order = [known.index(name) for name in names]

@@ -213,10 +213,7 @@ def _shots(request: TrainRequest, progress: Progress) -> int | None:
 def opened(
     request: TrainRequest, choice: ChosenMethod | None, progress: Progress, group: Group = ALONE
 ) -> Iterator[Ready]:
-    """Check a request that has a method, open its feature files and reserve the run folder. No row is read.
-
-    Raises UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
-    """
+    """Check a request with a method, open its files, reserve its folder; no row is read. UsageError, DataError."""
     check_declared(RunOptions, request)
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
@@ -351,10 +348,7 @@ def _refuse_rows_of_first_runs(plans: Sequence[Plan], features: FeatureReader, p
 def train_on(
     ready: Ready, settings: Settings, progress: Progress, group: Group = ALONE, config: str | None = None
 ) -> dict[str, Any]:
-    """`train_run` on open feature files, or files in memory.
-
-    `config` is the text of the run's config file; None for a run that no options of `linprobe train` repeat.
-    """
+    """`train_run` on open files; `config` is the text of its config file, None where no options repeat the run."""
     started, request, features = time.perf_counter(), ready.request, ready.features
     out, dataset = Path(request.out or ""), ready.dataset()
     plan = plan_run(settings, dataset)

@@ -201,10 +201,7 @@ class Selection:
 
 
 def selection_of(dataset: Dataset, request: TrainRequest, tuning: Tuning, candidates: Sequence[Settings]) -> Selection:
-    """The private selection among `candidates` that costs `request.epsilon`. No private row is read.
-
-    Raises UsageError: an option that a selection does not take. PrivacyError: no budget of one run is small enough.
-    """
+    """The selection among `candidates` for `request.epsilon`. UsageError: an idle option. PrivacyError: no budget."""
     if request.per_record:
         raise UsageError("option --per-record does nothing with --grid, which bounds no single record; leave it out")
     if request.test_epsilon is not None:
@@ -274,10 +271,7 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
 
 
 def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, ChosenMethod | None, list[Settings]]:
-    """The request with a method, why it was chosen if none was named, and the settings of every run that may be made.
-
-    Raises UsageError, ParameterError: an option or combination that is not allowed.
-    """
+    """The request with a method, why it was chosen, and all settings. UsageError, ParameterError: not allowed."""
     methods = dict(tuning.grid).get("method")
     if methods is not None:
         if request.method is not None:

@@ -37,10 +37,7 @@ class UnreachableWeightsError(DataError):
 
 
 def build_network(build: Callable[[], nn.Module], random: bool) -> nn.Module:
-    """Build a network. Its `random` weights are equal in every run and process; others are loaded, so not drawn first.
-
-    To draw the weights of a ViT-L/14 takes 2 seconds.
-    """
+    """Build a network; `random` weights are equal in every run, others are not drawn first, which takes seconds."""
     with torch.random.fork_rng(devices=[]), nullcontext() if random else _Undrawn():
         torch.manual_seed(RANDOM_SEED)
         return build()

@@ -407,10 +407,7 @@ def accountant_versions() -> dict[str, str]:
 
 
 def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
-    """The accountant of record: `auto` is `GAUSSIAN` if every sum is over all rows, else `PLD`.
-
-    Raises ParameterError: an unknown name, or an accountant that does not cover the releases.
-    """
+    """The accountant of record; `auto` is `GAUSSIAN` without samples, else `PLD`. ParameterError: unknown, unfit."""
     if name == "auto":
         return GAUSSIAN if GAUSSIAN.covers(releases) else PLD
     if name not in ACCOUNTANTS:

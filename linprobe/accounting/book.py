@@ -182,10 +182,7 @@ class Contents:
         return replace(self, entries={name: one for name, one in self.entries.items() if name != run})
 
     def lacking(self, run: str, releases: Iterable[Releases]) -> tuple[Releases, ...]:
-        """The `releases` of a run that its entry here lacks: they were made from a copy that another book counts.
-
-        Histograms have names of their own in `releases` (`Manifest.recorded`).
-        """
+        """The `releases` of a run that its entry lacks, made from a copy; histograms have names of their own."""
         known = self.entries.get(run)
         if known is None or known.selection is not None or not known.private:  # these count more than their releases
             return ()
@@ -313,12 +310,7 @@ def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | No
 
 
 def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
-    """State the cap of a book, in place of an earlier one.
-
-    Args:
-        may_raise: allow a cap that exceeds the earlier one although runs were recorded.
-    Raises PrivacyError: such a cap without `may_raise`. LinprobeError: as `charge`.
-    """
+    """State the cap of a book. PrivacyError: above the earlier one, after runs, without `may_raise`."""
     with _opened(path) as (lines, contents):
         cap = replace(cap, runs=max(cap.runs, len(contents.counted)))  # one may have begun since
         before = cap.raised_from(contents.cap)
@@ -619,10 +611,7 @@ def rows_of_a_person(entries: Sequence[Entry], delta: float) -> dict[int, float]
 
 
 def together(entries: Sequence[Entry], delta: float, relation: Relation) -> tuple[float, str]:
-    """Epsilon of private `entries` together for a relation at `delta`, an upper bound, and its accountant in words.
-
-    Infinite if a run bounds nothing for that relation.
-    """
+    """Epsilon of private `entries` for a relation at `delta`, an upper bound or infinity, and its accountant."""
     if any(neighbours_between(entry.unit, relation) is None for entry in entries):
         return math.inf, "none"
     selections = [

@@ -23,13 +23,7 @@ LONGEST_SELECTION = 1 << 24  # bytes
 
 
 class AppendOnlyFile:
-    """A file of JSON lines that only grows: a ledger, a budget book, what a comparison spent.
-
-    A last line without its end was not written: whatever it announces has not happened. See `whole_lines`.
-
-    Args:
-        path: of the file, created with `mode` if absent.
-    """
+    """A file of JSON lines that only grows, made with `mode`; a last line without its end was not written."""
 
     def __init__(self, path: Path, mode: int = PUBLIC_MODE) -> None:
         self.path = path
@@ -144,12 +138,7 @@ def record_selection(path: Path, event: SelectionEvent) -> None:
 
 
 def read_selection(path: Path, content: bytes | None = None) -> SelectionEvent | None:
-    """The private selection in the ledger file at `path`; None if the ledger holds other events.
-
-    Args:
-        content: of the file, if it has been read already.
-    Raises PrivacyError: the file is missing, or the selection is malformed or not alone.
-    """
+    """The private selection in a ledger, or None; `content` if it was read. PrivacyError: missing, or malformed."""
     try:
         with _opened(path, content) as stream:
             line, more = stream.readline(LONGEST_SELECTION), stream.read(1)

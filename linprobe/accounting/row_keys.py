@@ -325,10 +325,7 @@ def files_of_books(folder: Path, names: str = f"*{BOOK_SUFFIX}") -> list[Path]:
 
 
 def recorded_runs() -> dict[str, tuple[Path, Entry]]:
-    """The default budget book with each run, and the entry of the run there.
-
-    Raises DataError: a damaged book, or two books with one run: one is a copy, and either may lack later releases.
-    """
+    """The default budget book with each run, and its entry there. DataError: damaged, or two books with one run."""
     found: dict[str, tuple[Path, Entry]] = {}
     for path in files_of_books(books_folder()):
         for run, entry in read_book(path).entries.items():

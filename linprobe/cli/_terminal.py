@@ -32,14 +32,7 @@ _quiet = _verbose = False
 
 
 class Watched:
-    """A text stream that remembers the last error of a write.
-
-    Args:
-        lossy: lose what cannot be written in place of raising: a full disk or a reader that left must not end a paid
-            run.
-    Attributes:
-        error: of the last write that failed; None without one.
-    """
+    """A text stream with the last `error` of a write; `lossy` drops what cannot be written: a paid run goes on."""
 
     def __init__(self, stream: TextIO, *, lossy: bool) -> None:
         self._stream, self._lossy = stream, lossy

@@ -176,12 +176,7 @@ def widened(x: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Translation:
-    """A public vector subtracted from each row, and a constant column appended after it.
-
-    Attributes:
-        shift: the vector, shape (n_features,), float32.
-        column: value of the constant column.
-    """
+    """A public vector `shift` (n_features,), float32, subtracted from each row, and a constant `column` after it."""
 
     shift: Singles
     column: float

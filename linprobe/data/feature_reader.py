@@ -34,11 +34,7 @@ BY_CHANCE = 1000  # one row in BY_CHANCE may be in both groups: a photograph tha
 
 @dataclass(frozen=True)
 class EqualRows:
-    """Test rows that equal training rows, or multiples of them.
-
-    Attributes:
-        found: how many and where, in words. allowed: how many may be in both groups by chance. few: whether they are.
-    """
+    """Test rows that equal training rows: what was `found`, how many are `allowed` by chance, whether these are few."""
 
     found: str
     allowed: int
@@ -175,11 +171,7 @@ class FeatureReader(ABC):
         self.close()
 
     def blocks(self, group: str, keep: Mask | None = None) -> Iterator[tuple[Floats, Indices]]:
-        """Blocks of rows `x` (b, n_features) and `labels` `y` of a group, in row order.
-
-        Args:
-            keep: mask of the rows to yield, shape (n_rows,); blocks without such a row are not read.
-        """
+        """Blocks of rows `x` (b, n_features) and labels `y` of a group, in order; only of `keep` (n_rows,) if given."""
         labels_start, labels = 0, np.empty(0, dtype=np.int64)
         for start in range(0, self.sizes[group], BLOCK_ROWS):
             part = slice(start, min(start + BLOCK_ROWS, self.sizes[group]))

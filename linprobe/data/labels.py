@@ -41,12 +41,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None) -> Arrays:
-    """The arrays with labels as integers where they are whole numbers, stored as floats or as text, else as text.
-
-    Text labels that are all among the declared class names stay text.
-
-    Raises DataError: a label that is neither a whole number nor text, with its row.
-    """
+    """Labels as integers where whole, however stored; else, or if declared, as text. DataError: neither, and where."""
     labels = {key: plain_labels(key, np.asarray(array)) for key, array in arrays.items() if key.startswith("y_")}
     texts = [array for array in labels.values() if array.dtype.kind == "U"]
     named = declared is not None and all(set(declared) >= set(array.tolist()) for array in texts)
@@ -329,12 +324,7 @@ def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
 
 
 def owner_bounds(owners: Iterable[str], where: str) -> tuple[Bounds, list[str]]:
-    """Where the rows of each owner begin, shape (n_units + 1,), and the owners in this order.
-
-    Args:
-        owners: the owner of each row, in row order. where: the rows, for the message.
-    Raises DataError: rows of an owner that are not adjacent, or as `check_owners`.
-    """
+    """Where each owner's rows begin (n_units + 1,), and the owners. DataError: not adjacent, or as `check_owners`."""
     names: list[str] = []
     bounds = [0]
     for owner, rows in groupby(owners):
@@ -484,12 +474,7 @@ def divided(
 
 
 def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> Mask:
-    """Mask of at most `most` rows of each unit, shape (n_rows,): those whose record ids have the lowest `id_hashes`.
-
-    The rows of a person depend on that person's ids and on `seed` only.
-
-    Raises UsageError: `most` is below 1.
-    """
+    """Mask (n_rows,) of at most `most` rows of each unit, those with the lowest `id_hashes`. UsageError: below 1."""
     if most < 1:
         raise UsageError(f"per-owner-rows is {most}; allowed: 1 or more")
     keep = np.ones(len(ids), dtype=bool)

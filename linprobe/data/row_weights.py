@@ -30,12 +30,7 @@ MOST_WEIGHT = 1e6
 
 @dataclass(frozen=True)
 class RowWeights:
-    """The weights of the rows of a source.
-
-    Attributes:
-        by_class: factor of each class, shape (n_classes,), the largest 1.
-        by_row: factor of each row, shape (n_rows,), 0 or more; None for ones.
-    """
+    """Factors `by_class`, shape (n_classes,), the largest 1, and `by_row`, (n_rows,), 0 or more; None for ones."""
 
     by_class: Reals
     by_row: Reals | None = None

@@ -104,10 +104,7 @@ class Rows(ABC):
         """All units of this process in order."""
 
     def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
-        """Blocks with their part of the mask `sampled` (n_local,), which begin at multiples of `SHARD_ROWS`.
-
-        Rows outside the sample may hold anything. Rows that are always `observed` have none.
-        """
+        """Blocks from multiples of `SHARD_ROWS` with their part of `sampled` (n_local,); others may hold anything."""
         raise NotImplementedError(f"{type(self).__name__} reads all rows of a block")
 
     def _people(self, bounds: Bounds, size: int, sampled: Mask | None) -> Iterator[LazyBlock]:
@@ -185,10 +182,7 @@ class Rows(ABC):
         return self._view(_changes=(*self._changes, change), n_features=n_features, in_memory=in_memory)
 
     def translated(self, shift: Reals, column: float) -> Self:
-        """The rows minus the public vector `shift` (n_features,), with a constant `column` appended.
-
-        They are translated each time they are used; rows of people, when their block is loaded.
-        """
+        """The rows minus a public `shift` (n_features,), and a constant `column`, at each use; people's when loaded."""
         translation = Translation(shift.astype(np.float32), float(np.float32(column)))
         norms = None
         if not self.units:

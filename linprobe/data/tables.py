@@ -61,12 +61,7 @@ class Columns:
         return (self.label,) if self.label in names or self.path is not None else tuple(self.label.split(","))
 
     def places(self, names: Sequence[str], group: str, where: Path) -> tuple[dict[str, str], list[str]]:
-        """The columns of ids and of owners, by kind, if there are such; and the columns of features.
-
-        Only the training rows must have the column of owners.
-
-        Raises UsageError: no such column. DataError: no column of features.
-        """
+        """Columns of ids and owners (needed in train), by kind, and of features. UsageError, DataError: none."""
         labels = self.labels(names, group)
         needed = [*(("--label-column", label) for label in labels), ("--id-column", self.id)]
         if group == "train" or self.owner in names:
@@ -110,10 +105,7 @@ def check_features(table: Path, found: Sequence[str], wanted: Sequence[str]) -> 
 
 
 def column_order(names: Collection[str], n_features: int) -> str:
-    """A short text for columns of features, another one for other names or another order.
-
-    Empty without a name for each feature: arrays have none, and a column of lists is several features.
-    """
+    """A short text for columns of features in their order; empty without a name for each, as for arrays or lists."""
     if len(names) != n_features:
         return ""
     digest = hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()

@@ -63,12 +63,7 @@ Scores = NDArray[np.float64]
 
 
 def log_odds(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> Scores:
-    """o_i of labelled raw rows, in nats, shape (n_rows,); for a run that votes, of the voters' mean probability.
-
-    Args:
-        blocks: rows (b, n_features) and class indices (b,).
-        weights, bias: one set or a stack of voters, as in `linprobe.runs.figures`.
-    """
+    """o_i of labelled raw rows in `blocks`, nats, (n_rows,); of a stack of voters, of their mean probability."""
     stack = weights.reshape(-1, *weights.shape[-2:])
     offsets = bias.reshape(len(stack), -1)
     parts = []
@@ -166,10 +161,7 @@ def likelihood_ratios(target: Scores, shadows: Scores, inside: NDArray[np.bool_]
 
 
 def complementary_halves(n_sets: int, n_units: int) -> NDArray[np.bool_]:
-    """Random halves of the rows or people, (n_sets, n_units), in complementary pairs; each is in exactly half of them.
-
-    The seed is fixed: membership in a shadow model need not be secret.
-    """
+    """Random halves of rows or people (n_sets, n_units), in complementary pairs, from a fixed seed: none is secret."""
     rng = np.random.default_rng(1)
     halves = np.zeros((n_sets, n_units), dtype=bool)
     for one in range(0, n_sets, 2):
@@ -266,12 +258,7 @@ def _private(features: FeatureReader, run: RunFolder) -> Dataset:
 
 @dataclass(frozen=True)
 class _Compared:
-    """Members and others: rows, or people with all of their rows.
-
-    Attributes:
-        inside, outside: rows of members and of others. n_inside, n_outside: numbers of rows, or of people.
-        sizes: number of rows of each person, members first; None where rows are compared.
-    """
+    """Members (`inside`) and others, their numbers, and numbers of rows of people, members first; None for rows."""
 
     inside: GroupRows
     outside: GroupRows

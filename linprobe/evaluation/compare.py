@@ -468,10 +468,7 @@ def _check_splits(found: _Comparison, stack: ExitStack) -> None:
 
 
 def _account(found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset]]) -> Account | None:
-    """The book of the rows, with the keys of all that the runs of `plans` protect or use as public; None without one.
-
-    Nothing is written. Raises LinprobeError: as `check_rows` and `account_of`.
-    """
+    """The book of the rows, with keys of all that runs of `plans` protect or use as public; nothing is written."""
     finder = BookFinder(found.request.book, make=False)
     check_rows(found.reader, commitment=finder.commitment)
     runs = [(plan if isinstance(plan, Plan) else plan.plans[0], dataset) for plan, dataset in plans]

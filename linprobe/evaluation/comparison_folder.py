@@ -60,10 +60,7 @@ class ComparisonFolder:
         self._manifests[run.name] = opened.manifest
 
     def record(self, run: Path) -> None:
-        """Add a finished run to `spent.jsonl`, unless it has a line already.
-
-        A run that was made from another one, as `RUN.published-1`, is the same run: only what its line lacks is new.
-        """
+        """Add a finished run to `spent.jsonl`, or what its line, of it or of the run it is made from, lacks."""
         manifest = self.manifest(run)
         key, releases = manifest.book_id, manifest.recorded
         if manifest.manifest_digest in self._recorded:  # the key of an earlier version

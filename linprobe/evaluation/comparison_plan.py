@@ -175,12 +175,7 @@ def _asked(request: CompareRequest, row: MethodRow, epsilon: float | None, **of_
 
 
 def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) -> list[MethodRow]:
-    """The rows of a setting: those asked for, then the baselines, each once.
-
-    A baseline that cannot run is left out, and a method that the request does not name.
-
-    Raises UsageError: a row that was asked for needs public rows, and there are none.
-    """
+    """The rows of a setting and the baselines that can run, each once. UsageError: one lacks public rows."""
     asked = {row.name: row for row in rows_of(request)}
     if not public_rows and request.methods is None:
         asked = {name: row for name, row in asked.items() if "public" not in METHODS[row.method].needs}

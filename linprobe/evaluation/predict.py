@@ -116,12 +116,7 @@ def _scored(
     together: bool,
     shares_given: bool,
 ) -> Iterator[NDArray[np.float64]]:
-    """Class scores of rows, a block (b, n_classes) for each of `blocks`; `together`, after refinement on the rows.
-
-    Args:
-        moved: bias and class shares, as `_moved` gives them. shares_given: whether the class shares
-            were given for these rows.
-    """
+    """Class scores (b, n_classes) of `blocks` by the bias `moved`; `together`, after refinement, to `shares_given`."""
     bias, shares = moved
     if not together:
         for x in blocks():

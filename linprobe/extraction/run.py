@@ -87,10 +87,7 @@ def _ignore_ctrl_c(_: int) -> None:
 
 
 def _stopped(error: Exception, first: str) -> LinprobeError | None:
-    """The error to report for a worker that died at the batch that begins with `first`; None for another error.
-
-    torch's signal handler raises the error of a dead worker anywhere in the main process.
-    """
+    """The error of a worker that died at the batch from `first`, as torch raises it anywhere; None for another one."""
     if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
         return None
     reason = (str(error) or type(error).__name__).splitlines()[0]

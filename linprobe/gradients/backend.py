@@ -229,10 +229,7 @@ class People:
     # long: a list of what the kernel does not check before it reads memory
     @classmethod
     def of(cls, block: Block, n_classes: int, cells: Indices | None = None) -> People:
-        """The people of a block, after checks that the kernel does not make, of `cells` too.
-
-        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
-        """
+        """The people of a block, checked as the kernel does not, and `cells`. ValueError, IndexError: not fitting."""
         pairs, bounds = paired(block), np.ascontiguousarray(block.bounds, np.int64)
         y, norms = np.ascontiguousarray(block.y, np.int64), np.ascontiguousarray(block.norms, np.float64)
         weights = None if block.weights is None else np.ascontiguousarray(block.weights, np.float64)

@@ -277,10 +277,7 @@ def residual_norms(r: Array) -> Array:
 
 
 def check_weights(weights: Floats) -> None:
-    """Raise DivergedError for weights too large for float32 scores, where clip factors would not bound gradients.
-
-    The check reveals nothing private: weights are initial values or releases.
-    """
+    """DivergedError for (initial or released) weights too large for float32 scores, where factors bound nothing."""
     if not np.linalg.norm(weights.astype(np.float64, copy=False)) < LARGEST_WEIGHTS:
         raise DivergedError(
             f"training diverged: the weights grew beyond {LARGEST_WEIGHTS:g}; no model was made; "
@@ -290,10 +287,7 @@ def check_weights(weights: Floats) -> None:
 
 
 def checked_weights(weights: Array) -> Array:
-    """Weights after `check_weights`. On a GPU, zeros replace weights that fail it, as raising would synchronise.
-
-    Such weights diverge again, and the check at the end of training raises the error.
-    """
+    """Weights after `check_weights`; on a GPU, zeros replace wrong ones, which diverge again and raise at the end."""
     if isinstance(weights, np.ndarray):
         check_weights(weights)
         return weights

@@ -86,11 +86,7 @@ class Stream:
 
 
 class DeviceNoise(NoiseSource):
-    """A source whose noise is for tensors: the same draws and the same released numbers, computed on a device.
-
-    Args:
-        device: device of all tensors. insecure_seed: as of a `NoiseSource`.
-    """
+    """A source of noise for tensors on a `device`: the same draws and released numbers as of a `NoiseSource`."""
 
     def __init__(self, device: torch.device, insecure_seed: int | None = None) -> None:
         super().__init__(insecure_seed)

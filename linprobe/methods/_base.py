@@ -413,12 +413,7 @@ def unchanged(options: Any, has_public: bool) -> Any:
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """What a plan knows about a run before the first release.
-
-    Attributes:
-        n_steps: number of gradient releases. n_features, n_classes: shape of the weights.
-        public: labelled raw rows that are not protected, or None. text: whether there are text weights.
-    """
+    """What a plan knows: steps, shape of weights, unprotected `public` rows or None, whether it has `text` weights."""
 
     n_steps: int
     n_features: int
@@ -517,10 +512,7 @@ class Method:
         return SAMPLED_STEPS if self.samples else DEFAULT_STEPS
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
-        """The method's options with the values of `given`; the others have their defaults.
-
-        Raises UsageError: an option this method does not have. ParameterError: a value that is not allowed.
-        """
+        """The method's options, with defaults. UsageError: one it does not have. ParameterError: not allowed."""
         return make_options(self.options, given)
 
     def refuse(self, options: Any, facts: PublicFacts) -> None:

@@ -98,10 +98,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
 
 
 def one_pass_sgd(public: Rows, n_classes: int, *, strong_convexity: float, radius: float | None) -> np.ndarray:
-    """Line 1 of the variant `theory`: weights (n_features, n_classes) after a single pass over the public rows.
-
-    The order is a fixed permutation, as rows sorted by class would bias the last iterate.
-    """
+    """Line 1 of `theory`: weights (n_features, n_classes) after one pass over public rows in a fixed permutation."""
     x = np.concatenate([block.x for block in public.blocks()])
     y = np.concatenate([block.y for block in public.blocks()])
     weights = np.zeros((public.n_features, n_classes))

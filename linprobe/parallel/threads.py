@@ -283,12 +283,7 @@ def in_order(pieces: Iterator[Callable[[], Item]], work: Callable[[Item], Result
 
 @contextmanager
 def behind(call: Callable[..., None], depth: int) -> Iterator[Callable[..., None]]:
-    """A function that makes `call` in a thread of its own: its calls in order, at most `depth` of them unfinished.
-
-    The block ends after the last call.
-
-    Raises: The first error of a call, from a later call or at the end of the block.
-    """
+    """A function that makes `call` in a thread, in order, at most `depth` unfinished; raises a call's first error."""
     unfinished: deque[Future[None]] = deque()
 
     def later(*given: Any) -> None:

@@ -71,10 +71,7 @@ class Summary:
 
 
 def beats(mean: float, std: float | None, rivals: Iterable[tuple[float, float | None]]) -> bool:
-    """Whether a mean minus its standard deviation is above the mean plus standard deviation of every rival.
-
-    A single run has no spread, and a row without rivals beats none: neither is ever the best.
-    """
+    """Whether a mean minus its standard deviation is above mean plus deviation of rivals; False without either."""
     others = list(rivals)
     if std is None or not others:
         return False
@@ -82,10 +79,7 @@ def beats(mean: float, std: float | None, rivals: Iterable[tuple[float, float | 
 
 
 def summarise(results: Iterable[Result]) -> list[Summary]:
-    """One summary for each row, setting and epsilon, in order of appearance.
-
-    Among rows that spend the same epsilon in the same setting, `best` is the one that `beats` the others, if any does.
-    """
+    """One summary for each row, setting and epsilon, in order; `best` is one that `beats` its rivals, if any does."""
     groups: dict[tuple[str, Setting, float | None], list[Result]] = defaultdict(list)
     for result in results:
         groups[result.row, result.setting, result.epsilon].append(result)

@@ -190,12 +190,7 @@ def count_private(
 
 
 def fit_temperature(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> float:
-    """T between `LEAST` and `MOST`. The rows are public: T depends on them without noise.
-
-    Args:
-        blocks: raw rows (b, n_features) and class indices (b,), at least one row in all.
-        weights (n_features, n_classes), bias (n_classes,): a model that does not vote.
-    """
+    """T in [`LEAST`, `MOST`] for one set of weights, from public rows (b, n_features) and classes (b,); no noise."""
     from scipy.optimize import minimize_scalar  # scipy would slow down every command
     from scipy.special import log_softmax
 

@@ -180,13 +180,7 @@ def selected(
     delta: float,
     accountant: accountants.Accountant,
 ) -> Manifest:
-    """The manifest of the run that a private selection chose.
-
-    Args:
-        manifest: of the run alone. Its releases must be in `event`.
-    Raises PrivacyError: other releases than planned, or a selection that costs more than the target. Both would be
-    bugs.
-    """
+    """The manifest of the run that a selection chose. PrivacyError, a bug: unplanned releases, or above the target."""
     made = sorted(map(astuple, manifest.releases or ()))
     if made not in [sorted(map(astuple, planned)) for planned in event.runs]:
         raise PrivacyError("the releases of the run differ from its plan; nothing was written; please report this")
@@ -213,10 +207,7 @@ def selected(
 
 
 def accountant_of(manifest: Manifest) -> accountants.Accountant:
-    """The accountant that a manifest states in words; for a selection, the accountant of a single run.
-
-    Raises PrivacyError: no accountant has that description, or it does not apply to the releases.
-    """
+    """The accountant that a manifest states; of a selection, that of a single run. PrivacyError: none, or unfit."""
     selection = manifest.selection
     known = {
         one.words if selection is None else selection_accountant_text(one): one

@@ -199,10 +199,7 @@ class DamagedManifestError(DataError):
 
 @dataclass(frozen=True)
 class Published:
-    """A histogram of privacy losses released after training: its price, its noise, its file (None if it was lost).
-
-    `what` is `histogram` and a random name, by which budget books know it.
-    """
+    """A histogram released after training: `what` it is called in books, price, noise, file (None if it was lost)."""
 
     what: Annotated[str, TEXT]
     epsilon: Annotated[float, AMOUNT]

@@ -254,13 +254,7 @@ def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] |
 
 
 def check_stated(run: RunFolder, features: FeatureReader) -> list[str]:
-    """The keys of the manifest that the feature file proves.
-
-    Keys about rows that the file does not hold are left out: public rows of another file, and test rows of another
-    number.
-
-    Raises PrivacyError: a key contradicts the file.
-    """
+    """The keys that the file proves, but for rows that it does not hold. PrivacyError: one contradicts it."""
     manifest = run.manifest
     if list(features.description.class_names) != run.manifest.class_names or features.n_features != manifest.n_features:
         raise PrivacyError(f"{features.path} has other classes or features than the manifest; find the right file")

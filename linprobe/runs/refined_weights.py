@@ -252,11 +252,7 @@ def unlabelled_rows(source: Source, n_classes: int) -> NDArray[np.float32]:
 def _passes(
     x: NDArray[np.float32], scores: Matrix, likely: Callable[[Matrix], Matrix], strengths: Iterable[float]
 ) -> tuple[Matrix, Matrix]:
-    """The sum of strength V over all passes, (n_features, n_classes), and the scores of U drawn towards log Z.
-
-    Args:
-        likely: Z for scores. strengths: of the passes; at 0 there is none.
-    """
+    """The sum of strength V (n_features, n_classes) over passes, 0 for none, and scores drawn to log Z (`likely`)."""
     update, current, blended = np.zeros((x.shape[1], scores.shape[1])), scores, scores
     for strength in filter(None, strengths):
         wanted = likely(current)

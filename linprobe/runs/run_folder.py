@@ -80,12 +80,7 @@ NOTE = "PRIVATE: derived from private rows without noise; do not publish"
 
 @dataclass(frozen=True)
 class PrivateRecords:
-    """The part of a run folder that depends on the private records. Private.
-
-    Attributes:
-        digest: of the private rows. ids, losses: of every record whose loss was tracked, in the same order; where
-            people are protected, their names and losses.
-    """
+    """A run's private part: `digest` of private rows, `ids` and `losses` of records or people, in one order."""
 
     digest: str
     ids: list[str]
@@ -393,10 +388,7 @@ class RunFolder:
 
     @cached_property
     def test_metrics(self) -> dict[str, Any] | None:
-        """The metrics on public test rows, as `figures_by_task` gives them; None for a run without them.
-
-        Raises DataError: an unreadable file, or metrics that contradict each other or the manifest.
-        """
+        """The metrics on public test rows, or None. Raises DataError: unreadable, or they contradict each other."""
         if TEST_FIGURES not in self.manifest.files:
             return None
         metrics: dict[str, Any] = self._json(TEST_FIGURES)

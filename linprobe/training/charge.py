@@ -198,10 +198,7 @@ def refuse_private_in_books(public: Sequence[GroupRows]) -> None:
 
 
 def record_public(run: str, public: GroupRows) -> None:
-    """Add rows that a command used as public to the keys of the default book that has the run, if there is one.
-
-    Raises DataError: damaged keys. LinprobeError: keys that cannot be written.
-    """
+    """Add rows that a command used as public to the keys of the run's default book. DataError, LinprobeError."""
     path = book_with(run)
     if path is not None and keys_file(path).exists():
         keys = _keys_of(public, _key(books_folder())).as_public()
@@ -424,12 +421,7 @@ def charged_selection(
 
 
 def preview(account: Account | None, entries: Sequence[Entry]) -> Spending:
-    """The cost of `entries` with the runs in a book and in the books that share its rows. Nothing is charged.
-
-    Args:
-        account: None if there is no book yet.
-    Raises PrivacyError: the runs would exceed a cap. DataError: a damaged book.
-    """
+    """The cost of `entries` with the runs of a book and those that share its rows. PrivacyError: above a cap."""
     return spending(_under_caps(account, entries).counted)
 
 

@@ -22,13 +22,7 @@ LITTLE_MEMORY = 2 << 30
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        name: of the thing. found: what it is.
-        state: `limited` if a command lacks something or is slower, `broken` if most commands fail.
-        remedy: what is affected and what to do; empty if the state is `ok`.
-    """
+    """What was `found`: ok, `limited` (a command lacks it), `broken` (most fail); and the remedy, if any."""
 
     name: str
     found: str

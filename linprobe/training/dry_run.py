@@ -169,10 +169,7 @@ def _stated(
 
 
 def _resumed(request: TrainRequest, plan: Plan, dataset: Dataset, account: Account | None) -> str:
-    """The id of the unfinished run that --resume would go on with; empty without one.
-
-    Raises UsageError: several such runs, or a complete one. LinprobeError: as `Checkpoints.check`.
-    """
+    """The id of the run that --resume would go on with, or "". UsageError: several, complete; as `Checkpoints`."""
     folder = run_folder.unfinished_folder(Path(request.out or "")) if request.resume else None
     if folder is not None and (folder / MANIFEST).is_file():
         raise UsageError(f"--resume has nothing to do: run {folder} is complete; leave out --dry-run to name it")

@@ -185,13 +185,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Rows in training space, and what releases sums over them.
-
-    Attributes:
-        plan: the plan, with the budget that the length of a private mean chose.
-        preprocessing: the map to the training space.
-        ledger: of the run. class_counts, similar: released, or None.
-    """
+    """Rows in training space and what releases their sums; `plan` has the budget that a private mean chose."""
 
     plan: Plan
     dataset: Dataset

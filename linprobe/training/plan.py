@@ -147,10 +147,7 @@ class Settings:
 
     @classmethod
     def of_given(cls, method: Method, given: Mapping[str, Any]) -> Settings:
-        """`of`, where arguments that are not given have their declared defaults.
-
-        Raises ArgumentError: an argument that the method does not have, or one without a default that is not given.
-        """
+        """`of`, with declared defaults. Raises ArgumentError: an unknown argument, or a missing one."""
         arguments = {name: option for name, option in method.arguments.items() if name not in OF_LABELS}
         unknown = sorted(set(given) - set(arguments))
         if unknown:
@@ -241,10 +238,7 @@ _SHARED = {each.name for each in fields(Settings)} - {"method", "options", "firs
 
 
 def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, FirstRun | None]:
-    """A method's options, and the run of `init` if it is not one of `INIT_WORDS`.
-
-    Raises UsageError: an option that the method does not have. ParameterError: one outside its range.
-    """
+    """A method's options, and the run of `init`, if no word. UsageError: unknown. ParameterError: out of range."""
     init = given.get("init", "auto")
     if init in INIT_WORDS or not issubclass(method.options, Start):
         return method.make_options(dict(given)), None
@@ -665,10 +659,7 @@ def _of_classes(first: FirstModel, dataset: Dataset, init: object) -> FirstModel
 
 
 def _text_weights(settings: Settings, dataset: Dataset, budget: Budget | None) -> NDArray[np.float64] | None:
-    """Text weights: unit vectors of the classes times their scale; None if the run does not start from them.
-
-    Beside public rows, which decide their scale, the unit vectors around their mean.
-    """
+    """Unit text weights times their scale, or None; beside public rows, which decide the scale, around their mean."""
     text_weights = dataset.encodings
     if text_weights is None:
         return None

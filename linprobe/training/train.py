@@ -121,10 +121,7 @@ class Ready:
         return dataset_of(self.features, self.other, split, request.class_weight, self.unlabelled)
 
     def with_test(self, settings: Settings) -> Settings:
-        """The settings with the part of epsilon that pays for a noisy accuracy on private test rows.
-
-        Raises UsageError: no private test rows. PrivacyError: delta too large for their number.
-        """
+        """The settings with epsilon for noisy accuracy on private test rows. UsageError: none. PrivacyError: delta."""
         request = self.request
         found = figures.test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
         if found is None:

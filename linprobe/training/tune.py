@@ -70,10 +70,7 @@ class Tuning:
 
     @classmethod
     def parse(cls, grid: Sequence[str], shrink: Sequence[float], repetitions: int | None, method: str | None) -> Tuning:
-        """Parse words such as `score_noise=0.3,1,3`; `method` is the method of the run, None if none was named.
-
-        Raises UsageError, ParameterError: nothing to choose, or a value that is not allowed.
-        """
+        """Parse words such as `score_noise=0.3,1,3` for `method`. UsageError, ParameterError: a value not allowed."""
         texts = {}
         for word in grid:
             flag, equals, values = word.partition("=")

@@ -91,10 +91,7 @@ def quietly() -> Iterator[None]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Parameters by name from a .pt, .pth or .safetensors file; no code in the file is run.
-
-    Raises DataError: no such file, an unsuitable or damaged file, or no state dictionary in it.
-    """
+    """Parameters by name from a .pt, .pth or .safetensors file, whose code is not run. DataError: none, or damaged."""
     if not path.is_file():
         raise DataError(f"weights file {path} does not exist; give --weights an existing {', '.join(SUFFIXES)} file")
     if path.suffix == ".safetensors":

@@ -40,10 +40,7 @@ from linprobe.extraction.sources.folders import folder_source, members_of, refus
 
 
 def listed_source(request: ExtractRequest, recipe: Recipe | None) -> base.ImageSource:
-    """The images of a request with their classes, groups and owners. Needs no PyTorch, and reads no image of a folder.
-
-    Raises as `unlabelled_source`, `table_source`, `open_source` and `with_owners`.
-    """
+    """The images of a request, classes, groups, owners, without PyTorch. Raises as the four functions for them."""
     owners, shared = base.owners_from(request.owners, request.owner_regex), request.owners_on_both_sides
     if recipe is not None or request.unlabelled:
         source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)

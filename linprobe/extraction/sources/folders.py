@@ -137,12 +137,7 @@ def members_of(root: Path, files: Iterable[tuple[Path, int]]) -> FolderMembers:
 
 
 def unlabelled_source(path: Path, names: Sequence[str]) -> base.ImageSource:
-    """All visible files in a folder and its subfolders, or one image file, as the group `rows` without labels.
-
-    Args:
-        names: the classes that the rows will be scored for.
-    Raises DataError: no such folder or file, or an empty folder.
-    """
+    """All visible files in a folder, or one image, as the group `rows`; `names` are the classes. DataError: none."""
     if not path.exists() or not (path.is_dir() or path.name.lower().endswith(base.IMAGE_SUFFIXES)):
         what = "is no image" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}; with --like or --unlabelled, give a folder of images, or one image file")
@@ -155,10 +150,7 @@ def unlabelled_source(path: Path, names: Sequence[str]) -> base.ImageSource:
 
 
 def refuse_linked(private: FolderMembers, public: FolderMembers | None, how: str = "links") -> None:
-    """Refuse a private file that also appears under another name, private or public: a private image is one record.
-
-    Raises PrivacyError: links repeat a private file; the message names the first one.
-    """
+    """PrivacyError for a private file that appears under another name too: a private image is one record."""
     both = private.inodes if public is None else np.concatenate([private.inodes, public.inodes])
     _, first, counts = np.unique(both, axis=0, return_index=True, return_counts=True)
     repeated = first[(counts > 1) & (first < len(private))]

@@ -289,14 +289,7 @@ def settle(path: Path, run: str, releases: Sequence[Releases]) -> None:
 
 
 def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | None = None) -> Entry:
-    """Add releases made from a finished run, and those of `entry` that the book lacks.
-
-    A run that the book does not know is written first, as `entry`.
-
-    Returns: the run with all its further releases.
-
-    Raises: as `charge`.
-    """
+    """Add releases made from a finished run, and those of `entry` that the book lacks; raises as `charge`."""
     with _opened(path) as (lines, contents):
         others = contents.without(entry.run)
         charged = contents.after(entry, further)
@@ -713,13 +706,7 @@ def refuse_above(
     unit: str | None = None,
     whose: str = "these rows",
 ) -> None:
-    """Raise PrivacyError if `entry` and all other entries of a book cost more than `cap` together.
-
-    Args:
-        finished: the entry before a histogram of its run was added; None for a new run.
-        unit: what the cap protects; None for every unit that any of the runs protects.
-        whose: the rows under the cap, for the message.
-    """
+    """PrivacyError if `entry` and all others of a book cost more than `cap`, for `unit` or for every unit."""
     if not entry.private:
         raise PrivacyError(
             f"cap is epsilon {cap.epsilon:.9g}, and no epsilon covers a run of {entry.method} without secret noise; "

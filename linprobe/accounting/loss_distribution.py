@@ -156,14 +156,7 @@ class UnresolvedError(ArithmeticError):
 
 @dataclass(frozen=True)
 class Measure:
-    """Losses of a group of releases.
-
-    Attributes:
-        start: index on the grid of the first mass.
-        masses: upper bounds of the masses times exp(tilt index - scale), shape (n,).
-        scale: a logarithm that was taken out of the masses, a ball.
-        infinite: a bound on the mass of infinite losses.
-    """
+    """Upper bounds of masses times exp(tilt index - scale), (n,), from `start`; a bound on infinite losses."""
 
     start: int
     masses: Reals

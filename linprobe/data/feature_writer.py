@@ -136,13 +136,7 @@ class FeatureWriter:
     def write_private_log(
         self, fingerprint: str, skipped: Sequence[tuple[str, str]], keys: Mapping[str, NDArray[np.uint8]]
     ) -> None:
-        """Store private facts about the images of an extraction.
-
-        Args:
-            fingerprint: digest of the images. skipped: id and reason of each skipped image.
-            keys: for each group the digest of every image's pixels, and after it of the image before the transform,
-                shape (n_rows, 2 * IMAGE_KEY_BYTES).
-        """
+        """Store skipped images, and for each group digests of every image's pixels and of the image before."""
         group = self._file.create_group(PRIVATE_LOG)
         group.attrs["fingerprint"] = fingerprint
         for name, digests in keys.items():

@@ -410,13 +410,7 @@ def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | Non
 
 
 def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) -> None:
-    """Refuse people who have test rows and other rows: the accuracy would be measured on people the model has seen.
-
-    Args:
-        test, others: owners of the test rows, and of training and public rows. where: the rows, for the message, which
-            counts people and names nobody.
-    Raises DataError: a name is among both.
-    """
+    """DataError if an owner has test rows and other rows: the model would have seen people it is tested on."""
     both = people_in_both(test, others)
     if both:
         raise DataError(
@@ -449,13 +443,7 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
 def divided(
     ids: Iterable[str], owner_of: OwnerOf | None, named: NDArray[np.str_] | None, fraction: float | None, where: str
 ) -> dict[str, Indices]:
-    """Places of the rows of each group: by a column, `named` (n_rows,), of group names; or by `test_side`.
-
-    The column holds train, public, and one of `TEST_NAMES`.
-
-    Raises UsageError: both a column and a fraction, or neither; or as `test_side`. DataError: another value in the
-    column, two names for test rows, or no training row; or as `test_side`.
-    """
+    """Places of the rows of each group: by a column `named` (n_rows,) of group names, or by `test_side`."""
     if (named is None) == (fraction is None):
         raise UsageError(
             f"{where}: {'neither' if named is None else 'both'} of --split-column, --test-fraction given; allowed: one"

@@ -171,13 +171,7 @@ class Rows(ABC):
         return self._view(_mask=mask, sampling_rate=rate, observed=observed)
 
     def changed(self, change: Callable[[Block], Block], n_features: int | None = None, in_memory: bool = False) -> Self:
-        """The rows with each block changed when it is loaded.
-
-        Args:
-            change: makes a new block with other rows and `norms`; must not write to the block given. Rows outside the
-                mask `block.sampled`, if it has one, may hold anything.
-            n_features: width after the change, if it differs. in_memory: whether the change takes no time.
-        """
+        """The rows with each block changed when loaded; rows outside `block.sampled` may hold anything."""
         n_features = self.n_features if n_features is None else n_features
         return self._view(_changes=(*self._changes, change), n_features=n_features, in_memory=in_memory)
 

@@ -123,13 +123,7 @@ Seen = tuple[list[Scores], dict[str, Scores]]  # scores in each step, and in oth
 
 @dataclass(frozen=True)
 class Subject:
-    """What is audited.
-
-    Attributes:
-        plan: of a run. planted: its rows. paths: that runs take in turn.
-        part: from a plan, rows, coins (m,), runtime and a source of observers to the scores of a run.
-        epsilon: claimed. others: claims of single releases by purpose; of the others, it is `epsilon`.
-    """
+    """What is audited: a plan, its planted rows, the paths of its runs, a part of a run and what it claims."""
 
     plan: Plan
     planted: Planted

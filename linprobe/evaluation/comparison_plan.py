@@ -36,13 +36,7 @@ TUNING_OPTIONS = ("shrink", "repetitions")
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One row of the table: a method, and settings that differ from the defaults of `train`.
-
-    Attributes:
-        name: of the row. method: as given to `--method`.
-        settings: fields of `TrainRequest` (`ROW_OPTIONS`) and options of the method.
-        tuning: what each run chooses on its private rows; None for a run of `train`.
-    """
+    """A row of the table: a method with its settings, and what each run chooses on its private rows, or None."""
 
     name: str
     method: str

@@ -140,13 +140,7 @@ def _place(run: RunFolder, book: Path | None) -> tuple[Path, str]:
 
 
 def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
-    """The key that signed a run, to sign a run derived from it; None for a run that is not signed.
-
-    The signature is checked, so that an edited manifest is never signed.
-
-    Raises PrivacyError: a run that is not private. UsageError: a signed run without a key, or a key for a run that is
-    not signed.
-    """
+    """The key that signed a run, checked, to sign a run derived from it; None for a run that is not signed."""
     if not run.manifest.private:
         raise PrivacyError(
             f"run {run.folder} is not private, nor is a run made of it; train without --noise-seed, by a private method"
@@ -335,13 +329,7 @@ def _losses(run: RunFolder) -> tuple[list[str], RecordLosses]:
 
 
 def _report(epsilons: NDArray[np.float64], manifest: Manifest) -> dict[str, Any]:
-    """The JSON report: guarantee, epsilon (None for a seeded run), delta, unit, gdp_mu and zcdp_rho (None likewise),
-    records (with unit owner, people), max, mean, quantiles, share_below_half, valid. Private.
-
-    Args:
-        epsilons: each record's own, (n,); of a seeded run, as if its seed were secret.
-        manifest: of a run that released something with noise.
-    """
+    """The JSON report, private; `epsilons` (n,) of a seeded run are as if its seed were secret."""
     valid = VALIDITY_SAMPLED if manifest.gdp_mu is None else VALIDITY
     return {
         "private": True,

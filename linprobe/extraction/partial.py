@@ -40,13 +40,7 @@ CHANGED = {"fingerprint": ", as the images, their classes or their owners have c
 
 
 class Partial:
-    """The files of an unfinished extraction. One process calls `begin` once; then every process enters a `with` block.
-
-    Args:
-        folder: `NAME.partial`, inside `locked`.
-        sizes: number of rows of each group. width: features per row. dtype: of the rows on disk.
-        rank: number of this process; each process lists skipped images in its own file.
-    """
+    """The files of an unfinished extraction. One process calls `begin`; then every process enters a `with` block."""
 
     def __init__(self, folder: Path, sizes: dict[str, int], width: int, dtype: np.dtype[Any], rank: int = 0) -> None:
         self.folder, self.sizes, self.width, self.dtype, self._rank = folder, sizes, width, dtype, rank

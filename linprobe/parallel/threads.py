@@ -223,13 +223,7 @@ def blas_module(name: str) -> Any:
 
 
 def share(pieces: Iterator[Callable[[], Item]], consumers: Sequence[Callable[[Item], None]]) -> None:
-    """Call every piece and pass its result to one of the consumers. Each consumer has its own thread.
-
-    Pieces start in order and may finish in any order. The first piece of every thread is taken before any of them
-    starts, because threads in Python wait for each other.
-
-    Raises: The first error of a piece or consumer; no further piece is started.
-    """
+    """Call every piece, in any order, and pass its result to a consumer in a thread; the first error is raised."""
     if len(consumers) == 1:
         with blas_held_to_one_thread():
             for only in pieces:
@@ -298,13 +292,7 @@ def behind(call: Callable[..., None], depth: int) -> Iterator[Callable[..., None
 
 
 def prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
-    """Yield `items` in order, read in a thread of their own, at most `depth` >= 1 ahead.
-
-    The thread starts when the first item is requested. It ends with this iterator: at its end, on an exception, on
-    `close()`, or when it is collected.
-
-    Raises: Whatever `items` raises, after the items before it.
-    """
+    """Yield `items` in order, read in a thread that ends with this iterator, at most `depth` >= 1 ahead."""
 
     def read() -> tuple[Item] | None:
         for item in items:

@@ -31,14 +31,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run.
-
-    Attributes:
-        row: name of the table row: the method and its options.
-        spends: whether the run spent its target epsilon. If not, `epsilon` is None, and it is for every epsilon.
-        accuracy, balanced: accuracy and balanced accuracy on the test rows.
-        auc: of the threshold membership attack, private; None without an attack.
-    """
+    """One run. One that does not spend its target has epsilon None, and stands for every epsilon; `auc` is private."""
 
     row: str
     setting: Setting

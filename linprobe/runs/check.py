@@ -105,13 +105,7 @@ class Recomputed:
 
 
 def verified(run: RunFolder) -> Recomputed:
-    """Recompute a run's epsilon from its ledger with all accountants, and check every file.
-
-    A run that is not private passes if its manifest says so.
-
-    Raises PrivacyError: any mismatch, or an incomplete or damaged run. DataError: not a run folder, or one of another
-    format.
-    """
+    """Recompute a run's epsilon and check every file. PrivacyError: any mismatch. DataError: not a run folder."""
     check_complete(run)
     manifest, recomputed = run.manifest, check_run(run)
     _check_names(run)

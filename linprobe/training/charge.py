@@ -442,14 +442,7 @@ def _under_caps(account: Account | None, entries: Sequence[Entry]) -> Contents:
 
 
 def _check_caps(path: Path, shared: Sequence[SharedBook], *, histogram: bool = False) -> Check:
-    """Refuses an entry above the cap of its book `path` for any unit, or above its own cap for its own unit.
-
-    The cap of a book that shares rows holds too, for its own rows.
-
-    Args:
-        shared: the books that count together with the book of the entry.
-        histogram: whether the last release of the entry is a histogram of a finished run.
-    """
+    """Refuse an entry above a cap of its book, or of a book that shares rows, or above its own cap."""
 
     def check(others: Contents, entry: Entry) -> None:
         finished = replace(entry, further=entry.further[:-1]) if histogram else None

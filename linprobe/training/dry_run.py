@@ -182,13 +182,7 @@ def _resumed(request: TrainRequest, plan: Plan, dataset: Dataset, account: Accou
 
 @dataclass(frozen=True)
 class Preview:
-    """What one run, or one private selection, would do.
-
-    Attributes:
-        budgets: of each setting that may be chosen. entries: as the budget book would state it, of each plan that the
-            length of a private mean may choose, first the one that is charged.
-        seconds: duration of its steps, for a selection of the mean number of runs; None where no estimate is made.
-    """
+    """What a run or a private selection would do; `entries` as the book would state it, first the one charged."""
 
     budgets: tuple[tuple[Budget, ...], ...]
     entries: tuple[Entry, ...]

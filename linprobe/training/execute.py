@@ -61,13 +61,7 @@ from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, beside_text
 
 @dataclass(frozen=True)
 class Selected:
-    """The shrinkage c of a run's update, W_1 + c (W - W_1), and the released counts that chose it.
-
-    All candidates depend on the same releases, so they cost nothing; the noisy counts of correct predictions do.
-
-    Attributes:
-        shrink: c. counts: noisy number of correct predictions on private rows for each factor. std: of their noise.
-    """
+    """The shrinkage c of a run's update W_1 + c (W - W_1), and the noisy counts of each factor that chose it."""
 
     shrink: float
     counts: tuple[float, ...]

@@ -394,13 +394,7 @@ MAY_DIFFER = ("book", "init")  # paths; the digest of the first model is compare
 
 
 def _refuse_other_views(group: Group, identity: Mapping[str, Any], dataset: Dataset, plan: Plan) -> None:
-    """Refuse processes that would train on other rows or with other settings than process 0, before anything is spent.
-
-    Each process takes its part of the rows from the file that it sees. If a node has another copy of a shard, or one
-    shard more, parts may overlap, and a row counts twice; or rows are used that the book does not know.
-
-    Raises DataError: other private rows. UsageError: other settings, public rows, versions or arithmetic.
-    """
+    """Refuse processes that see other rows or settings than process 0: parts of the rows may overlap. DataError."""
     if group.size == 1:
         return
     digest = dataset.protected_digest() if plan.method.spends else ""

@@ -115,13 +115,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:
-    """Load `state` into `model`. All names and shapes must match, except in the classifier.
-
-    Args:
-        path: file of the weights, for messages.
-        head: prefixes of the classifier's names.
-    Raises DataError: missing or surplus names, other shapes, or NaN or infinity; the message gives the first ones.
-    """
+    """Load `state`; DataError for NaN, or names or shapes that differ, except in the classifier (`head`)."""
     prefixes = tuple(f"{name}." for name in head)
 
     def body(names: Iterable[str]) -> set[str]:

@@ -161,7 +161,8 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
         raise UsageError(
-            f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, as it grows; give a shorter one"
+            f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, since its name is longer while "
+            "it is being written; give a shorter name"
         )
     length = max((len(os.fsencode(part)) for part in out.parent.parts), default=0)
     if length > LONGEST_FOLDER:
@@ -311,10 +312,12 @@ def path_from(argument: str) -> Path:
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if "\0" in text or len(text) == MOST_PIPED or (lines and len(lines[-1]) > LONGEST_PATH):
         raise UsageError(
-            "argument - reads a path from standard input, which holds no path; give the file in place of -"
+            "argument - reads a path from standard input, which holds no text, or a line that is too long for a path; "
+            "give the file in place of -"
         )
     if not lines:
         raise UsageError(
-            "argument - reads a path from standard input, which is empty; check the command before, and give - once"
+            "argument - reads a path from standard input, which is empty; check that the previous command "
+            "succeeded, and give - once"
         )
     return Path(lines[-1])

@@ -499,7 +499,8 @@ class TrainedProbe(LinearClassifier):
         found = column_order(names, len(names)) if names and all(isinstance(one, str) for one in names) else None
         if wanted and found and found != wanted:
             raise DataError(
-                f"X has the columns {found}, run {self.folder} was trained with {wanted}; allowed: the same order"
+                f"X has the columns {found}, and the run {self.folder} was trained with {wanted}; allowed: the same "
+                "columns in the same order"
             )
         return rows
 

@@ -52,8 +52,8 @@ def check_float32(x: NDArray[Any], where: str, rows: Sequence[int] | NDArray[np.
     wide = x.dtype.kind == "f" and x.dtype.itemsize > np.dtype(np.float32).itemsize
     for row, column in np.argwhere(np.abs(x) > LARGEST)[:1].tolist() if wide else ():
         raise DataError(
-            f"{where} holds {x[row, column]:.3g} at row {rows[row]}, column {column}, beyond {LARGEST:.3g} "
-            "(float32); scale it"
+            f"{where} holds {x[row, column]:.3g} at row {rows[row]}, column {column}, beyond {LARGEST:.3g}, "
+            "the largest float32; scale the features"
         )
 
 
@@ -83,7 +83,8 @@ def read_archive(path: Path, wanted: Collection[str] | None = None, opened: IO[b
                 raise ValueError(f"it holds {name} twice")
             if too_large(member.file_size, member.compress_size):
                 raise ValueError(
-                    f"{name} grows from {member.compress_size} to {member.file_size} bytes; most: {MOST_COMPRESSED} x"
+                    f"{name} grows from {member.compress_size} to {member.file_size} bytes; allowed: "
+                    f"{MOST_COMPRESSED} times as many"
                 )
             with archive.open(member) as stream:
                 _check_header(stream, member.file_size, name, longest)

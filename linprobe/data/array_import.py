@@ -466,13 +466,15 @@ def _settled(
 def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
     if columns.owner is not None and f"{OWNER}_train" not in arrays:
         raise DataError(
-            f"{where} holds no {columns.owner}_train, which --owner-column names; allowed: an array or column"
+            f"{where} holds no {columns.owner}_train, which --owner-column {columns.owner} "
+            "names; allowed: an array of that name, or a column of the training table"
         )
     tested = any(key in arrays for key in ("X_test", "y_test"))
     for key in ("X_train", "y_train", *(("X_test", "y_test") if tested else ())):
         if key not in arrays:
             raise DataError(
-                f"{where} holds no {key}; needed: X_train, y_train, X_test, y_test (for accuracy); or X alone"
+                f"{where} holds no {key}; needed: X_train, y_train, X_test, y_test, the last two only to measure "
+                "accuracy; or X without y, for rows without labels"
             )
 
 

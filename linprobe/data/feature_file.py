@@ -222,7 +222,8 @@ def refuse_mixed(groups: Sequence[str], where: str) -> None:
     """DataError for rows without labels beside other groups: nothing would compare them with private rows."""
     if UNLABELLED in groups and len(groups) > 1:
         raise DataError(
-            f"{where} the groups {', '.join(groups)}; allowed: {UNLABELLED} alone, or others; keep files of their own"
+            f"{where} the groups {', '.join(groups)}; allowed: {UNLABELLED} alone, rows without labels, or groups with "
+            "labels; keep them in files of their own"
         )
 
 
@@ -363,7 +364,8 @@ class FeatureFile(FeatureReader):
         n_bytes = self._file.id.get_filesize()
         if n_rows > n_bytes:
             raise DataError(
-                f"{self.path}: {name} declares {n_rows} rows in {n_bytes} bytes; allowed: one a byte; make it again"
+                f"{self.path}: {name} declares {n_rows} rows, and the file has {n_bytes} bytes; allowed: a row for "
+                "each byte at most; make the file again"
             )
         return n_rows, width
 

@@ -446,7 +446,8 @@ def divided(
     """Places of the rows of each group: by a column `named` (n_rows,) of group names, or by `test_side`."""
     if (named is None) == (fraction is None):
         raise UsageError(
-            f"{where}: {'neither' if named is None else 'both'} of --split-column, --test-fraction given; allowed: one"
+            f"{where}: {'neither' if named is None else 'both'} of --split-column and --test-fraction were given; "
+            "allowed: one of the two"
         )
     if named is None:
         test = test_side(ids, fraction or 0, owner_of)

@@ -444,7 +444,8 @@ def check_column(intercept: float, precision: Precision) -> None:
     rounded = widened(narrowed(column, precision))
     if not np.array_equal(rounded, column):
         raise UsageError(
-            f"intercept is {intercept:g}, not in {precision}; give {float(rounded[0, 0])!r}, or precision float32"
+            f"intercept is {intercept:g}, which {precision} cannot hold; nearest allowed: {float(rounded[0, 0])!r}; "
+            "give that, or precision float32"
         )
 
 

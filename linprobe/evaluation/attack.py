@@ -376,7 +376,8 @@ def _unlabelled_rows(run: RunFolder, progress: Progress) -> ArraySource | None:
         rows = unlabelled_group(file)
         if rows.digest() != refined.digest:
             raise DataError(
-                f"{refined.file} does not hold unlabelled rows of run {run.folder}; put them back, or omit --lira"
+                f"{refined.file} does not hold the rows without labels that run {run.folder} was trained with; put "
+                "that file back, or leave --lira out"
             )
         return ArraySource(*concatenated(rows.blocks()))
 

@@ -172,7 +172,8 @@ def played(
     n_steps = subject.plan.schedule.n_steps
     if request.runs * request.canaries * n_steps > MOST_SCORES:
         raise ParameterError(
-            f"runs, canaries, steps are {request.runs}, {request.canaries} and {n_steps}; product: {MOST_SCORES}"
+            f"runs, canaries and steps are {request.runs}, {request.canaries} and {n_steps}; allowed: a product "
+            f"of at most {MOST_SCORES}; lower one of them"
         )
     progress.start(request.runs, "auditing")
     trials = play(

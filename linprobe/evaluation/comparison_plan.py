@@ -56,7 +56,7 @@ class MethodRow:
             option = flag.strip("-").replace("-", "_")
             if not equals or not option or not value or option in {**settings, **tuned}:
                 raise UsageError(
-                    f"method is {text!r}; allowed: METHOD:OPTION=VALUE, each option once, as "
+                    f"method is {text!r}; allowed: METHOD or METHOD:OPTION=VALUE, each option once, as "
                     "dope-sgd:ensemble=5:steps=100"
                 )
             if option in TUNING_OPTIONS or ("/" in value and kinds.get(option) in (int, float)):
@@ -118,7 +118,9 @@ def check_request(request: CompareRequest) -> None:
         raise UsageError(f"methods are {', '.join(names)}; allowed: each once; remove the repetition")
     spending = [row for row in methods if METHODS[row.method].spends]
     if spending and not request.epsilons:
-        raise UsageError(f"method {spending[0].method} needs a privacy budget and got none; give --eps 1,3")
+        raise UsageError(
+            f"method {spending[0].method} needs a privacy budget and got none; give --eps, for example --eps 1,3"
+        )
     for row in methods:
         asked = row.request(**_budget(row, next(iter(request.epsilons), None), request.delta))
         if row.tuning is None:

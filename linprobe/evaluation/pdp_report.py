@@ -133,7 +133,8 @@ def _place(run: RunFolder, book: Path | None) -> tuple[Path, str]:
     out = folder.with_name(re.sub(r"[.]published-\d+$", "", folder.name) + SUFFIX.format(number))
     if out.exists():
         raise UsageError(
-            f"run {out} has one of {run.folder} already; publish from it: linprobe pdp-report {out} --publish-epsilon E"
+            f"run {out} has a histogram of {run.folder} already; publish from it to add another: linprobe pdp-report "
+            f"{out} --publish-epsilon E"
         )
     run_folder.refuse_book_inside(book, out)
     return out, FILE.format(number)
@@ -310,7 +311,8 @@ def _loaded(folder: Path) -> RunFolder:
     manifest = run.manifest
     if manifest.accountant is None:
         raise UsageError(
-            f"run {run.folder} used method {manifest.method}, which adds no noise; methods with a budget have losses"
+            f"run {run.folder} used method {manifest.method}, which releases nothing with noise; "
+            "only methods that spend a budget have per-record losses"
         )
     if manifest.selection is not None:
         raise UsageError(

@@ -265,7 +265,8 @@ def temperature_of(
     with open_features(public) as opened:
         if "public" not in opened.sizes:
             raise DataError(
-                f"{public} has no public rows, and others would leak in a temperature; give a file with such a group"
+                f"{public} has no public rows, and a temperature from other rows would leak; give a feature file with "
+                "the group public"
             )
         matching.check_fits(run, opened, progress, allow_other=allow_other)
         seen = opened.digest("public") == run.manifest.public_digest

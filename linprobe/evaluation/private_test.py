@@ -162,4 +162,7 @@ def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, pr
         )
     refuse_private_rows(run, features, progress)
     if not run.manifest.private:
-        progress.note(f"NOT PRIVATE: run {run.folder} is {run.manifest.guarantee}; epsilon is of this accuracy alone")
+        progress.note(
+            f"NOT PRIVATE: run {run.folder} is {run.manifest.guarantee}; epsilon is of this accuracy alone, and covers "
+            "no training row of the run"
+        )

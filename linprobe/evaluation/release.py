@@ -125,7 +125,8 @@ def _key(request: ReleaseRequest, run: RunFolder, *, has_pages: bool) -> Ed25519
         )
     if signed:
         raise UsageError(
-            f"run {request.run} is signed without {' and '.join(PAGES)}; give --sign KEY with the key that signed it"
+            f"run {request.run} was signed by a version whose signature covers no {' and '.join(PAGES)}; give --sign "
+            "KEY with the key that signed it"
         )
     return None
 

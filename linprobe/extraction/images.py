@@ -129,7 +129,9 @@ class ImageTransform:
         if any(side < 1 for side in (*sides, *(self.crop or ()))):
             raise ParameterError(f"resize is {self.resize} and crop {self.crop}; allowed: whole numbers above 0")
         if self.crop is not None and isinstance(self.resize, int) and max(self.crop) > self.resize:
-            raise ParameterError(f"crop is {self.crop} and resize {self.resize}; allowed: a crop that is no larger")
+            raise ParameterError(
+                f"crop is {self.crop} and resize {self.resize}; allowed: a crop no larger than the resized image"
+            )
 
     def overridden(
         self,

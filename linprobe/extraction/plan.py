@@ -102,7 +102,7 @@ def _templates(wanted: str | None) -> tuple[str, ...]:
     path = Path(wanted)
     if not path.is_file():
         raise UsageError(
-            f"templates is {wanted!r}; allowed: {', '.join(TEMPLATE_SETS)}, or a file with a line for each"
+            f"templates is {wanted!r}; allowed: {', '.join(TEMPLATE_SETS)}, or a file with one template per line"
         )
     lines = read_lines(path, "template file", "one template")
     for line in lines:

@@ -455,7 +455,8 @@ def assemble(plan: ExtractionPlan) -> str | None:
     with plan.partial() as partial:
         if "public" in plan.sizes and common_keys(*(partial.keys(name)[:, PIXEL_KEY] for name in ("train", "public"))):
             raise PrivacyError(
-                f"{plan.source.name}: some public images are private too; take them out of the public images"
+                f"{plan.source.name}: some public images are private too; a private image cannot be public; "
+                "take them out of the public images"
             )
         with FeatureWriter(made, description, shown_as=plan.out) as writer:
             for group, batches in plan.batches.items():

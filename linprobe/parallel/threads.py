@@ -69,7 +69,8 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
             yield from results
         except BrokenExecutor:
             raise LinprobeError(
-                f"one of {jobs} processes was killed, perhaps for lack of memory; run it again, with fewer --jobs"
+                f"one of {jobs} processes was killed, as a system does that lacks memory; run the command again, with "
+                "fewer --jobs if memory is short"
             ) from None
 
 

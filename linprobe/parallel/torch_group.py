@@ -99,7 +99,8 @@ def _number(name: str, least: int, most: int = 10**9) -> int:
     given = os.environ[name]
     if not given.isdecimal() or len(given) > len(str(most)) or not least <= int(given) <= most:
         raise UsageError(
-            f"{name} is {given[:40]!r}; allowed: a whole number from {least} to {most}; unset it, or start torchrun"
+            f"{name} is {given[:40]!r}; allowed: a whole number from {least} to {most}, as torchrun sets it; unset it, "
+            "or start linprobe with torchrun"
         )
     return int(given)
 

@@ -601,7 +601,8 @@ def verify_run(request: VerifyRequest) -> dict[str, Any]:
         for (what, flag, limit), stated in zip(limits, run.manifest.bound, strict=True):
             if limit is not None and stated > limit:
                 raise PrivacyError(
-                    f"run {folder} has {what} {rounded_up(stated)}, above --{flag} {limit:.12g}; ask for less"
+                    f"run {folder} has {what} {rounded_up(stated)}, above --{flag} {limit:.12g}; ask for a run with a "
+                    f"smaller {what}"
                 )
     except PrivacyError as error:
         return {**result, "refused": str(error)}

@@ -85,7 +85,8 @@ def privacy_statement(
     n_planned = sum(release.count for release in budget.releases)
     if len(events) != n_planned:
         raise PrivacyError(
-            f"method {method.name!r} released {len(events)} of {n_planned} sums; nothing was written; tell its author"
+            f"method {method.name!r} released {len(events)} of {n_planned} planned sums; nothing was written; please "
+            "report this to the author of the method"
         )
     epsilon = budget.accountant.epsilon(releases, budget.delta)
     if epsilon > budget.epsilon_target or _sorted_releases(releases) != _sorted_releases(budget.releases):

@@ -406,7 +406,8 @@ class Manifest(Accuracy, RunStatement):
             raise DamagedManifestError(f"{where} cannot be read ({error}); restore it from a copy") from None
         if written != MANIFEST_FORMAT:
             raise DataError(
-                f"{where} has format {_shown(written)}; allowed in {__version__}: {MANIFEST_FORMAT}; use its version"
+                f"{where} has format {_shown(written)}; this linprobe ({__version__}) reads format {MANIFEST_FORMAT}; "
+                "use the version that wrote it"
             )
         try:
             return cls.decoded(found)
@@ -484,7 +485,10 @@ def _check_together(found: Mapping[str, Any]) -> None:  # long: a list of rules,
     histograms = [release["file"] for release in found["published"]]
     unknown = [name for name in found["files"] if name not in (*NAMED_FILES, *histograms)]
     if unknown:
-        raise ValueError(f"files lists {_shown(unknown[0])}, which is none of {', '.join(NAMED_FILES)} or published")
+        raise ValueError(
+            f"files lists {_shown(unknown[0])}, which is no public file of a run; allowed: {', '.join(NAMED_FILES)} "
+            "and the histograms in published"
+        )
     unlisted = [name for name in RUN_FILES if name not in found["files"]]
     if unlisted:
         raise ValueError(f"files has no digest of {', '.join(unlisted)}")

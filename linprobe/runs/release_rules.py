@@ -94,7 +94,7 @@ def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
                 raise ValueError(f"step {line[0]} in line {number}")
     except (ValueError, csv.Error) as error:
         raise PrivacyError(
-            f"history.csv has {error}; allowed: public facts of {n_steps} steps; do not trust it"
+            f"history.csv has {error}; allowed: a line of public facts for each of {n_steps} steps; do not trust it"
         ) from None
     return rows
 
@@ -244,7 +244,10 @@ def _not_made(releases: Sequence[Releases], method: Method, numbers: Mapping[str
     for one in releases:
         sampled = one.purpose == INHERITED or (one.purpose == GRADIENT and method.samples)
         if one.sampling_rate < 1 and not sampled:
-            return f"a {one.purpose} release at sampling rate {one.sampling_rate:g}, and {method.name} takes all rows"
+            return (
+                f"a {one.purpose} release with sampling rate {one.sampling_rate:g}, and method {method.name} makes it "
+                "of all rows"
+            )
     return None
 
 

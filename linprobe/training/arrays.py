@@ -107,7 +107,8 @@ def naming_cell(X: ArrayLike, name: str) -> Iterator[None]:
             cell, row, column = found
             convert = ", then convert with X.astype('float32')" if cell.startswith("'") else ""
             raise DataError(
-                f"{name} holds {cell} at row {row}, column {column}; allowed: finite ones; repair or remove it{convert}"
+                f"{name} holds {cell} at row {row}, column {column}; allowed: finite numbers; repair or remove the "
+                f"row{convert}"
             ) from None
         if name == "X":
             raise

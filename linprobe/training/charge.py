@@ -411,7 +411,8 @@ def charged_selection(
         yield run
     except KeyboardInterrupt:
         progress.note(
-            f"the choice counts in full, {spending([entry]).in_words}: their number is secret; no command resumes it"
+            f"the choice counts in full, {spending([entry]).in_words}: how many "
+            "runs it had made is secret; linprobe tune cannot resume it"
         )
         raise
     finally:

@@ -108,7 +108,8 @@ class Runtime:
         refuse_on_gpu(options, self.device)
         if unit == OWNER and settings.method.samples:
             raise UsageError(
-                f"device is {self.device!r}, for samples of people; allowed: cpu, or no samples, such as noisy-gd"
+                f"device is {self.device!r}, and the method is for samples, here of people; allowed: device cpu, or a "
+                "method without samples, such as noisy-gd"
             )
         if size > 1:
             raise UsageError(f"device is {self.device!r} with {size} processes; allowed: one process, or device cpu")

@@ -618,7 +618,8 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     differs = first_difference({**(earlier.extraction or {}), "extraction_digest": ""}, here)
     if differs is not None:
         raise DataError(
-            f"init run {init} has {differs[0]} {differs[1]}, the rows here {differs[2]}; train it on such features"
+            f"init run {init} has {differs[0]} {differs[1]}, and the rows here {differs[2]}; allowed: the same; train "
+            "it on features of the same kind"
         )
     if earlier.public_digest is not None and not dataset.has_public_digest(earlier.public_digest):
         raise PrivacyError(
@@ -685,7 +686,8 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
     if dataset.weights is not None and (not method.weighs or variant == "theory"):
         allowed = ", ".join(name for name, other in METHODS.items() if other.weighs)
         raise UsageError(
-            f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, not variant theory"
+            f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, without variant "
+            "theory; leave them out"
         )
     _refuse_counts(settings, dataset)
     _refuse_text_scale(settings, dataset)

@@ -137,12 +137,16 @@ class Ready:
                 backbone = file.description.backbone
                 said.append(f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {backbone}")
         if self.features.description.shares_owners:
-            said.append(f"{self.features.path} was made with --owners-on-both-sides: accuracy may be lower on others")
+            said.append(
+                f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people seen in "
+                "training, and may be lower on new people"
+            )
         looks = plan.centre == "public" and plan.method.spends  # such a plan has counted the public rows
         seen = np.count_nonzero(dataset.public_counts) if looks else 0
         if 0 < seen < dataset.n_classes:
             said.append(
-                f"public rows have {seen} of {dataset.n_classes} classes; without public rows, it may be more accurate"
+                f"public rows have {seen} of {dataset.n_classes} classes; without public rows, a run may be more "
+                "accurate"
             )
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}; --method chooses another")
@@ -441,7 +445,8 @@ def tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progre
     """Notes on a mean that was too short, on a refinement, and on an accuracy no better than guessing."""
     if manifest.centre == "none" and plan.settings.condition == MEAN:
         progress.note(
-            f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so none was centred; {manifest.steps} steps"
+            f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so rows were not centred; the run "
+            f"took {manifest.steps} steps"
         )
     if manifest.refined is not None:
         refined = manifest.refined

@@ -164,7 +164,8 @@ def check_start(dataset: Dataset, candidates: Sequence[Settings]) -> None:
     for settings in candidates:
         if settings.options.init == "auto" and not known:
             raise UsageError(
-                f"option --shrink does nothing for {settings.method.name} here: it starts from zeros; leave it out"
+                f"option --shrink does nothing for {settings.method.name} here: without public rows and text weights "
+                "it starts from zero weights; leave --shrink out"
             )
 
 

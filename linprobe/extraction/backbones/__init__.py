@@ -134,7 +134,8 @@ def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: 
     if problems:
         count = len(missing) + len(surplus) + len(shapes)
         raise DataError(
-            f"weights file {path} does not fit: {count} mismatches: {'; '.join(problems)}; name another --backbone"
+            f"weights file {path} does not fit: {count} mismatches, first {'; '.join(problems)}; "
+            "give the weights of this network, or name another --backbone"
         )
     model.load_state_dict({name: state[name] for name in ours & theirs}, strict=False)
     bad = [name for name, value in model.state_dict().items() if name in ours and not torch.isfinite(value).all()]

@@ -66,7 +66,8 @@ def _named_weights(name: str, entry: Any) -> dict[str, Any]:
         ) from None
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise DataError(
-            f"weights {entry.name} of {name} are damaged ({first_line(error)[:200]}); remove {where}, or give others"
+            f"weights {entry.name} of {name} are damaged ({first_line(error)[:200]}); remove {where} if it exists and "
+            "try again, or give --weights FILE"
         ) from None
     finally:
         socket.setdefaulttimeout(before)

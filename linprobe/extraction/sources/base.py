@@ -160,7 +160,8 @@ def with_owners(source: ImageSource, owners: Owners | None, *, shared: bool = Fa
         missing = [one for one, owner in zip(ids, named, strict=True) if not (owner or "").strip()]
         if missing:
             raise DataError(
-                f"{owners.named_by} gives no owner for {len(missing)} of {len(ids)} {name} images: {missing[0]!r}, ..."
+                f"{owners.named_by} gives no owner for {len(missing)} of {len(ids)} {name} images, first "
+                f"{missing[0]!r}; allowed: an owner for every image"
             )
         check_owners([str(owner) for owner in named], f"{name} images of {source.name}", ids, known)
         each = np.array(named, dtype=np.str_)

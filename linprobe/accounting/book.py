@@ -323,10 +323,7 @@ def state_keys(path: Path, digest: str) -> None:
 
 
 def _covered(contents: Contents, started_from: str | None) -> Iterator[Releases]:
-    """What the book counts of the run `started_from`, of the run that this one started from, and so on, as inherited.
-
-    A histogram is there by its name too: only the name tells it from an equal one that a copy of the run published.
-    """
+    """What the book counts of `started_from` and the runs before it, as inherited; a histogram by its name too."""
     seen: set[str] = set()
     while started_from is not None and started_from in contents.entries and started_from not in seen:
         seen.add(started_from)

@@ -234,11 +234,7 @@ def _cross_checked(budget: Budget) -> Budget:
 
 
 def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: float) -> int:
-    """Largest number of steps with `epsilon_at(steps) <= epsilon`; 0 if one step costs too much.
-
-    If it exceeds MAX_STEPS, some number above MAX_STEPS is returned. `epsilon_at` rises with the number of steps;
-    `guess` only saves evaluations.
-    """
+    """Largest count with `epsilon_at(count) <= epsilon`, 0 if none; above MAX_STEPS any. `guess` saves time."""
 
     def excess(count: float) -> float:
         return min(epsilon_at(int(count)), 10 * epsilon) - epsilon

@@ -175,10 +175,7 @@ def texts(found: h5py.Dataset, path: Path, name: str, part: slice) -> list[str]:
 
 
 def _stored_lengths(found: h5py.Dataset, start: int, stop: int) -> Any:
-    """Lengths of texts of variable length, in bytes, (b,), as the file states them; None if they are not at hand.
-
-    A row of such a data set is the length of its text, 4 bytes, and the place of its text in the file, 12 bytes.
-    """
+    """Lengths of texts of variable length, in bytes, (b,), as the file states them; None if not at hand."""
     contiguous = found.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
     offset = found.id.get_offset()
     variable = h5py.check_string_dtype(found.dtype).length is None

@@ -292,11 +292,7 @@ def _threshold(compared: _Compared, run: RunFolder, resamples: int) -> Membershi
 def _lira(
     features: FeatureReader, compared: _Compared, run: RunFolder, request: AttackRequest, progress: Progress
 ) -> Membership:
-    """The likelihood-ratio attack. Each shadow probe trains on a random half of members and others together, with the
-    run's method, options and budget. Where people are compared, halves are of people.
-
-    Shadow probes are not released and spend nothing. Only the private output depends on them.
-    """
+    """The likelihood-ratio attack; shadow probes on random halves, of people or of rows, are not released."""
     manifest = run.manifest
     if manifest.tuning is not None:
         raise UsageError(f"run {run.folder} was tuned on its private rows, and shadow probes are not; leave --lira out")

@@ -64,14 +64,7 @@ Features = FeatureReader | Path | None
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A checked request with its files.
-
-    Attributes:
-        request: with the default shots. of: what is compared, as the folder of a comparison states it.
-        features, others: rows for the runs, `others` by name of a public file. reader: `features`, open.
-        unlabelled: place of the rows without labels, in any working directory.
-        planned: every run, in the order of the table. publics: digests of the public rows of `others`, by name.
-    """
+    """A checked request with its files, what is compared, every run in the table's order, and public digests."""
 
     request: CompareRequest
     of: dict[str, Any]
@@ -204,10 +197,7 @@ def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
 
 
 def _shared(stack: ExitStack, path: Path | None, *, scored: bool = False) -> Features:
-    """The rows of a file, read once for all runs; its path if they do not fit in memory.
-
-    `scored` says that accuracy is measured on its test rows.
-    """
+    """The rows of a file, read once for all runs; its path if they do not fit in memory."""
     opened = stack.enter_context(open_features(path))
     check_one_class(opened, "compare")
     if scored:
@@ -346,10 +336,7 @@ def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _guessing(features: FeatureReader) -> dict[str, Any]:
-    """The majority class of the public test rows, its share of them, and the limit on balanced accuracy by guessing.
-
-    The limit adds `CLEARLY` standard errors to 1 / classes. The variance of a recall of n rows is at most 1 / (4 n).
-    """
+    """Majority class of public test rows, its share, and balanced accuracy by guessing plus `CLEARLY` errors."""
     counts = np.bincount(features.labels("test"))
     place, present = int(counts.argmax()), counts[counts > 0]
     error = float(np.sqrt(np.sum(1 / (4 * present)))) / len(present)

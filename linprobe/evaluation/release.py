@@ -30,12 +30,7 @@ WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "-
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts of a release. All of them come from files that were read once and verified.
-
-    Attributes:
-        run: the verified run. copied: contents of the files that leave as they are, by name. made: names of the files
-            that are made anew. key: the key of a new signature, None without one.
-    """
+    """The parts of a verified release: files that leave as they are, names of new ones, and the key, or None."""
 
     run: RunFolder
     copied: Mapping[str, bytes]

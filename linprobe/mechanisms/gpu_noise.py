@@ -52,10 +52,7 @@ class Stream:
             yield max(0, offset), words[max(0, -offset) : n - offset]
 
     def _blocks(self, first: int, last: int) -> Tensor:
-        """The words of blocks `first` to `last`: the block function of RFC 8439, section 2.3.
-
-        Rows a, b, c, d of the state have shape (4, blocks), so one call computes the quarter rounds of four columns.
-        """
+        """The words of blocks `first` to `last` (RFC 8439, section 2.3); rows of the state have shape (4, blocks)."""
         if last - first < HOST_BLOCKS:
             return self._blocks_of_host(first, last)
         counter = torch.arange(first, last, device=self.device).to(torch.int32)

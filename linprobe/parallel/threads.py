@@ -111,11 +111,7 @@ def interrupted_once() -> Iterator[None]:
 
 @contextmanager
 def _shared(values: list[Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Values in anonymous memory of this process: a path to it, and the sizes of its parts in bytes.
-
-    The first part is a pickle of this process; the others are its arrays, each at a multiple of `ALIGNMENT`. Only
-    processes of the same user can open the path.
-    """
+    """Values in anonymous memory of this user: a path to it, and sizes in bytes of a pickle and of its arrays."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(values, 5, buffer_callback=buffers.append)
     parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]

@@ -277,12 +277,7 @@ def _joint(graph: Any, scores: Matrix, shares: NDArray[np.float64], expected: ND
 
 
 def _propagated(graph: Any, scores: Matrix, shares: NDArray[np.float64], pull: float, weight: float = 1.0) -> Matrix:
-    """Z, (n, n_classes).
-
-    Args:
-        graph: A. pull: exponent of the factors that move classes towards their shares. weight: of the scores against
-            the neighbours.
-    """
+    """Z, (n, n_classes); `pull` is the exponent of the factors that move classes towards their shares."""
     likely = _mass(softmax(FIRST_SHARPNESS * scores), shares, pull)
     for _ in range(OUTER_ROUNDS):
         around = likely

@@ -145,10 +145,7 @@ def _path_of(features: Path) -> str:
 
 
 def _refuse_round_cap(given: Path, keys: RowKeys, step: str = "leave --book out") -> None:
-    """PrivacyError if a default book with one of the `keys` has a cap, under which another book does not count.
-
-    `step`: what to do next.
-    """
+    """PrivacyError, with the next `step`, if a default book with one of the `keys` has a cap, which others evade."""
     for other in books_with(keys, books_folder()):
         if other.contents.cap is not None:
             raise PrivacyError(

@@ -183,11 +183,7 @@ class Checkpoints:
         return time.monotonic() - self._written_at >= self._every and self._may_write()
 
     def _may_write(self) -> bool:
-        """Whether the ledger has no release after the latest state.
-
-        A write gives the steps after it another key. A release in the ledger must be repeated with the key that it had:
-        otherwise it would be two releases, and the ledger would count one.
-        """
+        """Whether no release follows the latest state: one must be repeated with the key it had, or counts twice."""
         assert self._latest is not None  # noqa: S101
         return int(self._latest["next_step"]) == len(self._ledger.events)
 

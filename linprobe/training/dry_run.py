@@ -245,11 +245,7 @@ def rows_lines(facts: dict[str, Any]) -> words.Lines:
 
 
 def _seconds(request: TrainRequest, plan: Plan, dataset: Dataset) -> float | None:
-    """Seconds that the steps take on the host, about: gradients of all rows that a step reads, and noise.
-
-    Leaves out reading the rows, the initial weights, and other work of the method. Each shape is timed once. None on
-    another device, without steps, and for steps that cost more than a gradient.
-    """
+    """Seconds of the steps' gradients and noise on the host, about; None elsewhere, or for costlier steps."""
     if not plan.budgets or request.device != "cpu" or plan.method.n_steps is not None:
         return None
     budget, rows = max(plan.budgets, key=lambda budget: budget.n_steps), dataset.trained

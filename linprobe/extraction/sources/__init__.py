@@ -180,10 +180,7 @@ class ArrayMembers:
 
 
 def _array_source(path: Path, classes: Sequence[str] | None, *, private_test: bool) -> base.ImageSource:
-    """Images from X_train, y_train, X_test, y_test and optionally X_public, y_public.
-
-    Raises UsageError: owners of images. DataError: no train or test images, or not one label per image.
-    """
+    """Images from X_train, y_train, X_test, y_test and perhaps X_public, y_public. UsageError, DataError."""
     arrays = read_arrays([path])
     if any(key.startswith("owner_") for key in arrays):
         raise UsageError(

@@ -103,15 +103,16 @@ function stated(m, signed, uncovered, files, left) {
 
 /** Whom the run protected, and whom not. */
 function whom(m) {
-  const people = m.unit === "owner", number = (n, what) => count(n, `${what} ${ONE[m.unit]}`, `${what} ${MANY[m.unit]}`);
+  const number = (n, what) => count(n, `${what} ${ONE[m.unit]}`, `${what} ${MANY[m.unit]}`);
   const tested = known(m.test_counts) ? `; and ${number(m.n_test, "private test")}, of whom the noisy accuracy tells` : "";
   const open = [...(m.n_public ? [count(m.n_public, "public row")] : []), ...(m.test_rows === "public" ? [count(m.n_test, "test row")] : [])];
   const lines = [`What was protected: ${number(m.n_private, "private")}${tested}.`];
   if (open.length) lines.push(`What was not protected: ${open.join(", and ")}.`);
   if (!m.public_shots) return lines;
-  const rows = people ? m.n_public : m.public_shots * m.n_classes;
-  const shots = !people ? count(rows, "row") : (known(m.n_public_owners) ? count(m.n_public_owners, "person", "people") : "people") + (known(m.public_file) ? "" : ` (${count(rows, "row")})`);
-  return [...lines, `NOT protected: ${shots} of the same collection, which the maker took out of the private data and made public.`];
+  const people = known(m.n_public_owners) ? count(m.n_public_owners, "person", "people") : "people"; // 0.2 did not count them
+  const shots = m.unit === "owner" ? people : count(m.public_shots * m.n_classes, "row");
+  const rows = known(m.n_public_owners) && !known(m.public_file) ? ` (${count(m.n_public, "row")})` : "";
+  return [...lines, `NOT protected: ${shots} of the same collection${rows}, taken out of the private data and made public.`];
 }
 
 function figures(m, cost) {

@@ -314,7 +314,7 @@ class RunFolder:
                 absent = error.errno == errno.ENOENT and not self.folder.exists()
                 wrong = "does not exist" if absent else f"is not a run folder: it has no {MANIFEST}"
                 step = "give what `linprobe train` printed"
-                if self.folder.is_file():
+                if error.errno == errno.ENOTDIR and self.folder.is_file():
                     wrong, step = "is a file, and a run is a folder", f"unpack it first if it is an archive, or {step}"
                 raise DataError(f"{self.folder} {wrong}; {step}") from None
             raise DamagedManifestError(f"{path} cannot be read ({error}); restore it from a copy") from None

@@ -261,9 +261,11 @@ def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
     if request.resume and not unfinished:
         progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")
     for folder in () if request.resume else unfinished:
+        complete = (folder / MANIFEST).is_file()
         progress.note(
-            f"an unfinished run of {out} is in {folder}, and what it released counts; this is a new run, which is "
-            "charged too; --resume would have gone on with the other one"
+            f"{'a complete run without its name' if complete else 'an unfinished run'} of {out} is in {folder}, and what "
+            "it released counts; this is a new run, which is charged too; --resume would have "
+            f"{'given the other one its name' if complete else 'gone on with the other one'}"
         )
 
 
@@ -371,9 +373,21 @@ def train_on(
     identity = run_identity(settings, dataset, request, choose_backend(request.device).arithmetic)
     _refuse_other_views(group, identity, dataset, plan)
     keep: Checkpoints | None = None
+
+    def complete(folder: Path, manifest: Manifest) -> None:
+        """Of a run that lacks its name alone: refuse another command, and state in the book that it is finished."""
+        if not (folder / CONFIG).is_file() or (folder / CONFIG).read_text(encoding="utf-8") != config:
+            raise UsageError(
+                f"run {folder} is complete and lacks its name, but another command made it; give the options in its "
+                f"{CONFIG}, or another --out"
+            )
+        state_finished(book, manifest.run_id)
+
     try:
         with (
-            run_folder_of_group(out, group, resume=request.resume, keep_ledger=ready.keep_ledger) as folder,
+            run_folder_of_group(
+                group, out, resume=request.resume, keep_ledger=ready.keep_ledger, complete=complete
+            ) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Checkpoints(folder, ledger, identity, dataset, book, every, group, at_once=request.resume) as keep,
             RunCharge(book, folder, out, ledger, request.cap, progress, group) as charge,
@@ -387,8 +401,6 @@ def train_on(
             manifest = replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run)
             manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured, config)
     except BaseException as error:
-        if isinstance(error, run_folder.CompleteError):
-            state_finished(book, error.run)
         if keep is not None and group.rank == 0:
             _say_how_to_go_on(error, keep, plan, out, progress, spent=bool(ledger.events))
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
@@ -448,7 +460,12 @@ def _say_how_to_go_on(
     error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress, *, spent: bool
 ) -> None:
     """Say whether --resume continues a run that has stopped. A run without checkpoints cannot be resumed."""
-    if keep.can_resume:
+    folder = keep.path.parent
+    if (folder / MANIFEST).is_file() and not out.exists():
+        progress.note(
+            f"the run is complete in {folder}, without its name; the same command with --resume --out {out} names it"
+        )
+    elif keep.can_resume:
         progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
     elif isinstance(error, KeyboardInterrupt) and plan.method.spends and keep.keeps:
         progress.note(

@@ -419,7 +419,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunFolder:
 
 def unfinished_folders(out: Path) -> list[Path]:
     """Folders of runs of `out` that can go on, from a checkpoint, or that are complete except for their name."""
-    named = re.compile(rf"[.]{re.escape(out.name)}[.][0-9a-f]{{8}}[.]partial")  # not of `out.1` or `out.published-1`
+    named = re.compile(rf"[.]{re.escape(out.name)}[.][^.]+[.]partial")  # not of `out.1` or `out.published-1`
     folders = (path for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial") if named.fullmatch(path.name))
     return sorted(path for path in folders if (path / CHECKPOINT).is_file() or (path / MANIFEST).is_file())
 
@@ -429,8 +429,8 @@ def unfinished_folder(out: Path) -> Path | None:
     found = unfinished_folders(out)
     if len(found) > 1:
         raise UsageError(
-            f"there are {len(found)} unfinished runs of {out}; allowed: 1: {', '.join(str(path) for path in found)}; "
-            "remove or rename all but one"
+            f"--resume finds {len(found)} unfinished runs of {out}; allowed: 1: "
+            f"{', '.join(str(path) for path in found)}; remove or rename all but one"
         )
     return found[0] if found else None
 
@@ -448,9 +448,9 @@ def new_run_folder(
     unfinished run if there is one. One that is complete gets its name, after `complete` has accepted it.
 
     On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it is complete, or
-    holds a checkpoint from which a second attempt may succeed. With `keep_ledger` the folder stays, with the ledger alone, if
-    anything was released. The ledger of a run that diverged is kept. A killed process leaves the folder behind, under
-    a name ending in `.partial`, with the ledger of what it spent.
+    holds a checkpoint from which a second attempt may succeed. With `keep_ledger` the folder stays, with the ledger
+    alone, if anything was released. The ledger of a run that diverged is kept. A killed process leaves the folder
+    behind, under a name ending in `.partial`, with the ledger of what it spent.
     """
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
@@ -467,7 +467,7 @@ def new_run_folder(
             if complete is not None:
                 complete(partial, RunFolder(partial).manifest)
             _name_complete(partial, out)
-            raise UsageError(f"nothing was left to do: run {out} was complete, and has its name now")
+            raise CompleteError(f"nothing was left to do: run {out} was complete, and has its name now")
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
             raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
         try:
@@ -490,6 +490,10 @@ def new_run_folder(
                 else:
                     _remove(partial)
             raise
+
+
+class CompleteError(UsageError):
+    """The unfinished run had all its files, and has its name now."""
 
 
 def _new_partial(out: Path) -> Path:

@@ -20,6 +20,7 @@ from linprobe.accounting.book import Entry
 from linprobe.accounting.fits import copies_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
+from linprobe.atomic_files import read_text
 from linprobe.data.dataset import (
     DIGITS,
     Dataset,
@@ -254,11 +255,11 @@ def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
     if request.resume and not unfinished:
         progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")
     for folder in () if request.resume else unfinished:
-        complete = (folder / MANIFEST).is_file()
+        unnamed = (folder / MANIFEST).is_file()
         progress.note(
-            f"{'a complete run without its name' if complete else 'an unfinished run'} of {out} is in {folder}, and what "
+            f"{'a complete run without its name' if unnamed else 'an unfinished run'} of {out} is in {folder}; what "
             "it released counts; this is a new run, which is charged too; --resume would have "
-            f"{'given the other one its name' if complete else 'gone on with the other one'}"
+            f"{'given the other one its name' if unnamed else 'gone on with the other one'}"
         )
 
 
@@ -363,20 +364,10 @@ def train_on(
     identity = run_identity(settings, dataset, request, choose_backend(request.device).arithmetic)
     _refuse_other_views(group, identity, dataset, plan)
     keep: Checkpoints | None = None
-
-    def complete(folder: Path, manifest: Manifest) -> None:
-        """Of a run that lacks its name alone: refuse another command, and state in the book that it is finished."""
-        if not (folder / CONFIG).is_file() or (folder / CONFIG).read_text(encoding="utf-8") != config:
-            raise UsageError(
-                f"run {folder} is complete and lacks its name, but another command made it; give the options in its "
-                f"{CONFIG}, or another --out"
-            )
-        state_finished(book, manifest.run_id)
-
     try:
         with (
             run_folder_of_group(
-                group, out, resume=request.resume, keep_ledger=ready.keep_ledger, complete=complete
+                group, out, resume=request.resume, keep_ledger=ready.keep_ledger, complete=partial(_named, book, config)
             ) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Checkpoints(folder, ledger, identity, dataset, book, every, group, at_once=request.resume) as keep,
@@ -404,6 +395,19 @@ def train_on(
         "seconds": time.perf_counter() - started,
         "unpublished": ["seconds"],  # no theorem covers how long private rows took
     }
+
+
+def _named(book: Account | None, config: str | None, folder: Path, manifest: Manifest) -> None:
+    """Refuse a complete run that lacks its name, but is of another command; else state in the book that it is finished.
+
+    Raises UsageError, and DataError or LinprobeError as `state_finished`.
+    """
+    if not (folder / CONFIG).is_file() or read_text(folder / CONFIG) != config:
+        raise UsageError(
+            f"run {folder} is complete and lacks its name, but another command made it; give the options in its "
+            f"{CONFIG}, or another --out"
+        )
+    state_finished(book, manifest.book_id)
 
 
 MAY_DIFFER = ("book", "init")  # paths; the digest of the first model is compared

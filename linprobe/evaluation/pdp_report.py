@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
 from linprobe.atomic_files import json_text, write_whole
-from linprobe.errors import PrivacyError, Progress, Silent, UsageError, writing
+from linprobe.errors import PrivacyError, Progress, Silent, UsageError, unwritten, writing
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest, name_of
@@ -72,7 +72,7 @@ def publish(
             raise UsageError(f"{folder} is a complete run made from another one than {run.folder}; rename or remove it")
 
     with (
-        writing(f"run {out}", "RUN"),
+        _saying_what_counts(out, epsilon, progress or Silent()) as counts,
         run_folder.claimed(out),
         run_folder.new_run_folder(out, resume=True, complete=complete) as folder,
     ):
@@ -82,9 +82,7 @@ def publish(
         epsilons = run.per_record.losses.epsilon(delta, training_epsilon)
         named = replace(planned, purpose=f"{HISTOGRAM} {secrets.token_hex(NAME_BYTES)}")
         not_stated = charge_histogram(run, named, book)
-        (progress or Silent()).note(
-            f"epsilon {rounded_up(epsilon)} for the histogram is charged, and counts from now on"
-        )
+        counts.append(named)
         (folder / run_folder.RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
         with writing(folder / LEDGER):
             (folder / LEDGER).write_bytes(run[LEDGER])
@@ -107,6 +105,23 @@ def publish(
         }
         write_derived(folder, run, updated, {name: json_text(histogram).encode()}, key)
     return {**histogram, "run": str(out), "file": str(out / name)}, updated, not_stated
+
+
+@contextmanager
+def _saying_what_counts(out: Path, epsilon: float, progress: Progress) -> Iterator[list[Releases]]:
+    """Let errors and Ctrl-C say that the histogram counts, once the block has put it on the list."""
+    counts: list[Releases] = []
+    spent = f"epsilon {rounded_up(epsilon)} for the histogram is spent"
+    try:
+        yield counts
+    except KeyboardInterrupt:
+        if counts:
+            progress.note(spent)
+        raise
+    except OSError as error:
+        name = Path(str(error.filename or "")).name
+        file = f"{name} of " if name and not name.endswith(".partial") else ""
+        raise unwritten(f"{spent}; {file}run {out}" if counts else f"{file}run {out}", error, "RUN") from None
 
 
 def _planned(run: RunFolder, epsilon: float) -> tuple[list[GaussianEvent], Releases]:

@@ -474,8 +474,7 @@ def test_a_complete_publication_without_its_name_gets_it_and_costs_nothing_more(
 ) -> None:
     with mock.patch("pathlib.Path.rename", side_effect=OSError(errno.EIO, "Input/output error")):
         outcome = cli("pdp-report", run_copy, "--publish-epsilon", "0.5")
-    refused(outcome, 1, [".published-1 cannot be written (Input/output error)"], notes=1)
-    assert "epsilon 0.5 for the histogram is charged" in outcome.stderr
+    refused(outcome, 1, ["epsilon 0.5 for the histogram is spent; run", ".published-1 cannot be written"])
     charged = result_of(cli("budget", features_file, "--json"))["epsilon"]
     refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 2, ["was complete, and has its name now"])
     assert cli("verify", f"{run_copy}.published-1").status == 0

@@ -255,11 +255,10 @@ def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
     if request.resume and not unfinished:
         progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")
     for folder in () if request.resume else unfinished:
-        unnamed = (folder / MANIFEST).is_file()
+        kind, kept = ("complete", "named it") if (folder / MANIFEST).is_file() else ("unfinished", "gone on with it")
         progress.note(
-            f"{'a complete run without its name' if unnamed else 'an unfinished run'} of {out} is in {folder}; what "
-            "it released counts; this is a new run, which is charged too; --resume would have "
-            f"{'given the other one its name' if unnamed else 'gone on with the other one'}"
+            f"the {kind} run {folder} was to become {out}, and counts; this is a new run, charged too; --resume "
+            f"would have {kept}"
         )
 
 

@@ -165,7 +165,9 @@ def declared_classes(
     elif public is not None:
         classes = np.unique(public)
     else:
-        raise ParameterError("classes is None; allowed: the list, not from protected labels; pass classes=[...]")
+        raise ParameterError(
+            "classes is None; allowed: all classes, listed without the protected labels; pass classes=[...]"
+        )
     if len(classes) < 2 or len(np.unique(classes)) != len(classes):
         raise ParameterError(f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, different")
     if n_labels is not None and len(classes) != n_labels:

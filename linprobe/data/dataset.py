@@ -433,7 +433,8 @@ def _check_made_alike(features: FeatureReader, other: FeatureReader) -> None:
     """DataError if the rows of two files differ in width, or in a setting of their extraction."""
     if other.n_features != features.n_features:
         raise DataError(
-            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; use one backbone"
+            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; make both with "
+            "one backbone"
         )
     differs = first_difference(extraction_of(features.description), extraction_of(other.description))
     if differs is not None:

@@ -166,7 +166,9 @@ def declared_classes(
     elif public is not None:
         classes = np.unique(public)
     else:
-        raise ParameterError("classes is None; allowed: the list, not from protected labels; pass classes=[...]")
+        raise ParameterError(
+            "classes is None; allowed: all classes, listed without the protected labels; pass classes=[...]"
+        )
     if len(classes) < 2 or len(np.unique(classes)) != len(classes):
         twice = [name for name, count in Counter(classes.tolist()).items() if count > 1]
         found = f"{twice[0]!r} twice" if twice else f"{len(classes)} of them"

@@ -243,7 +243,7 @@ def rows_lines(facts: dict[str, Any]) -> words.Lines:
         ("", f"{public}, {test}, {counted(facts['n_classes'], 'class')}"),
         *([("", f"{counted(unlabelled, 'public row')} without labels")] if unlabelled else []),
         ("protects", f"{counted(facts['n_units'], NOUN[facts['unit']])}{tested}"),
-        *([] if facts["not_protected"] is None else [("", f"NOT {facts['not_protected']}, which are public")]),
+        *([] if facts["not_protected"] is None else [("", f"NOT {facts['not_protected']}, made public")]),
     ]
 
 

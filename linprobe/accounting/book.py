@@ -762,7 +762,7 @@ def refuse_above(
             "nothing was spent; leave that run out (in compare: --no-baselines)"
         )
     earlier = [one for one in others.counted if one.private]
-    entries = [*earlier, entry]
+    entries, made = [*earlier, entry], [one for one in earlier if one.run]
     costs = {one: under_cap(entries, cap, REMOVED[one]) for one in units_of(entries)}
     above = next((one for one in costs if unit in (None, one) and costs[one] > cap.epsilon), None)
     if above is None:
@@ -774,10 +774,12 @@ def refuse_above(
     after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
     added, flag = f"{after} with this one", "--eps"
     if finished is not None:
-        earlier, added, flag = [*earlier, finished], f"{after} with the histogram", "--publish-epsilon"
-    before = under_cap(earlier, cap, REMOVED[above])
-    count = "counts" if len(earlier) == 1 else "count"
-    raise _above(cap, before, f"{counted(len(earlier), 'run')} on {whose} {count}", added, flag)
+        made, added, flag = [*made, finished], f"{after} with the histogram", "--publish-epsilon"
+    elif len(made) < len(earlier):  # a planned run has no id yet
+        added, flag = f"{after} with {len(entries) - len(made)} of the planned runs", "--eps or --seeds"
+    before = under_cap(made, cap, REMOVED[above])
+    count = "counts" if len(made) == 1 else "count"
+    raise _above(cap, before, f"{counted(len(made), 'run')} on {whose} {count}", added, flag)
 
 
 def _above(cap: Cap, before: float, runs: str, added: str, flag: str) -> PrivacyError:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from linprobe.accounting.book import Spending, spending
 from linprobe.accounting.calibrate import large_delta
 from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.row_keys import Account
@@ -54,7 +55,7 @@ from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import Manifest
 from linprobe.training import words
 from linprobe.training.charge import BookFinder, preview
-from linprobe.training.dry_run import Preview, previewed, rows_facts, rows_lines
+from linprobe.training.dry_run import Preview, possible_entries, previewed, rows_facts, rows_lines
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run, refuse_other_encodings
 from linprobe.training.train import Ready, account_of, train_on
 from linprobe.training.tune import Selection, selection_of, settings_of, tune_on
@@ -104,13 +105,16 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     with interrupted_once(), _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
         # refused before the first run spends
-        plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in _missing(planned)]
+        groups = _missing(planned)
+        plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
         _check_splits(found, stack)
         account = _account(found, plans) if plans else None
+        _cost(account, groups, plans)
         earlier = preview(account, ()).runs
         stack.enter_context(run_folder.new_folders(request.folder))
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
         secret = any(_selects(run) for run in planned)
+        known = {entry.run for entry in folder.entries()}
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
         if missing:
@@ -129,7 +133,11 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             _record(unordered(_train, arguments, request.jobs), missing, folder, progress)
         except (KeyboardInterrupt, LinprobeError) as error:
             folder.discard_unfinished(one.folder.name for one in missing)
-            if isinstance(error, KeyboardInterrupt) and folder.finished():
+            with suppress(LinprobeError):  # the cause is told
+                spent = spending([entry for entry in folder.entries() if entry.run not in known], request.delta)
+                if spent.runs and not isinstance(error, UsageError):
+                    progress.note(PrivacyNote(f"{counted(spent.runs, 'run')} of this command cost {spent.in_words}"))
+            if folder.finished() and not isinstance(error, UsageError):
                 progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
             raise
         if account is not None and earlier:
@@ -395,9 +403,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
             progress.note(warning)
         numbers = [len(runs) for runs in groups]
         account = _account(found, plans)
-        for place in (-1, 0):  # the plans after a short private mean, then those that are charged first
-            entries = [one.entries[place] for one, runs in zip(previews, groups, strict=True) for _ in runs]
-            spent = preview(account, [entry for entry in entries if entry.counts])
+        spent = _cost(account, groups, plans)
         book = None if account is None else account.path
         timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]
         facts = {
@@ -405,7 +411,9 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
             "rows": [_row(runs, one) for runs, one in zip(groups, previews, strict=True)],
             "finished": len(found.planned) - sum(numbers),
             "missing": sum(numbers),
-            "not_private": sum(not entry.private for entry in entries),
+            "not_private": sum(
+                len(runs) for one, runs in zip(previews, groups, strict=True) if not one.entries[0].private
+            ),
             "together": words.together_facts(spent),
             "out": str(request.folder),
             "book": None if book is None else str(book),
@@ -485,6 +493,17 @@ def _account(found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset
     check_rows(found.reader, commitment=finder.commitment)
     runs = [(plan if isinstance(plan, Plan) else plan.plans[0], dataset) for plan, dataset in plans]
     return account_of(finder, runs, found.reader, Silent())
+
+
+def _cost(
+    account: Account | None, groups: Sequence[list[Planned]], plans: Sequence[tuple[Plan | Selection, Dataset]]
+) -> Spending:
+    """The cost of the missing runs, in `groups` with one plan each, and of the runs in a book. Raises as `preview`."""
+    each = [(possible_entries(plan), len(runs)) for runs, (plan, _) in zip(groups, plans, strict=True)]
+    for place in (-1, 0):  # the plans after a short private mean, then those that are charged first
+        planned = [entries[place] for entries, number in each for _ in range(number)]
+        spent = preview(account, [entry for entry in planned if entry.counts])
+    return spent
 
 
 def _row(runs: list[Planned], seen: Preview) -> dict[str, Any]:

@@ -206,9 +206,13 @@ def previewed(request: TrainRequest, plan: Plan | Selection, dataset: Dataset) -
     timed = [_seconds(request, one, dataset) for one in plans]
     measured = [seconds for seconds in timed if seconds is not None]
     seconds = mean * fmean(measured) if len(measured) == len(timed) else None
-    possible = plan.possible if isinstance(plan, Plan) else (plan,)
-    entries = tuple(replace(one.entry(), cap=request.cap) for one in possible)
+    entries = tuple(replace(one, cap=request.cap) for one in possible_entries(plan))
     return Preview(tuple(one.budgets for one in plans), entries, seconds)
+
+
+def possible_entries(plan: Plan | Selection) -> tuple[Entry, ...]:
+    """The `entries` of a `Preview`."""
+    return tuple(one.entry() for one in (plan.possible if isinstance(plan, Plan) else (plan,)))
 
 
 def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
@@ -282,11 +286,11 @@ def _one_step(
     def gradient() -> None:
         clipped_sum(rows, weights, CLIP_NORM, per_record=per_record)
 
-    gradient()  # loads what the first step loads
     return _taken(gradient), _taken(lambda: source.add_noise(weights, 1.0))
 
 
 def _taken(call: Callable[[], object]) -> float:
+    call()  # loads what the first step loads
     started = time.perf_counter()
     call()
     return time.perf_counter() - started

@@ -740,15 +740,11 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
     _refuse_counts(settings, dataset)
     _refuse_text_scale(settings, dataset)
     if "public" in method.needs and dataset.free_public is None:
-        raise UsageError(
-            f"method {method.name} needs public rows and got none; "
-            "give --public FILE or --public-shots K (in Python: X_public, y_public)"
-        )
+        step = "X_public and y_public" if dataset.features is None else "--public FILE or --public-shots K"
+        raise UsageError(f"method {method.name} needs public rows and got none; give {step}")
     if "text" in method.needs and dataset.text_weights is None:
-        raise UsageError(
-            f"method {method.name} needs text weights and got none; "
-            "use a feature file with text/weights (in Python: text_weights)"
-        )
+        step = "text_weights" if dataset.features is None else "a feature file with text/weights"
+        raise UsageError(f"method {method.name} needs text weights and got none; give {step}")
 
 
 def _refuse_counts(settings: Settings, dataset: Dataset) -> None:

@@ -202,7 +202,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
             }
             kept = ("test_accuracy", "balanced_accuracy")
             by_prior["by_prior"] = {word: {key: one[key] for key in kept} for word, one in found.items()}
-    no_better = no_better_than_guessing(figures)
+    no_better = no_better_than_guessing(figures, run.manifest)
     if no_better is not None:
         progress.note(no_better)
     return {"run": str(request.run), "temperature": temperature, **by_prior, **figures}

@@ -475,7 +475,7 @@ def tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progre
             of_full = f": {part:.0%} of full strength, as the share of private rows near them is at least {near}"
             strength = f"strength {manifest.refined.strength:.2f}"
             progress.note(f"refined with {rows}, {strength}{of_full if part < 1 else ''}")
-    no_better = None if measured is None else figures.no_better_than_guessing(measured)
+    no_better = None if measured is None else figures.no_better_than_guessing(measured, manifest)
     hidden = figures.hidden_classes(manifest.test_accuracy_per_class, manifest.test_accuracy_std)
     for note in (no_better, hidden):
         if note is not None:

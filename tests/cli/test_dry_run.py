@@ -51,6 +51,10 @@ def test_it_states_what_the_run_then_spends(cli, features_file: Path, tmp_path: 
         assert told[key] == manifest[name]
     assert told["together"]["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-3)
     assert told["seconds"] > 0
+    assert told["expect"].startswith("expect accuracy ")
+    assert told["expect"].removeprefix("expect ") in " ".join(
+        cli(*words[:-4], "--out", "c", "--dry-run").stdout.split()
+    )
     again = json.loads(cli(*words[:-4], "--out", "next", "--book", "book.jsonl", "--dry-run", "--json").stdout)
     assert again["together"]["runs"] == 2
     assert again["together"]["epsilon"] > told["together"]["epsilon"]

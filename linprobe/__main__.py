@@ -49,7 +49,6 @@ def keep_private() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit with its status."""
     keep_private()
     open_closed_streams()
     end_like_ctrl_c()

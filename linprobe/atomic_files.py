@@ -225,10 +225,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file for reading.
-
-    Raises OSError: missing, unreadable, or anything but a regular file: a link could lead anywhere, a FIFO never ends.
-    """
+    """Open a file for reading. OSError: missing, unreadable, a link, which leads anywhere, or an endless FIFO."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if path.is_symlink():
         raise OSError(errno.EINVAL, "it is a link, not a regular file")

@@ -102,7 +102,6 @@ class AttackLimit:
     deltas: Rates
 
     def __call__(self, fpr: Rates | float) -> Rates:
-        """The limit at false-positive rates of any shape."""
         rates = np.asarray(fpr, dtype=np.float64)
         if self.mu is None:
             return np.asarray(tpr_limit(rates[..., np.newaxis], self.epsilons, self.deltas).min(axis=-1))
@@ -144,10 +143,7 @@ class Accountant(ABC):
 
     @abstractmethod
     def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
-        """delta(epsilon) of all `releases` together: upper bounds, shape (len(epsilons),).
-
-        `delta` is the one that the guarantee states. It sets the grid of `PLD`, as in `epsilon`.
-        """
+        """delta(epsilon) of all `releases`, upper bounds (len(epsilons),); the guarantee's `delta` sets the grid."""
 
     @property
     def cross_check(self) -> Accountant:
@@ -287,10 +283,7 @@ class _Normal:
 
 @contextmanager
 def _light_imports() -> Iterator[None]:
-    """Let autodp and dp-accounting be imported without scipy.stats and dp_accounting.pld: 0.4 and 0.2 s of processor.
-
-    autodp's analytic Gaussian mechanism uses logcdf of scipy.stats, and dp_accounting.rdp nothing of either.
-    """
+    """Let autodp and dp-accounting be imported without scipy.stats and dp_accounting.pld: 0.6 s of processor."""
     later = [_Later(name) for name in ("scipy.stats", "dp_accounting.pld") if name not in sys.modules]
     for module in later:
         sys.modules[module.__name__] = module
@@ -411,10 +404,7 @@ def accountant_versions() -> dict[str, str]:
 
 
 def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
-    """The accountant of record: `auto` is `GAUSSIAN` if every sum is over all rows, else `PLD`.
-
-    Raises ParameterError: an unknown name, or an accountant that does not cover the releases.
-    """
+    """The accountant of record; `auto` is `GAUSSIAN` without samples, else `PLD`. ParameterError: unknown, unfit."""
     if name == "auto":
         return GAUSSIAN if GAUSSIAN.covers(releases) else PLD
     if name not in ACCOUNTANTS:
@@ -427,10 +417,7 @@ def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
 
 
 def third_opinion(accountant: Accountant, releases: Sequence[Releases], delta: float) -> tuple[Judge, float] | None:
-    """The epsilon that another library computes for the releases, and that library; None if no library covers them.
-
-    autodp checks `GAUSSIAN`, and dp-accounting checks `PLD`.
-    """
+    """The epsilon of another library, and it, or None: autodp on `GAUSSIAN`, dp-accounting on `PLD`."""
     judge: Judge | None = AUTODP if accountant is GAUSSIAN else GOOGLE if accountant is PLD else None
     if judge is None or not judge.covers(releases):
         return None
@@ -450,10 +437,7 @@ def confirmed(accountant: Accountant, record: float, releases: Sequence[Releases
 
 
 def gdp_mu(releases: Sequence[Releases]) -> float:
-    """mu of a composition of sums over all rows, dimensionless; 0 for no releases, infinity if one had no noise.
-
-    Raises ValueError: a sampled release, which has no mu.
-    """
+    """mu of composed sums over all rows: 0 for none, infinity without noise. ValueError: a sampled release."""
     return figures_of_terms(_terms(releases))[0]
 
 
@@ -702,10 +686,7 @@ def _log_ratio(found: float, epsilon: float) -> float:
 
 
 def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) -> tuple[float, float]:
-    """Logarithm of the multiplier at which `epsilon_at` is `epsilon`, to `ROOT_TOLERANCE`, and how epsilon falls there.
-
-    Returns: log(multiplier); minus the derivative of log(epsilon) by it, 0 if there is none. Errors as its caller's.
-    """
+    """log(multiplier) where `epsilon_at` is `epsilon`, to `ROOT_TOLERANCE`; how fast log(epsilon) falls there, or 0."""
 
     def excess(log_sigma: float) -> float:
         return min(epsilon_at(math.exp(log_sigma)), 10 * epsilon) - epsilon

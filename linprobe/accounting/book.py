@@ -179,14 +179,10 @@ class Contents:
         return replace(entry, releases=_without(entry.releases, _covered(self, entry.first)))
 
     def without(self, run: str) -> Contents:
-        """The same without the entry of `run`."""
         return replace(self, entries={name: one for name, one in self.entries.items() if name != run})
 
     def lacking(self, run: str, releases: Iterable[Releases]) -> tuple[Releases, ...]:
-        """The `releases` of a run that its entry here lacks: they were made from a copy that another book counts.
-
-        Histograms have names of their own in `releases` (`Manifest.recorded`).
-        """
+        """The `releases` of a run that its entry lacks, made from a copy; histograms have names of their own."""
         known = self.entries.get(run)
         if known is None or known.selection is not None or not known.private:  # these count more than their releases
             return ()
@@ -204,11 +200,7 @@ Check = Callable[[Contents, Entry], None]
 
 
 def read_book(path: Path) -> Contents:
-    """The contents of a book; empty if there is no file.
-
-    Raises:
-        DataError: the file is no budget book, or is damaged. LinprobeError: it cannot be read for a reason outside it.
-    """
+    """The contents of a book; empty without a file. DataError: no budget book, damaged. LinprobeError: unreadable."""
     try:
         if not path.exists():
             return Contents()
@@ -297,14 +289,7 @@ def settle(path: Path, run: str, releases: Sequence[Releases]) -> None:
 
 
 def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | None = None) -> Entry:
-    """Add releases made from a finished run, and those of `entry` that the book lacks.
-
-    A run that the book does not know is written first, as `entry`.
-
-    Returns: the run with all its further releases.
-
-    Raises: as `charge`.
-    """
+    """Add releases made from a finished run, and those of `entry` that the book lacks; raises as `charge`."""
     with _opened(path) as (lines, contents):
         others = contents.without(entry.run)
         charged = contents.after(entry, further)
@@ -318,12 +303,7 @@ def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | No
 
 
 def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
-    """State the cap of a book, in place of an earlier one.
-
-    Args:
-        may_raise: allow a cap that exceeds the earlier one although runs were recorded.
-    Raises PrivacyError: such a cap without `may_raise`. LinprobeError: as `charge`.
-    """
+    """State the cap of a book. PrivacyError: above the earlier one, after runs, without `may_raise`."""
     with _opened(path) as (lines, contents):
         cap = replace(cap, runs=max(cap.runs, len(contents.counted)))  # one may have begun since
         before = cap.raised_from(contents.cap)
@@ -337,19 +317,13 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
 
 
 def state_keys(path: Path, digest: str) -> None:
-    """State the digest of the row keys that are about to be written beside a book.
-
-    Raises DataError: a damaged book. LinprobeError: one that cannot be written.
-    """
+    """State the digest of row keys that are to be written beside a book. DataError, LinprobeError: as `charge`."""
     with _opened(path) as (lines, _):
         _append(lines, {"entry": "keys", "digest": digest})
 
 
 def _covered(contents: Contents, started_from: str | None) -> Iterator[Releases]:
-    """What the book counts of the run `started_from`, of the run that this one started from, and so on, as inherited.
-
-    A histogram is there by its name too: only the name tells it from an equal one that a copy of the run published.
-    """
+    """What the book counts of `started_from` and the runs before it, as inherited; a histogram by its name too."""
     seen: set[str] = set()
     while started_from is not None and started_from in contents.entries and started_from not in seen:
         seen.add(started_from)
@@ -410,7 +384,6 @@ def _opened(path: Path) -> Iterator[tuple[AppendOnlyFile, Contents]]:
 
 
 def _append(lines: AppendOnlyFile, fields: dict[str, Any]) -> None:
-    """Append one line and force it to the disk."""
     with writing(f"budget book {lines.path}", "--book"):
         lines.append(json.dumps(fields, allow_nan=False) + "\n")
 
@@ -419,10 +392,7 @@ def _refuse_special(path: Path) -> None:
     if not path.is_file():
         raise DataError(f"budget book {path} is not a file; give --book a file, or the name of a new one")
     if path.stat().st_size > MOST_BOOK_BYTES:
-        raise DataError(
-            f"budget book {path} has more than {MOST_BOOK_BYTES} bytes, so it is no budget book; give --book another "
-            "file"
-        )
+        raise DataError(f"budget book {path} has more than {MOST_BOOK_BYTES} bytes; give --book another file")
     with path.open("rb") as stream:  # before the lock: the file may be one that this process has locked to read it
         if stream.read(1) not in (b"", b"{"):
             raise DataError(NO_BOOK.format(path))
@@ -506,7 +476,6 @@ def _cap(fields: dict[str, Any], before: Cap | None) -> Cap:
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
-    """Inverse of `_run_line`."""
     chosen = fields["entry"] == "selection"
     texts = {name: fields[name] for name in RUN_FIELDS if name not in ("private", "delta", *("created",) * chosen)}
     for name, text in texts.items():
@@ -595,10 +564,7 @@ class Spending:
 
 
 def spending(entries: Sequence[Entry], delta: float | None = None) -> Spending:
-    """The cost of `entries` together at `delta`; None is the smallest delta of the runs.
-
-    At the largest one, a further run with a larger delta could lower the total.
-    """
+    """The cost of `entries` at `delta`; None: the smallest of the runs, as a larger one could lower the total."""
     private = [entry for entry in entries if entry.private and entry.counts]
     if delta is None:
         delta = min((entry.delta for entry in private if entry.delta is not None), default=0.0)
@@ -630,18 +596,12 @@ def units_of(entries: Iterable[Entry]) -> list[str]:
 
 
 def rows_of_a_person(entries: Sequence[Entry], delta: float) -> dict[int, float]:
-    """Epsilon of private `entries` together at `delta`, for a person with at most each of `EXAMPLES` rows.
-
-    No number of rows comes from the data.
-    """
+    """Epsilon of private `entries` at `delta`, for a person with at most each of `EXAMPLES` rows, no private number."""
     return {rows: together(entries, delta, Relation(OWNER, rows=rows))[0] for rows in EXAMPLES}
 
 
 def together(entries: Sequence[Entry], delta: float, relation: Relation) -> tuple[float, str]:
-    """Epsilon of private `entries` together for a relation at `delta`, an upper bound, and its accountant in words.
-
-    Infinite if a run bounds nothing for that relation.
-    """
+    """Epsilon of private `entries` for a relation at `delta`, an upper bound or infinity, and its accountant."""
     if any(neighbours_between(entry.unit, relation) is None for entry in entries):
         return math.inf, "none"
     selections = [
@@ -675,10 +635,7 @@ def _all_releases(entries: Iterable[Entry], relation: Relation) -> list[Releases
 
 
 def composed(releases: Sequence[Releases], delta: float, *, rough: bool = False) -> tuple[float, Accountant]:
-    """Epsilon of all `releases` together at `delta`, an upper bound, and its accountant.
-
-    `rough` is as in `Accountant.epsilon`.
-    """
+    """Epsilon of all `releases` together at `delta`, an upper bound, and its accountant. `rough`: see `epsilon`."""
     accountant = choose_accountant("auto", releases)
     if accountant is GAUSSIAN:
         return accountant.epsilon(releases, delta) if releases else 0.0, accountant
@@ -702,10 +659,7 @@ def _merged(releases: Sequence[Releases]) -> list[Releases]:
 
 
 def filter_order(cap: Cap) -> int:
-    """The Renyi order at which a cap counts: the one that leaves a Gaussian mechanism the largest mu.
-
-    It depends on the first cap alone, so no result can change it. The order of a filter must not depend on results.
-    """
+    """The Renyi order of a cap, where a Gaussian mechanism has the largest mu; no result may change it."""
     if cap.order is not None:
         return cap.order
     left = [(cap.epsilon - renyi_conversion(order, cap.delta)) / order for order in FILTER_ORDERS]
@@ -749,13 +703,7 @@ def refuse_above(
     unit: str | None = None,
     whose: str = "these rows",
 ) -> None:
-    """Raise PrivacyError if `entry` and all other entries of a book cost more than `cap` together.
-
-    Args:
-        finished: the entry before a histogram of its run was added; None for a new run.
-        unit: what the cap protects; None for every unit that any of the runs protects.
-        whose: the rows under the cap, for the message.
-    """
+    """PrivacyError if `entry` and all others of a book cost more than `cap`, for `unit` or for every unit."""
     if not entry.private:
         raise PrivacyError(
             f"cap is epsilon {cap.epsilon:.9g}, and no epsilon covers a run of {entry.method} without secret noise; "

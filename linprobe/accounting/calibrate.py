@@ -68,7 +68,6 @@ class Budget:
 
     @property
     def releases(self) -> tuple[Releases, ...]:
-        """Everything the run will release."""
         return (*self.others, Releases(GRADIENT, self.noise_multiplier, self.sampling_rate, self.n_steps))
 
     @property
@@ -81,8 +80,7 @@ def check_epsilon(epsilon: float | None) -> float:
     """`epsilon` if it is a number in (0, 100]; otherwise ParameterError."""
     if epsilon is None or not 0 < epsilon <= MAX_EPSILON:
         raise ParameterError(
-            f"epsilon is {epsilon}; allowed: a number above 0 and at most {MAX_EPSILON:g} "
-            "(for no privacy at all, use the method non-private)"
+            f"epsilon is {epsilon}; allowed: above 0, at most {MAX_EPSILON:g} (for none: method non-private)"
         )
     return float(epsilon)
 
@@ -91,8 +89,7 @@ def check_delta(delta: float, n_private: int) -> float:
     """`delta` if it lies in [`LEAST_DELTA`, 1/n_private); otherwise an error that says so."""
     if not LEAST_DELTA <= delta < 1:
         raise ParameterError(
-            f"delta is {delta}; allowed: at least {LEAST_DELTA:g}, as privacy-loss distributions resolve no less, and "
-            f"below 1/N_private = {1 / n_private:.3g}"
+            f"delta is {delta}; allowed: at least {LEAST_DELTA:g}, and below 1/N_private = {1 / n_private:.3g}"
         )
     if delta * n_private >= 1:
         raise PrivacyError(
@@ -172,8 +169,8 @@ def calibrate(
     rate = _check_rate(sampling_rate)
     if noise_multiplier is not None and steps is not None:
         raise UsageError(
-            f"sigma {noise_multiplier} and steps {steps} were both given, and epsilon already fixes one from the "
-            "other; give one of the two"
+            f"sigma {noise_multiplier} and steps {steps} were both given, and epsilon fixes one by the other; give "
+            "one of them"
         )
     others = tuple(others)
     judge = choose_accountant(accountant, (*others, Releases(GRADIENT, 1.0, rate, 1)))
@@ -195,9 +192,7 @@ def calibrate(
         lambda count: judge.epsilon((*others, Releases(GRADIENT, sigma, rate, count)), delta), epsilon, guess
     )
     if n_steps > MAX_STEPS:
-        raise ParameterError(
-            f"sigma {sigma:g} allows more than {MAX_STEPS} steps; allowed: at most {MAX_STEPS}; lower sigma"
-        )
+        raise ParameterError(f"sigma {sigma:g} allows more than {MAX_STEPS} steps, the most; lower sigma")
     if n_steps < 1:
         least = least_multiplier(1)
         raise PrivacyError(
@@ -223,10 +218,7 @@ def _squared_mu_left(judge: Accountant, others: Sequence[Releases], epsilon: flo
 
 
 def _cross_checked(budget: Budget) -> Budget:
-    """Return `budget`, or raise PrivacyError if `verify` would not confirm its epsilon after the run.
-
-    Gaussian DP has a closed form, so only `verify` cross-checks it.
-    """
+    """Return `budget`, or raise PrivacyError if `verify` would not confirm it, unless a closed form gives it."""
     judge, releases, delta = budget.accountant, budget.releases, budget.delta
     if judge is GAUSSIAN:
         return budget
@@ -242,11 +234,7 @@ def _cross_checked(budget: Budget) -> Budget:
 
 
 def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: float) -> int:
-    """Largest number of steps with `epsilon_at(steps) <= epsilon`; 0 if one step costs too much.
-
-    If it exceeds MAX_STEPS, some number above MAX_STEPS is returned. `epsilon_at` rises with the number of steps;
-    `guess` only saves evaluations.
-    """
+    """Largest count with `epsilon_at(count) <= epsilon`, 0 if none; above MAX_STEPS any. `guess` saves time."""
 
     def excess(count: float) -> float:
         return min(epsilon_at(int(count)), 10 * epsilon) - epsilon

@@ -62,7 +62,6 @@ class GaussianEvent:
     sampling_rate: float = 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The event as JSON-ready fields."""
         return {"event": "gaussian", **asdict(self)}
 
     @classmethod
@@ -137,12 +136,7 @@ def neighbours_between(unit: str, wanted: Relation) -> int | None:
 
 
 def converted(releases: Iterable[Releases], unit: str, wanted: Relation) -> tuple[Releases, ...]:
-    """Releases that cost at least what `releases` of a run that protects `unit` cost for `wanted` neighbours.
-
-    Noise multipliers are rounded down, sampling rates up.
-
-    Raises PrivacyError: no rule leads from `unit` to `wanted`.
-    """
+    """Releases that cost `wanted` neighbours at least what `releases` cost a `unit`. PrivacyError: no rule."""
     number = neighbours_between(unit, wanted)
     if number is None:
         raise PrivacyError(

@@ -111,10 +111,7 @@ def crossing_warning(private: NDArray[np.uint64], public: NDArray[np.uint64]) ->
         if hidden
         else f"{counted(shown, 'row')} of X had been public"
     )
-    return (
-        f"{crossed} in an earlier fit of this process; a row that one fit uses as public has no guarantee; give other "
-        "rows"
-    )
+    return f"{crossed} in an earlier fit here; a row that one fit uses as public has no guarantee; give other rows"
 
 
 def copies_warning(hashes: NDArray[np.uint64], row: str = "row of X") -> str | None:
@@ -128,10 +125,7 @@ def copies_warning(hashes: NDArray[np.uint64], row: str = "row of X") -> str | N
 
 
 def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delta: float, unit: str) -> str | None:
-    """Remember a fit of this process; one line on the cost of all, if any record was in an earlier fit.
-
-    `releases` are `WITHOUT_NOISE` for a fit without privacy. If no fit had privacy, there is nothing to say.
-    """
+    """Remember a fit; one line on the cost of all if a record was in an earlier one, and any fit had privacy."""
     fits, released = FITS.add(hashes, releases, unit)
     noisy = {one: [release for release in kept if release.noise_multiplier > 0] for one, kept in released.items()}
     bound = {one: kept for one, kept in noisy.items() if kept}

@@ -23,23 +23,14 @@ LONGEST_SELECTION = 1 << 24  # bytes
 
 
 class AppendOnlyFile:
-    """A file of JSON lines that only grows: a ledger, a budget book, what a comparison spent.
-
-    A last line without its end was not written: whatever it announces has not happened. See `whole_lines`.
-
-    Args:
-        path: of the file, created with `mode` if absent.
-    """
+    """A file of JSON lines that only grows, made with `mode`; a last line without its end was not written."""
 
     def __init__(self, path: Path, mode: int = PUBLIC_MODE) -> None:
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
 
     def append(self, line: str, *, sync: bool = True) -> None:
-        """Append a line. The operating system has received it when this returns; with `sync` it is on the disk.
-
-        Raises OSError: it cannot be written; nothing of it is left.
-        """
+        """Record `event`; the system has it when this returns. PrivacyError: a resumed run had another event here."""
         text, start = line.encode(), os.fstat(self.descriptor).st_size
         try:
             while text:
@@ -60,7 +51,6 @@ class AppendOnlyFile:
         return whole
 
     def sync(self) -> None:
-        """Force the lines to the disk."""
         os.fsync(self.descriptor)
 
     def close(self) -> None:
@@ -107,18 +97,14 @@ class Ledger:
         self.position += 1
 
     def advance(self, position: int) -> None:
-        """Skip the first `position` events: the steps before the checkpoint are not repeated.
-
-        Raises PrivacyError: the file has fewer.
-        """
+        """Skip the first `position` events: they are not repeated. Raises PrivacyError: the file has fewer."""
         if position > len(self.events):
             raise PrivacyError(
-                f"the checkpoint is at event {position} and the ledger has {len(self.events)}; restore the ledger"
+                f"the checkpoint is at event {position} and the ledger has {len(self.events)}; restore it"
             )
         self.position = position
 
     def sync(self) -> None:
-        """Force the recorded events to the disk."""
         if self._lines is not None:
             self._lines.sync()
 
@@ -152,12 +138,7 @@ def record_selection(path: Path, event: SelectionEvent) -> None:
 
 
 def read_selection(path: Path, content: bytes | None = None) -> SelectionEvent | None:
-    """The private selection in the ledger file at `path`; None if the ledger holds other events.
-
-    Args:
-        content: of the file, if it has been read already.
-    Raises PrivacyError: the file is missing, or the selection is malformed or not alone.
-    """
+    """The private selection in a ledger, or None; `content` if it was read. PrivacyError: missing, or malformed."""
     try:
         with _opened(path, content) as stream:
             line, more = stream.readline(LONGEST_SELECTION), stream.read(1)
@@ -178,7 +159,6 @@ def _opened(path: Path, content: bytes | None) -> IO[bytes]:
 
 
 def unreadable(path: Path, error: OSError) -> LinprobeError:
-    """The error about a ledger that cannot be read."""
     return read_fault(f"ledger {path}", error) or PrivacyError(
         f"ledger {path} cannot be read ({error}); without it no epsilon can be proven; restore it"
     )
@@ -216,11 +196,7 @@ def read_ledger(path: Path, content: bytes | None = None) -> list[GaussianEvent]
 
 
 def event_of(line: bytes) -> GaussianEvent:
-    """The event on one line of a ledger.
-
-    Raises ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is none, or a figure is
-    not allowed.
-    """
+    """The event on a ledger's line. ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError."""
     if len(line) > LONGEST_LINE:
         raise ValueError(f"it has {len(line)} bytes")
     event = GaussianEvent.from_dict(json.loads(line.decode("utf-8")))

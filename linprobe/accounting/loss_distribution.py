@@ -156,14 +156,7 @@ class UnresolvedError(ArithmeticError):
 
 @dataclass(frozen=True)
 class Measure:
-    """Losses of a group of releases.
-
-    Attributes:
-        start: index on the grid of the first mass.
-        masses: upper bounds of the masses times exp(tilt index - scale), shape (n,).
-        scale: a logarithm that was taken out of the masses, a ball.
-        infinite: a bound on the mass of infinite losses.
-    """
+    """Upper bounds of masses times exp(tilt index - scale), (n,), from `start`; a bound on infinite losses."""
 
     start: int
     masses: Reals
@@ -173,11 +166,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Composed(Measure):
-    """All releases composed, in one direction, on the coarse grid.
-
-    Attributes:
-        tilt, step: as in `Grid`. weights: exp(-tilt i) (1 - exp(-step i)) for i from 1, shape (n,).
-    """
+    """All releases in one direction on the coarse grid; `weights`: exp(-tilt i) (1 - exp(-step i)), i from 1, (n,)."""
 
     tilt: float
     step: float
@@ -435,10 +424,7 @@ def _log_transform(measure: Measure, rate: float) -> Any:
 
 
 def _grouped(one: Measure, members: int, window: Window, grid: Grid) -> Measure:
-    """`members` releases of a kind together, on the coarse grid.
-
-    Losses above the window count as infinite, those below as its lowest point: both by Chernoff's bound.
-    """
+    """`members` releases of a kind on the coarse grid; losses outside by Chernoff: infinite above, the lowest below."""
     from flint import arb
 
     above = members * (one.scale + _log_transform(one, window.above))
@@ -470,10 +456,7 @@ def _coarser(masses: Reals, grid: Grid) -> Reals:
 
 
 def _convolved(parts: Sequence[tuple[Measure, int]], window: Window) -> Reals:
-    """Bounds on the masses of the sum of all losses at the indices of a window, shape (kept,).
-
-    Indices that differ by a multiple of the size are one, so a mass outside the window is added to one inside.
-    """
+    """Bounds on masses of the summed losses in a window, (kept,); indices modulo the size are one, so mass is added."""
     sums, error = convolved([(_folded(one, window.size), count) for one, count in parts])
     if not (math.isfinite(error) and np.isfinite(sums).all()):
         raise UnresolvedError

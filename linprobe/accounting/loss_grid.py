@@ -137,7 +137,6 @@ class _Shape:
         return np.asarray(np.log1p(np.maximum((gain - lost).sum(axis=1), -0.999)))
 
     def variance(self, order: float) -> float:
-        """Variance of the loss, tilted by exp(order loss)."""
         heights = order * self.losses + self.logs
         weights = np.exp(heights - heights.max())
         weights /= weights.sum()
@@ -163,7 +162,6 @@ class _Sum:
         return np.asarray(sum(count * shape.cumulants(orders) for shape, count in self.parts))
 
     def deviation(self, tilt: float) -> float:
-        """Standard deviation of the tilted loss."""
         order = -tilt if self.reverse else tilt + 1
         return math.sqrt(sum(count * shape.variance(order) for shape, count in self.parts))
 
@@ -279,10 +277,7 @@ def _range(kind: Kind, reverse: bool, tilt: float, mass: float, width: float) ->
 
 
 def renyi_epsilon(kinds: Sequence[Kind], delta: float) -> float:
-    """Epsilon of all releases together at `delta` by Renyi divergences: an estimate of an upper bound, in float64.
-
-    Canonne, Kamath, Steinke 2020, Proposition 12.
-    """
+    """Epsilon of all releases at `delta` by Renyi divergences (Canonne et al. 2020, Prop. 12), float64: an estimate."""
     wholes = [_Sum([(kind, kind.count) for kind in kinds], reverse) for reverse in (False, True)]
     return max(0.0, *(whole.tilt(delta, tight=True)[0] for whole in wholes))
 

@@ -70,7 +70,6 @@ class RowKeys:
         return cls(**{kind: distinct(keys[kind]) for kind in ALL_KINDS if kind in keys})
 
     def joined(self, other: RowKeys) -> RowKeys:
-        """The keys of both."""
         found = {}
         for kind in ALL_KINDS:
             own, theirs = getattr(self, kind), getattr(other, kind)
@@ -94,7 +93,6 @@ class RowKeys:
 
     @property
     def content(self) -> bytes:
-        """All keys, as they are stored."""
         return b"".join(getattr(self, kind).astype(STORED).tobytes() for kind in ALL_KINDS)
 
 
@@ -104,10 +102,7 @@ def keys_file(book: Path) -> Path:
 
 
 def read_keys(path: Path) -> RowKeys:
-    """The keys in a file.
-
-    Raises DataError: a damaged file. LinprobeError: one that cannot be read for a reason outside it.
-    """
+    """The keys in a file. Raises DataError: a damaged file. LinprobeError: one that the system cannot read."""
     try:
         with open_regular(path) as stream:
             header = json.loads(stream.readline(LONGEST_HEADER))
@@ -223,11 +218,7 @@ def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Conte
 
 @dataclass(frozen=True)
 class SharedBook:
-    """Another book whose runs count, too.
-
-    Attributes:
-        common: number of keys of each kind that both books have.
-    """
+    """Another book whose runs count, too; `common` is the number of keys of each kind that both books have."""
 
     path: Path
     contents: Contents
@@ -235,10 +226,7 @@ class SharedBook:
 
 
 def books_with(keys: RowKeys, folder: Path, but: Path | None = None) -> list[SharedBook]:
-    """The books of a folder that have one of the `keys`, in the order of their names; `but` as in `keyed_books`.
-
-    Raises DataError: a damaged book, or damaged or lost keys.
-    """
+    """The books of a folder with one of the `keys`, by name; `but` as in `keyed_books`. DataError: a damaged one."""
     found = []
     for path, contents, theirs in keyed_books(folder, but):
         pairs = {kind: (getattr(theirs, kind), getattr(keys, kind)) for kind in KINDS}
@@ -267,10 +255,7 @@ class Account:
 
     @classmethod
     def at(cls, path: Path, keys: RowKeys | None = None, check: Callable[[], None] | None = None) -> Account:
-        """The account of a book, with `keys` and the keys beside the book, if there are any.
-
-        Raises DataError: a damaged book; damaged, old or lost keys.
-        """
+        """The account of a book, with `keys` and those beside it. Raises DataError: damaged, old or lost files."""
         known = read_with_keys(path, keys)[1]
         return cls(path, keys if known is None else known if keys is None else known.joined(keys), check)
 
@@ -325,15 +310,12 @@ def books_folder() -> Path:
         return (Path(home) if Path(home).is_absolute() else Path.home() / ".local/state") / "linprobe"
     except RuntimeError:
         raise LinprobeError(
-            "the budget book has no place: this user has no home folder; set XDG_STATE_HOME, or give --book FILE"
+            "the budget book has no place without a home folder; set XDG_STATE_HOME, or give --book FILE"
         ) from None
 
 
 def files_of_books(folder: Path, names: str = f"*{BOOK_SUFFIX}") -> list[Path]:
-    """The files of a folder with such names, a pattern, in their order; none if there is no folder.
-
-    Raises LinprobeError: the folder cannot be listed. `Path.glob` finds no files then, and books would be left out.
-    """
+    """The files of a folder with such names, sorted; none without one. LinprobeError: it cannot be listed."""
     try:
         return sorted(path for path in folder.iterdir() if path.match(names))
     except FileNotFoundError:
@@ -343,10 +325,7 @@ def files_of_books(folder: Path, names: str = f"*{BOOK_SUFFIX}") -> list[Path]:
 
 
 def recorded_runs() -> dict[str, tuple[Path, Entry]]:
-    """The default budget book with each run, and the entry of the run there.
-
-    Raises DataError: a damaged book, or two books with one run: one is a copy, and either may lack later releases.
-    """
+    """The default budget book with each run, and its entry there. DataError: damaged, or two books with one run."""
     found: dict[str, tuple[Path, Entry]] = {}
     for path in files_of_books(books_folder()):
         for run, entry in read_book(path).entries.items():

@@ -397,14 +397,10 @@ def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainReque
         if meant:
             raise UsageError(f"{flag} is a flag of linprobe train; its name in Python is {meant[0]}; give that")
         if flag in _OF_COMMANDS:
-            raise UsageError(
-                f"{flag} is a flag of linprobe train; in Python, linprobe.plan makes a dry run; leave it out"
-            )
+            raise UsageError(f"{flag} is a flag of linprobe train; in Python, linprobe.plan makes a dry run; use that")
         if flag in _OF_ESTIMATORS:
             raise UsageError(f"{flag} is an argument of estimators; its name here is {_OF_ESTIMATORS[flag]}; give that")
-        raise ArgumentError(
-            f"linprobe.train has no option {flag}{hint(flag, known)}; linprobe train --help-all lists its options"
-        )
+        raise ArgumentError(f"linprobe.train has no option {flag}{hint(flag, known)}; see linprobe train --help-all")
     given = _values(known, {"features": features, **options})
     rest = {name: given.pop(name) for name in given.keys() - field_names}
     return TrainRequest(**given, options=rest or None)
@@ -414,9 +410,7 @@ def _of_grid(grid: Mapping[str, Sequence[Any]]) -> tuple[tuple[str, tuple[Any, .
     """The values of a grid, of Python's own types. Raises ParameterError: a value of another type than its option."""
     known = _of_train()
     if not isinstance(grid, Mapping):
-        raise ParameterError(
-            f"grid is of type {type(grid).__name__}; allowed: a dictionary of options and their values"
-        )
+        raise ParameterError(f"grid is of type {type(grid).__name__}; allowed: a dictionary of options and values")
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ParameterError(f"grid has {name}={values!r}; allowed: a list of values to choose from")

@@ -176,7 +176,6 @@ class LinearProbe(LinearClassifier):
 
     @property
     def method(self) -> Method:
-        """The registered method behind this estimator."""
         return METHODS[self._method]
 
     def fit(
@@ -343,7 +342,6 @@ class LinearProbe(LinearClassifier):
         return self._fit(dataset, plan, runtime, ledger)
 
     def _forget(self) -> None:
-        """Delete what an earlier fit has set."""
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
 
@@ -366,7 +364,7 @@ class LinearProbe(LinearClassifier):
             start += len(x)
         if start != source.n_rows:
             raise DataError(
-                f"source {name} gave {start} rows; allowed: {source.n_rows}, as it states; change its blocks or n_rows"
+                f"source {name} gave {start} rows; allowed: {source.n_rows}, as it states; change its blocks"
             )
 
     def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:

@@ -38,10 +38,7 @@ NUMBERS = {"float": "a number", "int": "a whole number", "integer": "a whole num
 
 @cache
 def program(only: str | None = None) -> Any:
-    """The command line, as typer makes it of the declared commands; it is made once.
-
-    With `only`, commands of another name have no parameters, as these take most of the time.
-    """
+    """The command line that typer makes, once; with `only`, other commands have no parameters, to save time."""
     app = typer.Typer(
         name="linprobe",
         cls=Program,

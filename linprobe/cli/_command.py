@@ -91,7 +91,6 @@ class Flag:
         return self.of_command and self.option.default not in (None, (), MISSING)
 
     def help_of(self, method: str) -> str:
-        """The help text for one method."""
         option = self.option if self.of_command else self.others.get(method, self.option)
         if "{methods_on_gpu}" in option.help:
             option = replace(option, help=f"cpu{', cuda or cuda:N' if METHOD_OPTIONS[method].on_gpu else ''}.")
@@ -119,7 +118,6 @@ class Flag:
 
     @property
     def parameter(self) -> inspect.Parameter:
-        """The parameter of a typer command."""
         option = self.option
         kind: Any = str if option.commas or option.from_text else option.kind
         if (option.several and not option.commas) or get_origin(option.kind) is dict:
@@ -136,7 +134,6 @@ class Flag:
 
     @property
     def _marked(self) -> Any:
-        """The argument or option of typer."""
         option = self.option
         if option.argument is not None:
             parser = path_from if "-" in option.argument else None
@@ -259,14 +256,12 @@ class Command(TyperCommand):
         return super().invoke(ctx)
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
-        """Write the usage, then examples."""
         super().format_usage(ctx, formatter)
         with formatter.section("Examples"):
             for example in REQUESTS[str(self.name)].examples:
                 formatter.write(f"{'':>{formatter.current_indent}}linprobe {example}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options under the headings of their groups."""
         words = ctx.meta.get("linprobe.words", ())
         method = _method_among(words)
         short = bool(REQUESTS[str(self.name)].first) and method is None and HELP_ALL not in words
@@ -343,10 +338,7 @@ class Everywhere:
 
 
 def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
-    """The options of `EVERYWHERE` among some arguments, and the other arguments.
-
-    Raises UsageError: an option without its file, or twice.
-    """
+    """The options of `EVERYWHERE` among arguments, and the others. UsageError: one without its file, or twice."""
     values: dict[str, Any] = {}
     remaining: list[str] = []
     words = iter(arguments)

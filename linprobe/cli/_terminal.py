@@ -32,26 +32,17 @@ _quiet = _verbose = False
 
 
 class Watched:
-    """A text stream that remembers the last error of a write.
-
-    Args:
-        lossy: lose what cannot be written in place of raising: a full disk or a reader that left must not end a paid
-            run.
-    Attributes:
-        error: of the last write that failed; None without one.
-    """
+    """A text stream with the last `error` of a write; `lossy` drops what cannot be written: a paid run goes on."""
 
     def __init__(self, stream: TextIO, *, lossy: bool) -> None:
         self._stream, self._lossy = stream, lossy
         self.error: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write `text`; returns its length."""
         self._attempt(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream."""
         self._attempt(self._stream.flush)
 
     def __getattr__(self, name: str) -> Any:
@@ -106,7 +97,6 @@ def as_asked(*, quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON on stdout."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if not text.replace("\n", "").isprintable():  # a terminal would obey what JSON leaves as it is
         text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
@@ -138,10 +128,7 @@ def printing(made: str, what: str = "its name") -> Iterator[None]:
 
 
 def print_made(what: str, place: object, facts: Any = None, *, private: bool = False) -> None:
-    """Print the place of a complete output of the kind `what`, or with `facts` these as JSON. Raises as `printing`.
-
-    `private`: as `print_private_json`.
-    """
+    """Print the place of a complete output of the kind `what`, or with `facts` these as JSON. Raises as `printing`."""
     with printing(f"the {what} is complete in {place}", "its name" if facts is None else "its JSON object"):
         if facts is None:
             typer.echo(str(place))
@@ -190,7 +177,6 @@ class TerminalProgress:
         self._first: tuple[int, float] | None = None
 
     def note(self, text: str) -> None:
-        """Print one line."""
         note(text)
 
     def start(self, total: int, what: str = "training") -> None:
@@ -208,7 +194,6 @@ class TerminalProgress:
         self._task = self._bar.add_task(what, total=total or None)
 
     def step(self, count: int = 1) -> None:
-        """Advance the bar by `count` steps."""
         self._done += count
         self._first = self._first or (self._done, time.monotonic())  # the first step may load and compile
         done, seconds = self._done - self._first[0], time.monotonic() - self._first[1]

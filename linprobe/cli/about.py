@@ -31,7 +31,6 @@ def _info(request: InfoRequest) -> None:
 
 
 def _shown(value: Any) -> str:
-    """A value on one line."""
     if isinstance(value, list) and len(value) > MOST_LISTED:
         return f"{', '.join(map(str, value[:MOST_LISTED]))}, ... ({len(value)})"
     if isinstance(value, list):
@@ -45,7 +44,6 @@ def _shown(value: Any) -> str:
 
 @command(MethodsRequest)
 def _methods(request: MethodsRequest) -> None:
-    """Print the methods."""
     from linprobe.training.doctor import methods
 
     listed = methods()

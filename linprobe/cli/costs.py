@@ -54,7 +54,6 @@ def _plan(request: PlanRequest) -> None:
 
 @command(AccountRequest)
 def _account(request: AccountRequest) -> None:
-    """Print the epsilon by each accountant."""
     from linprobe.accounting.calibrate import NAMES, releases_cost
 
     cost = releases_cost(request.sampling_rate, request.noise_multiplier, request.steps, request.delta)

@@ -67,7 +67,6 @@ def _verify(request: VerifyRequest) -> None:
 
 @command(ReportRequest)
 def _report(request: ReportRequest) -> None:
-    """Write the page, and print its path."""
     from linprobe.reporting.page import report
 
     _terminal.note(report(request))
@@ -76,7 +75,6 @@ def _report(request: ReportRequest) -> None:
 
 @command(ReleaseRequest)
 def _release(request: ReleaseRequest) -> None:
-    """Write the folder, and print it."""
     from linprobe.evaluation import release as commands
 
     released, total = commands.release(request)
@@ -90,7 +88,6 @@ def _release(request: ReleaseRequest) -> None:
 
 @command(ExportRequest)
 def _export(request: ExportRequest) -> None:
-    """Write the file, and print its path."""
     from linprobe.evaluation import export as commands
 
     note = commands.export(request, _terminal.TerminalProgress())
@@ -145,7 +142,6 @@ def _pdp_report(request: PdpReportRequest) -> None:
 
 @command(RefineRequest)
 def _refine(request: RefineRequest) -> None:
-    """Write the run, and print its path."""
     from linprobe.evaluation import refine as commands
 
     with _terminal.TerminalProgress() as progress:
@@ -285,7 +281,6 @@ def _largest(audited: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _row(test: dict[str, Any]) -> tuple[str, ...]:
-    """A line of the table."""
     return (
         test["name"],
         test["path"],

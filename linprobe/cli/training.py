@@ -46,7 +46,6 @@ TUNE_FLAGS = [flag for flag in TRAIN_FLAGS if flag.option.parameter not in NOT_T
 
 
 def _train(given: dict[str, Any]) -> None:
-    """Train, and print the run folder."""
     from linprobe.parallel import torch_group
     from linprobe.training.train import train_run as run
 
@@ -92,7 +91,6 @@ def accuracy_rows(outcome: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _tune(given: dict[str, Any]) -> None:
-    """Train with chosen settings, and print the run folder."""
     from linprobe.training.tune import Tuning
     from linprobe.training.tune import tune_run as run
 
@@ -131,7 +129,6 @@ add_command(TuneRequest, _with_output(TUNE_FLAGS, (TuneRequest,)), _tune)
 
 @command(CompareRequest)
 def _compare(request: CompareRequest) -> None:
-    """Print the tables, and the folder of the comparison."""
     from linprobe.evaluation.compare import compare_methods
     from linprobe.evaluation.comparison_plan import NO_FILE
     from linprobe.reporting.comparison import comparison_tables, footer, no_better

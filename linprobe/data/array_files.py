@@ -47,8 +47,7 @@ def check_float32(x: NDArray[Any], where: str, rows: Sequence[int] | NDArray[np.
     bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if bad.size:
         raise DataError(
-            f"{where} has rows with NaN or infinity, first at row {rows[bad[0]]}; allowed: finite features; remove or "
-            "repair those rows"
+            f"{where} has rows with NaN or infinity, first at row {rows[bad[0]]}; allowed: finite; repair or remove it"
         )
     wide = x.dtype.kind == "f" and x.dtype.itemsize > np.dtype(np.float32).itemsize
     for row, column in np.argwhere(np.abs(x) > LARGEST)[:1].tolist() if wide else ():
@@ -112,10 +111,7 @@ def is_archive_of(content: bytes, arrays: Arrays) -> bool:
 
 
 def checked_arrays(path: Path, arrays: Arrays, **wanted: tuple[int, str]) -> list[NDArray[Any]]:
-    """The arrays of the names wanted, each with its number of axes and kind.
-
-    Raises DataError: others in `arrays`, which were read from `path`.
-    """
+    """The wanted arrays, each with its number of axes and kind. Raises DataError: others in `arrays`, from `path`."""
     for name, (axes, kind) in wanted.items():
         found = arrays.get(name)
         if found is None or found.ndim != axes or found.dtype.kind != kind:
@@ -125,10 +121,7 @@ def checked_arrays(path: Path, arrays: Arrays, **wanted: tuple[int, str]) -> lis
 
 
 def open_array(path: Path) -> NDArray[Any]:
-    """The array of an .npy file, mapped into memory.
-
-    Raises DataError: a damaged file, a pickle, or a shape that its size contradicts.
-    """
+    """The array of an .npy file, mapped into memory. Raises DataError: a damaged file, a pickle, or another size."""
     with reading(f"array file {path}", "write it again"):
         with path.open("rb") as stream:
             _check_header(stream, path.stat().st_size, path.name, path.stat().st_size)
@@ -136,10 +129,7 @@ def open_array(path: Path) -> NDArray[Any]:
 
 
 def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None:
-    """ValueError unless an array in the .npy format, of plain values, fills the `size` bytes of `stream` exactly.
-
-    No axis may be longer than `longest`: an array without columns may declare any number of rows.
-    """
+    """ValueError unless plain values in .npy format fill `size` bytes of `stream`, no axis longer than `longest`."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"{name} has version {version} of the .npy format; allowed: (1, 0), (2, 0)")
@@ -156,10 +146,7 @@ def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None
 
 
 def load_torch(path: Path) -> Any:
-    """What torch reads from a .pt file, without running its code. A tensor may be larger than the file: `tensor_fits`.
-
-    Raises DataError: a damaged file, or one that holds more than tensors and plain containers.
-    """
+    """What torch reads from a .pt file, running no code, perhaps larger: `tensor_fits`. DataError: damaged, or more."""
     require("torch", f"file {path}")
     import torch
 
@@ -217,8 +204,7 @@ def _refuse_large(declared: int, source: Path) -> None:
     stored = source.stat().st_size
     if too_large(declared, stored):
         raise DataError(
-            f"{source} declares {declared} bytes of values and has {stored}; allowed: {MOST_COMPRESSED} times as many; "
-            "write it again"
+            f"{source} declares {declared} bytes and has {stored}; allowed: {MOST_COMPRESSED} x; write it again"
         )
 
 

@@ -110,10 +110,7 @@ def read_arrays(
 
 
 def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
-    """The files among the sources; and of arrays in folders, in order of name, but for the group `UNREAD`.
-
-    Raises DataError: no such file, or a folder without one.
-    """
+    """The files, and those of arrays in folders by name, but for the group `UNREAD`. Raises DataError: none."""
     files: list[Path] = []
     for source in sources:
         with reading(f"array file {source}", "give another name"):
@@ -194,8 +191,7 @@ def _read_hdf5(source: Path, owner: str, progress: Progress) -> Arrays:
         if not chosen:
             listed = ", ".join(map(repr, sorted(held)[:6])) or "no array"
             raise UsageError(
-                f"{source} has no arrays features and labels, or X and y; allowed: its arrays, {listed}, named with "
-                "--x KEY --y KEY"
+                f"{source} has no arrays features and labels, or X and y; allowed: {listed}, named with --x KEY --y KEY"
             )
         return {key: _from_hdf5(file, source, name) for key, name in chosen.items()}
 
@@ -244,7 +240,6 @@ def _refuse_missing(source: Path, wanted: Mapping[str, str], found: Sequence[Any
 
 
 def _from_hdf5(file: h5py.File, source: Path, name: str) -> NDArray[Any]:
-    """A data set, of numbers or texts."""
     found = data_set(file, source, name)
     if found is not None and h5py.check_string_dtype(found.dtype) is not None and found.ndim == 1:
         return text_array(texts(found, source, name, slice(None)), f"{source}: {name}", source.stat().st_size)
@@ -299,9 +294,7 @@ def _group_of(source: Path) -> str:
     """The group that a table is named after. Raises UsageError."""
     if source.stem not in GROUPS:
         allowed = ", ".join(f"{group}{source.suffix}" for group in GROUPS)
-        raise UsageError(
-            f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table of all rows"
-        )
+        raise UsageError(f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table")
     return source.stem
 
 
@@ -385,12 +378,10 @@ def _note_one_hot(arrays: Arrays, description: Description, progress: Progress) 
 
 
 def _read_groups(request: ImportRequest, columns: Columns, progress: Progress) -> Arrays:
-    """The arrays of all groups. Raises as `import_arrays`."""
     sources, fraction = request.sources, request.test_fraction
     if (len(sources) != 1 and columns.x is not None) or (columns.y is not None and columns.x is None):
         raise UsageError(
-            f"--x is {columns.x}, --y is {columns.y}, and {len(sources)} files were given; allowed: --x, with or "
-            "without --y, and one file"
+            f"--x is {columns.x}, --y is {columns.y}, for {len(sources)} files; allowed: --x, perhaps --y, and one file"
         )
     one_table = len(sources) == 1 and sources[0].suffix in TABLES
     divides = fraction is not None or columns.split is not None
@@ -473,7 +464,6 @@ def _settled(
 
 
 def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
-    """DataError if an array that is needed is missing."""
     if columns.owner is not None and f"{OWNER}_train" not in arrays:
         raise DataError(
             f"{where} holds no {columns.owner}_train, which --owner-column {columns.owner} "

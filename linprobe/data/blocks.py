@@ -32,10 +32,7 @@ RawBlocks = Iterator[tuple[Floats, Indices]]
 
 
 def whole_blocks(blocks: RawBlocks, sizes: Iterable[int] | None = None) -> RawBlocks:
-    """The same rows in blocks of the given `sizes`, or of `BLOCK_ROWS`; the last may be shorter.
-
-    Blocks of the right size are not copied.
-    """
+    """The same rows in blocks of `sizes`, or of `BLOCK_ROWS` (the last may be shorter); fitting ones are not copied."""
     wanted = repeat(BLOCK_ROWS) if sizes is None else iter(sizes)
     waiting: list[tuple[Floats, Indices]] = []
     missing = next(wanted, BLOCK_ROWS)
@@ -91,8 +88,6 @@ class ArraySource:
 
 
 class ChainedSource:
-    """The rows of several sources, one after another."""
-
     def __init__(self, *sources: Source) -> None:
         self._sources = sources
         self.n_rows = sum(source.n_rows for source in sources)
@@ -132,10 +127,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 
 def narrowed(x: Singles, precision: Precision) -> NDArray[Any]:
-    """`x` rounded to `precision`, to nearest, ties to even; bfloat16 as its bits in uint16.
-
-    Raises UsageError: an unknown precision, or a number out of its range.
-    """
+    """`x` rounded to `precision`, ties to even; bfloat16 as bits in uint16. UsageError: unknown, or out of range."""
     if precision not in STORAGE:
         raise UsageError(f"precision is {precision!r}; allowed: {', '.join(STORAGE)}")
     if precision == "float32":
@@ -152,8 +144,7 @@ def narrowed(x: Singles, precision: Precision) -> NDArray[Any]:
         bits, infinity, largest = rounded.astype(np.uint16), 0x7F80, 3.38e38
     if (bits & 0x7FFF).max(initial=0) >= infinity:
         raise UsageError(
-            f"a row holds a number of size {np.abs(x).max():.3g}, which {precision} does not; allowed: at most "
-            f"{largest:g}; use precision float32"
+            f"a row holds {np.abs(x).max():.3g}; allowed in {precision}: {largest:g}; use precision float32"
         )
     return half if precision == "float16" else bits
 
@@ -185,12 +176,7 @@ def widened(x: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Translation:
-    """A public vector subtracted from each row, and a constant column appended after it.
-
-    Attributes:
-        shift: the vector, shape (n_features,), float32.
-        column: value of the constant column.
-    """
+    """A public vector `shift` (n_features,), float32, subtracted from each row, and a constant `column` after it."""
 
     shift: Singles
     column: float
@@ -307,7 +293,6 @@ class Block:
 
     @property
     def n_units(self) -> int:
-        """Number of units in the block."""
         return len(self.y) if self.bounds is None else len(self.bounds) - 1
 
     @property
@@ -321,10 +306,7 @@ class Block:
         return self.rows.wide()
 
     def compact(self) -> Block:
-        """The rows of the people in the sample. All people keep their places; those outside have no rows.
-
-        Raises ValueError: a block without a sample, or without people.
-        """
+        """The rows of the people in the sample; all keep their places. ValueError: no sample, or no people."""
         if self.sampled is None or self.bounds is None:
             raise ValueError("compact() is for a sample of people")
         sizes = np.diff(self.bounds)
@@ -380,10 +362,7 @@ def inner_products(stored: Array, pairs: Pairs) -> Array:
 
 
 def paired(block: Block) -> Pairs:
-    """The pairs of the rows of a block of people, with their inner products.
-
-    Raises ValueError: bounds that do not fit the rows.
-    """
+    """The pairs of the rows of a block of people, with their inner products. Raises ValueError: bounds do not fit."""
     pairs, bounds = block.pairs, block.bounds
     if pairs is None or pairs.inner is None:
         if bounds is None or bounds[0] or bounds[-1] != len(block.stored) or (bounds[1:] < bounds[:-1]).any():
@@ -423,10 +402,7 @@ def row_norms(x: Singles) -> Reals:
 
 
 def normalise_rows(x: Singles, norms: Reals | None = None, out: Singles | None = None) -> Singles:
-    """Each row divided by its L2 norm, or by its number in `norms` (n,), in `out` if given; a zero row stays zero.
-
-    Raises DataError: a row that is not finite, such as one that was written after it was checked.
-    """
+    """Each row divided by its L2 norm, or its number in `norms` (n,), in `out`; zeros stay. DataError: not finite."""
     norms = row_norms(x) if norms is None else norms
     if not np.isfinite(norms).all():
         raise DataError(
@@ -443,10 +419,7 @@ def normalise_rows(x: Singles, norms: Reals | None = None, out: Singles | None =
 
 
 def default_intercept(n_features: int) -> float:
-    """The value of a bias column: 2 / sqrt(n_features), twice a typical feature of a unit row.
-
-    It is rounded to a power of 2, which every precision holds exactly.
-    """
+    """The value of a bias column: 2 / sqrt(n_features), twice a typical feature of a unit row, to a power of 2."""
     return float(2.0 ** round(1 - np.log2(n_features) / 2))
 
 
@@ -487,18 +460,12 @@ class Preprocessing:
         return found
 
     def around(self, mean: Reals, squared_norm: float) -> Preprocessing:
-        """This map with unit rows centred on `mean` (n_features,), where they have `squared_norm` on average.
-
-        A norm that is too large would let the bias outweigh everything else.
-        """
+        """This map with unit rows centred on `mean` (n_features,), which have `squared_norm` there on average."""
         return replace(self, centre=mean, centred_norm=math.sqrt(squared_norm) or 1.0)
 
     @classmethod
     def centred_on(cls, public_raw: ArrayLike, classes: Indices | None = None) -> Preprocessing:
-        """Centre on the mean of public rows, shape (n_public, n_features).
-
-        With their `classes`, (n_public,), halfway between it and the mean of the means of classes.
-        """
+        """Centre on the mean of public rows (n_public, n_features), halfway to that of class means with `classes`."""
         x = normalise_rows(np.asarray(public_raw, dtype=np.float32)).astype(np.float64)
         centre = x.mean(axis=0)
         if classes is not None:
@@ -523,10 +490,7 @@ class Preprocessing:
         return folded.astype(np.float32), (bias + offset).astype(np.float32)
 
     def unfold(self, weights: Floats, bias: Floats | float = 0.0) -> Reals:
-        """Inverse of `fold` for one set of weights.
-
-        Raises UsageError: a bias that this training space cannot express.
-        """
+        """Inverse of `fold` for one set of weights. Raises UsageError: a bias that this space cannot express."""
         wide = weights.astype(np.float64)
         offset = np.zeros(wide.shape[1]) + bias - float(np.mean(bias))
         if self.centre is not None:

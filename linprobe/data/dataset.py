@@ -18,7 +18,7 @@ from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, test_people
 from linprobe.data.labels import CONTENT, Bounds, capped, first_of_equal, id_hashes, people_in_both, refuse_both_sides
-from linprobe.data.row_checks import HASHES, Commitment, check_rows, compare_test_rows, share_people, share_rows
+from linprobe.data.row_checks import HASHES, LEAKS, Commitment, check_rows, compare_test_rows, refuse_shared
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
 from linprobe.options import OWNER, RECORD
@@ -37,7 +37,6 @@ class PublicRows(ChainedSource):
         self.parts = parts
 
     def ids(self) -> list[str]:
-        """Record ids in the order of the rows."""
         return [name for part in self.parts for name in part.ids()]
 
     def digest(self, *, by_blocks: bool = False) -> str:
@@ -151,7 +150,6 @@ class Dataset:
 
     @property
     def trained(self) -> Source:
-        """All protected rows."""
         return ChainedSource(*self.protected) if len(self.protected) > 1 else self.private
 
     @property
@@ -180,8 +178,8 @@ class Dataset:
                 commitment=commitment,
                 digest=digest,
             )
-            if self.joined and further:
-                _refuse_protected(public, further[0])
+            for part in public if self.joined and further else ():
+                refuse_shared(part, further[0], f"rows of group {part.group}, which the method protects", LEAKS)
             if self.joined and public and "test" in self.features.sizes:
                 rows, n_rows = (x for part in public for x, _ in part.blocks()), sum(part.n_rows for part in public)
                 compare_test_rows(self.features, rows, n_rows, "public rows, which the method protects")
@@ -200,14 +198,10 @@ class Dataset:
         return _of_file(self.private).digest()
 
     def protected_digest(self) -> str:
-        """The digests of all protected rows. Private."""
         return "".join(_of_file(source).digest() for source in self.protected)
 
     def public_digest(self, *, by_blocks: bool = False) -> str | None:
-        """SHA-256 of the public rows that are not protected; None without such rows, or for rows of a caller.
-
-        `by_blocks` as in `FeatureReader.digest`.
-        """
+        """SHA-256 of the unprotected public rows; None without such, or for arrays. `by_blocks`: as in a reader's."""
         public = None if self.joined else self.public
         return public.digest(by_blocks=by_blocks) if isinstance(public, GroupRows | PublicRows) else None
 
@@ -218,17 +212,6 @@ class Dataset:
     def unlabelled_digest(self) -> str | None:
         """SHA-256 of the rows without labels; None without such rows, or for rows of a caller."""
         return self.unlabelled.digest() if isinstance(self.unlabelled, GroupRows) else None
-
-
-def _refuse_protected(public: Sequence[GroupRows], unlabelled: GroupRows) -> None:
-    """PrivacyError if rows without labels are among public rows that the method protects."""
-    for part in public:
-        if share_rows(part, unlabelled):
-            raise PrivacyError(
-                f"{unlabelled.features.path} holds rows of group {part.group} of {part.features.path}, which the "
-                "method protects; refinement treats its rows as public, and that would leak; give other rows with "
-                "--unlabelled"
-            )
 
 
 def _of_file(source: Source) -> GroupRows | PublicRows:
@@ -277,8 +260,7 @@ def open_features(
     with ShardedFeatures(path) if is_pattern(path) else FeatureFile(path) as features:
         if labelled and "train" not in features.sizes:
             raise DataError(
-                f"{path} holds rows without labels, for predict, refine or --unlabelled; give a file with labelled "
-                "training rows, and test rows to measure accuracy"
+                f"{path} holds rows without labels; give labelled training rows, and test rows to measure accuracy"
             )
         if whole:
             check_rows(features)
@@ -355,8 +337,7 @@ def _public_rows(
         raise UsageError(f"public shots is {shots}; allowed: 0 or more")
     if shots and features.description.several_labels:
         raise UsageError(
-            f"--public-shots takes rows of every class, and {ONE_CLASS.format(features.path)}; give --public FILE, or "
-            "a group public in the feature file"
+            f"--public-shots takes rows of every class, and {ONE_CLASS.format(features.path)}; give --public FILE"
         )
     if shots:
         names = features.description.class_names
@@ -423,8 +404,7 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
     keep = relabel[other.labels(group)] >= 0
     if not keep.any():
         raise DataError(
-            f"{other.path} shares no class name with {features.path}; allowed: at least one of "
-            f"{', '.join(mine.class_names[:5])}"
+            f"{other.path} shares no class name with {features.path}; allowed: one of {', '.join(mine.class_names[:5])}"
         )
     return GroupRows(other, group, keep, relabel)
 
@@ -433,8 +413,7 @@ def _check_made_alike(features: FeatureReader, other: FeatureReader) -> None:
     """DataError if the rows of two files differ in width, or in a setting of their extraction."""
     if other.n_features != features.n_features:
         raise DataError(
-            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; "
-            "allowed: equal numbers; make both with the same backbone"
+            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; use one backbone"
         )
     differs = first_difference(extraction_of(features.description), extraction_of(other.description))
     if differs is not None:
@@ -470,25 +449,11 @@ def _refuse_private_outside(
                 "is private or public; remove those rows, or give --public-shots K"
             )
     # a method that joins public rows protects them
-    _refuse_private_test(features, (*(() if split.joined else labelled), *unlabelled), by_owner=split.unit == OWNER)
-
-
-def _refuse_private_test(features: FeatureReader, public: Iterable[GroupRows], *, by_owner: bool) -> None:
-    """PrivacyError if private test rows of a file, or rows of their images or people, are among public rows."""
-    if not features.description.private_test:
-        return
-    test = GroupRows(features, "test")
-    for part in public:
-        if share_rows(test, part) or (by_owner and share_people(test, part)):
-            use = (
-                "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"
-                if part.group == UNLABELLED
-                else "a private row cannot be public too; give other rows, or --public-shots K"
-            )
-            raise PrivacyError(
-                f"the group {part.group} of {part.features.path} holds private test rows, or rows of their images"
-                f"{' or people' if by_owner else ''}, of {features.path}; {use}"
-            )
+    public_rows = (*(() if split.joined else labelled), *unlabelled)
+    for part in public_rows if features.description.private_test else ():
+        twice = "a private row cannot be public too; give other rows, or --public-shots K"
+        step = LEAKS if part.group == UNLABELLED else twice
+        refuse_shared(GroupRows(features, "test"), part, "private test rows", step, by_owner=split.unit == OWNER)
 
 
 def private_units(
@@ -505,11 +470,7 @@ def private_units(
         if most is not None:
             raise UsageError(f"per-owner-rows is {most} with unit record; give --unit owner, or leave it out")
         return rows, None, []
-    if not features.has_owners("train"):
-        raise UsageError(
-            f"unit is 'owner', and {features.path} does not name the owners of its rows; allowed: record, or a file "
-            "with owners; import it with an array owner_train, or with --owner-column NAME"
-        )
+    unit_of(features, split.unit)
     bounds, people = rows.people()
     if most is not None:
         ids = rows.ids()
@@ -522,13 +483,22 @@ def private_units(
     return rows, bounds, people
 
 
-def check_unit(features: FeatureReader, unit: str | None) -> None:
-    """UsageError if rows have owners and no unit was asked for: what a run protects is the caller's choice."""
-    if unit is None and features.has_owners("train"):
-        raise UsageError(
-            f"unit is not given, and {features.path} names owners; allowed: owner, record; give --unit owner to "
-            "protect a person with all rows, or --unit record to protect single rows (less for a person with several)"
+def unit_of(features: FeatureReader, unit: str | None, group: str = "train") -> str:
+    """The unit of privacy of a group. UsageError: no choice for rows with owners, or unit owner for rows without."""
+    owned = features.has_owners(group)
+    if unit == RECORD or owned == (unit is not None):
+        return unit or RECORD
+    names, allowed, step = "does not name", RECORD, f"make it with an array owner_{group}, or --owner-column"
+    if owned:
+        names, allowed, step = (
+            "names",
+            "owner, record",
+            "give --unit owner for people, or --unit record for single rows",
         )
+    raise UsageError(
+        f"unit is {unit or 'not given'}, and {features.path} {names} the owners of its {group} rows; allowed: "
+        f"{allowed}; {step}"
+    )
 
 
 def refuse_training_rows(features: FeatureReader) -> None:
@@ -538,11 +508,7 @@ def refuse_training_rows(features: FeatureReader) -> None:
 
 
 def check_test_rows(features: FeatureReader, use: str, *, private: bool = False) -> None:
-    """DataError unless the file has test rows, or if they are its training rows; PrivacyError if they are private.
-
-    Args:
-        use: what needs them. private: the result is private, so the rows may be private too.
-    """
+    """DataError without test rows for a `use`, or if they train; PrivacyError for private ones, unless `private`."""
     refuse_training_rows(features)
     if "test" not in features.sizes:
         raise DataError(f"{features.path} has no test rows, which {use}; give a feature file with the group test")

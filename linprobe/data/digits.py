@@ -22,9 +22,7 @@ def _digits() -> tuple[Reals, Indices]:
     """Pixels (1797, 64) and labels (1797,), read from scikit-learn's data file, as its loader is slow to import."""
     found = find_spec("sklearn")
     if found is None or found.origin is None:
-        raise LinprobeError(
-            "scikit-learn, which ships the digits, is not installed; install it, or give a feature file"
-        )
+        raise LinprobeError("scikit-learn, which has the digits, is not installed; install it, or give a feature file")
     path = Path(found.origin).with_name("datasets") / "data" / "digits.csv.gz"
     with gzip.open(path, "rt", encoding="ascii") as lines:
         table = np.loadtxt(lines, delimiter=",")

@@ -57,11 +57,7 @@ while h5py.h5pl.size():  # a file must not make HDF5 load a library
 
 
 def open_hdf5(path: Path, what: str) -> h5py.File:
-    """An HDF5 file, open for reading; `what` is its kind and path, for messages.
-
-    Raises DataError: not HDF5, truncated, or not closed by its writer. LinprobeError: it cannot be read for a reason
-    outside the file.
-    """
+    """An HDF5 file, opened; `what` is its kind and path. DataError: not HDF5, or torn. LinprobeError: unreadable."""
     try:
         return h5py.File(path, "r")
     except OSError as error:
@@ -69,8 +65,7 @@ def open_hdf5(path: Path, what: str) -> h5py.File:
             raise fault from None
         if "already open for write" in str(error):
             raise DataError(
-                f"{what} is being written, or its writer was killed; wait for the writer; if it has ended, make the "
-                "file again"
+                f"{what} is being written, or its writer was killed; wait for it; if it has ended, make the file again"
             ) from None
         if "truncated" in str(error):
             raise DataError(f"{what} is truncated; make it again") from None
@@ -78,10 +73,7 @@ def open_hdf5(path: Path, what: str) -> h5py.File:
 
 
 def find(file: h5py.File, path: Path, name: str) -> Any:
-    """Identifier of the object `name` of a file, None if there is none.
-
-    Raises DataError: the name is a link, inside the file or out of it.
-    """
+    """Identifier of the object `name` of a file, None without one. Raises DataError: the name is a link."""
     found: Any = file.id
     for part in name.encode().split(b"/"):
         if not isinstance(found, h5py.h5g.GroupID) or not found.links.exists(part):
@@ -93,10 +85,7 @@ def find(file: h5py.File, path: Path, name: str) -> Any:
 
 
 def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
-    """The data set `name` of a file, None if there is none; its content has not been read.
-
-    Raises DataError: it is a link, lies in another file, needs a plug-in, or declares more than the file stores.
-    """
+    """The unread data set `name` of a file, or None. DataError: a link, elsewhere, a plug-in, more than is stored."""
     identifier = find(file, path, name)
     if not isinstance(identifier, h5py.h5d.DatasetID):
         return None
@@ -113,9 +102,7 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
             )
     chunk = math.prod(plan.get_chunk()) * item if layout == h5py.h5d.CHUNKED else 0
     if chunk > MOST_CHUNK:
-        raise DataError(
-            f"{path}: {name} has chunks of {chunk} bytes; allowed: {MOST_CHUNK}; write it with smaller ones"
-        )
+        raise DataError(f"{path}: {name} has chunks of {chunk} bytes; allowed: {MOST_CHUNK}; write smaller ones")
     shape = identifier.shape
     declared, stored = 0 if shape is None else math.prod(shape) * item, identifier.get_storage_size()
     if too_large(declared, stored) or (declared and not stored):
@@ -127,10 +114,7 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
 
 
 def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
-    """Refuse checked data sets, by name, that lie in the same bytes of the file.
-
-    Raises DataError: two of `sets` are one data set, or their bytes overlap.
-    """
+    """DataError if two checked data sets, by name, are one, or lie in the same bytes of the file."""
     objects: dict[Any, str] = {}
     stored: list[tuple[int, int, str]] = []
     for name, data_set in sets.items():
@@ -146,16 +130,13 @@ def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
     for start, size, name in sorted(stored):
         if start < end:
             raise DataError(
-                f"{path}: {last} and {name} lie in the same bytes; allowed: bytes of its own for each; make it again"
+                f"{path}: {last} and {name} lie in the same bytes; allowed: bytes of its own; make it again"
             )
         end, last = start + size, name
 
 
 def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, longest: int = LONGEST_TEXT) -> str:
-    """A text attribute, empty if it is absent.
-
-    Raises DataError: an array, another type, text that is not UTF-8, or more than `longest` characters.
-    """
+    """A text attribute, empty if absent. Raises DataError: an array, no UTF-8 text, or over `longest` characters."""
     if name not in attributes:
         return ""
     stored = attributes.get_id(name)
@@ -173,10 +154,7 @@ def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, lon
 
 
 def texts(found: h5py.Dataset, path: Path, name: str, part: slice) -> list[str]:
-    """Record ids of the rows `part` of a checked data set of text.
-
-    Raises DataError: an id of more than LONGEST_ID bytes.
-    """
+    """Record ids of the rows `part` of a checked data set of text. Raises DataError: one longer than LONGEST_ID."""
     start, stop, _ = part.indices(len(found))
     lengths = _stored_lengths(found, start, stop)
     if lengths is not None:
@@ -197,10 +175,7 @@ def texts(found: h5py.Dataset, path: Path, name: str, part: slice) -> list[str]:
 
 
 def _stored_lengths(found: h5py.Dataset, start: int, stop: int) -> Any:
-    """Lengths of texts of variable length, in bytes, (b,), as the file states them; None if they are not at hand.
-
-    A row of such a data set is the length of its text, 4 bytes, and the place of its text in the file, 12 bytes.
-    """
+    """Lengths of texts of variable length, in bytes, (b,), as the file states them; None if not at hand."""
     contiguous = found.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
     offset = found.id.get_offset()
     variable = h5py.check_string_dtype(found.dtype).length is None
@@ -292,7 +267,7 @@ class FeatureFile(FeatureReader):
         n_classes = len(self.description.class_names)
         if "train" not in self._file.id and UNLABELLED not in self._file.id:
             raise DataError(
-                f"{self.path} has no group 'train'; allowed: train, and optionally test and public; or {UNLABELLED}"
+                f"{self.path} has no group 'train'; allowed: train, perhaps test and public; or {UNLABELLED}"
             )
         groups = [name for name in (*GROUPS, UNLABELLED) if name in self._file.id]
         refuse_mixed(groups, f"{self.path} holds")
@@ -315,11 +290,11 @@ class FeatureFile(FeatureReader):
         schema = attributes.get("schema_version")
         if not isinstance(schema, int | np.integer):
             raise DataError(
-                f"{self.path} is HDF5 but has no whole-number schema_version; allowed: files made by linprobe import"
+                f"{self.path} is HDF5 without a whole-number schema_version; allowed: files of linprobe import"
             )
         if int(schema) > SCHEMA_VERSION:
             raise DataError(
-                f"{self.path} has schema version {schema}; this linprobe reads up to {SCHEMA_VERSION}; upgrade linprobe"
+                f"{self.path} has schema version {schema}; allowed: up to {SCHEMA_VERSION}; upgrade linprobe"
             )
         if int(schema) < 1:
             raise DataError(f"{self.path} has schema version {schema}; allowed: 1 or more; make the file again")
@@ -380,7 +355,7 @@ class FeatureFile(FeatureReader):
             raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
         if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
             raise DataError(
-                f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
+                f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: 2 axes, float16/32"
             )
         n_rows, width = map(int, x.shape)
         n_bytes = self._file.id.get_filesize()
@@ -446,10 +421,7 @@ class FeatureFile(FeatureReader):
             else:
                 found = np.asarray(self._sets[f"{group}/x"][part])
         if self._written() != self._as_opened:  # the rows that were checked, and that a budget book knows, are others
-            raise DataError(
-                f"{self.path} was written to after it was opened; allowed: a file that stays as it is; stop what "
-                "writes to it, then run again"
-            )
+            raise DataError(f"{self.path} was written to after it was opened; stop what writes to it, then run again")
         return found
 
     def _written(self) -> tuple[int, int]:
@@ -516,10 +488,7 @@ class Extents:
 
     @classmethod
     def of(cls, dataset: h5py.Dataset) -> Self | None:
-        """Extents of a data set of shape (n_rows, n_features).
-
-        Returns: None if rows are compressed, split between chunks, or not stored in this file.
-        """
+        """Extents of a data set of shape (n_rows, n_features); None for rows compressed, in parts, or elsewhere."""
         file, plan = dataset.file, dataset.id.get_create_plist()
         usual = file.driver == "sec2" and not file.userblock_size and hasattr(os, "preadv")
         if not usual or plan.get_nfilters() or plan.get_external_count():
@@ -611,10 +580,7 @@ class ShardedFeatures(FeatureReader):
         try:
             self._shards = [self._open.enter_context(FeatureFile(path)) for path in paths]
             if not self._shards:
-                raise DataError(
-                    f"no file matches {pattern}; allowed: feature files; make them with `linprobe extract` or "
-                    "`linprobe import`"
-                )
+                raise DataError(f"no file matches {pattern}; allowed: feature files; make some with `linprobe extract`")
             for shard in self._shards[1:]:
                 _refuse_different(self._shards[0], shard)
             self._settle()
@@ -651,7 +617,7 @@ class ShardedFeatures(FeatureReader):
         for shard, text in stated[1:]:
             if not np.array_equal(text, stated[0][1]):
                 raise DataError(
-                    f"{shard.path} has other text weights than {stated[0][0].path}; allowed: the same in every shard"
+                    f"{shard.path} has other text weights than {stated[0][0].path}; allowed: the same in each"
                 )
         return stated[0][1] if stated else None
 
@@ -716,6 +682,5 @@ def _refuse_different(first: FeatureFile, other: FeatureFile) -> None:
     if differs is not None:
         name, mine, theirs = differs
         raise DataError(
-            f"{other.path} has {name} {theirs}, and {first.path} {mine}; allowed: the same in every shard; "
-            "make the shards in the same way, or name them apart"
+            f"{other.path} has {name} {theirs}, and {first.path} {mine}; make shards alike, or name them apart"
         )

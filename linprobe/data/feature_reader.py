@@ -34,11 +34,7 @@ BY_CHANCE = 1000  # one row in BY_CHANCE may be in both groups: a photograph tha
 
 @dataclass(frozen=True)
 class EqualRows:
-    """Test rows that equal training rows, or multiples of them.
-
-    Attributes:
-        found: how many and where, in words. allowed: how many may be in both groups by chance. few: whether they are.
-    """
+    """Test rows that equal training rows: what was `found`, how many are `allowed` by chance, whether these are few."""
 
     found: str
     allowed: int
@@ -99,7 +95,6 @@ class Description:
 
     @property
     def private_test(self) -> bool:
-        """Whether the test rows were declared private."""
         return self.test_rows == PRIVATE
 
     @property
@@ -109,7 +104,6 @@ class Description:
 
     @property
     def several_labels(self) -> bool:
-        """Whether each row has several labels."""
         return self.task == MULTILABEL
 
 
@@ -165,10 +159,7 @@ class FeatureReader(ABC):
 
     @abstractmethod
     def image_keys(self, group: str, kind: str = PIXELS) -> NDArray[np.uint8] | None:
-        """Digest of every image's pixels, or of `SOURCE`, the image before the transform, shape (n_rows, bytes).
-
-        None if `extract` did not make the file. Private.
-        """
+        """Private digests of images' pixels, or of `SOURCE`, before the transform, (n_rows, bytes); None without."""
 
     def close(self) -> None:  # noqa: B027
         """Close the file, where there is one."""
@@ -180,11 +171,7 @@ class FeatureReader(ABC):
         self.close()
 
     def blocks(self, group: str, keep: Mask | None = None) -> Iterator[tuple[Floats, Indices]]:
-        """Blocks of rows `x` (b, n_features) and `labels` `y` of a group, in row order.
-
-        Args:
-            keep: mask of the rows to yield, shape (n_rows,); blocks without such a row are not read.
-        """
+        """Blocks of rows `x` (b, n_features) and labels `y` of a group, in order; only of `keep` (n_rows,) if given."""
         labels_start, labels = 0, np.empty(0, dtype=np.int64)
         for start in range(0, self.sizes[group], BLOCK_ROWS):
             part = slice(start, min(start + BLOCK_ROWS, self.sizes[group]))
@@ -207,10 +194,7 @@ class FeatureReader(ABC):
                 yield list(compress(texts(group, part), keep[part]))
 
     def digest(self, group: str, keep: Mask | None = None, *, by_blocks: bool = False) -> str:
-        """SHA-256 of class names and a group's ids, owners, labels and rows; computed once. Private for `train`.
-
-        `by_blocks`: as linprobe 0.2 did for a mask, where the rows between those of the mask had a part in it.
-        """
+        """SHA-256 of class names, ids, owners, labels and rows of a group, computed once; `by_blocks`: as 0.2 did."""
         known = (group, _mask_digest(keep))
         if by_blocks or known not in self._digests:
             digest = GroupDigest(self, group, keep, by_blocks=by_blocks)
@@ -267,7 +251,6 @@ class GroupDigest:
                 self._labels = []
 
     def value(self) -> str:
-        """The digest of the rows that were added."""
         return self._sha.hexdigest()
 
     def keep(self) -> None:
@@ -302,7 +285,6 @@ class GroupRows:
             yield x, y if self.relabel is None else self.relabel[y]
 
     def ids(self) -> list[str]:
-        """Record ids in the order of the rows."""
         return [name for batch in self.features.batches(self.features.ids, self.group, self.keep) for name in batch]
 
     def owners(self) -> Iterator[str]:
@@ -314,14 +296,9 @@ class GroupRows:
         return owner_bounds(self.owners(), f"group {self.group} of {self.features.path}")
 
     def shard(self, start: int, stop: int) -> GroupRows:
-        """Rows `start` to `stop` of these rows, `stop` excluded.
-
-        Raises UsageError: an empty range, or one that ends after the last row.
-        """
+        """Rows `start` to `stop` of these rows, `stop` excluded. Raises UsageError: an empty or too long range."""
         if not 0 <= start < stop <= self.n_rows:
-            raise UsageError(
-                f"rows {start} to {stop} were requested of {self.n_rows}; allowed: 0 <= start < stop <= {self.n_rows}"
-            )
+            raise UsageError(f"rows {start} to {stop} were requested; allowed: 0 <= start < stop <= {self.n_rows}")
         if stop - start == self.n_rows:
             return self
         chosen = np.zeros(self.features.sizes[self.group], dtype=bool)
@@ -460,10 +437,7 @@ def shown(value: Any) -> str:
 
 
 def test_people(features: FeatureReader, unit: str | None) -> Bounds | None:
-    """Where the private test rows of each person begin, shape (n_people + 1,); None if each row is a unit, or public.
-
-    Raises DataError: rows of a person that are not adjacent.
-    """
+    """Where each person's private test rows begin, (n_people + 1,); None for rows, or public. DataError: apart."""
     if unit != OWNER or not features.description.private_test or not features.has_owners("test"):
         return None
     return GroupRows(features, "test").people()[0]

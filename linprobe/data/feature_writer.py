@@ -30,7 +30,6 @@ class _FailureKeepingFile(io.FileIO):
     failure: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write all of `data`; record an error in `failure`."""
         view = memoryview(data).cast("B")
         size = len(view)
         try:
@@ -41,7 +40,6 @@ class _FailureKeepingFile(io.FileIO):
         return size
 
     def truncate(self, size: int | None = None) -> int:
-        """Truncate; record an error in `failure`."""
         try:
             return super().truncate(size)
         except OSError as error:
@@ -111,7 +109,7 @@ class FeatureWriter:
         """
         if n_rows < 1 or n_features < 1:
             raise DataError(
-                f"{self._shown}: {name} has {n_rows} rows of {n_features} features; allowed: at least 1 of each"
+                f"{self._shown}: {name} has {n_rows} rows of {n_features} features; allowed: 1 or more each"
             )
         group = self._file.create_group(name)
         chunk = max(1, min(n_rows, CHUNK_BYTES // (n_features * np.dtype(dtype).itemsize)))
@@ -133,20 +131,12 @@ class FeatureWriter:
             try:
                 group.create_dataset(part, data=texts, dtype=h5py.string_dtype("utf-8"))
             except ValueError:  # HDF5 ends a text at a NUL
-                raise DataError(
-                    f"{self._shown}: an {part} of {name} holds NUL or is no Unicode text; rename it"
-                ) from None
+                raise DataError(f"{self._shown}: an {part} of {name} holds NUL or is no Unicode; rename it") from None
 
     def write_private_log(
         self, fingerprint: str, skipped: Sequence[tuple[str, str]], keys: Mapping[str, NDArray[np.uint8]]
     ) -> None:
-        """Store private facts about the images of an extraction.
-
-        Args:
-            fingerprint: digest of the images. skipped: id and reason of each skipped image.
-            keys: for each group the digest of every image's pixels, and after it of the image before the transform,
-                shape (n_rows, 2 * IMAGE_KEY_BYTES).
-        """
+        """Store skipped images, and for each group digests of every image's pixels and of the image before."""
         group = self._file.create_group(PRIVATE_LOG)
         group.attrs["fingerprint"] = fingerprint
         for name, digests in keys.items():

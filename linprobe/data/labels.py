@@ -41,12 +41,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None) -> Arrays:
-    """The arrays with labels as integers where they are whole numbers, stored as floats or as text, else as text.
-
-    Text labels that are all among the declared class names stay text.
-
-    Raises DataError: a label that is neither a whole number nor text, with its row.
-    """
+    """Labels as integers where whole, however stored; else, or if declared, as text. DataError: neither, and where."""
     labels = {key: plain_labels(key, np.asarray(array)) for key, array in arrays.items() if key.startswith("y_")}
     texts = [array for array in labels.values() if array.dtype.kind == "U"]
     named = declared is not None and all(set(declared) >= set(array.tolist()) for array in texts)
@@ -84,9 +79,7 @@ def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
         raise DataError(f"{key} has type {labels.dtype}; allowed: whole numbers, or class names as text")
     wrong = np.flatnonzero(~(labels == np.floor(labels)) | (np.abs(labels) > np.float64(2**53)))
     if wrong.size:
-        raise DataError(
-            f"{key} has label {labels[wrong[0]]:g} at row {wrong[0]}; allowed: whole numbers, or class names as text"
-        )
+        raise DataError(f"{key} has label {labels[wrong[0]]:g} at row {wrong[0]}; allowed: whole numbers, or text")
     return labels.astype(np.int64)
 
 
@@ -109,14 +102,10 @@ def class_list(
         raise DataError(f"{why}; declare the classes with --classes A,B,..., or class_names in a .npz")
     labels = arrays["y_test"]
     if not labels.size:
-        raise DataError(
-            "test has 0 rows; allowed: at least 1, or no X_test and no y_test at all; add rows or leave it out"
-        )
+        raise DataError("test has 0 rows; allowed: at least 1, or no X_test and no y_test; add rows or leave it out")
     if labels.dtype.kind in "iub" and labels.min() == 0:
         if labels.max() >= MOST_CLASSES:
-            raise DataError(
-                f"y_test has the label {labels.max()}; allowed: 0 to {MOST_CLASSES - 1}; number classes from 0"
-            )
+            raise DataError(f"y_test has the label {labels.max()}; allowed: 0 to {MOST_CLASSES - 1}; count from 0")
         return tuple(str(index) for index in range(int(labels.max()) + 1)), "test labels"
     names = tuple(str(label) for label in np.unique(labels))
     refuse_spellings(names, f"{where}: y_test", "class name")
@@ -194,8 +183,7 @@ def settle_matrix(
     width = widths.pop()
     if not 2 <= width <= MOST_LABELS:
         raise DataError(
-            f"y_train has {counted(width, 'label')} a row; allowed: 2 to {MOST_LABELS}; for one class a row give the "
-            "shape (rows,)"
+            f"y_train has {counted(width, 'label')} a row; allowed: 2 to {MOST_LABELS}; for one class, shape (rows,)"
         )
     names = tuple(str(column) for column in range(width)) if declared is None else tuple(declared)
     if len(names) != width:
@@ -223,8 +211,7 @@ def check_stored(y: Any, group: str, path: Path, *, n_rows: int, n_classes: int,
     shape = (n_rows,) if task == MULTICLASS else (n_rows, n_classes)
     if y.shape != shape or y.dtype.kind not in "iu":
         raise DataError(
-            f"{path}: {group} labels have shape {y.shape} and type {y.dtype}; allowed: integers of shape {shape}; "
-            "make the file again"
+            f"{path}: {group} labels have shape {y.shape} and type {y.dtype}; allowed: integers, {shape}; make it again"
         )
     if task == MULTILABEL and n_classes > MOST_LABELS:
         raise DataError(f"{path} declares {n_classes} labels a row; allowed: at most {MOST_LABELS}; use fewer")
@@ -318,10 +305,7 @@ def by_owner(owners: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
-    """The owner of each row as a whole number or as text, shape (n_rows,).
-
-    Raises DataError: not one name or whole number for each row.
-    """
+    """The owner of each row as a whole number or as text, shape (n_rows,). Raises DataError: not one for each row."""
     if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
         unnamed = np.argwhere(owners != owners).ravel()[:1].tolist()
         raise DataError(
@@ -334,19 +318,13 @@ def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
     missing = sum(not isinstance(owner, str | int | np.integer) or isinstance(owner, bool) for owner in owners)
     if missing:
         raise DataError(
-            f"{name} has {missing} of {n_rows} rows without a name or whole number; allowed: one for each row, and "
-            "None or NaN is none"
+            f"{name} has {missing} of {n_rows} rows without a name or whole number (None, NaN); allowed: one a row"
         )
     return owners.astype(str)
 
 
 def owner_bounds(owners: Iterable[str], where: str) -> tuple[Bounds, list[str]]:
-    """Where the rows of each owner begin, shape (n_units + 1,), and the owners in this order.
-
-    Args:
-        owners: the owner of each row, in row order. where: the rows, for the message.
-    Raises DataError: rows of an owner that are not adjacent, or as `check_owners`.
-    """
+    """Where each owner's rows begin (n_units + 1,), and the owners. DataError: not adjacent, or as `check_owners`."""
     names: list[str] = []
     bounds = [0]
     for owner, rows in groupby(owners):
@@ -363,10 +341,7 @@ def owner_bounds(owners: Iterable[str], where: str) -> tuple[Bounds, list[str]]:
 
 
 def names_several(owner: str, known: Collection[str]) -> bool:
-    """Whether an owner lists several people: `P1;P2`, `P1|P2`, `[P1, P2]`; or `P1,P2`, if both are owners themselves.
-
-    A comma alone may be part of a name.
-    """
+    """Whether an owner lists people: `P1;P2`, `P1|P2`, `[P1, P2]`; or `P1,P2`, if both own rows: names have commas."""
     parts = [part.strip() for part in LISTED.split(owner) if part.strip()]
     if len(parts) > 1 or (owner[:1] in BRACKETS and owner[-1:] == BRACKETS[owner[0]] and "," in owner):
         return True
@@ -435,13 +410,7 @@ def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | Non
 
 
 def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) -> None:
-    """Refuse people who have test rows and other rows: the accuracy would be measured on people the model has seen.
-
-    Args:
-        test, others: owners of the test rows, and of training and public rows. where: the rows, for the message, which
-            counts people and names nobody.
-    Raises DataError: a name is among both.
-    """
+    """DataError if an owner has test rows and other rows: the model would have seen people it is tested on."""
     both = people_in_both(test, others)
     if both:
         raise DataError(
@@ -474,13 +443,7 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
 def divided(
     ids: Iterable[str], owner_of: OwnerOf | None, named: NDArray[np.str_] | None, fraction: float | None, where: str
 ) -> dict[str, Indices]:
-    """Places of the rows of each group: by a column, `named` (n_rows,), of group names; or by `test_side`.
-
-    The column holds train, public, and one of `TEST_NAMES`.
-
-    Raises UsageError: both a column and a fraction, or neither; or as `test_side`. DataError: another value in the
-    column, two names for test rows, or no training row; or as `test_side`.
-    """
+    """Places of the rows of each group: by a column `named` (n_rows,) of group names, or by `test_side`."""
     if (named is None) == (fraction is None):
         raise UsageError(
             f"{where}: {'neither' if named is None else 'both'} of --split-column and --test-fraction were given; "
@@ -494,20 +457,13 @@ def divided(
     wrong = np.flatnonzero(~np.isin(named, list(names)))
     if wrong.size or not (named == "train").any():
         got = f"{str(named[wrong[0]])!r} in row {wrong[0]}" if wrong.size else "no row of train"
-        raise DataError(
-            f"{where}: the column of groups has {got}; allowed: train, public, and one of {', '.join(TEST_NAMES)}"
-        )
+        raise DataError(f"{where}: the column of groups has {got}; allowed: train, public, {' or '.join(TEST_NAMES)}")
     sides = {group: np.flatnonzero(named == name) for name, group in names.items()}
     return {group: rows for group, rows in sides.items() if rows.size}
 
 
 def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> Mask:
-    """Mask of at most `most` rows of each unit, shape (n_rows,): those whose record ids have the lowest `id_hashes`.
-
-    The rows of a person depend on that person's ids and on `seed` only.
-
-    Raises UsageError: `most` is below 1.
-    """
+    """Mask (n_rows,) of at most `most` rows of each unit, those with the lowest `id_hashes`. UsageError: below 1."""
     if most < 1:
         raise UsageError(f"per-owner-rows is {most}; allowed: 1 or more")
     keep = np.ones(len(ids), dtype=bool)

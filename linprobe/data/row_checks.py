@@ -118,11 +118,7 @@ class RowSet:
 
 
 def share_a_row(private: Iterable[RawRows], public: Iterable[RawRows]) -> bool:
-    """Whether a private row equals a public row, or is a positive multiple of one, in half precision.
-
-    Args:
-        private, public: blocks of raw rows (b, n_features). Digests of the public rows are held in memory.
-    """
+    """Whether blocks of private rows share a row, or a positive multiple, in half precision with public ones."""
     known = RowSet(public)
     return any(known.find(x) for x in private)
 
@@ -145,7 +141,6 @@ class Commitment:
         self._keys = [np.empty(0, dtype=np.uint64)]
 
     def add(self, rows: RawRows) -> None:
-        """Add the rows (b, n_features)."""
         lanes = np.empty((len(rows), LANES), dtype=np.uint64)
 
         def add_part(here: slice) -> None:
@@ -275,6 +270,7 @@ def _scaled_bytes(rows: RawRows) -> Iterable[bytes]:
 FEWEST = 8  # entries that are not zero; rows with fewer are multiples of each other by chance
 ONE_SCALE = SCALES[:1]  # for test rows, of which many count
 NAMED = 5  # rows in a message
+LEAKS = "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"
 WAITING = 4  # blocks that are read before a digest of them is computed
 
 
@@ -378,12 +374,7 @@ def _sharing(sets: Iterable[tuple[GroupRows, RowSet]], rows: RawRows, samples: N
 
 
 def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_others: int, what: str) -> EqualRows | None:
-    """`check_rows`'s comparison of the test rows of a file with other rows: `others`, blocks of `n_others` rows in all.
-
-    Args:
-        what: the other rows, for messages.
-    Raises DataError: too many of them for chance.
-    """
+    """Compare test rows with `n_others` others, called `what`, as `check_rows` does. DataError: too many for chance."""
     test = RowSet((x for x, _ in features.blocks("test")), FEWEST, ONE_SCALE)
     for x in others:
         test.find(x)
@@ -405,6 +396,16 @@ def share_people(private: GroupRows, public: GroupRows) -> bool:
     return named and bool(people_in_both(private.owners(), public.owners()))
 
 
+def refuse_shared(private: GroupRows, public: GroupRows, words: str, step: str, *, by_owner: bool = False) -> None:
+    """PrivacyError if rows of `public`, their images or (`by_owner`) their people are among `private`, `words`."""
+    if share_rows(private, public) or (by_owner and share_people(private, public)):
+        people = " or people" if by_owner else ""
+        raise PrivacyError(
+            f"the group {public.group} of {public.features.path} holds {words}, or rows of their images{people}, of "
+            f"{private.features.path}; {step}"
+        )
+
+
 def _share_an_image(private: GroupRows, public: GroupRows) -> bool:
     """Whether two groups have rows of one image; False where a file has no fingerprints."""
     mine, theirs = private.image_keys(), public.image_keys()
@@ -416,8 +417,7 @@ def _shared(what: str, features: FeatureReader, public: GroupRows) -> str:
     elsewhere = f"{public.features.path} holds training {what} of {features.path}"
     never = f"a private {what[:-1]} cannot be public too"
     if public.group == UNLABELLED:
-        leaks = f"refinement treats its {what} as public, and that would leak"
-        return f"{elsewhere}; {leaks}; give other rows with --unlabelled"
+        return f"{elsewhere}; {LEAKS}"
     if public.features is not features:
         return f"{elsewhere}; {never}; give other {what}, or --public-shots K"
     if public.group == "train":
@@ -439,10 +439,7 @@ def _judged(test: RowSet, features: FeatureReader, n_others: int, what: str) -> 
 
 
 def _finite_blocks(features: FeatureReader, group: str) -> Iterator[tuple[RawRows, NDArray[Any], Reals]]:
-    """Rows, labels and norms of the blocks of a group whose values are all finite.
-
-    Raises DataError: after the last block, if a row is not finite, and so its norm in float64.
-    """
+    """Rows, labels and norms of the blocks of a group. DataError after the last one: a row is not finite."""
     bad: list[int] = []
     start = 0
     for rows, labels in features.blocks(group):

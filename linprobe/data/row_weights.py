@@ -30,12 +30,7 @@ MOST_WEIGHT = 1e6
 
 @dataclass(frozen=True)
 class RowWeights:
-    """The weights of the rows of a source.
-
-    Attributes:
-        by_class: factor of each class, shape (n_classes,), the largest 1.
-        by_row: factor of each row, shape (n_rows,), 0 or more; None for ones.
-    """
+    """Factors `by_class`, shape (n_classes,), the largest 1, and `by_row`, (n_rows,), 0 or more; None for ones."""
 
     by_class: Reals
     by_row: Reals | None = None
@@ -46,7 +41,6 @@ class RowWeights:
         return weights if self.by_row is None else weights * self.by_row[start : start + len(y)]
 
     def shard(self, start: int, stop: int) -> RowWeights:
-        """The weights of rows `start` to `stop`."""
         return self if self.by_row is None else RowWeights(self.by_class, self.by_row[start:stop])
 
     def with_more(self, n_rows: int) -> RowWeights:
@@ -55,10 +49,7 @@ class RowWeights:
 
 
 def sample_weights(given: Any, n_rows: int) -> Reals:
-    """Weights by row, shape (n_rows,).
-
-    Raises DataError: another shape, a weight outside 0 to `MOST_WEIGHT`, or zeros only.
-    """
+    """Weights by row, shape (n_rows,). Raises DataError: another shape, one outside 0 to `MOST_WEIGHT`, zeros only."""
     try:
         weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
@@ -73,7 +64,7 @@ def sample_weights(given: Any, n_rows: int) -> Reals:
     else:
         return weights
     raise DataError(
-        f"sample_weight has {found}; allowed: public numbers from 0 to {MOST_WEIGHT:g}, one for each row, not all 0"
+        f"sample_weight has {found}; allowed: public numbers from 0 to {MOST_WEIGHT:g}, one a row, not all 0"
     )
 
 
@@ -142,7 +133,5 @@ def _parsed(text: str | Mapping[Any, float], what: str) -> Mapping[Any, Any]:
         return found
     pairs = [word.rpartition("=") for word in text.split(",")]
     if not all(name and equals and weight for name, equals, weight in pairs) or len({p[0] for p in pairs}) < len(pairs):
-        raise ParameterError(
-            f"{what} is {text!r}; allowed: {WORDS[what]}, LABEL=NUMBER,... with each label once, or a JSON file"
-        )
+        raise ParameterError(f"{what} is {text!r}; allowed: {WORDS[what]}, LABEL=NUMBER,..., each once, or a JSON file")
     return {name: weight for name, _, weight in pairs}

@@ -104,10 +104,7 @@ class Rows(ABC):
         """All units of this process in order."""
 
     def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
-        """Blocks with their part of the mask `sampled` (n_local,), which begin at multiples of `SHARD_ROWS`.
-
-        Rows outside the sample may hold anything. Rows that are always `observed` have none.
-        """
+        """Blocks from multiples of `SHARD_ROWS` with their part of `sampled` (n_local,); others may hold anything."""
         raise NotImplementedError(f"{type(self).__name__} reads all rows of a block")
 
     def _people(self, bounds: Bounds, size: int, sampled: Mask | None) -> Iterator[LazyBlock]:
@@ -120,10 +117,7 @@ class Rows(ABC):
         return self.n_rows if self._n_local is None else self._n_local
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
-        """All units of this process in order, with the mask of the sample if there is one; or the sample, unobserved.
-
-        Lazy blocks are independent: call them in any order and from any thread, each at most once.
-        """
+        """All units in order, with the sample's mask, or the sample, unobserved; call each once, from any thread."""
         mask, present = self._mask, self._present
         sampled = None if mask is None or self.observed else mask if present is None else mask & present
         if self.bounds is not None:
@@ -139,7 +133,6 @@ class Rows(ABC):
         return (load() for load in self.lazy_blocks())
 
     def _finished(self, load: LazyBlock) -> Block:
-        """A block with all that the views change."""
         block = load()
         if self._changes:
             block = block.compact() if block.sampled is not None and block.bounds is not None else block
@@ -152,7 +145,6 @@ class Rows(ABC):
         return block if self._present is None else _without(block, self._present[here])
 
     def _view(self, **changed: Any) -> Self:
-        """The same rows with other attributes."""
         view = copy(self)
         vars(view).update(changed)
         return view
@@ -179,21 +171,12 @@ class Rows(ABC):
         return self._view(_mask=mask, sampling_rate=rate, observed=observed)
 
     def changed(self, change: Callable[[Block], Block], n_features: int | None = None, in_memory: bool = False) -> Self:
-        """The rows with each block changed when it is loaded.
-
-        Args:
-            change: makes a new block with other rows and `norms`; must not write to the block given. Rows outside the
-                mask `block.sampled`, if it has one, may hold anything.
-            n_features: width after the change, if it differs. in_memory: whether the change takes no time.
-        """
+        """The rows with each block changed when loaded; rows outside `block.sampled` may hold anything."""
         n_features = self.n_features if n_features is None else n_features
         return self._view(_changes=(*self._changes, change), n_features=n_features, in_memory=in_memory)
 
     def translated(self, shift: Reals, column: float) -> Self:
-        """The rows minus the public vector `shift` (n_features,), with a constant `column` appended.
-
-        They are translated each time they are used; rows of people, when their block is loaded.
-        """
+        """The rows minus a public `shift` (n_features,), and a constant `column`, at each use; people's when loaded."""
         translation = Translation(shift.astype(np.float32), float(np.float32(column)))
         norms = None
         if not self.units:
@@ -318,7 +301,6 @@ class ArrayRows(Rows):
 
 
 def _prefetch(blocks: RawBlocks, n_features: int) -> RawBlocks:
-    """The same blocks, prefetched within a bound on memory."""
     return prefetched(blocks, max(1, min(PREFETCHED_BLOCKS, PREFETCHED_BYTES // (4 * BLOCK_ROWS * n_features))))
 
 

@@ -56,18 +56,12 @@ class Columns:
         return "train" if group == UNLABELLED and labelled else group
 
     def labels(self, names: Sequence[str], group: str) -> tuple[str, ...]:
-        """The columns of labels among the columns `names`."""
         if group == UNLABELLED:
             return ()
         return (self.label,) if self.label in names or self.path is not None else tuple(self.label.split(","))
 
     def places(self, names: Sequence[str], group: str, where: Path) -> tuple[dict[str, str], list[str]]:
-        """The columns of ids and of owners, by kind, if there are such; and the columns of features.
-
-        Only the training rows must have the column of owners.
-
-        Raises UsageError: no such column. DataError: no column of features.
-        """
+        """Columns of ids and owners (needed in train), by kind, and of features. UsageError, DataError: none."""
         labels = self.labels(names, group)
         needed = [*(("--label-column", label) for label in labels), ("--id-column", self.id)]
         if group == "train" or self.owner in names:
@@ -111,10 +105,7 @@ def check_features(table: Path, found: Sequence[str], wanted: Sequence[str]) -> 
 
 
 def column_order(names: Collection[str], n_features: int) -> str:
-    """A short text for columns of features, another one for other names or another order.
-
-    Empty without a name for each feature: arrays have none, and a column of lists is several features.
-    """
+    """A short text for columns of features in their order; empty without a name for each, as for arrays or lists."""
     if len(names) != n_features:
         return ""
     digest = hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()
@@ -139,9 +130,7 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
         header = next(reader, [])
         if not header:
             found = "begins with an empty line" if source.stat().st_size else "is empty"
-            raise DataError(
-                f"{source} {found}; allowed: a line with the names of the columns, then a line for each row"
-            )
+            raise DataError(f"{source} {found}; allowed: a line with the names of the columns, then rows")
         refuse_twice(header, f"{source} line 1")
         group = columns.group(header, group)
         of_texts, features = columns.places(header, group, source)
@@ -282,8 +271,7 @@ def text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str
     refuse_long(longest, where)
     if too_large(UTF32 * longest * len(values), stored):
         raise DataError(
-            f"{where} holds {len(values)} texts and one of {longest} characters among them, too much for memory; "
-            "shorten the long ones"
+            f"{where} holds {len(values)} texts and one of {longest} characters, too much for memory; shorten them"
         )
     return np.array(values, dtype=np.str_)
 
@@ -297,9 +285,7 @@ def _column(column: Any, name: str, where: Path) -> Floats:
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         lengths = compute.unique(compute.list_value_length(column)).to_pylist()
         if len(lengths) > 1:
-            raise DataError(
-                f"{where}: lists of column {name!r} have lengths {sorted(lengths)[:5]}; allowed: one length"
-            )
+            raise DataError(f"{where}: lists of column {name!r} have lengths {sorted(lengths)[:5]}; allowed: one")
         kind, flat, width = kind.value_type, compute.list_flatten(column), max(lengths, default=0)
         _refuse_nulls(flat, name, where)
     if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
@@ -314,6 +300,5 @@ def _refuse_nulls(column: Any, name: str, where: Path) -> None:
     if column.null_count:
         row = next(place for place, value in enumerate(column) if not value.is_valid)
         raise DataError(
-            f"{where}: column {name!r} has {column.null_count} empty cells, first at row {row}; fill them, or leave "
-            "the rows out"
+            f"{where}: column {name!r} has {column.null_count} empty cells, first at row {row}; fill or omit them"
         )

@@ -63,12 +63,7 @@ Scores = NDArray[np.float64]
 
 
 def log_odds(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> Scores:
-    """o_i of labelled raw rows, in nats, shape (n_rows,); for a run that votes, of the voters' mean probability.
-
-    Args:
-        blocks: rows (b, n_features) and class indices (b,).
-        weights, bias: one set or a stack of voters, as in `linprobe.runs.figures`.
-    """
+    """o_i of labelled raw rows in `blocks`, nats, (n_rows,); of a stack of voters, of their mean probability."""
     stack = weights.reshape(-1, *weights.shape[-2:])
     offsets = bias.reshape(len(stack), -1)
     parts = []
@@ -87,13 +82,7 @@ def log_odds(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDArray[np.
 
 @dataclass(frozen=True)
 class Membership:
-    """The result of a membership attack. Private.
-
-    Attributes:
-        auc: probability that a member scores higher than a non-member; a tie counts one half.
-        low, high: percentile bootstrap interval of `auc` at `CONFIDENCE`; None without resamples.
-        fpr, tpr: the ROC curve from (0, 0) to (1, 1), one point for every distinct score.
-    """
+    """The result of an attack, private: AUC with its bootstrap interval, and every point of the ROC curve."""
 
     auc: float
     low: float | None
@@ -166,10 +155,7 @@ def likelihood_ratios(target: Scores, shadows: Scores, inside: NDArray[np.bool_]
 
 
 def complementary_halves(n_sets: int, n_units: int) -> NDArray[np.bool_]:
-    """Random halves of the rows or people, (n_sets, n_units), in complementary pairs; each is in exactly half of them.
-
-    The seed is fixed: membership in a shadow model need not be secret.
-    """
+    """Random halves of rows or people (n_sets, n_units), in complementary pairs, from a fixed seed: none is secret."""
     rng = np.random.default_rng(1)
     halves = np.zeros((n_sets, n_units), dtype=bool)
     for one in range(0, n_sets, 2):
@@ -203,7 +189,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
             members = np.ones(features.sizes["train"], dtype=bool) if dataset.keep is None else dataset.keep
             if committed is not None and not np.array_equal(members, committed):
                 raise PrivacyError(
-                    f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"
+                    f"{run.folder} has other public shots than its per-record file; restore it from a copy"
                 )
             compared = _compared(features, dataset)
             if request.lira:
@@ -235,25 +221,18 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
 
 
 def threshold_auc(features: FeatureReader, run: RunFolder) -> dict[str, Any]:
-    """The threshold attack on a run whose feature file is open: auc, auc_low, auc_high, tpr_at_fpr. Private.
-
-    Only the number of rows is compared with the run. The caller has trained the run or called `verify_data`.
-    """
+    """The threshold attack on a run and its open file, whose rows were verified: auc, auc_low, auc_high, tpr_at_fpr."""
     return _figures(_threshold(_compared(features, _private(features, run)), run, resamples=0))
 
 
 def _check(request: AttackRequest) -> None:
     if request.resamples and request.resamples < LEAST_RESAMPLES:
-        raise ParameterError(
-            f"resamples is {request.resamples}; allowed: {LEAST_RESAMPLES} or more, or 0 for no interval"
-        )
+        raise ParameterError(f"resamples is {request.resamples}; allowed: {LEAST_RESAMPLES} or more, or 0 for none")
     for name in ("shadows", "jobs", "public"):
         if not request.lira and getattr(request, name) is not None:
             raise UsageError(f"option --{name} does nothing without --lira; add --lira, or leave it out")
     if request.shadows is not None and request.shadows % 2:
-        raise ParameterError(
-            f"shadows is {request.shadows}; allowed: an even number, {LEAST_SHADOWS} or more; {SHADOWS} is the default"
-        )
+        raise ParameterError(f"shadows is {request.shadows}; allowed: an even number, {LEAST_SHADOWS} or more")
 
 
 def _private(features: FeatureReader, run: RunFolder) -> Dataset:
@@ -273,12 +252,7 @@ def _private(features: FeatureReader, run: RunFolder) -> Dataset:
 
 @dataclass(frozen=True)
 class _Compared:
-    """Members and others: rows, or people with all of their rows.
-
-    Attributes:
-        inside, outside: rows of members and of others. n_inside, n_outside: numbers of rows, or of people.
-        sizes: number of rows of each person, members first; None where rows are compared.
-    """
+    """Members (`inside`) and others, their numbers, and numbers of rows of people, members first; None for rows."""
 
     inside: GroupRows
     outside: GroupRows
@@ -318,17 +292,10 @@ def _threshold(compared: _Compared, run: RunFolder, resamples: int) -> Membershi
 def _lira(
     features: FeatureReader, compared: _Compared, run: RunFolder, request: AttackRequest, progress: Progress
 ) -> Membership:
-    """The likelihood-ratio attack. Each shadow probe trains on a random half of members and others together, with the
-    run's method, options and budget. Where people are compared, halves are of people.
-
-    Shadow probes are not released and spend nothing. Only the private output depends on them.
-    """
+    """The likelihood-ratio attack; shadow probes on random halves, of people or of rows, are not released."""
     manifest = run.manifest
     if manifest.tuning is not None:
-        raise UsageError(
-            f"run {run.folder} was tuned on its private rows, and shadow probes are not; leave --lira out, or attack a "
-            "run of linprobe train"
-        )
+        raise UsageError(f"run {run.folder} was tuned on its private rows, and shadow probes are not; leave --lira out")
     # every shadow draws fresh noise, even if the run had a seed
     options = {name: value for name, value in manifest.options.items() if name != "insecure_seed"}
     settings = Settings.of_given(find_method(manifest.method), options)
@@ -391,10 +358,7 @@ def _public_rows(features: FeatureReader, given: Path | None, run: RunFolder) ->
 
 
 def _unlabelled_rows(run: RunFolder, progress: Progress) -> ArraySource | None:
-    """The rows without labels that the run was trained with, in memory; None without any.
-
-    Raises DataError: their file is not where the manifest says, or holds other rows.
-    """
+    """The rows without labels that the run had, in memory, or None. DataError: their file is gone, or has others."""
     refined = run.manifest.refined
     if refined is None:
         return None

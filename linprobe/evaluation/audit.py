@@ -123,13 +123,7 @@ Seen = tuple[list[Scores], dict[str, Scores]]  # scores in each step, and in oth
 
 @dataclass(frozen=True)
 class Subject:
-    """What is audited.
-
-    Attributes:
-        plan: of a run. planted: its rows. paths: that runs take in turn.
-        part: from a plan, rows, coins (m,), runtime and a source of observers to the scores of a run.
-        epsilon: claimed. others: claims of single releases by purpose; of the others, it is `epsilon`.
-    """
+    """What is audited: a plan, its planted rows, the paths of its runs, a part of a run and what it claims."""
 
     plan: Plan
     planted: Planted
@@ -167,17 +161,11 @@ def played(
     mechanism: MechanismFactory = GaussianMechanism,
     insecure_seed: int | None = None,
 ) -> tuple[Subject, Trials]:
-    """Lines 1 and 2 for what a request names.
-
-    Raises ParameterError, UsageError: a method that adds no noise, or sizes that are not allowed.
-    """
+    """Lines 1 and 2 for a request. Raises ParameterError, UsageError: a method without noise, or sizes not allowed."""
     method = find_method(request.method)
     if not method.spends:
         spending = ", ".join(name for name, other in METHODS.items() if other.spends)
-        raise UsageError(
-            f"method is {method.name!r}, which releases nothing with noise, so there is nothing to audit; "
-            f"allowed: {spending}"
-        )
+        raise UsageError(f"method is {method.name!r}, which adds no noise: nothing to audit; allowed: {spending}")
     subject = subject_of(request, method)
     if request.runs < 2 * len(subject.paths):
         raise ParameterError(f"runs is {request.runs}; allowed: a whole number from {2 * len(subject.paths)}")
@@ -200,7 +188,6 @@ def played(
 
 
 def _stated(request: AuditRequest, subject: Subject, trials: Trials) -> dict[str, Any]:
-    """The result of an audit."""
     tests, schedule = lower_bounds(trials, request.delta, request.confidence), subject.plan.schedule
 
     def largest(name: str | None = None) -> float:
@@ -231,7 +218,6 @@ def _stated(request: AuditRequest, subject: Subject, trials: Trials) -> dict[str
 
 
 def subject_of(request: AuditRequest, method: Method) -> Subject:
-    """The part that a request names."""
     training = TrainRequest(
         method.name,
         epsilon=request.epsilon,
@@ -264,7 +250,6 @@ def subject_of(request: AuditRequest, method: Method) -> Subject:
 
 
 def _of_run(plan: Plan, planted: Planted, paths: Sequence[Path]) -> Subject:
-    """A run of `train`, with every release."""
     budget = plan.budget
     if budget is None:
         raise ValueError(f"{plan.method.name} spends and has no budget")

@@ -40,15 +40,7 @@ GUESSED = 0.1  # share of the trials that are guessed
 
 @dataclass(frozen=True)
 class Trials:
-    """What the adversary observes.
-
-    Attributes:
-        inside: whether each canary was in, shape (runs, canaries).
-        scores: z, shape (runs, steps, canaries), in units of the claimed noise.
-        others: the same in each release besides the steps by purpose, shape (runs, canaries); NaN is no trial.
-        paths: the path of each run.
-        products: what computed products on the host, `kernel` or `numpy`.
-    """
+    """What the adversary observes: z of each canary in each step, and in each other release (NaN: no trial)."""
 
     inside: NDArray[np.bool_]
     scores: NDArray[np.float64]
@@ -57,7 +49,6 @@ class Trials:
     others: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def on(self, path: str) -> Trials:
-        """The runs on one path."""
         chosen = [run for run, taken in enumerate(self.paths) if taken == path]
         others = {purpose: scores[chosen] for purpose, scores in self.others.items()}
         return Trials(self.inside[chosen], self.scores[chosen], (path,) * len(chosen), self.products, others)

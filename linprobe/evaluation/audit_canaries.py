@@ -86,7 +86,6 @@ class Planted:
 
     @property
     def n_canaries(self) -> int:
-        """m."""
         return len(self.labels)
 
     @property
@@ -164,7 +163,6 @@ class Adversary:
     def release(
         self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
     ) -> Reals:
-        """The release of `inner`."""
         released = self._inner.release(clipped, noise_multiplier, purpose=purpose, projection=projection)
         value, std = on_host(released), clipped.sensitivity * noise_multiplier
         self.last = value, std
@@ -220,7 +218,6 @@ class Watching(Observer):
 
     @property
     def adversary(self) -> Adversary:
-        """Of the mechanism that released."""
         if self.seen is None:
             raise ValueError("a run without a mechanism released nothing")
         return self.seen

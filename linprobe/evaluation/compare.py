@@ -23,10 +23,10 @@ from linprobe.data.dataset import (
     Split,
     check_one_class,
     check_test_rows,
-    check_unit,
     dataset_of,
     open_features,
     refuse_training_rows,
+    unit_of,
     unlabelled_group,
 )
 from linprobe.data.digits import DIGITS_SHOTS
@@ -65,14 +65,7 @@ Features = FeatureReader | Path | None
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A checked request with its files.
-
-    Attributes:
-        request: with the default shots. of: what is compared, as the folder of a comparison states it.
-        features, others: rows for the runs, `others` by name of a public file. reader: `features`, open.
-        unlabelled: place of the rows without labels, in any working directory.
-        planned: every run, in the order of the table. publics: digests of the public rows of `others`, by name.
-    """
+    """A checked request with its files, what is compared, every run in the table's order, and public digests."""
 
     request: CompareRequest
     of: dict[str, Any]
@@ -149,10 +142,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
 
 
 def _record(done: Iterable[Path], missing: Sequence[Planned], folder: ComparisonFolder, progress: Progress) -> None:
-    """Record runs as they are `done`, and private selections after the last of them, in the order of the plan.
-
-    The order in which selections end tells which of them made more runs, and that number is secret.
-    """
+    """Record runs as they are `done`, but private selections in order at the end: which took longer is secret."""
     selections, ended = [run.folder for run in missing if _selects(run)], set[Path]()
     try:
         for run in done:
@@ -197,7 +187,7 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
             publics[name] = opened.digest("public" if "public" in opened.sizes else "train")
         planned = plan_runs(request, publics, reader.sizes, digest)
         if any(run.spends for run in planned):
-            check_unit(reader, request.unit)
+            unit_of(reader, request.unit)
         yield _Comparison(request, of, features, others, elsewhere, reader, planned, publics)
 
 
@@ -215,10 +205,7 @@ def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
 
 
 def _shared(stack: ExitStack, path: Path | None, *, scored: bool = False) -> Features:
-    """The rows of a file, read once for all runs; its path if they do not fit in memory.
-
-    `scored` says that accuracy is measured on its test rows.
-    """
+    """The rows of a file, read once for all runs; its path if they do not fit in memory."""
     opened = stack.enter_context(open_features(path))
     check_one_class(opened, "compare")
     if scored:
@@ -245,7 +232,6 @@ def _unlabelled(stack: ExitStack, path: Path | None, given: Path | None = None) 
 
 
 def _train(run: Planned, features: Features, other: Features, unlabelled: Path | None) -> Path:
-    """Train a planned run; returns its folder."""
     with ExitStack() as stack:
         ready = _ready(run, features, other, unlabelled, stack)
         try:
@@ -298,7 +284,6 @@ def _written(
     results: Sequence[comparison.Result],
     guessing: dict[str, Any],
 ) -> dict[str, Any]:
-    """Write the tables and figures and return them."""
     out, summaries = request.folder, comparison.summarise(results)
     boost = comparison.boosts(summaries, PUBLIC_BASELINE, PARAGON)
     runs = [_run_row(run, folder.manifest(run.folder), result) for run, result in zip(planned, results, strict=True)]
@@ -319,9 +304,7 @@ def _written(
     write_whole(out / "table.md", "\n".join(texts))
     about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
     picture = out / "accuracy_against_epsilon.png"
-    figure = comparison.accuracy_against_epsilon(
-        picture, summaries, *levels, about, guessing=guessing["commonest_share"]
-    )
+    plot = comparison.accuracy_against_epsilon(picture, summaries, *levels, about, guessing=guessing["commonest_share"])
     attacked = {}
     if request.attack:
         attacks = [
@@ -333,7 +316,7 @@ def _written(
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
     found = {"composed": folder.composed(request.delta), **guessing, "summary": summary, "runs": runs}
     folder.finish(found)
-    return {"out": str(out), **found, **attacked, "figures": [] if figure is None else [str(figure)]}
+    return {"out": str(out), **found, **attacked, "figures": [] if plot is None else [str(plot)]}
 
 
 def _run_row(run: Planned, manifest: Manifest, result: comparison.Result) -> dict[str, Any]:
@@ -361,10 +344,7 @@ def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _guessing(features: FeatureReader) -> dict[str, Any]:
-    """The majority class of the public test rows, its share of them, and the limit on balanced accuracy by guessing.
-
-    The limit adds `CLEARLY` standard errors to 1 / classes. The variance of a recall of n rows is at most 1 / (4 n).
-    """
+    """Majority class of public test rows, its share, and balanced accuracy by guessing plus `CLEARLY` errors."""
     counts = np.bincount(features.labels("test"))
     place, present = int(counts.argmax()), counts[counts > 0]
     error = float(np.sqrt(np.sum(1 / (4 * present)))) / len(present)
@@ -432,9 +412,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
         where = "in memory, once for each process" if facts["in_memory"] else "streamed"
         lines.append(("memory", f"{words.bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"))
         if timed:
-            lines += words.time_line(
-                facts["seconds"], f"the steps of {counted(facts['timed'], 'run')} one after another"
-            )
+            lines += words.time_line(facts["seconds"], f"the steps of {counted(facts['timed'], 'run')}, one by one")
         return words.DryRun(
             facts, [*lines, *words.written(f"{request.folder}: a folder for each run, tables, figures", book=book)]
         )
@@ -485,10 +463,7 @@ def _check_splits(found: _Comparison, stack: ExitStack) -> None:
 
 
 def _account(found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset]]) -> Account | None:
-    """The book of the rows, with the keys of all that the runs of `plans` protect or use as public; None without one.
-
-    Nothing is written. Raises LinprobeError: as `check_rows` and `account_of`.
-    """
+    """The book of the rows, with keys of all that runs of `plans` protect or use as public; nothing is written."""
     finder = BookFinder(found.request.book, make=False)
     check_rows(found.reader, commitment=finder.commitment)
     runs = [(plan if isinstance(plan, Plan) else plan.plans[0], dataset) for plan, dataset in plans]

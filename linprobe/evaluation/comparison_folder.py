@@ -60,10 +60,7 @@ class ComparisonFolder:
         self._manifests[run.name] = opened.manifest
 
     def record(self, run: Path) -> None:
-        """Add a finished run to `spent.jsonl`, unless it has a line already.
-
-        A run that was made from another one, as `RUN.published-1`, is the same run: only what its line lacks is new.
-        """
+        """Add a finished run to `spent.jsonl`, or what its line, of it or of the run it is made from, lacks."""
         manifest = self.manifest(run)
         key, releases = manifest.book_id, manifest.recorded
         if manifest.manifest_digest in self._recorded:  # the key of an earlier version
@@ -104,10 +101,7 @@ class ComparisonFolder:
         return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
 
     def entries(self) -> list[Entry]:
-        """All runs that ever were here, killed and diverged ones included.
-
-        Raises PrivacyError: a ledger that cannot be read.
-        """
+        """All runs that ever were here, killed and diverged ones too. Raises PrivacyError: an unreadable ledger."""
         # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
         kept = [path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{LEDGER}")]
         unfinished = [self._unfinished(ledger) for ledger in kept if ledger.parent.name not in self._recorded]
@@ -124,11 +118,10 @@ class ComparisonFolder:
             return [self._entry_of(json.loads(line)) for line in read_text(path).splitlines()]
         except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
             raise PrivacyError(
-                f"{path} cannot be read ({error}); without it no epsilon can be proved; restore it"
+                f"{path} cannot be read ({error}); without it no epsilon is proved; restore it"
             ) from None
 
     def _entry_of(self, line: dict[str, Any]) -> Entry:
-        """The run of a line of `spent.jsonl`."""
         releases = [
             Releases(
                 str(one["purpose"]), float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"])
@@ -169,14 +162,10 @@ class ComparisonFolder:
         write_json(self.out / STATED, {"of": self.of, "unfinished": True})
 
     def finish(self, content: dict[str, Any]) -> None:
-        """Write `comparison.json`."""
         write_json(self.out / STATED, {"of": self.of, **content})
 
     def discard_unfinished(self, names: Iterable[str]) -> None:
-        """After Ctrl-C or an error, record what unfinished runs called `names` released, and remove their folders.
-
-        A folder whose ledger cannot be recorded, or is being written, stays. `entries` counts it.
-        """
+        """Record what runs called `names` released, and remove their folders; `entries` counts those that stay."""
         for name in names:
             for partial in self.runs.glob(f".{name}.*.partial"):
                 with suppress(LinprobeError, OSError):
@@ -193,11 +182,7 @@ class ComparisonFolder:
 
 
 def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
-    """Whether `out` is still free for a new comparison. Nothing is written.
-
-    Raises UsageError: it holds another comparison, or something else. DataError: a damaged file. LinprobeError: see
-    `check_place`.
-    """
+    """Whether `out` is free for a comparison. UsageError: it holds another. DataError: damaged; as `check_place`."""
     check_place(out, "comparison")
     stated = out / STATED
     is_new = not stated.is_file()
@@ -219,13 +204,7 @@ def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
 def open_comparison(
     out: Path, of: dict[str, Any], features: FeatureReader, protected: Mapping[str, str]
 ) -> Iterator[ComparisonFolder]:
-    """Create or continue the comparison in `out`, locked for this process.
-
-    `protected`: digests of the files with public rows that a method protects, by name.
-
-    Raises UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a
-    run in it does not verify. DataError: a damaged file.
-    """
+    """Create or continue the comparison in `out`, locked. PrivacyError: of other rows, or a run fails its check."""
     is_new = is_new_comparison(out, of)
     with writing(out):
         out.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
@@ -260,10 +239,7 @@ def _commit(path: Path, features: FeatureReader, protected: Mapping[str, str]) -
     if commitment not in (None, run_folder.commitment(key, content)):
         other = [str(features.path)]
     if other:
-        raise PrivacyError(
-            f"{other[0]} does not hold the rows that {path.parent} compares; find the right file, or give --out a new "
-            "folder"
-        )
+        raise PrivacyError(f"{other[0]} does not hold the rows that {path.parent} compares; find them, or change --out")
     if commitment is None or not found.keys() <= known.keys():
         value = {"private": True, "key": key.hex(), "commitment": run_folder.commitment(key, content)}
         with writing(path):

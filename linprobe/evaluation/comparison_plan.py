@@ -36,13 +36,7 @@ TUNING_OPTIONS = ("shrink", "repetitions")
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One row of the table: a method, and settings that differ from the defaults of `train`.
-
-    Attributes:
-        name: of the row. method: as given to `--method`.
-        settings: fields of `TrainRequest` (`ROW_OPTIONS`) and options of the method.
-        tuning: what each run chooses on its private rows; None for a run of `train`.
-    """
+    """A row of the table: a method with its settings, and what each run chooses on its private rows, or None."""
 
     name: str
     method: str
@@ -51,10 +45,7 @@ class MethodRow:
 
     @classmethod
     def parse(cls, text: str) -> MethodRow:
-        """`method` or `method:option=value:option=value`, with the option names of `linprobe train`.
-
-        Several values with / between them, and the options shrink and repetitions, make a row of `linprobe tune`.
-        """
+        """`method:option=value:option=value`; values with / between, shrink or repetitions make a row of `tune`."""
         name, *pairs = text.strip().split(":")
         method = find_method(name)
         kinds = option_kinds(method)
@@ -75,7 +66,6 @@ class MethodRow:
         return cls(text.strip(), method.name, settings, _tuning(tuned, method.name) if tuned else None)
 
     def request(self, **shared: Any) -> TrainRequest:
-        """The arguments of `train` for this row."""
         mine = {name: value for name, value in self.settings.items() if name in ROW_OPTIONS}
         options = {name: value for name, value in self.settings.items() if name not in mine}
         return TrainRequest(
@@ -139,10 +129,7 @@ def check_request(request: CompareRequest) -> None:
             settings_of(asked, row.tuning)
     files = [name_of(path) for path in request.public if path is not None]
     if len(set(files)) < len(files) or len(set(request.public)) < len(request.public):
-        raise UsageError(
-            f"public files are called {', '.join(files)}; allowed: each name once, and {NO_FILE} once; rename or "
-            "remove one"
-        )
+        raise UsageError(f"public files are called {', '.join(files)}; allowed: each name once; rename or remove one")
 
 
 def _budget(row: MethodRow, epsilon: float | None, delta: float) -> dict[str, Any]:
@@ -184,12 +171,7 @@ def _asked(request: CompareRequest, row: MethodRow, epsilon: float | None, **of_
 
 
 def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) -> list[MethodRow]:
-    """The rows of a setting: those asked for, then the baselines, each once.
-
-    A baseline that cannot run is left out, and a method that the request does not name.
-
-    Raises UsageError: a row that was asked for needs public rows, and there are none.
-    """
+    """The rows of a setting and the baselines that can run, each once. UsageError: one lacks public rows."""
     asked = {row.name: row for row in rows_of(request)}
     if not public_rows and request.methods is None:
         asked = {name: row for name, row in asked.items() if "public" not in METHODS[row.method].needs}

@@ -79,7 +79,6 @@ class _Graph:
         self.constants: list[Any] = []
 
     def add(self, operator: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
-        """Add a node; returns the name of its output."""
         output = name or f"{operator.lower()}_{len(self.nodes)}"
         from onnx import helper
 
@@ -87,7 +86,6 @@ class _Graph:
         return output
 
     def constant(self, name: str, value: ArrayLike) -> str:
-        """Add a constant; returns its name."""
         from onnx import numpy_helper
 
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))
@@ -95,10 +93,7 @@ class _Graph:
 
 
 def onnx_bytes(probe: Probe) -> bytes:
-    """The file: input `features` (rows, n_features), outputs `label` (rows,) and `probabilities` (rows, n_classes).
-
-    With several labels a row, the first output is `labels`, 0 or 1, int64 (rows, n_classes).
-    """
+    """The file: `features` (rows, n_features) to `label` (rows,), or int64 `labels`, and `probabilities`."""
     from onnx import TensorProto, checker, helper
 
     graph, n_classes = _Graph(), len(probe.class_names)

@@ -127,10 +127,7 @@ def refuse_moving(manifest: Manifest) -> None:
 
 
 def _place(run: RunFolder, book: Path | None) -> tuple[Path, str]:
-    """The folder of the run with one more histogram, and the name of the histogram in it.
-
-    Raises UsageError: it exists, or the budget book would lie in it or in another run folder.
-    """
+    """The folder of the run with one more histogram, and its name there. UsageError: it exists, or holds the book."""
     number = len(run.manifest.published) + 1
     folder = run.folder if run.folder.name else run.folder.resolve()
     out = folder.with_name(re.sub(r"[.]published-\d+$", "", folder.name) + SUFFIX.format(number))
@@ -144,23 +141,14 @@ def _place(run: RunFolder, book: Path | None) -> tuple[Path, str]:
 
 
 def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
-    """The key that signed a run, to sign a run derived from it; None for a run that is not signed.
-
-    The signature is checked, so that an edited manifest is never signed.
-
-    Raises PrivacyError: a run that is not private. UsageError: a signed run without a key, or a key for a run that is
-    not signed.
-    """
+    """The key that signed a run, checked, to sign a run derived from it; None for a run that is not signed."""
     if not run.manifest.private:
         raise PrivacyError(
-            f"run {run.folder} is not private; no run that is can be made from it; train without --noise-seed, by a "
-            "private method"
+            f"run {run.folder} is not private, nor is a run made of it; train without --noise-seed, by a private method"
         )
     if sign is None:
         if SIGNATURE in run.names:
-            raise UsageError(
-                f"run {run.folder} is signed, and so is a run made from it; give --sign KEY with the key that signed it"
-            )
+            raise UsageError(f"run {run.folder} is signed, and so is a run made from it; give that key with --sign KEY")
         return None
     key = signature.private_key(sign)
     if SIGNATURE not in run.names:
@@ -193,10 +181,7 @@ def write_derived(
     key: Ed25519PrivateKey | None,
     dropped: Sequence[str] = (),
 ) -> None:
-    """Write the files of a run as they were checked, but those `dropped`, and the ones that were `made` in their place.
-
-    `folder` has its ledger already.
-    """
+    """Write the checked files of a run, but those `dropped`, and those `made`; `folder` has its ledger already."""
     kept = {name: run[name] for name in run.manifest.files if name not in (LEDGER, *PAGES, *dropped)}
     for name, content in {**kept, **made}.items():
         write_whole(folder / name, content)
@@ -250,9 +235,7 @@ def pdp_report(request: PdpReportRequest) -> PdpReport:
         if not manifest.private:
             title, column = f"{title}, NOT PRIVATE (seeded)", "epsilon_if_seed_were_secret"
         if csv is not None:
-            lines = (
-                {"id": name, column: rounded_up(value)} for name, value in zip(ids, epsilons.tolist(), strict=True)
-            )
+            lines = ({"id": name, column: rounded_up(one)} for name, one in zip(ids, epsilons.tolist(), strict=True))
             with writing(csv, "--csv"):
                 atomic_files.write_csv(csv, lines, private=True)
         if plot is not None:
@@ -348,13 +331,7 @@ def _losses(run: RunFolder) -> tuple[list[str], RecordLosses]:
 
 
 def _report(epsilons: NDArray[np.float64], manifest: Manifest) -> dict[str, Any]:
-    """The JSON report: guarantee, epsilon (None for a seeded run), delta, unit, gdp_mu and zcdp_rho (None likewise),
-    records (with unit owner, people), max, mean, quantiles, share_below_half, valid. Private.
-
-    Args:
-        epsilons: each record's own, (n,); of a seeded run, as if its seed were secret.
-        manifest: of a run that released something with noise.
-    """
+    """The JSON report, private; `epsilons` (n,) of a seeded run are as if its seed were secret."""
     valid = VALIDITY_SAMPLED if manifest.gdp_mu is None else VALIDITY
     return {
         "private": True,

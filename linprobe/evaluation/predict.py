@@ -116,12 +116,7 @@ def _scored(
     together: bool,
     shares_given: bool,
 ) -> Iterator[NDArray[np.float64]]:
-    """Class scores of rows, a block (b, n_classes) for each of `blocks`; `together`, after refinement on the rows.
-
-    Args:
-        moved: bias and class shares, as `_moved` gives them. shares_given: whether the class shares
-            were given for these rows.
-    """
+    """Class scores (b, n_classes) of `blocks` by the bias `moved`; `together`, after refinement, to `shares_given`."""
     bias, shares = moved
     if not together:
         for x in blocks():
@@ -265,9 +260,7 @@ def temperature_of(
     if run.weights.ndim == 3:
         raise UsageError(f"run {run.folder} votes, so it has no temperature; leave out --calibrate")
     if run.manifest.several_labels:
-        raise UsageError(
-            f"run {run.folder} is multilabel, and a temperature needs one class a row; leave out --calibrate"
-        )
+        raise UsageError(f"run {run.folder} is multilabel, and a temperature needs one class a row; omit --calibrate")
 
     with open_features(public) as opened:
         if "public" not in opened.sizes:
@@ -284,7 +277,5 @@ def temperature_of(
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias if bias is None else bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
         if seen:
-            progress.note(
-                "the run was trained with these public rows, so the temperature may be too low; give other public rows"
-            )
+            progress.note("the run was trained with these public rows, so the temperature may be too low; give others")
     return temperature

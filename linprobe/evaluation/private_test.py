@@ -16,10 +16,10 @@ from typing import Any
 
 from linprobe.accounting.book import EVALUATION, Entry
 from linprobe.accounting.calibrate import check_delta, check_epsilon
-from linprobe.accounting.events import OWNER, RECORD
+from linprobe.accounting.events import OWNER
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
-from linprobe.data.dataset import check_one_class, check_test_rows, open_features
+from linprobe.data.dataset import check_one_class, check_test_rows, open_features, unit_of
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.errors import Progress, UsageError
 from linprobe.evaluation.predict import bias_for, evaluate_run
@@ -70,9 +70,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
         account = existing_book(features, request.book, make=True, group="test", unit=entry.unit)
         book = charge_entry(account, entry, progress)
-    progress.note(
-        f"charged to the book of the test rows, whose name depends on them: do not publish it (budget book {book})"
-    )
+    progress.note(f"charged to the book of the test rows; its name tells of them: keep it private (budget book {book})")
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append)
     noise = {release.purpose: release.noise_multiplier for release in entry.releases}
     released = {purpose: mechanism.release(sums[purpose], sigma, purpose=purpose) for purpose, sigma in noise.items()}
@@ -123,22 +121,17 @@ def dry_run_of_evaluation(request: EvaluateRequest, progress: Progress) -> DryRu
 def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[RunFolder, FeatureReader, Entry]]:
     """The run, the open features, and what the book is to count, after all checks. Raises as `evaluate_private`."""
     if request.epsilon is None or request.calibrate is not None:
-        raise UsageError(
-            "--calibrate changes no prediction, and the noisy AUROC takes scores as they are; leave it out with "
-            "--epsilon"
-        )
+        raise UsageError("--calibrate changes no prediction, nor the noisy AUROC; leave it out with --epsilon")
     epsilon, run = check_epsilon(request.epsilon), read_run(request.run)
     bias_for(run, request.prior)
     refuse_book_inside(request.book)
     with open_features(features_of(run, request.features), progress=progress) as features:
         _check(run, features, request, progress)
-        unit = _unit_of(features, request.unit)
+        unit = unit_of(features, request.unit, "test")
         own, n_test = run.manifest.delta or None, test_units(features, unit)  # 0 for a run that used no private row
         delta = own if request.delta is None else request.delta
         if delta is None:
-            raise UsageError(
-                f"run {run.folder} has no delta of its own; give --delta, below 1 / the number of test rows"
-            )
+            raise UsageError(f"run {run.folder} has no delta of its own; give --delta, below 1 / number of test rows")
         n_classes = len(features.description.class_names)
         releases = test_releases(epsilon, check_delta(delta, n_test), n_test, n_classes)
         entry = Entry(
@@ -173,15 +166,3 @@ def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, pr
             f"NOT PRIVATE: run {run.folder} is {run.manifest.guarantee}; epsilon is of this accuracy alone, and covers "
             "no training row of the run"
         )
-
-
-def _unit_of(features: FeatureReader, unit: str | None) -> str:
-    """The unit of privacy. UsageError: no unit for rows with owners, or unit owner for rows without owners."""
-    owned = features.has_owners("test")
-    if owned == (unit is not None) or (unit == RECORD):
-        return unit or RECORD
-    problem = "names the owner of each test row" if owned else "does not name the owners of its test rows"
-    raise UsageError(
-        f"unit is {unit or 'not given'}, and {features.path} {problem}; "
-        f"allowed: {f'{OWNER} or {RECORD}' if owned else RECORD}; give --unit {OWNER if owned else RECORD}"
-    )

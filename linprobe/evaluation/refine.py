@@ -91,11 +91,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
 def _measured(
     run: RunFolder, refined: Refined, features: FeatureReader | None, progress: Progress
 ) -> tuple[Accuracy, dict[str, Any] | None]:
-    """What the manifest states on public test rows, and their figures.
-
-    Nothing if the feature file of the run is gone (None), or has other public test rows now: both are public.
-    Raises DataError, PrivacyError: test rows that `evaluate` refuses.
-    """
+    """What the manifest states on public test rows, and their figures; nothing if the rows are not there any more."""
     manifest = run.manifest
     if manifest.test_accuracy is None:
         return measured_accuracy(None, manifest.test_rows, manifest.n_test), None
@@ -104,8 +100,7 @@ def _measured(
         check_rows(features)
     if features is None or not _same_test_rows(run, features):
         progress.note(
-            f"the accuracy of the refined weights was not measured: {manifest.features} is not here, or has other test "
-            "rows than the run"
+            f"accuracy of refined weights was not measured: {manifest.features} is not here, or has other test rows"
         )
         return measured_accuracy(None, "none", 0), None
     check_test_rows(features, "accuracy is measured on")

@@ -30,12 +30,7 @@ WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "-
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts of a release. All of them come from files that were read once and verified.
-
-    Attributes:
-        run: the verified run. copied: contents of the files that leave as they are, by name. made: names of the files
-            that are made anew. key: the key of a new signature, None without one.
-    """
+    """The parts of a verified release: files that leave as they are, names of new ones, and the key, or None."""
 
     run: RunFolder
     copied: Mapping[str, bytes]
@@ -97,8 +92,7 @@ def _checked(request: ReleaseRequest) -> _Parts:
     verified(run)
     if not run.manifest.private:
         raise PrivacyError(
-            f"run {request.run} is {run.manifest.guarantee}; only private runs may leave; train with a private "
-            "method and without a seed"
+            f"run {request.run} is {run.manifest.guarantee}; only private runs may leave; use a private method, no seed"
         )
     listed = list(run.manifest.files)
     signed, has_pages = SIGNATURE in run.names, CARD in listed

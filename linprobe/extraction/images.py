@@ -46,13 +46,7 @@ VIEWS = (
 
 
 def decode(content: bytes | NDArray[np.uint8], mode: str | None) -> Image.Image:
-    """Decode one image.
-
-    Args:
-        content: bytes of a file, or an array (height, width) or (height, width, 3 or 4).
-        mode: RGB or L, of the returned image; None for L if the image is grey, else RGB.
-    Raises UnreadableImage: empty, no image, damaged, truncated, more than MAX_PIXELS, or pixel values of unknown range.
-    """
+    """Decode bytes or an array (height, width[, 3 or 4]) to RGB, or L if the image is grey and `mode` None."""
     if isinstance(content, np.ndarray):
         return _to_mode(Image.fromarray(content), mode)
     if not content:
@@ -223,12 +217,7 @@ the network."""
 
 
 class Batches(Dataset[Batch]):
-    """The batches of one group. Batch k starts at row k * batch_size.
-
-    Args:
-        members: images of one group.
-        size: (height, width) that every image must have after the transform.
-    """
+    """The batches of one group: batch k starts at row k * batch_size; `size` (height, width) is that of every image."""
 
     def __init__(self, members: Members, transform: ImageTransform, batch_size: int, size: tuple[int, int]) -> None:
         self.members, self.transform, self.batch_size, self.size = members, transform, batch_size, size

@@ -40,13 +40,7 @@ CHANGED = {"fingerprint": ", as the images, their classes or their owners have c
 
 
 class Partial:
-    """The files of an unfinished extraction. One process calls `begin` once; then every process enters a `with` block.
-
-    Args:
-        folder: `NAME.partial`, inside `locked`.
-        sizes: number of rows of each group. width: features per row. dtype: of the rows on disk.
-        rank: number of this process; each process lists skipped images in its own file.
-    """
+    """The files of an unfinished extraction. One process calls `begin`; then every process enters a `with` block."""
 
     def __init__(self, folder: Path, sizes: dict[str, int], width: int, dtype: np.dtype[Any], rank: int = 0) -> None:
         self.folder, self.sizes, self.width, self.dtype, self._rank = folder, sizes, width, dtype, rank
@@ -114,10 +108,7 @@ class Partial:
     def write(
         self, group: str, start: int, rows: NDArray[Any], status: NDArray[np.uint8], keys: NDArray[np.uint8]
     ) -> None:
-        """Write consecutive rows (b, width), keys (b, KEY_BYTES) and status (b,) at `start`.
-
-        The status is written later, by `sync`, once rows and keys are safe on disk.
-        """
+        """Write rows (b, width), keys (b, KEY_BYTES), status (b,) at `start`; `sync` writes the status, later."""
         _write_all(self._open[f"{group}.keys"], np.ascontiguousarray(keys), start * KEY_BYTES)
         _write_all(self._open[f"{group}.rows"], np.ascontiguousarray(rows), start * self.width * self.dtype.itemsize)
         self._unsynced.append((group, start, status.tobytes()))
@@ -198,7 +189,7 @@ def locked(folder: Path) -> Iterator[None]:
                 foreign = [path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)]
                 if foreign:
                     raise UsageError(
-                        f"{folder} holds {foreign[0]!r}, which no extraction wrote; move it, or give another --out"
+                        f"{folder} holds {foreign[0]!r}, which no extraction wrote; move it, or change --out"
                     )
                 busy = f"another extraction is running in {folder}; wait for it, or give another --out"
                 descriptor = stack.enter_context(held(folder / LOCK, busy, create=True, error=UsageError))

@@ -58,8 +58,7 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
         transform = ImageTransform(**stored)
     except TypeError as error:
         raise DataError(
-            f"{recipe.name} has preprocessing that this linprobe does not know ({error}); give --backbone in "
-            "place of --like"
+            f"{recipe.name} has preprocessing not known to this linprobe ({error}); give --backbone in place of --like"
         ) from None
     # keep the name of the weights in the recipe: a file may have been renamed
     return replace(backbone, transform=transform, transform_for=None, weights=recipe.weights)
@@ -85,8 +84,7 @@ def prompt_parts(
         names = tuple(read_lines(class_names, "list of class names", "one class name"))
         if len(names) != len(source.class_names):
             raise DataError(
-                f"{class_names} lists {len(names)} class names; allowed: {len(source.class_names)}, one for "
-                "each class in label order"
+                f"{class_names} lists {len(names)} class names; allowed: {len(source.class_names)}, in label order"
             )
     elif source.class_names_from == FOLDER_NAMES:
         names = tuple(name.replace("_", " ") for name in names)
@@ -114,10 +112,7 @@ def _templates(wanted: str | None) -> tuple[str, ...]:
 
 
 def choose_device(wanted: str, local_rank: int) -> torch.device:
-    """The device for an option value such as auto, cpu or cuda:1; processes on one machine share its GPUs in turn.
-
-    Raises UsageError: no such device here.
-    """
+    """The device for auto, cpu, cuda:1, ...; processes of a machine share its GPUs. Raises UsageError: no such."""
     available = ["cpu"]
     if torch.cuda.is_available():
         available = ["cuda", "cpu"]
@@ -156,17 +151,14 @@ class ExtractionPlan:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of rows of each group."""
         return {group: len(batches.members) for group, batches in self.batches.items()}
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of a feature on disk."""
         return np.dtype(str(self.settings["dtype"]))
 
     @property
     def folder(self) -> Path:
-        """Folder of the unfinished extraction."""
         return self.out.with_name(f"{self.out.name}.partial")
 
     def partial(self, rank: int = 0) -> Partial:
@@ -231,8 +223,7 @@ def make_plan(
     plan = ExtractionPlan(out, source, backbone, batches, width, device, prompts, settings)
     if recipe is not None and plan.extraction_digest != recipe.extraction_digest:
         raise DataError(
-            f"{recipe.name} was made by another version of linprobe, whose {backbone.name} gives other features; "
-            "install that version"
+            f"{recipe.name} was made by another version of linprobe, with another {backbone.name}; install that version"
         )
     return plan
 
@@ -264,7 +255,7 @@ def _test_size(request: ExtractRequest, source: ImageSource, transform: ImageTra
     """(height, width) of the first test image after the transform; test images are public."""
     if request.private_test:
         raise UsageError(
-            "the images have no fixed size, and a private test image must not decide it; give --resize and --crop"
+            "the images have no fixed size, and no private test image may decide it; give --resize and --crop"
         )
     size = first_size(_public_images(request, source), transform)
     if size is None:
@@ -279,7 +270,7 @@ def _refuse_repeated_ids(source: ImageSource) -> None:
         if (counts > 1).any():
             name = members.id(int(first[np.argmax(counts > 1)]))
             raise DataError(
-                f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: one id per image; rename"
+                f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: none; rename"
             )
 
 

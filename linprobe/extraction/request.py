@@ -51,10 +51,7 @@ class Recipe:
 
 
 def family_of(backbone: str) -> str:
-    """The module of a backbone's family in `linprobe.extraction.backbones`.
-
-    Raises UsageError: there is no such backbone.
-    """
+    """The module of a backbone's family in `linprobe.extraction.backbones`. Raises UsageError: no such backbone."""
     family = backbone.partition(":")[0]
     if family not in FAMILIES or ((":" in backbone) != (family in WITH_NAMES) and backbone != "clip"):
         raise UsageError(f"backbone is {backbone!r}; allowed: {', '.join(BACKBONES)}")
@@ -74,12 +71,7 @@ CLASS = "one class name"
 
 
 def read_lines(path: Path, what: str, one: str) -> list[str]:
-    """The non-blank lines of a text file that an option names.
-
-    Args:
-        what: the file's role, for messages. one: what each line holds, for messages.
-    Raises DataError: the file cannot be read, or is empty.
-    """
+    """The non-blank lines of a file of an option; `what` and `one` are for messages. DataError: unreadable, empty."""
     try:
         lines = [line.strip() for line in given_text(path, "utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

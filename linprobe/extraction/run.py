@@ -87,10 +87,7 @@ def _ignore_ctrl_c(_: int) -> None:
 
 
 def _stopped(error: Exception, first: str) -> LinprobeError | None:
-    """The error to report for a worker that died at the batch that begins with `first`; None for another error.
-
-    torch's signal handler raises the error of a dead worker anywhere in the main process.
-    """
+    """The error of a worker that died at the batch from `first`, as torch raises it anywhere; None for another one."""
     if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
         return None
     reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -139,8 +136,7 @@ class Network:
                     raise
             if not self.shrink or self.at_once == 1:
                 raise LinprobeError(
-                    f"memory of {self.device} ran out with {self.at_once} images at once; give a smaller --batch-size, "
-                    "or auto"
+                    f"memory of {self.device} ran out with {self.at_once} images at once; give a smaller --batch-size"
                 )
             self.at_once //= 2
             if self.device.type == "cuda":
@@ -313,7 +309,6 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _describe(plan: ExtractionPlan, progress: Progress) -> None:
-    """Note images, classes, network and weights."""
     source, backbone = plan.source, plan.backbone
     images = counted_groups({name: len(members) for name, members in source.groups.items()}, "image")
     images += f", {len(source.class_names)} classes" if source.class_names else ""

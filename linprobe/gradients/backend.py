@@ -46,10 +46,7 @@ class Part:
 
 
 class Products:
-    """Products of rows (b, n_features) with one matrix of float32 weights (n_classes, n_features): by BLAS, here.
-
-    Buffers are reused between calls, so each thread needs its own.
-    """
+    """Products of rows (b, n_features) with float32 weights (n_classes, n_features), by BLAS, for a single thread."""
 
     def __init__(self, weights: Array) -> None:
         self._weights: Array = np.asarray(weights, np.float32)
@@ -94,7 +91,6 @@ class Products:
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
 
     def _add(self, total: ExactSum, r: Singles, x: Singles, sample: Sample | None) -> None:
-        """`add`, after the shapes have been checked."""
         self._block_sum[:] = 0
         if sample is None:
             runs: list[slice | Indices] = [slice(i, i + SUM_ROWS) for i in range(0, len(x), SUM_ROWS)]
@@ -110,8 +106,7 @@ class Products:
         """Raise ValueError unless rows `x` fit the weights, and `others_fit`; the kernel does not check shapes."""
         if len(x.shape) != 2 or x.shape[1] != self.n_features or not others_fit:
             raise ValueError(
-                f"rows of shape {x.shape} do not fit weights of shape {self._weights.shape}, or another array has "
-                "another length"
+                f"rows of shape {x.shape} do not fit weights of shape {self._weights.shape}, or other arrays"
             )
 
 
@@ -176,13 +171,7 @@ def whole_multiple(number: int, whole: int) -> int:
 
 
 class ClippedBlock(NamedTuple):
-    """What clipping a block reads and writes.
-
-    Attributes:
-        y, lengths: class indices and norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
-        r_norms: norms of the residuals, shape (b,). factors: clip factors, shape (b,).
-        parts: further products. scores: their scores, shape (b, n_classes of the part) each.
-    """
+    """What clipping a block reads and writes, (b,): classes, lengths, residual norms, factors; further parts."""
 
     y: Indices
     lengths: Reals
@@ -199,7 +188,6 @@ class ClippedBlock(NamedTuple):
         return cls(y, lengths, bound, np.empty(len(y)), np.empty(len(y)), parts, scores)
 
     def arguments(self) -> tuple[int | float, ...]:
-        """The kernel's arguments."""
         y, lengths, r_norms, factors = (each.ctypes.data for each in (self.y, self.lengths, self.r_norms, self.factors))
         return y, lengths, self.bound, r_norms, factors
 
@@ -235,10 +223,7 @@ class People:
     # long: a list of what the kernel does not check before it reads memory
     @classmethod
     def of(cls, block: Block, n_classes: int, cells: Indices | None = None) -> People:
-        """The people of a block, after checks that the kernel does not make, of `cells` too.
-
-        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
-        """
+        """The people of a block, checked as the kernel does not, and `cells`. ValueError, IndexError: not fitting."""
         pairs, bounds = paired(block), np.ascontiguousarray(block.bounds, np.int64)
         y, norms = np.ascontiguousarray(block.y, np.int64), np.ascontiguousarray(block.norms, np.float64)
         weights = None if block.weights is None else np.ascontiguousarray(block.weights, np.float64)
@@ -249,9 +234,7 @@ class People:
         if cells is not None and len(cells):
             fit = fit and cells[0] > 0 and cells[-1] == n_units and bool((cells[1:] > cells[:-1]).all())
         if not fit or (block.sampled is not None and block.sampled.shape != (n_units,)):
-            raise ValueError(
-                f"{n_units} people with bounds from {bounds[0]} to {bounds[-1]} do not fit {n_rows[0]} rows"
-            )
+            raise ValueError(f"{n_units} people with bounds {bounds[0]} to {bounds[-1]} do not fit {n_rows[0]} rows")
         if n_rows[0] and not 0 <= y.min() <= y.max() < n_classes:
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {n_classes - 1}")
         return cls(bounds, y, norms, weights, pairs.inner, np.zeros(n_units), np.zeros(n_units))
@@ -259,10 +242,7 @@ class People:
     def for_kernel(
         self, bound: float, most: float, joined: Mask | None = None, ends: Indices | None = None
     ) -> KernelPeople:
-        """The kernel's argument for the people in the mask `joined`, or all, in cells that end at `ends`.
-
-        It holds addresses, so all arrays must outlive it.
-        """
+        """The kernel's argument for people in the mask `joined`, or all, in cells up to `ends`: addresses of arrays."""
         ends = None if ends is None or not len(ends) else ends
         arrays = (self.bounds, ends, self.y, self.norms, self.weights, self.inner, joined, self.factors, self.lengths)
         return KernelPeople(*map(address, arrays), bound, most, len(self.factors))
@@ -362,10 +342,7 @@ class KernelProducts(Products):
         return clipped
 
     def chosen(self, block: Block, bound: float, sample: Sample) -> ChosenRows:
-        """The rows of `sample`, for `add_chosen` of any products like these. No row outside it is read.
-
-        Arguments and errors as in `clip_block`.
-        """
+        """The rows of `sample`, for `add_chosen` of any such products; no other is read. Else as `clip_block`."""
         rows, y, lengths = self._checked(block, sample)
         rows = StoredRows(rows.x, sample.places, rows.translation)
         clipped = ClippedBlock.empty(y[sample.places], lengths[sample.places], bound)
@@ -577,7 +554,6 @@ class Backend:
         return array
 
     def zeros(self, *shape: int) -> Array:
-        """Zeros, float64."""
         return np.zeros(shape)
 
     @property

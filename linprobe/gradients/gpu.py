@@ -59,8 +59,7 @@ def check_device(name: str) -> torch.device:
         raise ParameterError(f"device is {name!r}; {allowed}")
     gpus = {0: "no GPU", 1: "1 GPU"}.get(n_gpus, f"{n_gpus} GPUs")
     raise ParameterError(
-        f"device is {name!r}, but torch finds {gpus} here; {allowed}; "
-        "give one of these, or run where torch.cuda.is_available() says True"
+        f"device is {name!r}, but torch finds {gpus} here; {allowed}; give one, or run where torch.cuda.is_available()"
     )
 
 
@@ -82,12 +81,7 @@ class DeviceBlock(Block):
 
 
 class DeviceRows(Rows):
-    """Rows in the memory of a GPU, or the rows of people.
-
-    Args:
-        rows: rows on the host; x keeps its storage type on the device. Blocks are float32.
-        device: destination of the copy.
-    """
+    """Rows, or those of people, copied to the `device` in their storage type; blocks are float32."""
 
     def __init__(self, rows: ArrayRows, device: torch.device) -> None:
         # the proof in rounding.py is for sums in float32, not in TF32 with its 11 bits
@@ -192,11 +186,7 @@ class Kernel(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What the kernel is compiled for.
-
-    Attributes:
-        width: number of features with padding. n_classes: number of classes. threads: of a block.
-    """
+    """What the kernel is compiled for: features with padding (`width`), classes, and threads of a block."""
 
     width: int
     n_classes: int
@@ -338,12 +328,10 @@ class GpuBackend(Backend):
 
     @property
     def arithmetic(self) -> str:
-        """The version of torch, and the kind of GPU."""
         kind = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         return f"torch {torch.__version__} on {kind}"
 
     def place(self, rows: Rows) -> DeviceRows:
-        """A copy. Raises UsageError as `rows_in_memory`."""
         return DeviceRows(rows_in_memory(rows, str(self.device)), self.device)
 
     def noise(self, insecure_seed: int | None = None) -> DeviceNoise:

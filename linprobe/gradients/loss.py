@@ -70,10 +70,7 @@ class Geometry:
         return block.norms * r_norms
 
     def along(self, x: Array, r: Array) -> Array:
-        """Inner products of gradients with the origin, for rows x (b, n_features) and residuals r (b, n_classes).
-
-        Shape (b,), or 0 without an origin.
-        """
+        """Inner products (b,) with the origin, 0 without one, of rows x (b, n_features), residuals r (b, n_classes)."""
         return 0.0
 
     def unit_norms(self, squared: Array, along: Array, spread: Array) -> Array:
@@ -92,10 +89,7 @@ class Geometry:
         return 1.0
 
     def longest(self, clip_norm: float) -> Reals:
-        """Bound on an entry of a clipped gradient before `finish`; public.
-
-        Shape () for one bound, or (n_features, n_classes) for one per entry.
-        """
+        """Public bound on an entry of a clipped gradient before `finish`: shape (), or (n_features, n_classes)."""
         return np.array(clip_norm * self.amplification(clip_norm))
 
     def finish(self, total: Reals, weight: float) -> Reals:
@@ -191,7 +185,6 @@ class Scale(Geometry):
         return clip_norm * self._scale
 
     def finish(self, total: Reals, weight: float) -> Reals:
-        """The sum of clipped quotients."""
         return total / self._scale
 
 
@@ -284,10 +277,7 @@ def residual_norms(r: Array) -> Array:
 
 
 def check_weights(weights: Floats) -> None:
-    """Raise DivergedError for weights too large for float32 scores, where clip factors would not bound gradients.
-
-    The check reveals nothing private: weights are initial values or releases.
-    """
+    """DivergedError for (initial or released) weights too large for float32 scores, where factors bound nothing."""
     if not np.linalg.norm(weights.astype(np.float64, copy=False)) < LARGEST_WEIGHTS:
         raise DivergedError(
             f"training diverged: the weights grew beyond {LARGEST_WEIGHTS:g}; no model was made; "
@@ -297,10 +287,7 @@ def check_weights(weights: Floats) -> None:
 
 
 def checked_weights(weights: Array) -> Array:
-    """Weights after `check_weights`. On a GPU, zeros replace weights that fail it, as raising would synchronise.
-
-    Such weights diverge again, and the check at the end of training raises the error.
-    """
+    """Weights after `check_weights`; on a GPU, zeros replace wrong ones, which diverge again and raise at the end."""
     if isinstance(weights, np.ndarray):
         check_weights(weights)
         return weights
@@ -372,10 +359,7 @@ def minimise(
     on_iteration: Callable[[], None] | None = None,
     backend: Backend = HOST,
 ) -> Weights:
-    """argmin of summed loss + weight_decay/2 ||W - reference||^2 by L-BFGS; of few rows, on the host. Not private.
-
-    Returns: weights (n_features, n_classes), float64, on the host.
-    """
+    """argmin of summed loss + weight_decay/2 ||W - reference||^2 by L-BFGS, float64, on the host. Not private."""
     shape, threads = start.shape, backend.n_threads(rows, start)
     few = rows.in_memory and rows.n_rows <= BLOCK_ROWS
     blocks = [_on_host(block) for block in rows.blocks()] if few else None

@@ -116,7 +116,6 @@ class SteadyProducts:
         return found
 
     def _products(self, x: Array) -> Array:
-        """`of`, in one call."""
         products = _leading(double(x), ROW_BITS, axis=1) @ self._parts
         found = products[:, : self._n_columns]
         for first in range(self._n_columns, products.shape[1], self._n_columns):
@@ -217,12 +216,7 @@ def _ends(places: Indices, first: int, stop: int, start: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Margin and dtype of a clipped sum.
-
-    Attributes:
-        margin: share of the clip norm reserved for rounding errors.
-        dtype: type of sums of `SUM_ROWS` rows.
-    """
+    """`margin` of a clipped sum, the share of the clip norm for rounding errors; `dtype` of sums of `SUM_ROWS` rows."""
 
     margin: float
     dtype: type[np.float32] | type[np.float64]

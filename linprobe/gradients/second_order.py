@@ -125,10 +125,7 @@ def _row_factors(block: Block, lengths: Reals, clip_norm: float, margin: float, 
 
 
 def lower_triangle(packed: Reals, n_features: int) -> Reals:
-    """The lower triangle of the symmetric matrix in `packed` (n_features (n_features + 1) / 2, 1), zeros above it.
-
-    Shape (n_features, n_features).
-    """
+    """The (n_features, n_features) lower triangle of symmetric `packed` (n_features (n_features + 1) / 2, 1)."""
     matrix = np.zeros((n_features, n_features))
     entries = packed[:, 0] / math.sqrt(2)
     entries[diagonal_places(n_features)] = packed[diagonal_places(n_features), 0]

@@ -99,11 +99,7 @@ def held_out_counts(cells: Reals) -> ClippedSum:
 
 @dataclass(frozen=True)
 class NoisyTest:
-    """Released numbers of private test rows, or sums of the shares of test people.
-
-    Attributes:
-        right: R~. by_class: r~ and w~ of each class, shape (n_classes, 2). std: s.
-    """
+    """Released numbers, or people's shares: `right` is R~, `by_class` r~ and w~, shape (n_classes, 2), `std` s."""
 
     right: float
     by_class: Reals
@@ -161,8 +157,7 @@ def private_selection(run: Callable[[int], tuple[float, _Output]], n_settings: i
     """
     if n_settings < 1 or mean_repetitions < 2:
         raise ValueError(
-            f"n_settings is {n_settings}, allowed: at least 1; mean_repetitions is {mean_repetitions}, allowed: at "
-            "least 2"
+            f"n_settings is {n_settings}, allowed: from 1; mean_repetitions is {mean_repetitions}, allowed: from 2"
         )
     best = run(secrets.randbelow(n_settings))
     for _ in range(geometric(mean_repetitions) - 1):

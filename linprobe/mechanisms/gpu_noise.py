@@ -25,13 +25,7 @@ NDTRI_TOLERANCE = 2.0**-45  # between the host and a device; lemma 3 of docs/pro
 
 
 class Stream:
-    """The words of one draw. Never use a word twice: the difference of two releases would cancel its noise.
-
-    Args:
-        key: 32 bytes.
-        draw: number of the draw, which is the 12-byte little-endian nonce.
-        device: device of all tensors.
-    """
+    """The words of a draw with `key` (32 bytes). A word used twice would cancel the noise of two releases."""
 
     def __init__(self, key: bytes, draw: int, device: torch.device) -> None:
         state = CONSTANTS + key + bytes(4) + draw.to_bytes(12, "little")
@@ -58,10 +52,7 @@ class Stream:
             yield max(0, offset), words[max(0, -offset) : n - offset]
 
     def _blocks(self, first: int, last: int) -> Tensor:
-        """The words of blocks `first` to `last`: the block function of RFC 8439, section 2.3.
-
-        Rows a, b, c, d of the state have shape (4, blocks), so one call computes the quarter rounds of four columns.
-        """
+        """The words of blocks `first` to `last` (RFC 8439, section 2.3); rows of the state have shape (4, blocks)."""
         if last - first < HOST_BLOCKS:
             return self._blocks_of_host(first, last)
         counter = torch.arange(first, last, device=self.device).to(torch.int32)
@@ -86,21 +77,14 @@ class Stream:
 
 
 class DeviceNoise(NoiseSource):
-    """A source whose noise is for tensors: the same draws and the same released numbers, computed on a device.
-
-    Args:
-        device: device of all tensors. insecure_seed: as of a `NoiseSource`.
-    """
+    """A source of noise for tensors on a `device`: the same draws and released numbers as of a `NoiseSource`."""
 
     def __init__(self, device: torch.device, insecure_seed: int | None = None) -> None:
         super().__init__(insecure_seed)
         self.device = device
 
     def add_noise(self, value: Tensor, std: float) -> Tensor:
-        """The numbers of `NoiseSource.add_noise`. The host takes the second look.
-
-        Raises ValueError: more numbers than a stream has words.
-        """
+        """The numbers of `NoiseSource.add_noise`; the host looks again. Raises ValueError: too many numbers."""
         flat, grid, draw = value.reshape(-1), grid_step(std), self.next_draw()
         noised = torch.empty_like(flat)
         for start, words in Stream(self.key, draw, self.device).chunks(len(flat)):
@@ -132,10 +116,7 @@ def places(unsure: Tensor) -> list[int]:
 
 
 def check_ndtri(device: torch.device) -> None:
-    """Refuse a device whose inverse normal distribution is not the host's within `NDTRI_TOLERANCE`.
-
-    Raises LinprobeError: the device differs more; it is named.
-    """
+    """LinprobeError for a device whose inverse normal distribution is not the host's within `NDTRI_TOLERANCE`."""
     words = np.arange(1, 1 << 12, dtype=np.uint64) << np.uint64(52) | np.uint64(1 << 46)
     found = _normals(torch.from_numpy(words.view(np.int64)).to(device)).cpu().numpy()
     if not np.abs(found - normals(words >> np.uint64(1), words)).max() <= NDTRI_TOLERANCE:

@@ -180,10 +180,7 @@ class NoiseSource:
         return hashlib.sha256(RENEWAL + self.key + os.urandom(32)).digest()
 
     def add_noise(self, value: Array, std: float) -> Array:
-        """round(value + std Z) on the grid of `grid_step(std)`, for independent real normal variates Z; same shape.
-
-        Raises ValueError: more numbers than a stream has words.
-        """
+        """round(value + std Z) on the grid of `grid_step(std)`, for independent real normal Z. ValueError: too many."""
         _check_place(0, value.size)
         table, draw, grid = np.atleast_1d(np.asarray(value, dtype=np.float64)), self.next_draw(), grid_step(std)
         noised, width = np.empty(table.shape), max(1, math.prod(table.shape[1:]))
@@ -247,9 +244,7 @@ def _check_arithmetic(half_unit: float = 2.0**-53, least: float = 2.0**-1074) ->
 def _check_place(start: int, n: int) -> None:
     """Raise ValueError unless a stream has words `start` to `start + n` and a block begins at `start`."""
     if start % WORDS_PER_BLOCK or start // WORDS_PER_BLOCK + n // WORDS_PER_BLOCK >= 2**32:
-        raise ValueError(
-            f"a draw of {n} words from {start} on; allowed: from multiples of {WORDS_PER_BLOCK}, below 2^35 in all"
-        )
+        raise ValueError(f"{n} words from {start} on; allowed: from multiples of {WORDS_PER_BLOCK}, below 2^35 in all")
 
 
 class PoissonSampler:

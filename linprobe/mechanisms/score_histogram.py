@@ -78,11 +78,7 @@ def score_sums(cells: Reals) -> ClippedSum:
 
 @dataclass(frozen=True)
 class NoisyScores:
-    """Released histograms of scores.
-
-    Attributes:
-        cells: p~ and q~, shape (H, 2, BINS). std: s.
-    """
+    """Released histograms of scores: `cells` are p~ and q~, shape (H, 2, BINS), and `std` is s."""
 
     cells: Reals
     std: float
@@ -105,13 +101,7 @@ def expected_error(noise_multiplier: float, n_rows: int, n_classes: int) -> floa
 
 
 def noisy_auroc(released: Reals, std: float, tested: NoisyTest) -> tuple[float, float] | None:
-    """Mean AUROC of the classes whose totals stand out from their noise, and its standard error.
-
-    None without such a class, and for an error above `MOST_ERROR`: two of it reach from guessing to certainty.
-
-    Args:
-        released: v~, shape (2 H BINS, 1). std: s. tested: the released counts of the same rows.
-    """
+    """Mean AUROC of the classes that stand out from the noise `std`, and its error; None where that says little."""
     rows, of_row = tested.by_class.sum(axis=1), 2 * tested.std**2  # of a class, and the variance of their noise
     histograms = released.reshape(-1, 2, BINS)
     found = []

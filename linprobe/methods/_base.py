@@ -111,7 +111,6 @@ class Iterates:
         return {"weights": self.weights, "history": list(self.history), "output": total, **before, **voters}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a `state`."""
         self.weights, self._sum = state["weights"], state["output"]
         self._before = state.get("before", self._before)
         self.history = json.loads(str(state["history"]))
@@ -211,7 +210,6 @@ class Problem:
     several_labels: bool = False
 
     def with_public(self, public: Rows) -> Problem:
-        """The same problem with other public rows."""
         return replace(self, public=public, drawn=False)
 
     def loss(self, chosen: Loss | None = None) -> Loss:
@@ -385,10 +383,7 @@ class Fitted:
     start_bias: Weights | float = 0.0
 
     def shrunk(self, factor: float) -> Fitted:
-        """The same with the update from `start` multiplied by `factor`. Post-processing.
-
-        Raises UsageError: no `start`.
-        """
+        """The same, the update from `start` multiplied by `factor`. Post-processing. Raises UsageError: no `start`."""
         if factor == 1:
             return self
         if self.start is None:
@@ -399,12 +394,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Share:
-    """A part of the budget for releases other than the steps.
-
-    Attributes:
-        purpose: of the releases, as in the ledger. count: number of releases.
-        epsilon_share: fraction of the target epsilon, in (0, 1).
-    """
+    """A part of the budget besides the steps: ledger `purpose`, `count` of releases, `epsilon_share` in (0, 1)."""
 
     purpose: str
     epsilon_share: float
@@ -423,12 +413,7 @@ def unchanged(options: Any, has_public: bool) -> Any:
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """What a plan knows about a run before the first release.
-
-    Attributes:
-        n_steps: number of gradient releases. n_features, n_classes: shape of the weights.
-        public: labelled raw rows that are not protected, or None. text: whether there are text weights.
-    """
+    """What a plan knows: steps, shape of weights, unprotected `public` rows or None, whether it has `text` weights."""
 
     n_steps: int
     n_features: int
@@ -495,7 +480,6 @@ class Method:
 
     @cached_property
     def name(self) -> str:
-        """The name for `--method`."""
         return self.options.method
 
     @property
@@ -528,17 +512,11 @@ class Method:
         return SAMPLED_STEPS if self.samples else DEFAULT_STEPS
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
-        """The method's options with the values of `given`; the others have their defaults.
-
-        Raises UsageError: an option this method does not have. ParameterError: a value that is not allowed.
-        """
+        """The method's options, with defaults. UsageError: one it does not have. ParameterError: not allowed."""
         return make_options(self.options, given)
 
     def refuse(self, options: Any, facts: PublicFacts) -> None:
-        """Refuse options that do not fit a run with these facts: options of many methods, then by `check`.
-
-        Raises UsageError, ParameterError: such an option.
-        """
+        """UsageError or ParameterError for options that do not fit these facts: of many methods, then by `check`."""
         init, ensemble = getattr(options, "init", "auto"), getattr(options, "ensemble", None)
         for name, value in (("init", init), ("centre", getattr(options, "centre", "auto"))):
             if value == "public" and facts.public is None:

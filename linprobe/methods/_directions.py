@@ -157,10 +157,7 @@ def _orthonormal(columns: Weights) -> Weights:
 
 
 def _top_left(matrix: Weights, dim: int, max_rank: int) -> tuple[Weights, float]:
-    """Orthonormal basis of the top `dim` left singular vectors, or of the range if it has fewer dimensions.
-
-    Also the fraction of the squared norm of `matrix` in their span.
-    """
+    """Basis of the top `dim` left singular vectors, or of the range, and their share of the squared norm."""
     tolerance = matrix.shape[0] * float(np.finfo(np.float32).eps)
     if matrix.shape[0] < matrix.shape[1]:
         matrix = np.asarray(np.linalg.qr(matrix.T, mode="r")).T
@@ -211,13 +208,7 @@ def covariance_share(options: Any) -> tuple[Share, ...]:
 
 @dataclass(frozen=True)
 class Covariance:
-    """The released second moment.
-
-    Attributes:
-        values: eigenvalues, of either sign, shape (n_features,).
-        vectors: eigenvectors as columns, shape (n_features, n_features).
-        noise: spectral norm of the noise, about.
-    """
+    """The released second moment: eigenvalues of either sign, eigenvectors as columns, spectral norm of the noise."""
 
     values: NDArray[np.float64]
     vectors: NDArray[np.float64]
@@ -243,10 +234,7 @@ def check_covariance(options: Any, facts: PublicFacts) -> None:
 
 
 def released_covariance(problem: Problem, run: Run) -> Covariance:
-    """Lines 1 and 2: one release of sensitivity 1 from all private rows.
-
-    Raises UsageError: as `check_covariance`, as the rows have taken memory since the plan.
-    """
+    """Lines 1 and 2: one release of sensitivity 1 from all private rows. Raises UsageError: as `check_covariance`."""
     private, sigma, n_features = problem.private_rows, run.schedule.others[COVARIANCE], problem.n_features
     check_covariance(None, PublicFacts(1, n_features, problem.n_classes))
     moment = second_moment(private, all_reduce=run.group.all_reduce)

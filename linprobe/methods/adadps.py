@@ -40,7 +40,6 @@ def public_scale(moment: Weights, floor: float) -> Weights:
 
 
 def fit(problem: Problem, options: AdaDPSOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     schedule = run.schedule
     descent, loss = Descent(problem, options, schedule), problem.loss(options.loss)
     for _ in run.steps(descent):

@@ -63,7 +63,6 @@ LIPSCHITZ = math.sqrt(2)
 
 
 def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     if options.variant == "theory":
         return fit_theory(problem, run, radius=options.radius, strong_convexity=options.strong_convexity)
     schedule, public, loss = run.schedule, problem.public_rows, problem.loss()
@@ -99,10 +98,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
 
 
 def one_pass_sgd(public: Rows, n_classes: int, *, strong_convexity: float, radius: float | None) -> np.ndarray:
-    """Line 1 of the variant `theory`: weights (n_features, n_classes) after a single pass over the public rows.
-
-    The order is a fixed permutation, as rows sorted by class would bias the last iterate.
-    """
+    """Line 1 of `theory`: weights (n_features, n_classes) after one pass over public rows in a fixed permutation."""
     x = np.concatenate([block.x for block in public.blocks()])
     y = np.concatenate([block.y for block in public.blocks()])
     weights = np.zeros((public.n_features, n_classes))
@@ -116,7 +112,6 @@ def one_pass_sgd(public: Rows, n_classes: int, *, strong_convexity: float, radiu
 
 
 def fit_theory(problem: Problem, run: Run, *, radius: float | None, strong_convexity: float) -> Fitted:
-    """Train by the variant `theory`."""
     schedule, public = run.schedule, problem.public_rows
     reference = one_pass_sgd(public, problem.n_classes, strong_convexity=strong_convexity, radius=radius)
     bound = 2 * float(np.linalg.norm(reference)) or 1.0 if radius is None else radius

@@ -86,7 +86,6 @@ def check_public(options: DopeSGDOptions, facts: PublicFacts) -> None:
 
 
 def fit(problem: Problem, options: DopeSGDOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     schedule, private = run.schedule, problem.private_rows
     public = join(problem.public_rows)
     if options.augment_public:

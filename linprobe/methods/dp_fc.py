@@ -37,7 +37,6 @@ from linprobe.options import DPFCOptions
 
 
 def fit(problem: Problem, options: DPFCOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     schedule, tau = run.schedule, options.clip_norm
     covariance = released_covariance(problem, run)
     values = covariance.smoothed()

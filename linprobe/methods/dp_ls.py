@@ -32,7 +32,6 @@ from linprobe.options import DPLSOptions
 
 
 def fit(problem: Problem, options: DPLSOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     covariance = released_covariance(problem, run)
     ridge = options.weight_decay + options.noise_ridge * covariance.noise
     values = np.maximum(covariance.values, 0.0)

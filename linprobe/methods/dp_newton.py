@@ -50,10 +50,7 @@ BYTES = 24  # per class and squared number of features: the sums, packed, noised
 
 
 def fit(problem: Problem, options: DPNewtonOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says.
-
-    Raises UsageError: as `check_hessians`, as the rows have taken memory since the plan.
-    """
+    """Train, as the module's docstring says. UsageError: as `check_hessians`, after the rows have taken memory."""
     private, tau, n_features, n_classes = problem.private_rows, options.clip_norm, problem.n_features, problem.n_classes
     check_hessians(options, PublicFacts(run.schedule.n_steps, n_features, n_classes))
     scale = hessian_scale(options)

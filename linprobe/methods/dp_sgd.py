@@ -28,7 +28,6 @@ from linprobe.options import DPSGDOptions
 
 
 def fit(problem: Problem, options: DPSGDOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     schedule = run.schedule
     descent, loss = Descent(problem, options, schedule), problem.loss(options.loss)
     for _ in run.steps(descent):

@@ -223,7 +223,6 @@ def _spread(values: NDArray[Any], mask: Mask) -> NDArray[Any]:
 
 
 def fit(problem: Problem, options: DPSGDFOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     if options.variant == "theory":
         shift, column = ball(problem.private_rows, run)
         private: Rows = feature_clipped(problem.private_rows.translated(shift, column), column)

@@ -16,7 +16,6 @@ from linprobe.options import FullyPrivateOptions, NoisyGDOptions
 
 
 def fit(problem: Problem, options: FullyPrivateOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     return noisy_gd.fit(problem, NoisyGDOptions(init="zero", **vars(options)), run)
 
 

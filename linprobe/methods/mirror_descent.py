@@ -104,7 +104,6 @@ def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights
 
 
 def fit(problem: Problem, options: MirrorDescentOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     exact = options.update == "exact"
     schedule, public = run.schedule, problem.public_rows
     n_private = problem.private_rows.n_rows

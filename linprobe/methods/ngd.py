@@ -21,7 +21,6 @@ from linprobe.parallel.array_api import norm
 
 
 def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     schedule, public = run.schedule, problem.public_rows
     weights, reference = starting_point(problem, options, backend=run.backend)
     eta = step_size(options, problem, schedule, informed=bool(norm(weights) > 0))(options.clip_norm)

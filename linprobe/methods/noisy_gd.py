@@ -37,7 +37,6 @@ from linprobe.parallel.array_api import norm
 
 
 def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     schedule = run.schedule
     weights, reference = starting_point(problem, options, loss=problem.loss(), backend=run.backend)
     informed = bool(norm(weights) > 0)

@@ -26,7 +26,6 @@ from linprobe.options import PPGDOptions
 
 
 def fit(problem: Problem, options: PPGDOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     schedule, public = run.schedule, problem.public_rows
     zeros = np.zeros((problem.n_features, problem.n_classes))
     iterates = Iterates(zeros, schedule.n_steps, options.output, options.ensemble)

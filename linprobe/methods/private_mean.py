@@ -50,10 +50,7 @@ def text_mean(text: Reals | None) -> Reals | None:
 
 
 def expected_squared_norm(mean: Reals, error: float) -> float:
-    """Mean squared norm of unit rows around a noisy mean, whose noise has std `error` per entry.
-
-    E ||x - m||^2 = 1 - ||m||^2, which the noise changes by 2 `error` or so.
-    """
+    """Mean squared norm of unit rows around a mean with noise of std `error`: E ||x - m||^2 = 1 - ||m||^2 or so."""
     return max(min(SHORTEST_ROW**2, 2 * error), 1 - float(mean @ mean))
 
 

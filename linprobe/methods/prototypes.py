@@ -23,7 +23,6 @@ SHORTEST = 1e-12  # length of a sum that has no direction: of no rows, without n
 
 
 def fit(problem: Problem, options: PrototypesOptions, run: Run) -> Fitted:
-    """Train; shapes and guarantee as the module's docstring says."""
     zeros = np.zeros((problem.n_features, problem.n_classes))
     prototypes = Iterates(zeros, run.schedule.n_steps, "last")
     for _ in run.steps(prototypes):

@@ -84,12 +84,7 @@ class NearShots:
 
 
 class Surroundings:
-    """Lines 1 and 2 for the rows of U, raw, (n, n_features), at least 2.
-
-    Attributes:
-        mean: m, (n_features,), float64.
-        squared_norm: mean squared distance of unit rows from m.
-    """
+    """Lines 1, 2 for the raw rows of U (n, n_features): `mean` m, and the `squared_norm` of unit rows around it."""
 
     def __init__(self, rows: Floats) -> None:
         unit = normalise_rows(np.asarray(rows, dtype=np.float32))
@@ -127,11 +122,7 @@ class Surroundings:
 
 
 def similar_count(rows: Rows, around: Surroundings, *, all_reduce: Reduce = ALONE.all_reduce) -> ClippedSum:
-    """The number of private units near unlabelled rows, shape (1, 1), without noise, to be released.
-
-    Args:
-        rows: unit rows, not centred, without a bias column.
-    """
+    """The number of private units near unlabelled rows, (1, 1), without noise; `rows` are unit rows without bias."""
     total, contributions = np.zeros(1), np.zeros(rows.n_local)
     for block in rows.blocks():
         shares = _shares_of_units(block, around)

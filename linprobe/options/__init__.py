@@ -51,9 +51,7 @@ Reference = Literal["init", "zero"]
 Wanted = Literal["auto", "yes", "no"]
 
 CLASS_COUNTS_HELP = "Release a noisy number of private rows of each class"
-CLASS_COUNTS_WORDS = (
-    "; auto: yes for class weight balanced, else no; counts use 5 % of mu^2, so steps get 2.6 % more noise"
-)
+CLASS_COUNTS_WORDS = "; auto: yes for class weight balanced, else no; costs 5 % of mu^2, so steps get 2.6 % more noise"
 
 # Options of `linprobe train` that are not arguments of estimators.
 
@@ -167,9 +165,7 @@ class RunOptions:
         unset="the book of these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
         group="Privacy",
     )
-    sign: Path | None = option(
-        None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY", group="Output"
-    )
+    sign: Path | None = option(None, "Ed25519 private key (PEM) that signs the run.", metavar="KEY", group="Output")
 
 
 @dataclass(frozen=True)
@@ -223,9 +219,7 @@ class Noise:
     noise_multiplier: float | None = option(
         None, "Noise multiplier; the number of steps follows.", asked="sigma", group="Privacy"
     )
-    n_steps: int | None = _steps(
-        f"{DEFAULT_STEPS}, or up to {CENTRED_STEPS} for centred rows where classes have many rows"
-    )
+    n_steps: int | None = _steps(f"{DEFAULT_STEPS}, or up to {CENTRED_STEPS} for centred rows if classes have many")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,9 +290,7 @@ class Intercept:
 class Seed:
     """Reproducible noise, for tests."""
 
-    insecure_seed: int | None = option(
-        None, "Seed for reproducible noise: NOT PRIVATE.", asked="noise_seed", group="Privacy"
-    )
+    insecure_seed: int | None = option(None, "Seed for the noise: NOT PRIVATE.", asked="noise_seed", group="Privacy")
 
 
 TRAIN = (Choice, Target, Noise, Samples, PerRecord, RunOptions, Centring, Conditioning, Intercept, Seed, Confirmation)
@@ -455,11 +447,10 @@ class AdaMixOptions(
         None, "Dimension of the subspace.", unset="classes - 1; for multilabel rows, classes", above=0, most=1e9
     )
     strong_convexity: float = option(
-        0.5, "Assumed strong convexity of the public loss, variant theory only.", above=0, most=1e9
+        0.5, "Strong convexity of the public loss, variant theory only.", above=0, most=1e9
     )
 
     def check_together(self) -> None:
-        """UsageError for an option that does nothing beside another."""
         super().check_together()
         if self.subspace == "none":
             refuse_idle(self, ("subspace_dim",), "subspace none")
@@ -566,8 +557,7 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
             refuse_idle(self, ("public_batch",), "origin history")
             if self.optimizer == "sgd":
                 raise UsageError(
-                    "origin history is the optimiser's mean of released gradients, and optimizer sgd keeps none; give "
-                    "--optimizer momentum or adam"
+                    "origin history is a mean of gradients, which sgd does not have; give --optimizer momentum or adam"
                 )
 
 
@@ -606,9 +596,7 @@ class DPNewtonOptions(
 
     clip_norm: float = 1.0
     noise_ridge: float = 0.3
-    hessian_share: float = option(
-        0.1, "Largest share of the squared clip norm that the Hessians take.", above=0, most=0.99
-    )
+    hessian_share: float = option(0.1, "Largest share of the squared clip norm for the Hessians.", above=0, most=0.99)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,7 +83,6 @@ class Option:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Its flags."""
         return self.flags or (f"--{self.parameter.replace('_', '-')}",)
 
     @property
@@ -93,7 +92,6 @@ class Option:
 
     @property
     def listed_words(self) -> str:
-        """The allowed words, separated by commas."""
         if self.also is None:
             return ", ".join(self.words)
         return ", ".join([*(word for word in self.words if word != self.also[0]), f"or {self.also[1]}"])
@@ -241,7 +239,6 @@ class Request:
             REQUESTS[command] = cls
 
     def __post_init__(self) -> None:
-        """Check every value."""
         if not self.checked_later:
             check_declared(type(self), self)
 
@@ -307,10 +304,7 @@ def check_declared(group: type[Any], values: object) -> None:
 
 
 def plain_values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Named values, of Python's own types where `known` has an option of the name.
-
-    Raises ParameterError: a value of another type than its option.
-    """
+    """Named values, of Python's own types where `known` has the option. Raises ParameterError: another type."""
     return {name: known[name].plain(value, name) if name in known else value for name, value in given.items()}
 
 
@@ -342,7 +336,6 @@ def _parsed(annotation: Any) -> tuple[Any, tuple[str, ...], bool, bool]:
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """The type without None, and whether None is allowed."""
     if get_origin(annotation) not in (Union, UnionType):
         return annotation, False
     kinds = get_args(annotation)
@@ -361,7 +354,6 @@ def estimator_name(options: type[Options]) -> str:
 
 
 def methods_on_gpu() -> list[str]:
-    """Names of methods that can train on a GPU."""
     return [method for method, options in METHOD_OPTIONS.items() if options.on_gpu]
 
 
@@ -389,10 +381,7 @@ def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
 
 
 def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
-    """Refuse options among `idle` that were changed from their defaults and would do nothing.
-
-    Raises UsageError: such an option; the message names the first.
-    """
+    """UsageError for the first option among `idle` that was changed from its default and would do nothing."""
     for name in idle:
         value = getattr(options, name)
         if value != declared(type(options))[name].default:

@@ -159,7 +159,6 @@ def pairs(name: str, words: Sequence[str]) -> dict[str, Any] | None:
 
 
 def channels(name: str, text: str) -> tuple[float, ...]:
-    """A number, or one for each channel."""
     try:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
@@ -225,31 +224,23 @@ class ExtractRequest(
     )
     private_test: bool = option(False, PRIVATE_TEST, group=IMAGES)
     owners_on_both_sides: bool = option(False, BOTH_SIDES, group=IMAGES)
-    owners: Path | None = option(
-        None, "CSV with the columns id and owner: the person each image belongs to.", group=IMAGES
-    )
-    owner_regex: str | None = option(
-        None, "Regular expression on the image's id; its first group is the owner.", group=IMAGES
-    )
+    owners: Path | None = option(None, "CSV with columns id and owner: the person each image belongs to.", group=IMAGES)
+    owner_regex: str | None = option(None, "Regular expression on image ids; group 1 is the owner.", group=IMAGES)
     table: Path | None = option(
         None,
         "In place of SOURCE: CSV or Parquet with a line for each image, in any folder.",
         metavar="FILE",
         group=TABLE,
     )
-    path_column: str = option(
-        "file", "Path of the image file: absolute, or relative to the table's folder.", group=TABLE
-    )
+    path_column: str = option("file", "Path of the image: absolute, or relative to the table's folder.", group=TABLE)
     label_column: str = option("label", "Class of the image.", group=TABLE)
-    id_column: str | None = option(
-        None, "Record id of the image.", unset="id, if there is one, else the path", group=TABLE
-    )
+    id_column: str | None = option(None, "Id of the image.", unset="id, if there is one, else the path", group=TABLE)
     owner_column: str | None = option(None, "Person the image belongs to.", unset="owner, if there is one", group=TABLE)
     split_column: str | None = option(None, SPLIT, group=TABLE)
     on_error: Literal["fail", "skip"] = option("fail", "What to do about unreadable images", group=IMAGES)
 
     weights: str | None = option(
-        None, "Weights: a name (IMAGENET1K_V1) or a .pt, .pth or .safetensors file.", group=NETWORK
+        None, "Weights: a name (IMAGENET1K_V1) or a .pt, .pth, .safetensors file.", group=NETWORK
     )
     random_weights: bool = option(False, "Random weights, for tests.", group=NETWORK)
     arguments: dict[str, Any] | None = option(
@@ -267,9 +258,7 @@ class ExtractRequest(
         unset="a photo of a {}.",
         group=NETWORK,
     )
-    resize: int | None = option(
-        None, "Resize the short side to this length; 0 keeps the size.", unset=OF_BACKBONE, group=NETWORK
-    )
+    resize: int | None = option(None, "Length of the short side; 0 keeps the size.", unset=OF_BACKBONE, group=NETWORK)
     crop: int | None = option(None, "Side of the centre crop; 0 crops nothing.", unset=OF_BACKBONE, group=NETWORK)
     mean: tuple[float, ...] | None = option(
         None,
@@ -521,9 +510,7 @@ class PredictRequest(
     With --json, the object has `columns`, their names, and `rows`, a list of values for each row; with --out, `file`.
     """
 
-    features: Path = option(
-        help="Feature file or .npy array of rows; - reads its path from stdin.", argument="FEATURES|-"
-    )
+    features: Path = option(help="Feature file or .npy array; - reads its path from stdin.", argument="FEATURES|-")
     group: str | None = option(None, "Group of the feature file: rows, test, train, public.", unset="rows, else test")
     together: bool = option(False, "Predict the rows together: spread class probabilities between similar rows.")
     probabilities: bool = option(False, "Add a column with the probability of each class.")
@@ -566,9 +553,7 @@ class PdpReportRequest(
     plot: Path | None = option(None, "Draw the sorted epsilons of the records, .png or .svg. Private.")
     publish_epsilon: float | None = option(None, "Epsilon to spend on a noisy histogram, a new run beside RUN.")
     sign: Path | None = option(None, "With --publish-epsilon: the private key of a signed run.", metavar="KEY")
-    book: Path | None = option(
-        None, "With --publish-epsilon: the budget book.", unset="the book that the run was charged to"
-    )
+    book: Path | None = option(None, "With --publish-epsilon: the budget book.", unset="the book with the run")
 
 
 @dataclass(frozen=True)
@@ -595,8 +580,7 @@ class AttackRequest(
     )
     jobs: int | None = option(None, "With --lira: number of processes.", unset=PROCESSES, least=1, most=MAX_PROCESSES)
     resamples: int = option(
-        RESAMPLES,
-        f"Bootstrap resamples for the interval: 0 for no interval, or {LEAST_RESAMPLES} or more.",
+        RESAMPLES, f"Bootstrap resamples of the interval: 0 for none, or {LEAST_RESAMPLES} or more."
     )
 
 
@@ -641,9 +625,7 @@ class VerifyRequest(
     before: Path | None = option(
         None, "The run that was refined; verify it, and compare weights and epsilon.", flags=("--run",), metavar="RUN"
     )
-    public_key: Path | None = option(
-        None, "Ed25519 public key (PEM); refuse a run that it did not sign.", metavar="FILE"
-    )
+    public_key: Path | None = option(None, "Ed25519 public key (PEM); refuse a run it did not sign.", metavar="FILE")
     max_epsilon: float | None = option(None, "Refuse a larger epsilon.", least=0, flags=("--max-eps",))
     max_delta: float | None = option(None, "Refuse a larger delta.", least=0)
 
@@ -665,15 +647,11 @@ class ReleaseRequest(
 
     out: Path = option(help="Folder to make.")
     name: str | None = option(None, "Name of the model.", unset="the name of the folder of --out")
-    curators: Sequence[str] = option(
-        (), "Who publishes the model; repeat for more.", unset="not stated", asked="curator"
-    )
+    curators: Sequence[str] = option((), "Who publishes it; repeat for more.", unset="not stated", asked="curator")
     use: str | None = option(None, "Intended use.", unset="not stated")
     region: str | None = option(None, "Where the data come from, or whose law applies.", unset="not stated")
     licence: str | None = option(None, "Licence id, such as cc-by-4.0.", unset="not stated", flags=("--license",))
-    public_key: Path | None = option(
-        None, "Ed25519 public key (PEM); refuse a run that it did not sign.", metavar="FILE"
-    )
+    public_key: Path | None = option(None, "Ed25519 public key (PEM); refuse a run it did not sign.", metavar="FILE")
     sign: Path | None = option(
         None, "Ed25519 private key (PEM) that signs the release; for a signed run, the same key.", metavar="KEY"
     )
@@ -695,9 +673,7 @@ class ExportRequest(
     """
 
     out: Path = option(help="File to write.")
-    to: Literal["safetensors", "onnx"] | None = option(
-        None, "File format", unset="the file extension of --out", metavar="FORMAT"
-    )
+    to: Literal["safetensors", "onnx"] | None = option(None, "Format", unset="the extension of --out", metavar="FORMAT")
 
 
 @dataclass(frozen=True)
@@ -741,9 +717,7 @@ class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples
         flags=("--q", "--sampling-rate"),
         metavar="Q,Q,...",
     )
-    accountant: AccountantName = option(
-        "auto", "Privacy accountant", after="; auto is gdp for q = 1, else pld; gdp needs q = 1"
-    )
+    accountant: AccountantName = option("auto", "Accountant", after="; auto: gdp for q = 1, else pld; gdp needs q = 1")
     plot: Path | None = option(None, "Draw noise against sampling rate, .png or .svg.")
 
 
@@ -822,9 +796,7 @@ class AuditRequest(
         after="; counts: training with noisy class counts and noisy accuracy on test rows; tune: the private choice "
         "of one run; histogram: the published histogram of privacy losses",
     )
-    unit: Literal["record", "owner"] = option(
-        "record", "Unit of privacy of a canary", after="; owner: a person with 3 rows"
-    )
+    unit: Literal["record", "owner"] = option("record", "Privacy unit of a canary", after="; owner: a person of 3 rows")
     device: str = option("cpu", "cuda or cuda:N: audit training on that GPU too.")
 
 
@@ -909,7 +881,6 @@ class CompareRequest(
 
     @property
     def folder(self) -> Path:
-        """The folder of the comparison."""
         return self.out or Path("comparisons") / (name_of(self.features) or DIGITS)
 
 
@@ -930,9 +901,7 @@ class BudgetRequest(
         argument="FEATURES|BOOK|-",
     )
     book: Path | None = option(None, "Budget book of the feature file.", unset="as for `linprobe train`")
-    delta: float | None = option(
-        None, "Delta of the figures.", unset="the smallest delta of the runs", above=0, below=1
-    )
+    delta: float | None = option(None, "Delta of the figures.", unset="the smallest of the runs", above=0, below=1)
     cap: float | None = option(
         None,
         "Set a cap on epsilon.",
@@ -943,9 +912,7 @@ class BudgetRequest(
         asked="set_cap",
         metavar="E",
     )
-    raise_cap: bool = option(
-        False, "Allow --set-cap to raise a cap under which runs were made. The book keeps both caps."
-    )
+    raise_cap: bool = option(False, "Allow --set-cap to raise a cap under which runs were made. The book keeps both.")
 
 
 @dataclass(frozen=True)

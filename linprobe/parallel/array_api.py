@@ -59,10 +59,7 @@ def double(x: Array) -> Array:
 
 
 def segment_sums(values: Array, segment: Array, counts: Array) -> Array:
-    """Sums of `values` (n,), float64, over segments of `counts` (n_segments,) values; shape (n_segments,).
-
-    `segment` (n,) is the segment of each value. The order of additions is fixed, on a GPU too.
-    """
+    """Sums of `values` (n,) over segments `segment` (n,) of `counts` (n_segments,), in a fixed order; (n_segments,)."""
     if isinstance(values, np.ndarray):
         return np.bincount(segment, weights=values, minlength=len(counts))
     return namespace(values).segment_reduce(values, "sum", lengths=counts, initial=0.0)

@@ -97,10 +97,7 @@ def _process_limits(root: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def check_limit() -> None:
-    """Under a limit on memory, take the work space of OpenBLAS now, so that it does not fail later.
-
-    Raises LinprobeError: the limit leaves too little to start.
-    """
+    """Under a limit on memory, take OpenBLAS's work space now, so that it cannot fail later. LinprobeError: no room."""
     limits = list(_process_limits(Path("/")))
     if not limits:
         return

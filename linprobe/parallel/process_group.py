@@ -19,15 +19,7 @@ Value = TypeVar("Value")
 
 
 class Group:
-    """A group of processes; this class is the group of one. Every process makes the same calls in the same order.
-
-    Attributes:
-        rank: number of this process. size: number of processes.
-        local_rank, local_size: the same among the processes on this machine.
-
-    Raises from every call:
-        ConnectionAbortedError: another process has ended.
-    """
+    """A group of processes that make the same calls in the same order; this class is the group of one."""
 
     rank = local_rank = 0
     size = local_size = 1
@@ -44,7 +36,6 @@ class Group:
         return array
 
     def broadcast_text(self, text: str) -> str:
-        """The text of rank 0."""
         return text
 
     def gather(self, part: NDArray[Any]) -> NDArray[Any]:

@@ -111,11 +111,7 @@ def interrupted_once() -> Iterator[None]:
 
 @contextmanager
 def _shared(values: list[Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Values in anonymous memory of this process: a path to it, and the sizes of its parts in bytes.
-
-    The first part is a pickle of this process; the others are its arrays, each at a multiple of `ALIGNMENT`. Only
-    processes of the same user can open the path.
-    """
+    """Values in anonymous memory of this user: a path to it, and sizes in bytes of a pickle and of its arrays."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(values, 5, buffer_callback=buffers.append)
     parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
@@ -215,10 +211,7 @@ def blas_held_to_one_thread() -> Iterator[None]:
 
 
 def blas_module(name: str) -> Any:
-    """A module that brings a BLAS library of its own, such as `scipy.linalg`: imported on first use, for a fast start.
-
-    If BLAS is held to one thread, so is that library.
-    """
+    """A module with a BLAS library of its own, imported on first use, and held to one thread where BLAS is."""
     module = importlib.import_module(name)
     if _outer and name not in _outer[0].modules:
         _outer[0].limits.enter_context(_controller().limit(limits=1, user_api="blas"))
@@ -227,13 +220,7 @@ def blas_module(name: str) -> Any:
 
 
 def share(pieces: Iterator[Callable[[], Item]], consumers: Sequence[Callable[[Item], None]]) -> None:
-    """Call every piece and pass its result to one of the consumers. Each consumer has its own thread.
-
-    Pieces start in order and may finish in any order. The first piece of every thread is taken before any of them
-    starts, because threads in Python wait for each other.
-
-    Raises: The first error of a piece or consumer; no further piece is started.
-    """
+    """Call every piece, in any order, and pass its result to a consumer in a thread; the first error is raised."""
     if len(consumers) == 1:
         with blas_held_to_one_thread():
             for only in pieces:
@@ -287,12 +274,7 @@ def in_order(pieces: Iterator[Callable[[], Item]], work: Callable[[Item], Result
 
 @contextmanager
 def behind(call: Callable[..., None], depth: int) -> Iterator[Callable[..., None]]:
-    """A function that makes `call` in a thread of its own: its calls in order, at most `depth` of them unfinished.
-
-    The block ends after the last call.
-
-    Raises: The first error of a call, from a later call or at the end of the block.
-    """
+    """A function that makes `call` in a thread, in order, at most `depth` unfinished; raises a call's first error."""
     unfinished: deque[Future[None]] = deque()
 
     def later(*given: Any) -> None:
@@ -307,13 +289,7 @@ def behind(call: Callable[..., None], depth: int) -> Iterator[Callable[..., None
 
 
 def prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
-    """Yield `items` in order, read in a thread of their own, at most `depth` >= 1 ahead.
-
-    The thread starts when the first item is requested. It ends with this iterator: at its end, on an exception, on
-    `close()`, or when it is collected.
-
-    Raises: Whatever `items` raises, after the items before it.
-    """
+    """Yield `items` in order, read in a thread that ends with this iterator, at most `depth` >= 1 ahead."""
 
     def read() -> tuple[Item] | None:
         for item in items:

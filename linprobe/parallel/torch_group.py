@@ -106,11 +106,7 @@ def _number(name: str, least: int, most: int = 10**9) -> int:
 
 
 def _join(timeout: timedelta) -> None:
-    """Join the group that torchrun started.
-
-    The store of an elastic agent may outlive a restart, with the addresses of the processes that ended. So each start
-    has keys of its own.
-    """
+    """Join the group of torchrun, with keys for each start: an elastic agent's store may outlive a restart."""
     from torch.distributed import distributed_c10d as c10d
     from torch.distributed.rendezvous import rendezvous
 

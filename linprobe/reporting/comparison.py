@@ -23,12 +23,7 @@ from linprobe.reporting.plots import COLUMN, accuracy_curves, name_ends, new_fig
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The source of public rows.
-
-    Attributes:
-        public: name of a public file, empty without one.
-        shots: public rows per class, taken out of the training rows; None if not given.
-    """
+    """The source of public rows: a file's name, empty without one, and `shots` per class out of the training rows."""
 
     public: str = ""
     shots: int | None = None
@@ -36,14 +31,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run.
-
-    Attributes:
-        row: name of the table row: the method and its options.
-        spends: whether the run spent its target epsilon. If not, `epsilon` is None, and it is for every epsilon.
-        accuracy, balanced: accuracy and balanced accuracy on the test rows.
-        auc: of the threshold membership attack, private; None without an attack.
-    """
+    """One run. One that does not spend its target has epsilon None, and stands for every epsilon; `auc` is private."""
 
     row: str
     setting: Setting
@@ -76,10 +64,7 @@ class Summary:
 
 
 def beats(mean: float, std: float | None, rivals: Iterable[tuple[float, float | None]]) -> bool:
-    """Whether a mean minus its standard deviation is above the mean plus standard deviation of every rival.
-
-    A single run has no spread, and a row without rivals beats none: neither is ever the best.
-    """
+    """Whether a mean minus its standard deviation is above mean plus deviation of rivals; False without either."""
     others = list(rivals)
     if std is None or not others:
         return False
@@ -87,10 +72,7 @@ def beats(mean: float, std: float | None, rivals: Iterable[tuple[float, float | 
 
 
 def summarise(results: Iterable[Result]) -> list[Summary]:
-    """One summary for each row, setting and epsilon, in order of appearance.
-
-    Among rows that spend the same epsilon in the same setting, `best` is the one that `beats` the others, if any does.
-    """
+    """One summary for each row, setting and epsilon, in order; `best` is one that `beats` its rivals, if any does."""
     groups: dict[tuple[str, Setting, float | None], list[Result]] = defaultdict(list)
     for result in results:
         groups[result.row, result.setting, result.epsilon].append(result)
@@ -170,16 +152,12 @@ def comparison_tables(summary: Sequence[Mapping[str, Any]], *, plain: bool = Fal
 
 
 def markdown(header: Header, rows: Rows) -> str:
-    """A table in Markdown."""
     rule = ("---", *("---:" for _ in header[1:]))
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, rule, *rows))
 
 
 def no_better(compared: dict[str, Any]) -> str | None:
-    """A warning that names the rows whose predictions are no better than the majority class.
-
-    A row whose balanced accuracy is above `balanced_limit` is not named: it finds every class, at a lower accuracy.
-    """
+    """A warning that names rows no better than the majority class, by accuracy and by balanced accuracy."""
     found = [
         one["method"] + ("" if one["epsilon"] is None else f" at epsilon {rounded_up(one['epsilon'])}")
         for one in compared["summary"]

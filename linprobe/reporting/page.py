@@ -265,12 +265,7 @@ def _histogram(number: int, histogram: dict[str, Any], release: Published, unit:
 
 
 def attack_limit_drawing(limit: Callable[[float], float], description: str) -> str:
-    """The true-positive rates that a guarantee allows, against guessing; both axes logarithmic from 0.1 % to 100 %.
-
-    Args:
-        limit: the largest true-positive rate at a false-positive rate.
-        description: the drawing in words, for readers who do not see it.
-    """
+    """The true-positive rates that a `limit` allows, against guessing, on logarithmic axes; `description` in words."""
     bottom = 250
     label = "Members an attacker can find, against records named by mistake"
     svg = Element("svg", {"viewBox": f"0 0 {WIDTH} 295", "role": "img", "aria-label": f"{label}. {description}"})

@@ -100,16 +100,12 @@ def new_figure(
 
 
 def ticks_at(axis: Any, values: Sequence[float]) -> None:
-    """Ticks at these values only."""
     axis.set_ticks(values, [f"{value:,g}" for value in values])
     axis.set_ticks([], minor=True)
 
 
 def name_ends(axes: Any, ends: Sequence[End]) -> None:
-    """Write names right of the axes, each beside the end of its line, moved as little as they need to stay apart.
-
-    Call it after the limits of the axes are set.
-    """
+    """Write names right of the axes, whose limits are set, each beside its line's end, moved only to stay apart."""
     from scipy.optimize import isotonic_regression
 
     if not ends:

@@ -50,11 +50,7 @@ class Publisher:
 
 
 def pages(manifest: Manifest, publisher: Publisher, *, signed: bool) -> dict[str, str]:
-    """The texts of the pages by name; none for a run that is not private.
-
-    Args:
-        manifest: with the digests of all other files. signed: whether it is going to be signed.
-    """
+    """The texts of the pages by name, none without privacy, of a `manifest` with other digests, `signed` or not."""
     if not manifest.private:
         return {}
     slug = re.sub("[^a-z0-9]+", "-", publisher.name.lower()).strip("-") or "model"
@@ -85,7 +81,6 @@ def model_card(manifest: Manifest, publisher: Publisher, *, signed: bool) -> str
 
 
 def _facts(manifest: Manifest, publisher: Publisher) -> dict[str, Any]:
-    """What both pages state."""
     return {
         "manifest": manifest,
         "publisher": publisher,
@@ -129,12 +124,7 @@ def _listed(releases: Sequence[Releases]) -> str:
 
 
 def templates(*, finalize: Callable[[Any], Any], html: bool) -> Environment:
-    """An environment of the templates beside this file. A name in a template without a value is an error.
-
-    Args:
-        finalize: called with every value that a template prints.
-        html: whether values are escaped for HTML, and the line break at the end is dropped.
-    """
+    """The templates beside this file; values are needed, go through `finalize`, and are escaped for `html`."""
     return Environment(
         loader=PackageLoader("linprobe.reporting", "."),
         autoescape=html,

@@ -105,13 +105,7 @@ class Recomputed:
 
 
 def verified(run: RunFolder) -> Recomputed:
-    """Recompute a run's epsilon from its ledger with all accountants, and check every file.
-
-    A run that is not private passes if its manifest says so.
-
-    Raises PrivacyError: any mismatch, or an incomplete or damaged run. DataError: not a run folder, or one of another
-    format.
-    """
+    """Recompute a run's epsilon and check every file. PrivacyError: any mismatch. DataError: not a run folder."""
     check_complete(run)
     manifest, recomputed = run.manifest, check_run(run)
     _check_names(run)
@@ -129,8 +123,7 @@ def check_complete(run: RunFolder) -> None:
     """PrivacyError if a run lacks its manifest, or has a damaged one; DataError if it is no run folder."""
     if MANIFEST not in run.names and not run.names.isdisjoint(RUN_FILES):
         raise PrivacyError(
-            f"run {run.folder} is incomplete: it has no {MANIFEST}, which states the guarantee; restore it, or "
-            "finish the run with linprobe train --resume"
+            f"run {run.folder} is incomplete: it has no {MANIFEST}; restore it, or finish it with train --resume"
         )
     try:
         _ = run.manifest
@@ -234,12 +227,7 @@ def _of_claim(
     *,
     confirmed: bool,
 ) -> Iterator[str]:
-    """The manifest claims at least what the ledger costs, and at most its target.
-
-    Args:
-        judge: whose epsilon is of record. checker: words of the second accountant. confirmed: whether it confirms the
-            claim.
-    """
+    """The manifest claims at least what the ledger costs by `judge`, at most its target, and `checker` confirms it."""
     (stated, _), epsilon = manifest.bound, found.epsilon or 0.0
     if stated < epsilon * (1 - judge.tolerance):
         yield f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}"
@@ -283,7 +271,7 @@ def check_digests(run: RunFolder) -> None:
     """PrivacyError if the manifest, or a file that it lists, has another digest than it states."""
     if run.manifest.manifest_digest != run.manifest.content_digest():
         raise PrivacyError(
-            f"{run.folder}/{MANIFEST} was edited: its digest does not match its content; do not trust it"
+            f"{run.folder}/{MANIFEST} was edited: its digest is not that of its content; do not trust it"
         )
     for name, digest in run.manifest.files.items():
         try:
@@ -293,9 +281,7 @@ def check_digests(run: RunFolder) -> None:
         if found == digest:
             continue
         found = found[:16] if len(found) == len(digest) else found
-        raise PrivacyError(
-            f"{run.folder / name} has digest {found}, the manifest says {digest[:16]}; do not trust this run"
-        )
+        raise PrivacyError(f"{run.folder / name} has digest {found}, the manifest says {digest[:16]}; do not trust it")
 
 
 def _of_releases(
@@ -409,7 +395,6 @@ def _of_refinement(manifest: Manifest, method: Method) -> Iterator[str]:
 
 
 def _of_accuracy(manifest: Manifest) -> Iterator[str]:
-    """The balanced accuracy is the mean over the classes."""
     by_class, balanced = manifest.test_accuracy_per_class, manifest.test_balanced_accuracy
     if by_class is None:
         yield from _unequal(manifest, {"test_balanced_accuracy": None})
@@ -491,10 +476,7 @@ def _check_names(run: RunFolder) -> None:
 
 
 def not_covered(run: RunFolder) -> list[str]:
-    """The pages in the folder that the manifest has no digest of, as in a release by linprobe 0.2.0.
-
-    Neither a digest nor a signature says anything about them.
-    """
+    """The pages without a digest in the manifest, as in a release by linprobe 0.2.0: no signature covers them."""
     return [name for name in PAGES if name in run.names and name not in run.manifest.files]
 
 
@@ -522,14 +504,9 @@ def _described(releases: Iterable[Releases]) -> str:
 
 
 def check_signature(run: RunFolder, key: Ed25519PublicKey) -> None:
-    """Check the signature of the manifest.
-
-    Raises PrivacyError: no signature, or not one of this manifest by this key.
-    """
+    """Check the signature of the manifest. Raises PrivacyError: none, or not one of this manifest by this key."""
     if SIGNATURE not in run.names:
-        raise PrivacyError(
-            f"run {run.folder} is not signed: it has no {SIGNATURE}; ask its owner for a run made with --sign KEY"
-        )
+        raise PrivacyError(f"run {run.folder} is not signed: it has no {SIGNATURE}; ask for a run made with --sign KEY")
     try:
         key.verify(run[SIGNATURE], run[MANIFEST])
     except OSError as error:
@@ -564,17 +541,12 @@ class FirstModel:
 
 @dataclass(frozen=True)
 class FirstRun:
-    """The run folder that `init` names, read once: training, checkpoint and budget book use what was verified.
-
-    Attributes:
-        folder: its path.
-    """
+    """The run `folder` that `init` names, read once: training, checkpoint and budget book use what was verified."""
 
     folder: str | os.PathLike[str]
 
     @cached_property
     def run(self) -> RunFolder:
-        """What was read of the folder, once."""
         return RunFolder(self.folder)
 
     @cached_property

@@ -147,10 +147,7 @@ def _right_and_wrong(scores: NDArray[np.float64], y: NDArray[np.int64]) -> NDArr
 
 
 def _score_cells(likely: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Numbers of rows of a class, and of other rows, by bin of their probability of the class, shape (H, 2, BINS).
-
-    `linprobe.mechanisms.score_histogram` defines H and BINS.
-    """
+    """Numbers of rows of a class, and of others, by bin of their probability of it, shape (H, 2, BINS)."""
     n_classes = likely.shape[1]
     histograms = np.arange(n_histograms(n_classes))
     own, other = np.zeros((len(histograms), 2, BINS)), y[:, None] != histograms + n_classes - len(histograms)
@@ -195,12 +192,7 @@ def count_private(
 
 
 def fit_temperature(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> float:
-    """T between `LEAST` and `MOST`. The rows are public: T depends on them without noise.
-
-    Args:
-        blocks: raw rows (b, n_features) and class indices (b,), at least one row in all.
-        weights (n_features, n_classes), bias (n_classes,): a model that does not vote.
-    """
+    """T in [`LEAST`, `MOST`] for one set of weights, from public rows (b, n_features) and classes (b,); no noise."""
     from scipy.optimize import minimize_scalar  # scipy would slow down every command
     from scipy.special import log_softmax
 
@@ -351,11 +343,7 @@ def figures_by_task(
 
 
 def class_auroc(y: Counts, share: Floats, first: int) -> list[float | None]:
-    """AUROC of classes `first`, `first` + 1, ... against all others; None for a class with no rows or with all.
-
-    Args:
-        y: class indices (n,). share: probabilities of those classes, (n, number of classes).
-    """
+    """AUROC of classes from `first` on, by y (n,) and their probabilities `share` (n, classes); None for one kind."""
     areas: list[float | None] = []
     for place, column in enumerate(share.T, first):
         mine = y == place
@@ -374,11 +362,7 @@ def auroc_of(mine: NDArray[np.bool_], score: Floats) -> float:
 
 
 def calibration(confidence: Floats, right: NDArray[np.bool_]) -> tuple[float, list[dict[str, float]]]:
-    """The calibration error, and n, mean confidence and accuracy of each bin that has rows, in rising order.
-
-    Args:
-        confidence: the largest probability of each row, (n,). right: whether its class is the row's.
-    """
+    """The calibration error, and n, mean confidence and accuracy of bins with rows, from `confidence`, `right` (n,)."""
     places = np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, CALIBRATION_BINS - 1)
     n, certain, hits = (
         np.bincount(places, weights=values, minlength=CALIBRATION_BINS) for values in (None, confidence, right)
@@ -546,11 +530,7 @@ def noisy_accuracy(tested: NoisyTest, scores: NoisyScores | None, n_test: int, n
 
 
 def hidden_classes(recalls: Mapping[str, float | None] | None, std: float | None) -> str | None:
-    """A note on classes that a balanced accuracy on private test rows leaves out; None if it has every class.
-
-    Args:
-        recalls: accuracy of each class. std: of the noise in the accuracy; None for public test rows.
-    """
+    """A note on classes that balanced accuracy leaves out on private test rows, by `recalls` and `std` of the noise."""
     recalls = recalls or {}
     missing = [name for name, recall in recalls.items() if recall is None]
     if not missing or std is None:

@@ -143,10 +143,7 @@ def _sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
 def guarantee_text(
     epsilon: float, delta: float, releases: Sequence[Releases] | None, *, insecure: bool = False, unit: str
 ) -> str:
-    """The guarantee in one sentence: the headline figures, rounded up, what is protected, and the adjacency.
-
-    `releases` is None for a run that private selection chose.
-    """
+    """The guarantee in one sentence, rounded up, with the adjacency; `releases` is None for a private selection."""
     if insecure:
         return "not private: the noise came from a seed the user gave"
     kind = "private selection" if releases is None else gaussian_words(**accountants.gaussian_figures(releases))
@@ -184,13 +181,7 @@ def selected(
     delta: float,
     accountant: accountants.Accountant,
 ) -> Manifest:
-    """The manifest of the run that a private selection chose.
-
-    Args:
-        manifest: of the run alone. Its releases must be in `event`.
-    Raises PrivacyError: other releases than planned, or a selection that costs more than the target. Both would be
-    bugs.
-    """
+    """The manifest of the run that a selection chose. PrivacyError, a bug: unplanned releases, or above the target."""
     made = sorted(map(astuple, manifest.releases or ()))
     if made not in [sorted(map(astuple, planned)) for planned in event.runs]:
         raise PrivacyError("the releases of the run differ from its plan; nothing was written; please report this")
@@ -217,19 +208,14 @@ def selected(
 
 
 def accountant_of(manifest: Manifest) -> accountants.Accountant:
-    """The accountant that a manifest states in words; for a selection, the accountant of a single run.
-
-    Raises PrivacyError: no accountant has that description, or it does not apply to the releases.
-    """
+    """The accountant that a manifest states; of a selection, that of a single run. PrivacyError: none, or unfit."""
     selection = manifest.selection
     known = {
         one.words if selection is None else selection_accountant_text(one): one
         for one in accountants.ACCOUNTANTS.values()
     }
     if manifest.accountant not in known:
-        raise PrivacyError(
-            f"the manifest's accountant is {manifest.accountant!r}; allowed: {', '.join(known)}; do not trust it"
-        )
+        raise PrivacyError(f"the accountant is {manifest.accountant!r}; allowed: {', '.join(known)}; do not trust it")
     found = known[manifest.accountant]
     return found if selection is None else accountants.choose_accountant(found.name, selection.releases)
 

@@ -57,12 +57,10 @@ def _kind(words: str, **rules: Any) -> Kind:
 
 
 def none_or(kind: Kind) -> Kind:
-    """The kind, or null."""
     return {**kind, "description": f"{kind['description']}, or null", "type": [kind["type"], "null"]}
 
 
 def one_of(*words: str) -> Kind:
-    """One of the words."""
     return _kind(", ".join(words), type="string", enum=list(words))
 
 
@@ -201,10 +199,7 @@ class DamagedManifestError(DataError):
 
 @dataclass(frozen=True)
 class Published:
-    """A histogram of privacy losses released after training: its price, its noise, its file (None if it was lost).
-
-    `what` is `histogram` and a random name, by which budget books know it.
-    """
+    """A histogram released after training: `what` it is called in books, price, noise, file (None if it was lost)."""
 
     what: Annotated[str, TEXT]
     epsilon: Annotated[float, AMOUNT]
@@ -307,15 +302,11 @@ class PrivacyStatement:
         return {name: _as_json(getattr(self, name)) for name in wanted if self.has(name)}
 
     def has(self, name: str) -> bool:
-        """Whether a key is present."""
         return name not in self.absent or getattr(self, name) != self.__dataclass_fields__[name].default
 
     @property
     def bound(self) -> tuple[float, float]:
-        """Epsilon and delta; for a run with an insecure seed, as if the seed were secret.
-
-        Raises PrivacyError: the run states none.
-        """
+        """Epsilon and delta; of a run with an insecure seed, as if it were secret. Raises PrivacyError: none stated."""
         epsilon = self.epsilon if self.private else self.epsilon_if_seed_were_secret
         if epsilon is None or self.delta is None:
             raise PrivacyError(f"the run is {self.guarantee}, so it has no epsilon; train with a private method")
@@ -405,10 +396,7 @@ class Manifest(Accuracy, RunStatement):
 
     @classmethod
     def read(cls, content: bytes, where: object = MANIFEST) -> Self:
-        """The manifest in the bytes of a file, whose name is `where`.
-
-        Raises DataError: a manifest of another format. DamagedManifestError: anything else that is no manifest.
-        """
+        """The manifest in the bytes of a file `where`. DataError: another format. DamagedManifestError: no manifest."""
         try:
             found = json.loads(
                 content.decode(), object_pairs_hook=no_repeated_keys, parse_constant=_finite, parse_float=_finite
@@ -445,7 +433,6 @@ class Manifest(Accuracy, RunStatement):
         return cls(**values, absent=frozenset(keys) - values.keys())
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object."""
         return {"format": MANIFEST_FORMAT, **self.stated()}
 
     def content_digest(self) -> str:
@@ -465,10 +452,7 @@ class Manifest(Accuracy, RunStatement):
 
     @property
     def recorded(self) -> tuple[Releases, ...]:
-        """The releases as budget books have them: each published histogram has a name, which no other has.
-
-        Earlier versions gave none, so that their histograms have the digests of their files, which no book knows.
-        """
+        """The releases as budget books have them: histograms by their names, or earlier ones by digests of files."""
         named = []
         for one in self.published:
             digest = self.files.get(one.file or "", self.manifest_digest)
@@ -478,7 +462,6 @@ class Manifest(Accuracy, RunStatement):
 
     @property
     def several_labels(self) -> bool:
-        """Whether a row has several labels."""
         return self.task == MULTILABEL
 
     @property

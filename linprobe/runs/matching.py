@@ -17,7 +17,7 @@ from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, priv
 from linprobe.data.feature_file import is_there
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, is_known
 from linprobe.data.labels import refuse_both_sides
-from linprobe.data.row_checks import compare_test_rows, share_people, share_rows
+from linprobe.data.row_checks import compare_test_rows, refuse_shared
 from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError
 from linprobe.methods import find_method
 from linprobe.runs.figures import figures_of, stated_metrics
@@ -28,10 +28,7 @@ ROUNDING = 1e-3  # scores may round differently on another machine, and change t
 
 
 def features_of(run: RunFolder, features: Path | None) -> Path | None:
-    """The feature file to use with a run: `features` if given, else the file the run was trained on.
-
-    Raises DataError: that file is not where the manifest says.
-    """
+    """The feature file to use with a run: `features`, else the run's own. DataError: not where the manifest says."""
     if features is not None:
         return features
     recorded = run.manifest.features
@@ -70,10 +67,7 @@ def training_file(
         if not fits or not holds_rows(run, features):
             found = f"{features.path} does not hold the rows of run {run.folder} any more"
             if unchanged:
-                raise DataError(
-                    f"{found}; allowed: these rows, or no file, as the result would tell of private rows; restore the "
-                    "file, or train again"
-                )
+                raise DataError(f"{found}; allowed: these rows, or no file; restore the file, or train again")
             progress.note(f"{found}, so rows of {other.path} are not compared with all of them")
         yield features if fits else None
 
@@ -120,9 +114,7 @@ def check_made_alike(
         progress.note(f"OTHER FEATURES: {found}; scores mean little")
     elif is_known(trained_on) and not is_known(given):
         weights = f" with weights {trained_on['weights']}" if trained_on["weights"] else ""
-        progress.note(
-            f"{path} does not say how its rows were made; the run's are from {trained_on['backbone']}{weights}"
-        )
+        progress.note(f"{path} does not say how its rows were made; the run's: {trained_on['backbone']}{weights}")
     check_width(run, n_features, path)
 
 
@@ -144,8 +136,7 @@ def check_width(run: RunFolder, n_features: int, where: Path) -> None:
     """DataError unless `n_features`, the width of the rows of `where`, is the width of the run's rows."""
     if n_features != run.weights.shape[-2]:
         raise DataError(
-            f"{where} has {n_features} features; allowed for this run: {run.weights.shape[-2]}; give rows of the "
-            "network that the run was trained on"
+            f"{where} has {n_features} features; allowed for the run: {run.weights.shape[-2]}; give rows of its network"
         )
 
 
@@ -206,22 +197,14 @@ def refuse_private_as_public(
     Args:
         use: what the public rows are for, for the message. training: that file, as `training_file` gives it.
     """
-    given, by_owner = GroupRows(public, group), run.manifest.unit == OWNER
+    step = f"{use} from private rows would leak; give other public rows"
     with ExitStack() as stack:
         for hidden, words in () if training is None else private_groups(run, training, stack):
-            if share_rows(hidden, given) or (by_owner and share_people(hidden, given)):
-                raise PrivacyError(
-                    f"the group {group} of {public.path} holds {words}, or rows of their images"
-                    f"{' or people' if by_owner else ''}, of {hidden.features.path}, and {use} from private rows "
-                    "would leak; give other public rows"
-                )
+            refuse_shared(hidden, GroupRows(public, group), words, step, by_owner=run.manifest.unit == OWNER)
 
 
 def private_groups(run: RunFolder, training: FeatureReader, stack: ExitStack) -> Iterator[tuple[GroupRows, str]]:
-    """What a run protects, or its file declares private, and what to call it; files are open until `stack` is closed.
-
-    Public rows of another file are left out if that file is gone.
-    """
+    """What a run protects or its file declares private, in words, open as `stack`; not public rows of a lost file."""
     yield GroupRows(training, "train"), "training rows"
     if training.description.private_test:
         yield GroupRows(training, "test"), "private test rows"
@@ -257,9 +240,7 @@ def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] |
     known = set(ids)
     people = manifest.unit == OWNER
     if people and not features.has_owners("train"):
-        raise PrivacyError(
-            f"{features.path} does not name the owners of its rows, and the run protects people; find the right file"
-        )
+        raise PrivacyError(f"{features.path} has no owners, and the run protects people; find the right file")
     keep = np.array([name in known for name in (features.owners if people else features.ids)("train")])
     if find_method(manifest.method).joins_public:
         keep[:] = True  # every training row is private; the ids also name public rows of another file
@@ -268,20 +249,12 @@ def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] |
         keep = keep if used is None else used
     digests = (features.digest("train", keep, by_blocks=old) for old in (False, True))
     if all(commitment(key, digest) != manifest.private_commitment for digest in digests):
-        raise PrivacyError(
-            f"{features.path} does not hold the private rows this run was trained on; find the right file"
-        )
+        raise PrivacyError(f"{features.path} does not hold the private rows of this run; find the right file")
     return keep
 
 
 def check_stated(run: RunFolder, features: FeatureReader) -> list[str]:
-    """The keys of the manifest that the feature file proves.
-
-    Keys about rows that the file does not hold are left out: public rows of another file, and test rows of another
-    number.
-
-    Raises PrivacyError: a key contradicts the file.
-    """
+    """The keys that the file proves, but for rows that it does not hold. PrivacyError: one contradicts it."""
     manifest = run.manifest
     if list(features.description.class_names) != run.manifest.class_names or features.n_features != manifest.n_features:
         raise PrivacyError(f"{features.path} has other classes or features than the manifest; find the right file")
@@ -306,9 +279,7 @@ def _rows(manifest: Manifest, features: FeatureReader) -> list[str]:
         dataset = dataset_of(features, None, split_of(manifest))
     except (UsageError, DataError) as error:
         reason = str(error).partition("; ")[0]
-        raise PrivacyError(
-            f"{features.path} cannot be split as the manifest states ({reason}); do not trust it"
-        ) from None
+        raise PrivacyError(f"{features.path} cannot be split as the run states ({reason}); do not trust it") from None
     found: dict[str, Any] = {"n_public": 0 if dataset.public is None else dataset.public.n_rows}
     found |= dict.fromkeys(("n_private", "n_units"), dataset.n_units)
     if manifest.has("public_digest"):
@@ -341,9 +312,7 @@ def _close(key: str, value: float | None, found: float | None, n_rows: int, feat
         return
     near = None not in (value, found) and math.isclose(value or 0, found or 0, abs_tol=ROUNDING + 1.5 / max(n_rows, 1))
     if not near:
-        raise PrivacyError(
-            f"{key} is {value} in the manifest, and the test rows of {features.path} give {found}; do not trust it"
-        )
+        raise PrivacyError(f"{key} is {value} in the manifest, and {features.path} gives {found}; do not trust it")
 
 
 def _same(key: str, value: Any, found: Any, features: FeatureReader) -> None:

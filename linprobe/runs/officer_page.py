@@ -38,7 +38,6 @@ class Copy(NamedTuple):
 
 @cache
 def officer_page() -> bytes:
-    """The page of this version."""
     page, style = _source("page.html"), _source("page.css")
     script = f"{_check()}\n{_source('ui.js')}"
     for mark, text in {
@@ -58,14 +57,7 @@ def report_script() -> str:
 
 
 def copy_of(manifest: bytes, contents: Mapping[str, bytes]) -> Copy | None:
-    """The files of a run that its check in a report reads; None if they would make the report too large.
-
-    The model is not among them: the check reads only its digest. Paths in the manifest are shortened to their last
-    part, as elsewhere in a report; the digest of such a manifest cannot be computed from the copy.
-
-    Args:
-        contents: of the files that the manifest lists, by name.
-    """
+    """The files of a run that its check in a report reads, without the model; None if they are too large."""
     stated = json.loads(manifest)
     short = {key: _shortened(value) if key in WITH_PATHS else value for key, value in stated.items()}
     for key in ("features", "public_file"):

@@ -232,10 +232,7 @@ def refined_weights(
 def gathered(
     blocks: Iterable[NDArray[np.floating]], n_rows: int, n_features: int, n_classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Raw rows for `refined_weights`, (n_used, n_features), and their places, (n_used,), ascending.
-
-    All rows, or evenly spaced ones where memory bounds their number.
-    """
+    """Raw rows for `refined_weights`, (n_used, n_features), all or evenly spaced, and their places, (n_used,)."""
     most = min(MOST_ROWS, max(LEAST_ROWS, MOST_SCORES // n_classes))
     n = min(n_rows, most)
     places = np.arange(n, dtype=np.int64) * n_rows // n
@@ -255,11 +252,7 @@ def unlabelled_rows(source: Source, n_classes: int) -> NDArray[np.float32]:
 def _passes(
     x: NDArray[np.float32], scores: Matrix, likely: Callable[[Matrix], Matrix], strengths: Iterable[float]
 ) -> tuple[Matrix, Matrix]:
-    """The sum of strength V over all passes, (n_features, n_classes), and the scores of U drawn towards log Z.
-
-    Args:
-        likely: Z for scores. strengths: of the passes; at 0 there is none.
-    """
+    """The sum of strength V (n_features, n_classes) over passes, 0 for none, and scores drawn to log Z (`likely`)."""
     update, current, blended = np.zeros((x.shape[1], scores.shape[1])), scores, scores
     for strength in filter(None, strengths):
         wanted = likely(current)
@@ -271,11 +264,7 @@ def _passes(
 
 
 def _joint(graph: Any, scores: Matrix, shares: NDArray[np.float64], expected: NDArray[np.float64]) -> Matrix:
-    """Z of rows that are predicted together, (n, n_classes).
-
-    Args:
-        shares: pi. expected: pi_0.
-    """
+    """Z of rows that are predicted together, (n, n_classes). `shares` are pi, `expected` are pi_0."""
     weight = max(LEAST_WEIGHT, float(softmax(scores).max(axis=1).mean()))
     likely = _propagated(graph, scores, shares, PULL_TOGETHER, weight)
     moved = float((likely.argmax(axis=1) != scores.argmax(axis=1)).mean())
@@ -288,12 +277,7 @@ def _joint(graph: Any, scores: Matrix, shares: NDArray[np.float64], expected: ND
 
 
 def _propagated(graph: Any, scores: Matrix, shares: NDArray[np.float64], pull: float, weight: float = 1.0) -> Matrix:
-    """Z, (n, n_classes).
-
-    Args:
-        graph: A. pull: exponent of the factors that move classes towards their shares. weight: of the scores against
-            the neighbours.
-    """
+    """Z, (n, n_classes); `pull` is the exponent of the factors that move classes towards their shares."""
     likely = _mass(softmax(FIRST_SHARPNESS * scores), shares, pull)
     for _ in range(OUTER_ROUNDS):
         around = likely
@@ -360,9 +344,7 @@ def _shares(scores: Matrix, known: Known) -> NDArray[np.float64]:
 def _checked_shares(given: Sequence[float] | NDArray[np.float64], n_classes: int) -> NDArray[np.float64]:
     shares = np.asarray(given, dtype=np.float64)
     if shares.shape != (n_classes,) or not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
-        raise UsageError(
-            f"class shares have shape {shares.shape}; allowed: {n_classes} numbers of 0 or more, not all 0"
-        )
+        raise UsageError(f"class shares have shape {shares.shape}; allowed: {n_classes} numbers from 0 on, not all 0")
     return np.asarray(shares / shares.sum())
 
 

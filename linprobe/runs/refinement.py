@@ -60,10 +60,7 @@ def refined_by(
 
 
 def near_shots(run: RunFolder, rows: NDArray[np.float32], features: FeatureReader) -> NearShots | None:
-    """The public shots of a run near rows without labels, which `unlabelled_rows` reads.
-
-    None if the run has no shots in `features`, which hold its rows, or counted the private rows near them.
-    """
+    """Public shots near the unlabelled `rows`; None without shots in `features`, or where private rows were counted."""
     manifest = run.manifest
     if not split_of(manifest).shots or manifest.public_file is not None or similar_share(manifest) is not None:
         return None
@@ -117,9 +114,7 @@ def check_refinement(
         with open_features(unlabelled, labelled=False) as file:
             group = unlabelled_group(file)
             if group.n_rows != stated.rows or file.digest(UNLABELLED) != stated.digest:
-                raise PrivacyError(
-                    f"{unlabelled} does not hold the rows that refined {run.folder}; find the right file"
-                )
+                raise PrivacyError(f"{unlabelled} does not hold the rows that refined {run.folder}; find that file")
             rows = unlabelled_rows(group, run.weights.shape[1])
         found = refined_by(run, *before, rows, _checked_shots(run, stated, rows, features))
         change = _norm(found.weights - before[0], found.bias - before[1])

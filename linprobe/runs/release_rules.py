@@ -75,10 +75,7 @@ def of_selection_line(content: bytes, selection: SelectionEvent) -> Iterator[str
 
 
 def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
-    """The public facts of each step.
-
-    Raises PrivacyError: other columns than linprobe writes, another number of lines, or a cell that is no number.
-    """
+    """The public facts of each step. Raises PrivacyError: other columns, another number of lines, or no number."""
     rows, n_steps = [], steps or 0
     try:
         text = content.decode()
@@ -205,7 +202,7 @@ def registered(name: object) -> Method:
     if not isinstance(name, str) or name not in METHODS:
         raise PrivacyError(
             f"method is {name!r:.40}, which is not registered here; import the module that registers it, or ask its "
-            "author to verify"
+            "author"
         )
     return METHODS[name]
 
@@ -218,10 +215,7 @@ class _Setting(NamedTuple):
 
 
 def _setting_of(manifest: Manifest, given: Mapping[str, Any]) -> _Setting:
-    """The arguments of a run: those of a setting of a grid, then those of the manifest.
-
-    Raises PrivacyError: a method that is not registered, or releases nothing.
-    """
+    """The arguments of a setting of a grid, else of the manifest. PrivacyError: no known method that adds noise."""
     method = registered(given.get("method", manifest.method))
     if not method.spends:
         raise PrivacyError(f"method {method.name} makes no releases, and the ledger has some; do not trust it")
@@ -279,10 +273,7 @@ def _of_runs(manifest: Manifest, runs: Sequence[Sequence[Releases]], tuning: Map
 
 
 def _unlike(run: Sequence[Releases], setting: _Setting, numbers: Mapping[str, tuple[int, ...]]) -> str | None:
-    """The first release of a run, in words, that a run with a setting does not make; None without one.
-
-    `numbers`: of all releases but the steps.
-    """
+    """The first release of a run, in words, that a setting does not make, or None. `numbers`: of all but the steps."""
     method, stated = setting
     others = {one.purpose: (0,) for one in run if one.purpose not in (GRADIENT, *numbers)}
     words = _not_made(run, method, {**numbers, **others})

@@ -80,12 +80,7 @@ NOTE = "PRIVATE: derived from private rows without noise; do not publish"
 
 @dataclass(frozen=True)
 class PrivateRecords:
-    """The part of a run folder that depends on the private records. Private.
-
-    Attributes:
-        digest: of the private rows. ids, losses: of every record whose loss was tracked, in the same order; where
-            people are protected, their names and losses.
-    """
+    """A run's private part: `digest` of private rows, `ids` and `losses` of records or people, in one order."""
 
     digest: str
     ids: list[str]
@@ -171,10 +166,7 @@ RUN_MARKS = (MANIFEST, LEDGER)  # every run folder has both
 
 @contextmanager
 def new_folders(folder: Path) -> Iterator[None]:
-    """Remove a new `folder` and its new parents if they stay empty; where they are gets the time of the end.
-
-    The time of the start would tell the duration of a private selection.
-    """
+    """Remove a new `folder` and parents that stay empty; their place gets the end's time, as the start would tell."""
     new = [one for one in (folder.absolute(), *folder.absolute().parents) if not one.exists()]
     try:
         yield
@@ -229,16 +221,11 @@ def _refuse_inside_run(out: Path, what: str) -> None:
     """Raise UsageError if the output would lie in a run folder, which `verify` then refuses."""
     for parent in out.absolute().parents:
         if all((parent / name).is_file() for name in RUN_MARKS):
-            raise UsageError(
-                f"{what} {out} would lie in the run folder {parent}, which takes no other file; give another place"
-            )
+            raise UsageError(f"{what} {out} would lie in the run folder {parent}, which takes none; give another place")
 
 
 def refuse_book_inside(book: Path | None, out: Path | None = None) -> None:
-    """Raise UsageError if a budget book would lie in a run folder, or in the new run folder `out`.
-
-    LinprobeError: its folder cannot be searched.
-    """
+    """UsageError if a budget book would lie in a run folder, or in the new one `out`; LinprobeError: one is closed."""
     if book is None:
         return
     place = book.resolve()
@@ -250,10 +237,7 @@ def refuse_book_inside(book: Path | None, out: Path | None = None) -> None:
 
 def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | None:
     """Lock the file until the stack is closed: whether there are locks; None if its last holder has just removed it."""
-    busy = (
-        f"{what} {out} is being made by another process; nothing was read or spent here; "
-        "wait for it, or give another name"
-    )
+    busy = f"{what} {out} is being made by another process; nothing was read or spent; wait, or give another name"
     descriptor = stack.enter_context(atomic_files.held(lock_file, busy, create=True, error=UsageError))
     if descriptor is None:
         return False
@@ -293,10 +277,7 @@ class RunFolder:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of everything in the folder; none if there is no such folder.
-
-        Raises PrivacyError: the folder cannot be listed.
-        """
+        """The names of everything in the folder; none without one. Raises PrivacyError: it cannot be listed."""
         try:
             return frozenset(path.name for path in self.folder.iterdir())
         except OSError as error:
@@ -324,10 +305,7 @@ class RunFolder:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The manifest, not yet compared with anything.
-
-        Raises DataError: not a run folder, or a manifest of another format. DamagedManifestError: see `Manifest.read`.
-        """
+        """The manifest, not yet compared. Raises DataError: not a run folder, or as `Manifest.read`."""
         path = self.folder / MANIFEST
         try:
             return Manifest.read(self[MANIFEST], path)
@@ -352,8 +330,7 @@ class RunFolder:
             raise DataError(f"{model} holds {weights.dtype} and {bias.dtype}; allowed: float32; restore it from a copy")
         if weights.shape[-2:] != shape or bias.shape != (*weights.shape[:-2], shape[1]) or not weights.size:
             raise DataError(
-                f"{model} holds weights of {weights.shape} and bias of {bias.shape}; allowed: {shape} and {shape[1:]}, "
-                "as the manifest says; restore it from a copy"
+                f"{model} holds shapes {weights.shape} and {bias.shape}; allowed: {shape} and {shape[1:]}; restore it"
             )
         if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
             raise DataError(f"{model} holds NaN or infinity; restore it from a copy")
@@ -393,10 +370,7 @@ class RunFolder:
 
     @property
     def weights(self) -> NDArray[np.float32]:
-        """Weights for L2-normalised raw rows, (n_features, n_classes); a run that votes has a leading axis of voters.
-
-        Raises DataError: a damaged model file, or one of another shape.
-        """
+        """Weights for L2-normalised rows, (n_features, n_classes), voters first. DataError: damaged, another shape."""
         return self._model[0]
 
     @property
@@ -406,10 +380,7 @@ class RunFolder:
 
     @property
     def class_shares(self) -> NDArray[np.float64] | None:
-        """Estimated class shares of the private rows, (n_classes,); None for a run without class counts, or multilabel.
-
-        They follow from released counts, so using them costs nothing.
-        """
+        """Class shares of private rows (n_classes,) from released counts; None without, or for several labels."""
         manifest, counts = self.manifest, self.manifest.class_counts
         if counts is None or manifest.several_labels:
             return None
@@ -417,10 +388,7 @@ class RunFolder:
 
     @cached_property
     def test_metrics(self) -> dict[str, Any] | None:
-        """The metrics on public test rows, as `figures_by_task` gives them; None for a run without them.
-
-        Raises DataError: an unreadable file, or metrics that contradict each other or the manifest.
-        """
+        """The metrics on public test rows, or None. Raises DataError: unreadable, or they contradict each other."""
         if TEST_FIGURES not in self.manifest.files:
             return None
         metrics: dict[str, Any] = self._json(TEST_FIGURES)
@@ -443,10 +411,7 @@ class RunFolder:
 
 
 def read_run(folder: str | os.PathLike[str]) -> RunFolder:
-    """A run folder whose manifest and model can be read.
-
-    Raises DataError: not a run folder, a manifest of another format, or a damaged model file.
-    """
+    """A run folder whose manifest and model can be read. Raises DataError: none, another format, or a damaged model."""
     run = RunFolder(folder)
     _ = run.weights
     return run
@@ -458,10 +423,7 @@ def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
 
 
 def unfinished_folder(out: Path) -> Path | None:
-    """The folder of the unfinished run of `out`, or of one that is complete except for its name; None without either.
-
-    Raises UsageError: several have a checkpoint.
-    """
+    """The unfinished run of `out`, or one that only lacks its name, or None. UsageError: several have a checkpoint."""
     found = unfinished_folders(out) or unfinished_folders(out, MANIFEST)[:1]
     if len(found) > 1:
         raise UsageError(
@@ -562,10 +524,7 @@ def _worth_keeping(partial: Path, error: BaseException, *, resumed: bool) -> boo
 
 
 def run_id(partial: Path) -> str:
-    """The id of an unfinished run: random, and the same after it is resumed. The budget book and the manifest have it.
-
-    Raises DataError: no id of a run.
-    """
+    """The random id of an unfinished run, kept when it is resumed, as in book and manifest. Raises DataError: none."""
     text = (partial / RUN_ID).read_text(encoding="utf-8", errors="replace")
     if not re.fullmatch("[0-9a-f]{32}", text):
         raise DataError(f"{partial / RUN_ID} holds no run id; train anew without --resume")
@@ -573,7 +532,6 @@ def run_id(partial: Path) -> str:
 
 
 def _remove(partial: Path) -> None:
-    """Remove the folder of an unfinished run."""
     shutil.rmtree(partial, ignore_errors=True)
     if partial.exists():  # `rmtree` opens folders, which a limit on open files forbids
         for name in (*RUN_FILES, *OPTIONAL_FILES, *PAGES, SIGNATURE, PER_RECORD, MANIFEST, CHECKPOINT, RUN_ID):

@@ -24,10 +24,7 @@ LONGEST_SIGNATURE = 4096  # bytes
 
 
 def private_key(path: Path, progress: Progress | None = None) -> Ed25519PrivateKey:
-    """The key in a PEM file without a password; a note if others can read the file.
-
-    Raises DataError: a missing file, or one without such a key.
-    """
+    """The key in a PEM file without a password; a note if others can read it. Raises DataError: no file or such key."""
     key = _read(path, lambda text: load_pem_private_key(text, password=None))
     if not isinstance(key, Ed25519PrivateKey):
         raise DataError(

@@ -143,13 +143,7 @@ FILES: Mapping[str, Proof] = {
 
 
 def stated_in(manifest: Manifest, names: frozenset[str]) -> list[str]:
-    """The keys and files that a run states and nothing in its folder proves.
-
-    Keys that an earlier manifest lacks are among them: it means their default.
-
-    Args:
-        names: of the files in the folder.
-    """
+    """The keys and files that a run states, a missing key as its default, and nothing in its folder proves."""
     of_kind = {
         *(() if manifest.several_labels else OF_LABELS),
         *(() if manifest.test_rows == "private" else NOISY_TEST),

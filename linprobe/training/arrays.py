@@ -69,11 +69,7 @@ def _of_bytes(X: NDArray[np.floating], least: float) -> bool:
 
 
 def learnt_weights(weights: NDArray[np.floating], labels: NDArray[np.integer]) -> str | None:
-    """One line if weights of private rows are one over the number of rows of their class; None otherwise.
-
-    Args:
-        weights: of the rows, (n,). labels: their classes, (n,).
-    """
+    """One line if weights of private rows (n,) are one over the number of rows of their class, by `labels` (n,)."""
     counts = np.bincount(labels)[labels]
     totals = weights * counts
     if counts.min() == counts.max() or np.ptp(totals) > ROUNDING * abs(totals).max():
@@ -136,9 +132,7 @@ def _unusable_cell(X: ArrayLike) -> tuple[str, int, int] | None:
         row, column = np.unravel_index(int(np.argmin(np.isfinite(array))), array.shape) if array.size else (0, 0)
         usable = not array.size or np.isfinite(array[row, column])
         return None if usable else (_shown(array[row, column]), int(row), int(column))
-    return next(
-        ((_shown(cell), row, column) for (row, column), cell in np.ndenumerate(array) if not _usable(cell)), None
-    )
+    return next(((_shown(one), row, column) for (row, column), one in np.ndenumerate(array) if not _usable(one)), None)
 
 
 def _shown(cell: Any) -> str:
@@ -173,17 +167,12 @@ def declared_classes(
     elif public is not None:
         classes = np.unique(public)
     else:
-        raise ParameterError(
-            "classes is None; allowed: the list of classes, which must not come from protected labels; "
-            "pass classes=[...]"
-        )
+        raise ParameterError("classes is None; allowed: the list, not from protected labels; pass classes=[...]")
     if len(classes) < 2 or len(np.unique(classes)) != len(classes):
-        raise ParameterError(
-            f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, all different"
-        )
+        raise ParameterError(f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, different")
     if n_labels is not None and len(classes) != n_labels:
         raise ParameterError(
-            f"classes has {len(classes)} entries for {n_labels} labels a row; allowed: one name for each label"
+            f"classes has {len(classes)} entries for {n_labels} labels a row; allowed: a name for each"
         )
     return classes
 
@@ -212,17 +201,12 @@ def class_indices(
 
 
 def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.uint8]:
-    """Several labels a row as uint8, shape (n, n_labels).
-
-    Raises DataError: another shape, or a value that is neither 0 nor 1.
-    """
+    """Several labels a row as uint8, shape (n, n_labels). Raises DataError: another shape, or not only 0 and 1."""
     if labels.ndim != 2 or labels.shape[1] != n_labels:
         raise DataError(f"{name} has shape {labels.shape}; allowed with {n_labels} labels a row: (rows, {n_labels})")
     wrong = int(np.sum(~((labels == 0) | (labels == 1))))
     if wrong:
-        raise DataError(
-            f"{name} holds {counted(wrong, 'value')} other than 0 and 1; allowed with several labels a row: 0 and 1"
-        )
+        raise DataError(f"{name} holds {counted(wrong, 'value')} other than 0 and 1; allowed: 0 and 1")
     return labels.astype(np.uint8)
 
 
@@ -251,10 +235,7 @@ def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[
 
 
 def adjacent_people(owners: ArrayLike, n_rows: int) -> tuple[Bounds, NDArray[Any]]:
-    """Where each person's rows begin, and the people, for rows that cannot be put into another order.
-
-    Raises DataError: not one name or whole number for each row, or rows of a person that are not adjacent.
-    """
+    """Where each person's rows begin, and the people, of rows in a fixed order. DataError: no name each, or apart."""
     names = owner_names(np.asarray(owners), n_rows, "owners").astype(str)
     bounds, people = owner_bounds(names.tolist(), "owners")
     return bounds, np.array(people)

@@ -145,10 +145,7 @@ def _path_of(features: Path) -> str:
 
 
 def _refuse_round_cap(given: Path, keys: RowKeys, step: str = "leave --book out") -> None:
-    """PrivacyError if a default book with one of the `keys` has a cap, under which another book does not count.
-
-    `step`: what to do next.
-    """
+    """PrivacyError, with the next `step`, if a default book with one of the `keys` has a cap, which others evade."""
     for other in books_with(keys, books_folder()):
         if other.contents.cap is not None:
             raise PrivacyError(
@@ -198,10 +195,7 @@ def refuse_private_in_books(public: Sequence[GroupRows]) -> None:
 
 
 def record_public(run: str, public: GroupRows) -> None:
-    """Add rows that a command used as public to the keys of the default book that has the run, if there is one.
-
-    Raises DataError: damaged keys. LinprobeError: keys that cannot be written.
-    """
+    """Add rows that a command used as public to the keys of the run's default book. DataError, LinprobeError."""
     path = book_with(run)
     if path is not None and keys_file(path).exists():
         keys = _keys_of(public, _key(books_folder())).as_public()
@@ -278,8 +272,7 @@ def _make_key(path: Path) -> None:
         return
     if files_of_books(path.parent):
         raise DataError(
-            f"{path.parent} holds budget books without their key; restore {path} from a copy, or give --book FILE with "
-            "the book of these rows"
+            f"{path.parent} holds budget books without their key; restore {path} from a copy, or give --book FILE"
         )
     write_whole(path, secrets.token_hex(KEY_BYTES), private=True)
 
@@ -370,10 +363,7 @@ def state_finished(account: Account | None, run: str) -> None:
 
 
 def charge_entry(account: Account | None, entry: Entry, progress: Progress) -> Path:
-    """Charge an entry that is complete, and say what it and earlier ones cost. Raises as `RunCharge.budget`.
-
-    Returns: the book.
-    """
+    """Charge a complete entry, say what it and earlier ones cost; returns the book. Raises as `RunCharge.budget`."""
     assert account is not None  # noqa: S101 - what spends has a book
     _charge(account, replace(entry, features=account.features), progress)
     return account.path
@@ -382,10 +372,7 @@ def charge_entry(account: Account | None, entry: Entry, progress: Progress) -> P
 def _charge(
     account: Account, entry: Entry, progress: Progress, others: Sequence[Entry] = (), *, again: bool = False
 ) -> tuple[Check, Contents]:
-    """Charge an entry: the check of the caps, which an entry written `again` has passed, and what the book had held.
-
-    `others`: what may take the place of the entry later, which the caps have to allow too.
-    """
+    """Charge an entry, or it `again`, or `others` in its place: the check of the caps, and what the book had held."""
     with account.charging() as held:
         shared = held.shared()
         check = _check_caps(account.path, shared)
@@ -432,12 +419,7 @@ def charged_selection(
 
 
 def preview(account: Account | None, entries: Sequence[Entry]) -> Spending:
-    """The cost of `entries` with the runs in a book and in the books that share its rows. Nothing is charged.
-
-    Args:
-        account: None if there is no book yet.
-    Raises PrivacyError: the runs would exceed a cap. DataError: a damaged book.
-    """
+    """The cost of `entries` with the runs of a book and those that share its rows. PrivacyError: above a cap."""
     return spending(_under_caps(account, entries).counted)
 
 
@@ -458,14 +440,7 @@ def _under_caps(account: Account | None, entries: Sequence[Entry]) -> Contents:
 
 
 def _check_caps(path: Path, shared: Sequence[SharedBook], *, histogram: bool = False) -> Check:
-    """Refuses an entry above the cap of its book `path` for any unit, or above its own cap for its own unit.
-
-    The cap of a book that shares rows holds too, for its own rows.
-
-    Args:
-        shared: the books that count together with the book of the entry.
-        histogram: whether the last release of the entry is a histogram of a finished run.
-    """
+    """Refuse an entry above a cap of its book, or of a book that shares rows, or above its own cap."""
 
     def check(others: Contents, entry: Entry) -> None:
         finished = replace(entry, further=entry.further[:-1]) if histogram else None
@@ -537,10 +512,7 @@ def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path
 
 
 def preview_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> tuple[Path, Spending]:
-    """The book that `charge_histogram` would charge, and the cost of its runs with the histogram. Nothing is written.
-
-    Raises LinprobeError: as `charge_histogram`.
-    """
+    """The book that `charge_histogram` would charge, and its runs' cost with the histogram; raises as it does."""
     path, entry = _book_with_entry(run, given)
     contents, account = book.read_book(path), Account.at(path)
     others, after, shared = contents.without(entry.run), contents.after(entry, [histogram]), account.shared()
@@ -554,8 +526,7 @@ def _book_with_entry(run: run_folder.RunFolder, given: Path | None) -> tuple[Pat
     known = book_with(manifest.book_id)
     if given is not None and known is not None and given.resolve() != known.resolve():
         raise PrivacyError(
-            f"run {run.folder} is in budget book {known}, and --book is {given}, which would not count with its rows; "
-            "leave --book out"
+            f"run {run.folder} is in budget book {known}, and --book is {given}, not counted with it; leave --book out"
         )
     path = given or known
     if path is None:

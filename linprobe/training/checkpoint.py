@@ -90,10 +90,7 @@ class Checkpoints:
         self._account = account
 
     def check(self) -> None:
-        """Refuse the checkpoint of another run, or an earlier one of this run, before writing to the budget book.
-
-        Raises DataError, UsageError, PrivacyError: as `check_same_run`. PrivacyError: an earlier checkpoint.
-        """
+        """Refuse another run's checkpoint, or an earlier one (PrivacyError), before a charge; as `check_same_run`."""
         if self._state is None:
             return
         check_same_run(self.path, self._state, self._identity, self._private_digest())
@@ -146,7 +143,6 @@ class Checkpoints:
 
     @property
     def can_resume(self) -> bool:
-        """Whether a checkpoint of this run exists."""
         return self._source is not None and self.path.is_file()
 
     def __enter__(self) -> Self:
@@ -187,11 +183,7 @@ class Checkpoints:
         return time.monotonic() - self._written_at >= self._every and self._may_write()
 
     def _may_write(self) -> bool:
-        """Whether the ledger has no release after the latest state.
-
-        A write gives the steps after it another key. A release in the ledger must be repeated with the key that it had:
-        otherwise it would be two releases, and the ledger would count one.
-        """
+        """Whether no release follows the latest state: one must be repeated with the key it had, or counts twice."""
         assert self._latest is not None  # noqa: S101
         return int(self._latest["next_step"]) == len(self._ledger.events)
 
@@ -226,10 +218,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
 def check_same_run(
     path: Path, state: Mapping[str, NDArray[Any]], identity: Mapping[str, Any], private_digest: str
 ) -> None:
-    """Refuse the state in the checkpoint `path` unless it is of a run with this identity and these private rows.
-
-    Raises DataError: an incomplete state. UsageError: other settings. PrivacyError: other private rows.
-    """
+    """Refuse another run's checkpoint. DataError: incomplete. UsageError: other settings. PrivacyError: other rows."""
     missing = [name for name in (*PER_RECORD, *NEEDED) if name not in state]
     if missing:
         raise DataError(f"checkpoint {path} lacks {', '.join(missing)}; train anew without --resume")

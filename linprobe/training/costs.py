@@ -135,10 +135,7 @@ def book_cost(request: BudgetRequest) -> dict[str, Any]:
 
 
 def _refuse_large(delta: float, keys: RowKeys | None, contents: Contents) -> None:
-    """PrivacyError for a delta of at least 1/N: of the rows of a book, or of its people if no run is by record.
-
-    A book without row keys does not know N.
-    """
+    """PrivacyError for a delta of 1/N or more: N of a book's rows, or people if no run is by record, by its keys."""
     if keys is not None:
         by_record = any(entry.unit == RECORD and entry.private for entry in contents.counted)
         units = keys.rows if by_record or not len(keys.owners) else keys.owners
@@ -215,10 +212,7 @@ def _stated_entry(entry: Entry, book: Path | None) -> dict[str, Any]:
 
 
 def _not_recorded(path: Path, own: Contents) -> list[str]:
-    """Run folders that spent something, lie beside folders of a book's runs, and are in no book, by path.
-
-    Also folders of recorded runs with releases that the book lacks.
-    """
+    """Run folders beside a book's that spent something and are in no book, or with releases that it lacks, by path."""
     spent, lacking, folders = {}, [], {Path(entry.name).parent for entry in own.entries.values()}
     for folder in folders:
         for manifest in folder.glob(f"*/{MANIFEST}"):

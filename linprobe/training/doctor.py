@@ -22,13 +22,7 @@ LITTLE_MEMORY = 2 << 30
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        name: of the thing. found: what it is.
-        state: `limited` if a command lacks something or is slower, `broken` if most commands fail.
-        remedy: what is affected and what to do; empty if the state is `ok`.
-    """
+    """What was `found`: ok, `limited` (a command lacks it), `broken` (most fail); and the remedy, if any."""
 
     name: str
     found: str
@@ -53,10 +47,7 @@ def methods() -> list[dict[str, Any]]:
 
 
 def doctor() -> dict[str, Any]:
-    """Look at the installation; nothing is downloaded, and no row is read.
-
-    Returns: version; state, the worst of all findings; findings, each with name, found, state and remedy.
-    """
+    """Look at the installation, offline: version, state (the worst), findings (name, found, state, remedy)."""
     python = Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     looks = (_kernel, _processor, _memory, _device, _extras, _caches, _books)
     findings = [python, *(finding for look in looks for finding in look())]
@@ -78,9 +69,7 @@ def _processor() -> list[Finding]:
     import numpy as np
 
     np.zeros(1) @ np.zeros(1)  # loads BLAS
-    libraries = {
-        f"{info['internal_api']} {info['version']}" for info in threadpool_info() if info["user_api"] == "blas"
-    }
+    libraries = {f"{one['internal_api']} {one['version']}" for one in threadpool_info() if one["user_api"] == "blas"}
     return [
         Finding("BLAS", ", ".join(sorted(libraries)) or "unknown"),
         Finding("threads", f"{n_threads()} of {os.cpu_count()} processors"),

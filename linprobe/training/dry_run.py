@@ -177,10 +177,7 @@ def _stated(
 
 
 def _resumed(request: TrainRequest, plan: Plan, dataset: Dataset, account: Account | None) -> str:
-    """The id of the unfinished run that --resume would go on with; empty without one.
-
-    Raises UsageError: several such runs, or a complete one. LinprobeError: as `Checkpoints.check`.
-    """
+    """The id of the run that --resume would go on with, or "". UsageError: several, complete; as `Checkpoints`."""
     folder = run_folder.unfinished_folder(Path(request.out or "")) if request.resume else None
     if folder is not None and (folder / MANIFEST).is_file():
         raise UsageError(f"--resume has nothing to do: run {folder} is complete; leave out --dry-run to name it")
@@ -193,13 +190,7 @@ def _resumed(request: TrainRequest, plan: Plan, dataset: Dataset, account: Accou
 
 @dataclass(frozen=True)
 class Preview:
-    """What one run, or one private selection, would do.
-
-    Attributes:
-        budgets: of each setting that may be chosen. entries: as the budget book would state it, of each plan that the
-            length of a private mean may choose, first the one that is charged.
-        seconds: duration of its steps, for a selection of the mean number of runs; None where no estimate is made.
-    """
+    """What a run or a private selection would do; `entries` as the book would state it, first the one charged."""
 
     budgets: tuple[tuple[Budget, ...], ...]
     entries: tuple[Entry, ...]
@@ -266,11 +257,7 @@ def rows_lines(facts: dict[str, Any]) -> words.Lines:
 
 
 def _seconds(request: TrainRequest, plan: Plan, dataset: Dataset) -> float | None:
-    """Seconds that the steps take on the host, about: gradients of all rows that a step reads, and noise.
-
-    Leaves out reading the rows, the initial weights, and other work of the method. Each shape is timed once. None on
-    another device, without steps, and for steps that cost more than a gradient.
-    """
+    """Seconds of the steps' gradients and noise on the host, about; None elsewhere, or for costlier steps."""
     if not plan.budgets or request.device != "cpu" or plan.method.n_steps is not None:
         return None
     budget, rows = max(plan.budgets, key=lambda budget: budget.n_steps), dataset.trained

@@ -61,13 +61,7 @@ from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, beside_text
 
 @dataclass(frozen=True)
 class Selected:
-    """The shrinkage c of a run's update, W_1 + c (W - W_1), and the released counts that chose it.
-
-    All candidates depend on the same releases, so they cost nothing; the noisy counts of correct predictions do.
-
-    Attributes:
-        shrink: c. counts: noisy number of correct predictions on private rows for each factor. std: of their noise.
-    """
+    """The shrinkage c of a run's update W_1 + c (W - W_1), and the noisy counts of each factor that chose it."""
 
     shrink: float
     counts: tuple[float, ...]
@@ -107,8 +101,7 @@ class Runtime:
         extended = getattr(options, "extended", 0)
         if extended and size > 1:
             raise UsageError(
-                f"extended is {extended} in {size} processes, each of which would add the same rows; allowed: 0, or "
-                "one process"
+                f"extended is {extended} in {size} processes, which add the same rows; allowed: 0, or one process"
             )
         if self.device == "cpu":
             return
@@ -135,10 +128,7 @@ class Observer:
     """Receives public facts and releases while a plan is executed. This base class ignores them."""
 
     def budget(self, plan: Plan) -> None:
-        """The plan before a private row is used, and again if a release changes the division into steps.
-
-        An error that it raises ends the run.
-        """
+        """The plan before a private row is used, and again if a release divides it anew. An error here ends the run."""
 
     def start(self, n_steps: int) -> None:
         """The number of steps, before the first."""
@@ -151,7 +141,6 @@ class Observer:
         return GaussianMechanism(*given, **named)
 
     def sampler(self, source: NoiseSource, rate: float) -> PoissonSampler:
-        """The sampler of the steps."""
         return PoissonSampler(source, rate)
 
 
@@ -191,13 +180,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Rows in training space, and what releases sums over them.
-
-    Attributes:
-        plan: the plan, with the budget that the length of a private mean chose.
-        preprocessing: the map to the training space.
-        ledger: of the run. class_counts, similar: released, or None.
-    """
+    """Rows in training space and what releases their sums; `plan` has the budget that a private mean chose."""
 
     plan: Plan
     dataset: Dataset
@@ -285,10 +268,7 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
 def _problem(
     plan: Plan, dataset: Dataset, preprocessing: Preprocessing, rows: Rows | None, public: Rows | None, backend: Backend
 ) -> Problem:
-    """What the method gets: rows in training space, on the device of the back end.
-
-    A method that takes its steps on the host reads public rows there.
-    """
+    """What the method gets: rows in training space, on the back end's device; public ones where it takes its steps."""
     beside = backend if plan.method.options.on_gpu == "steps" else HOST
     shots, text = dataset.free_shots, plan.text_weights
     if text is not None:
@@ -369,10 +349,7 @@ def private_rows(
     room: bool = False,
     spent: Rows | None = None,
 ) -> Rows:
-    """The protected rows of this process in training space; the places of units that are not present are empty.
-
-    `room`, `spent`: as in `prepare`.
-    """
+    """The protected rows of this process in training space; absent units are empty. `room`, `spent`: see `prepare`."""
     bounds = dataset.bounds if plan.method.spends else None  # without clipping, the rows of a person are just rows
     rows = prepare_shard(
         dataset.trained,
@@ -453,10 +430,7 @@ def _refined(
 
 
 def _losses(plan: Plan, dataset: Dataset, run: Run) -> RecordLosses | None:
-    """The privacy loss of each record, on rank 0; None for a method that spends nothing.
-
-    A person who may have private test rows too is charged for the releases about them in full.
-    """
+    """The privacy loss of each record, on rank 0, or None; people with private test rows pay those releases in full."""
     if plan.budget is None:
         return None
     contributed = run.mechanism.contributed
@@ -531,10 +505,7 @@ def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.fl
 
 
 def choose_backend(device: str) -> Backend:
-    """The backend of a run: the host for `cpu`, else a GPU.
-
-    Raises ParameterError: an unknown device, or a GPU that torch does not find. UsageError: torch is not installed.
-    """
+    """The host for `cpu`, else a GPU. ParameterError: an unknown device, or no GPU. UsageError: no torch."""
     if device == "cpu":
         return HOST
     require("torch", f"device {device}")

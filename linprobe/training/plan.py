@@ -138,10 +138,7 @@ class Settings:
 
     @classmethod
     def of(cls, method: Method, parameters: Mapping[str, Any]) -> Settings:
-        """Settings from named parameters: options of the method, and fields of this class.
-
-        Raises ParameterError: an option outside its range, or no number where one belongs.
-        """
+        """Settings from named parameters: a method's options, and fields. ParameterError: out of range, no number."""
         parameters = plain_values(method.arguments, parameters)
         own = set(declared(method.options))
         options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
@@ -150,10 +147,7 @@ class Settings:
 
     @classmethod
     def of_given(cls, method: Method, given: Mapping[str, Any]) -> Settings:
-        """`of`, where arguments that are not given have their declared defaults.
-
-        Raises ArgumentError: an argument that the method does not have, or one without a default that is not given.
-        """
+        """`of`, with declared defaults. Raises ArgumentError: an unknown argument, or a missing one."""
         arguments = {name: option for name, option in method.arguments.items() if name not in OF_LABELS}
         unknown = sorted(set(given) - set(arguments))
         if unknown:
@@ -168,16 +162,11 @@ class Settings:
         return cls.of(method, dict(sorted(parameters.items())))
 
     def with_counts(self, class_counts: str, class_weight: Any) -> Settings:
-        """The same settings with the class counts that `class_weight` uses, or that were asked for.
-
-        Raises ParameterError: an unknown word. UsageError: no counts, and a class weight that needs them.
-        """
+        """The same with class counts, asked for or for `class_weight`. ParameterError: a word. UsageError: none."""
         check_value(RunOptions, "class_counts", class_counts)
         balanced = isinstance(class_weight, str) and class_weight == BALANCED
         if balanced and class_counts == "no":
-            raise UsageError(
-                f"class weight is {BALANCED!r}, which needs class counts, and class counts is 'no'; give auto or yes"
-            )
+            raise UsageError(f"class weight is {BALANCED!r}, which needs class counts, not 'no'; give auto or yes")
         return replace(self, class_counts=balanced or class_counts == "yes", balanced=balanced)
 
     def with_public(self, has_public: bool) -> Settings:
@@ -186,7 +175,6 @@ class Settings:
 
     @property
     def starts_from_text(self) -> bool:
-        """Whether the caller chose text weights as initial weights."""
         return getattr(self.options, "init", None) == "text"
 
     def budget(
@@ -250,10 +238,7 @@ _SHARED = {each.name for each in fields(Settings)} - {"method", "options", "firs
 
 
 def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, FirstRun | None]:
-    """A method's options, and the run of `init` if it is not one of `INIT_WORDS`.
-
-    Raises UsageError: an option that the method does not have. ParameterError: one outside its range.
-    """
+    """A method's options, and the run of `init`, if no word. UsageError: unknown. ParameterError: out of range."""
     init = given.get("init", "auto")
     if init in INIT_WORDS or not issubclass(method.options, Start):
         return method.make_options(dict(given)), None
@@ -261,10 +246,7 @@ def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, First
 
 
 def make_settings(request: TrainRequest, method: Method) -> Settings:
-    """The settings of a request; arguments that are not given have their defaults.
-
-    Raises ParameterError, UsageError: an option that is not allowed.
-    """
+    """The settings of a request, with defaults. Raises ParameterError, UsageError: an option that is not allowed."""
     check_value(RunOptions, "preset", request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
     given = request if request.preset == "default" else _of_preset(request, method)
@@ -326,14 +308,12 @@ def _refuse_idle(request: TrainRequest, method: Method) -> None:
     if (request.noise_seed is not None) != request.insecure_seed:
         alone, missing = ("--noise-seed", "--insecure-seed")[:: -1 if request.insecure_seed else 1]
         raise UsageError(
-            f"{alone} was given without {missing}; a seed makes the run not private, so give both --noise-seed N and "
-            "--insecure-seed, or neither"
+            f"{alone} was given without {missing}; give both --noise-seed N and --insecure-seed (not private), or none"
         )
     for flag, given in (("--sigma", request.sigma), ("--steps", request.steps)) if method.one_step else ():
         if given is not None:
             raise UsageError(
-                f"option {flag} does nothing for {method.name}, whose releases are fixed and have the noise that --eps "
-                "needs; leave it out"
+                f"option {flag} does nothing for {method.name}, whose noise follows from --eps; leave it out"
             )
 
 
@@ -343,9 +323,7 @@ def refuse_other_encodings(values: Iterable[object]) -> None:
         try:
             str(value).encode()
         except UnicodeEncodeError:
-            raise UsageError(
-                f"the name {value} is not UTF-8, and the files of a run are; nothing was read or spent; rename the file"
-            ) from None
+            raise UsageError(f"the name {value} is not UTF-8; nothing was read or spent; rename the file") from None
 
 
 MEAN_SHARE = 0.05
@@ -403,7 +381,6 @@ class Plan:
 
     @cached_property
     def method(self) -> Method:
-        """The method that trains."""
         return self.settings.method
 
     @property
@@ -426,7 +403,6 @@ class Plan:
 
     @property
     def inherited(self) -> tuple[Releases, ...]:
-        """The releases of the first model."""
         return () if self.first is None else self.first.releases
 
     @cached_property
@@ -436,14 +412,10 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """Whether the run has a guarantee."""
         return self.method.private and self.settings.insecure_seed is None
 
     def uncentred(self) -> Plan:
-        """The plan after the release of a mean that is too short to subtract.
-
-        The rest of the budget stays the same; its division into steps may depend on a release.
-        """
+        """The plan after a mean that is too short to subtract: other steps, as releases allow, for the same rest."""
         settings = replace(self.settings, condition="none")
         return replace(self, settings=settings, budget=settings.budget(self.n_units, self.inherited))
 
@@ -454,7 +426,6 @@ class Plan:
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
-        """The budgets of the possible plans."""
         return tuple(plan.budget for plan in self.possible if plan.budget is not None)
 
     def entry(self, run: str = "", name: str = "") -> Entry:
@@ -483,9 +454,8 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     """
     refuse_combinations(settings, dataset)
     settings = settings.with_public(dataset.free_public is not None)
-    settings = replace(
-        settings, similar=settings.similar or (dataset.unlabelled is not None and settings.method.spends)
-    )
+    counts_similar = dataset.unlabelled is not None and settings.method.spends
+    settings = replace(settings, similar=settings.similar or counts_similar)
     preprocessing = _preprocessing(settings, dataset)
     first = _first_model(settings, dataset)
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
@@ -517,11 +487,7 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
 
 
 def warnings_of(plan: Plan, dataset: Dataset, entry: Entry | None = None) -> list[str]:
-    """What to say to people before the run starts.
-
-    Args:
-        entry: of a choice among several runs; None for one run.
-    """
+    """What to say to people before the run starts. `entry`: of a choice among several runs; None for one run."""
     said: list[str | None] = []
     entry = plan.entry() if entry is None else entry
     if plan.method.spends:
@@ -539,10 +505,7 @@ def warnings_of(plan: Plan, dataset: Dataset, entry: Entry | None = None) -> lis
 
 
 def fewer_protected(features: FeatureReader | None, entry: Entry, group: str = "train") -> str | None:
-    """One line on what an entry that protects rows means for people with several; None if no rows have owners.
-
-    No number comes from the data.
-    """
+    """A line on what protecting rows means for people with several, without a number from data; None without owners."""
     if features is None or entry.unit != RECORD or entry.delta is None or not features.has_owners(group):
         return None
     by_rows = rows_of_a_person([entry], entry.delta)
@@ -554,7 +517,6 @@ def fewer_protected(features: FeatureReader | None, entry: Entry, group: str = "
 
 
 def plan_facts(budget: Budget) -> dict[str, Any]:
-    """A budget, JSON-ready."""
     return {
         "steps": budget.n_steps,
         "noise_multiplier": budget.noise_multiplier,
@@ -592,7 +554,6 @@ def _default_steps(settings: Settings, dataset: Dataset, *, centred: bool) -> in
 
 
 def _from_text(settings: Settings, dataset: Dataset) -> bool:
-    """Whether training starts from text weights."""
     init = getattr(settings.options, "init", "text" if "text" in settings.method.needs else "zero")
     chosen = init == "text" or (init == "auto" and dataset.free_public is None)
     return chosen and settings.first_run is None and dataset.encodings is not None
@@ -677,8 +638,7 @@ def _refuse_other_units(earlier: Manifest, settings: Settings, dataset: Dataset,
     """PrivacyError if the manifest of the run `init` is of units of another kind, or of 1 / delta or more units."""
     if earlier.unit != dataset.unit:
         raise PrivacyError(
-            f"init run {init} protects units of kind {earlier.unit}, and this run {dataset.unit}; the guarantees do "
-            "not add up; train it with the same unit"
+            f"init run {init} protects units of kind {earlier.unit}, this run {dataset.unit}; train it with the same"
         )
     if earlier.releases and settings.delta * earlier.n_private >= 1:
         raise PrivacyError(
@@ -688,27 +648,19 @@ def _refuse_other_units(earlier: Manifest, settings: Settings, dataset: Dataset,
 
 
 def _of_classes(first: FirstModel, dataset: Dataset, init: object) -> FirstModel:
-    """The model with its classes in the order of the rows here. Other names of a caller stand for that run's in order.
-
-    Raises DataError: a feature file with another class.
-    """
+    """The model with its classes in the order here; a caller's names stand for its own. DataError: another class."""
     known, names = first.manifest.class_names, dataset.class_names
     if sorted(names) == sorted(known):
         order = [known.index(name) for name in names]
         return replace(first, weights=first.weights[:, order], bias=first.bias[order])
     if dataset.features is not None:
         other = next(name for name in names if name not in known)
-        raise DataError(
-            f"init run {init} has no class {other!r}; allowed: {', '.join(known)}; train it on these classes"
-        )
+        raise DataError(f"init run {init} has no class {other!r}; allowed: {', '.join(known)}; train it on these")
     return first
 
 
 def _text_weights(settings: Settings, dataset: Dataset, budget: Budget | None) -> NDArray[np.float64] | None:
-    """Text weights: unit vectors of the classes times their scale; None if the run does not start from them.
-
-    Beside public rows, which decide their scale, the unit vectors around their mean.
-    """
+    """Unit text weights times their scale, or None; beside public rows, which decide the scale, around their mean."""
     text_weights = dataset.encodings
     if text_weights is None:
         return None
@@ -759,7 +711,7 @@ def _refuse_counts(settings: Settings, dataset: Dataset) -> None:
         return
     if dataset.weights is not None:
         raise UsageError(
-            "class weight 'balanced' counts rows without their weights, and these rows have weights; leave one out"
+            "class weight 'balanced' counts rows without weights, and these rows have weights; leave one out"
         )
     if not gives_log_odds(method, vars(options)):
         allowed = ", ".join(name for name, other in METHODS.items() if other.weighs and other.spends)
@@ -777,8 +729,7 @@ def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
     if not method.several_labels:
         allowed = ", ".join(name for name, other in METHODS.items() if other.several_labels)
         raise UsageError(
-            f"method is {method.name}, which takes one class a row, and these rows have several labels each; "
-            f"allowed: {allowed}"
+            f"method is {method.name}, for one class a row, and these have several labels; allowed: {allowed}"
         )
     refused: dict[str, tuple[bool, str]] = {
         "variant 'theory'": (getattr(options, "variant", "") == "theory", "variant practical"),
@@ -805,8 +756,7 @@ def _refuse_units(settings: Settings, dataset: Dataset) -> None:
     method = settings.method
     if getattr(settings.options, "variant", "practical") == "theory":
         raise UsageError(
-            "variant is 'theory' and unit 'owner', but the analysis bounds the gradient of one row; allowed: variant "
-            "practical, or unit record"
+            "variant is 'theory' and unit 'owner', but it bounds one row; allowed: variant practical, or unit record"
         )
     if dataset.joined and dataset.public is not None:
         raise UsageError(

@@ -25,11 +25,11 @@ from linprobe.data.dataset import (
     Dataset,
     PublicRows,
     Split,
-    check_unit,
     dataset_of,
     note_equal_rows,
     open_features,
     refuse_training_rows,
+    unit_of,
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
@@ -108,24 +108,20 @@ class Ready:
 
     @cached_property
     def method(self) -> Method:
-        """The method of the request."""
         return find_method(str(self.request.method))
 
     def dataset(self) -> Dataset:
-        """The rows, split; none is read. Raises LinprobeError: as `check_unit` and `dataset_of`."""
+        """The rows, split; none is read. Raises LinprobeError: as `unit_of` and `dataset_of`."""
         request = self.request
         if self.method.spends:
-            check_unit(self.features, request.unit)
+            unit_of(self.features, request.unit)
         split = Split(
             request.public_shots, request.split_seed, request.unit, request.per_owner_rows, self.method.joins_public
         )
         return dataset_of(self.features, self.other, split, request.class_weight, self.unlabelled)
 
     def with_test(self, settings: Settings) -> Settings:
-        """The settings with the part of epsilon that pays for a noisy accuracy on private test rows.
-
-        Raises UsageError: no private test rows. PrivacyError: delta too large for their number.
-        """
+        """The settings with epsilon for noisy accuracy on private test rows. UsageError: none. PrivacyError: delta."""
         request = self.request
         found = figures.test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
         if found is None:
@@ -218,10 +214,7 @@ def _shots(request: TrainRequest, progress: Progress) -> int | None:
 def opened(
     request: TrainRequest, choice: ChosenMethod | None, progress: Progress, group: Group = ALONE
 ) -> Iterator[Ready]:
-    """Check a request that has a method, open its feature files and reserve the run folder. No row is read.
-
-    Raises UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
-    """
+    """Check a request with a method, open its files, reserve its folder; no row is read. UsageError, DataError."""
     check_declared(RunOptions, request)
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
@@ -356,10 +349,7 @@ def _refuse_rows_of_first_runs(plans: Sequence[Plan], features: FeatureReader, p
 def train_on(
     ready: Ready, settings: Settings, progress: Progress, group: Group = ALONE, config: str | None = None
 ) -> dict[str, Any]:
-    """`train_run` on open feature files, or files in memory.
-
-    `config` is the text of the run's config file; None for a run that no options of `linprobe train` repeat.
-    """
+    """`train_run` on open files; `config` is the text of its config file, None where no options repeat the run."""
     started, request, features = time.perf_counter(), ready.request, ready.features
     out, dataset = Path(request.out or ""), ready.dataset()
     plan = plan_run(settings, dataset)
@@ -408,13 +398,7 @@ MAY_DIFFER = ("book", "init")  # paths; the digest of the first model is compare
 
 
 def _refuse_other_views(group: Group, identity: Mapping[str, Any], dataset: Dataset, plan: Plan) -> None:
-    """Refuse processes that would train on other rows or with other settings than process 0, before anything is spent.
-
-    Each process takes its part of the rows from the file that it sees. If a node has another copy of a shard, or one
-    shard more, parts may overlap, and a row counts twice; or rows are used that the book does not know.
-
-    Raises DataError: other private rows. UsageError: other settings, public rows, versions or arithmetic.
-    """
+    """Refuse processes that see other rows or settings than process 0: parts of the rows may overlap. DataError."""
     if group.size == 1:
         return
     digest = dataset.protected_digest() if plan.method.spends else ""

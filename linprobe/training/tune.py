@@ -70,10 +70,7 @@ class Tuning:
 
     @classmethod
     def parse(cls, grid: Sequence[str], shrink: Sequence[float], repetitions: int | None, method: str | None) -> Tuning:
-        """Parse words such as `score_noise=0.3,1,3`; `method` is the method of the run, None if none was named.
-
-        Raises UsageError, ParameterError: nothing to choose, or a value that is not allowed.
-        """
+        """Parse words such as `score_noise=0.3,1,3` for `method`. UsageError, ParameterError: a value not allowed."""
         texts = {}
         for word in grid:
             flag, equals, values = word.partition("=")
@@ -81,8 +78,7 @@ class Tuning:
             listed = [value.strip() for value in values.split(",")]
             if not equals or not name or "" in listed or len(set(listed)) < len(listed) or name in texts:
                 raise UsageError(
-                    f"grid is {word!r}; allowed: OPTION=VALUE,VALUE,... with each option and value once, as "
-                    "score_noise=0.3,1,3"
+                    f"grid is {word!r}; allowed: OPTION=VALUE,VALUE,..., each once, as score_noise=0.3,1,3"
                 )
             texts[name] = listed
         names = texts.get("method") or ([] if method is None else [method])
@@ -99,8 +95,7 @@ class Tuning:
             raise UsageError(f"grid has {name}, which is of the whole choice; give {name} beside the grid")
         if not self.grid and not self.shrink:
             raise UsageError(
-                "nothing to choose; give --grid OPTION=VALUE,VALUE,... or --shrink FACTOR,FACTOR,..., for example "
-                "--shrink 0,0.5,1"
+                "nothing to choose; give --grid OPTION=VALUE,VALUE,... or --shrink FACTOR,..., as --shrink 0,0.5,1"
             )
         if self.grid and not 2 <= n_settings <= MOST_SETTINGS:
             found = counted(n_settings, "setting")
@@ -128,10 +123,7 @@ class Tuning:
 
 
 def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
-    """The settings of every run that may be made.
-
-    Raises UsageError, ParameterError: an option or combination that is not allowed.
-    """
+    """The settings of every run that may be made. Raises UsageError, ParameterError: an option that is not allowed."""
     varied_settings = []
     for setting in tuning.settings:
         asked = {name: value for name, value in setting.items() if name in REQUEST_OPTIONS}
@@ -155,10 +147,7 @@ def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
 def _check_tunable(settings: Settings, tuning: Tuning) -> None:
     name, options = settings.method.name, settings.options
     if tuning.grid and settings.first_run is not None:
-        raise UsageError(
-            "init is a run folder, whose releases cannot be composed with private selection; allowed with --grid: "
-            "auto, zero, public, text"
-        )
+        raise UsageError("init is a run folder, which --grid cannot count; allowed with it: auto, zero, public, text")
     if tuning.shrink in ((), (1.0,)):
         return
     init = getattr(options, "init", "zero")
@@ -210,15 +199,9 @@ class Selection:
 
 
 def selection_of(dataset: Dataset, request: TrainRequest, tuning: Tuning, candidates: Sequence[Settings]) -> Selection:
-    """The private selection among `candidates` that costs `request.epsilon`. No private row is read.
-
-    Raises UsageError: an option that a selection does not take. PrivacyError: no budget of one run is small enough.
-    """
+    """The selection among `candidates` for `request.epsilon`. UsageError: an idle option. PrivacyError: no budget."""
     if request.per_record:
-        raise UsageError(
-            "option --per-record does nothing with --grid: no bound of a single record below epsilon is known; "
-            "leave it out"
-        )
+        raise UsageError("option --per-record does nothing with --grid, which bounds no single record; leave it out")
     if request.test_epsilon is not None:
         raise UsageError("option --test-epsilon does nothing with --grid; leave it out")
     mean, delta = tuning.mean_repetitions, check_delta(request.delta, dataset.n_units)
@@ -255,7 +238,6 @@ def option_kinds(method: Method) -> dict[str, Any]:
 
 
 def typed(flag: str, text: str, wanted: Any) -> Any:
-    """`text` converted to the type `wanted`."""
     if wanted is bool:
         if text not in ("true", "false"):
             raise ParameterError(f"{flag} is {text!r}; allowed: true, false")
@@ -287,10 +269,7 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
 
 
 def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, ChosenMethod | None, list[Settings]]:
-    """The request with a method, why it was chosen if none was named, and the settings of every run that may be made.
-
-    Raises UsageError, ParameterError: an option or combination that is not allowed.
-    """
+    """The request with a method, why it was chosen, and all settings. UsageError, ParameterError: not allowed."""
     methods = dict(tuning.grid).get("method")
     if methods is not None:
         if request.method is not None:
@@ -322,10 +301,7 @@ def tune_on(ready: train.Ready, tuning: Tuning, candidates: Sequence[Settings], 
 
 
 def tunable_rows(ready: train.Ready, tuning: Tuning, candidates: Sequence[Settings]) -> Dataset:
-    """The rows that all candidates train on.
-
-    Raises UsageError: no budget, or a factor on weights that start from zero. LinprobeError: as `dataset_of`.
-    """
+    """The rows of all candidates. UsageError: no budget, or factors on zero weights. LinprobeError: as `dataset_of`."""
     check_one_class(ready.features, "tune")
     if ready.request.epsilon is None:
         raise UsageError("tune needs a privacy budget and got none; give --eps, for example --eps 3")
@@ -371,7 +347,6 @@ def chosen_run(
 def _select(
     ready: train.Ready, dataset: Dataset, tuning: Tuning, candidates: Sequence[Settings], progress: Progress
 ) -> dict[str, Any]:
-    """Private selection among `candidates`."""
     request, features, mean = ready.request, ready.features, tuning.mean_repetitions
     out = Path(request.out or "")
     selection = selection_of(dataset, request, tuning, candidates)

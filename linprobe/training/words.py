@@ -19,11 +19,7 @@ NO_BOOK = "that does not exist yet"
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a command would read, spend and write.
-
-    Attributes:
-        facts: JSON-ready. lines: the same for people: what a line is about, and the text.
-    """
+    """What a command would read, spend and write: JSON-ready `facts`, and `lines` for people, each with its subject."""
 
     facts: dict[str, Any]
     lines: Lines
@@ -46,7 +42,6 @@ def seconds_in_words(seconds: float) -> str:
 
 
 def time_line(seconds: float, what: str) -> Lines:
-    """The line on an estimate of seconds."""
     return [("time", f"about {seconds_in_words(seconds)} for {what}, on this machine at its present load")]
 
 
@@ -88,5 +83,4 @@ def written(*texts: str, book: Path | None) -> Lines:
 
 
 def listed(about: str, texts: Iterable[str]) -> Lines:
-    """Lines about one thing."""
     return [("" if place else about, text) for place, text in enumerate(texts)]

@@ -37,10 +37,7 @@ class UnreachableWeightsError(DataError):
 
 
 def build_network(build: Callable[[], nn.Module], random: bool) -> nn.Module:
-    """Build a network. Its `random` weights are equal in every run and process; others are loaded, so not drawn first.
-
-    To draw the weights of a ViT-L/14 takes 2 seconds.
-    """
+    """Build a network; `random` weights are equal in every run, others are not drawn first, which takes seconds."""
     with torch.random.fork_rng(devices=[]), nullcontext() if random else _Undrawn():
         torch.manual_seed(RANDOM_SEED)
         return build()
@@ -94,10 +91,7 @@ def quietly() -> Iterator[None]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Parameters by name from a .pt, .pth or .safetensors file; no code in the file is run.
-
-    Raises DataError: no such file, an unsuitable or damaged file, or no state dictionary in it.
-    """
+    """Parameters by name from a .pt, .pth or .safetensors file, whose code is not run. DataError: none, or damaged."""
     if not path.is_file():
         raise DataError(f"weights file {path} does not exist; give --weights an existing {', '.join(SUFFIXES)} file")
     if path.suffix == ".safetensors":
@@ -121,13 +115,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:
-    """Load `state` into `model`. All names and shapes must match, except in the classifier.
-
-    Args:
-        path: file of the weights, for messages.
-        head: prefixes of the classifier's names.
-    Raises DataError: missing or surplus names, other shapes, or NaN or infinity; the message gives the first ones.
-    """
+    """Load `state`; DataError for NaN, or names or shapes that differ, except in the classifier (`head`)."""
     prefixes = tuple(f"{name}." for name in head)
 
     def body(names: Iterable[str]) -> set[str]:

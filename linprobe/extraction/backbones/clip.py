@@ -52,10 +52,7 @@ class ImageTower(nn.Module):
 
 
 def _layers(model: Any, activation: str) -> dict[str, tuple[nn.Module, str]]:
-    """The layer `pre-projection`, if the image tower ends with a matrix or network that projects what is pooled.
-
-    The attention pooling of CLIP's ResNets has its projection inside.
-    """
+    """The layer `pre-projection`, if a matrix or network after the pooling projects (ResNets do it inside)."""
     tower = model.visual
     if isinstance(tower, TimmModel):
         ends = "pool" not in dict(tower.head.named_children()) and (len(tower.head) > 0 or tower.trunk.num_classes > 0)

@@ -58,7 +58,7 @@ def _named_weights(name: str, entry: Any) -> dict[str, Any]:
     except (OSError, HTTPException) as error:
         if where.exists():
             raise DataError(
-                f"weights file {where} cannot be read ({error}); repair it, or give --weights FILE"
+                f"weights file {where} cannot be read ({error}); repair it or give --weights FILE"
             ) from None
         raise backbones.UnreachableWeightsError(
             f"weights {entry.name} of {name} are not at {where} and cannot be fetched ({first_line(error)}); "

@@ -75,10 +75,7 @@ def gabor(
 
 
 def wavelets(height: int, width: int, scale: int) -> NDArray[np.float64]:
-    """Fourier transforms of the Morlet wavelets of one scale, real, shape (ANGLES, height, width).
-
-    A Morlet wavelet is a Gabor filter less a multiple of its Gaussian, so that its sum is zero.
-    """
+    """Transforms of one scale's Morlet wavelets, Gabor filters of sum zero, real, (ANGLES, height, width)."""
     bank = []
     for number in range(ANGLES):
         angle = (ANGLES // 2 - 1 - number) * math.pi / ANGLES
@@ -159,7 +156,6 @@ class Scattering(nn.Module):
 
 @torch.inference_mode()
 def _normalised(images: Tensor) -> Tensor:
-    """The rows of some images."""
     maps = coefficients(images).flatten(1, 2)
     return functional.group_norm(maps, GROUPS, eps=VARIANCE_FLOOR).flatten(1)
 

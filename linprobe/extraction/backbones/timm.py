@@ -96,9 +96,7 @@ def _transform(name: str, model: Any) -> ImageTransform:
     share = config["crop_pct"]
     scaled = (math.floor(height / share), math.floor(width / share))
     if config["crop_mode"] not in ("center", "squash"):
-        raise UsageError(
-            f"backbone {name} crops by {config['crop_mode']!r}; allowed: networks that crop by center or squash"
-        )
+        raise UsageError(f"backbone {name} crops by {config['crop_mode']!r}; allowed: center, squash")
     if config["crop_mode"] == "center" and height != width:
         raise UsageError(f"backbone {name} takes a centre crop of {height} x {width} pixels; allowed: square networks")
     resize = scaled if config["crop_mode"] == "squash" else scaled[0]

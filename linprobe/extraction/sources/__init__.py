@@ -40,10 +40,7 @@ from linprobe.extraction.sources.folders import folder_source, members_of, refus
 
 
 def listed_source(request: ExtractRequest, recipe: Recipe | None) -> base.ImageSource:
-    """The images of a request with their classes, groups and owners. Needs no PyTorch, and reads no image of a folder.
-
-    Raises as `unlabelled_source`, `table_source`, `open_source` and `with_owners`.
-    """
+    """The images of a request, classes, groups, owners, without PyTorch. Raises as the four functions for them."""
     owners, shared = base.owners_from(request.owners, request.owner_regex), request.owners_on_both_sides
     if recipe is not None or request.unlabelled:
         source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)
@@ -183,15 +180,11 @@ class ArrayMembers:
 
 
 def _array_source(path: Path, classes: Sequence[str] | None, *, private_test: bool) -> base.ImageSource:
-    """Images from X_train, y_train, X_test, y_test and optionally X_public, y_public.
-
-    Raises UsageError: owners of images. DataError: no train or test images, or not one label per image.
-    """
+    """Images from X_train, y_train, X_test, y_test and perhaps X_public, y_public. UsageError, DataError."""
     arrays = read_arrays([path])
     if any(key.startswith("owner_") for key in arrays):
         raise UsageError(
-            f"{path} holds owners of images, which extract takes from --owners FILE.csv or --owner-regex; leave the "
-            "arrays owner_* out and give one of the two"
+            f"{path} has owners of images, which extract takes from --owners FILE.csv or --owner-regex; leave them out"
         )
     for key in ("X_train", "y_train", "X_test", "y_test"):
         if key not in arrays:

@@ -120,31 +120,20 @@ class OwnedMembers(Subset):
     owners: NDArray[np.str_]
 
     def fingerprint(self) -> str:
-        """SHA-256 of the whole's fingerprint and the owners."""
         owners = hashlib.sha256("\0".join(self.owners.tolist()).encode()).hexdigest()
         return hashlib.sha256(f"{self.whole.fingerprint()} {owners}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Owners:
-    """The person each image belongs to.
-
-    Attributes:
-        of: the owner of the image with an id, None if nobody is named. named_by: the file or pattern, for messages.
-    """
+    """The owner `of` the image with an id, None if nobody is named; `named_by`: the file or pattern, for messages."""
 
     of: OwnerOf
     named_by: str
 
 
 def owners_from(file: Path | None, pattern: str | None) -> Owners | None:
-    """The owners that a file or a pattern names; None if neither is given.
-
-    Args:
-        file: CSV with the columns `id` and `owner`. pattern: regular expression; its first group, or else the whole
-            match, in an image's id is the owner.
-    Raises UsageError: both are given, or a wrong pattern. DataError: an unreadable file.
-    """
+    """The owners of a CSV file `id,owner`, or of a pattern's first group in the image's id; None for neither."""
     if file is not None and pattern is not None:
         raise UsageError("--owners and --owner-regex were given; allowed: one of the two")
     if file is not None:
@@ -158,13 +147,7 @@ def splits_by(owners: Owners | None, *, shared: bool) -> OwnerOf | None:
 
 
 def with_owners(source: ImageSource, owners: Owners | None, *, shared: bool = False) -> ImageSource:
-    """The source with an owner for each image; unchanged for None.
-
-    Args:
-        shared: people may have test images and other images.
-    Raises UsageError: `shared` without owners. DataError: an image without an owner, or with several, or a person with
-    test images and other images.
-    """
+    """The source with an owner for each image; DataError if one is missing, or has test and other images."""
     if owners is None:
         if shared:
             raise UsageError("--owners-on-both-sides does nothing where images have no owners; leave it out")

@@ -36,7 +36,6 @@ class FolderMembers:
         return len(self.paths)
 
     def id(self, row: int) -> str:
-        """The name of the row, or its path."""
         return base.readable((self.paths if self.names is None else self.names)[row])
 
     def read(self, row: int) -> bytes:
@@ -63,15 +62,11 @@ class FolderMembers:
             raise read_fault(f"image {path}", error) or base.UnreadableImage(error.strerror or str(error)) from None
 
     def fingerprint(self) -> str:
-        """SHA-256 of the paths, sizes and modification times."""
         return self.stamp
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Names of the visible folders in `folder`, sorted.
-
-    Raises DataError: an image lies beside the class folders, or a folder name is not printable.
-    """
+    """Names of the visible folders in `folder`, sorted. DataError: an image beside them, or control characters."""
     refuse_stray_images(folder)
     names = []
     for entry in os.scandir(folder):
@@ -95,16 +90,12 @@ def refuse_stray_images(folder: Path) -> None:
     for entry in os.scandir(folder):
         if entry.name.lower().endswith(base.IMAGE_SUFFIXES) and not entry.name.startswith(".") and not entry.is_dir():
             raise DataError(
-                f"image {entry.path} lies in no class folder; move it into one, or out of {folder}; "
-                "for images without labels, give --like RUN"
+                f"image {entry.path} lies in no class folder; move it; for images without labels, give --like RUN"
             )
 
 
 def list_folder(root: Path, parts: Sequence[str], names: Sequence[str]) -> FolderMembers:
-    """All visible files in the class folders of `root/parts`.
-
-    Raises DataError: a class folder that is not in `names`, or no file at all.
-    """
+    """All visible files in the class folders of `root/parts`. Raises DataError: a class not in `names`, or no file."""
     folder = root.joinpath(*parts)
     index = {name: position for position, name in enumerate(names)}
     found = class_folders(folder)
@@ -146,12 +137,7 @@ def members_of(root: Path, files: Iterable[tuple[Path, int]]) -> FolderMembers:
 
 
 def unlabelled_source(path: Path, names: Sequence[str]) -> base.ImageSource:
-    """All visible files in a folder and its subfolders, or one image file, as the group `rows` without labels.
-
-    Args:
-        names: the classes that the rows will be scored for.
-    Raises DataError: no such folder or file, or an empty folder.
-    """
+    """All visible files in a folder, or one image, as the group `rows`; `names` are the classes. DataError: none."""
     if not path.exists() or not (path.is_dir() or path.name.lower().endswith(base.IMAGE_SUFFIXES)):
         what = "is no image" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}; with --like or --unlabelled, give a folder of images, or one image file")
@@ -164,10 +150,7 @@ def unlabelled_source(path: Path, names: Sequence[str]) -> base.ImageSource:
 
 
 def refuse_linked(private: FolderMembers, public: FolderMembers | None, how: str = "links") -> None:
-    """Refuse a private file that also appears under another name, private or public: a private image is one record.
-
-    Raises PrivacyError: links repeat a private file; the message names the first one.
-    """
+    """PrivacyError for a private file that appears under another name too: a private image is one record."""
     both = private.inodes if public is None else np.concatenate([private.inodes, public.inodes])
     _, first, counts = np.unique(both, axis=0, return_index=True, return_counts=True)
     repeated = first[(counts > 1) & (first < len(private))]
@@ -251,9 +234,7 @@ def _check_layout(folder: Path, test: str | None, fraction: float | None, *, gro
         )
     group = next((name for name in found if name.lower() in ("train", "training") and is_group(folder / name)), None)
     if group is not None:
-        raise DataError(
-            f"{folder} has the group {group!r}; allowed: train, and {' or '.join(TEST_NAMES)}; rename folders"
-        )
+        raise DataError(f"{folder} has the group {group!r}; allowed: train and {' or '.join(TEST_NAMES)}; rename it")
     if fraction is None:
         raise UsageError(
             f"{folder} has one level of {counted(len(found), 'folder')} and no test group; give --test-fraction F"

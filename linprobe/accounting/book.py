@@ -710,7 +710,7 @@ def refuse_above(
             "nothing was spent; leave that run out (in compare: --no-baselines)"
         )
     earlier = [one for one in others.counted if one.private]
-    entries, made = [*earlier, entry], [one for one in earlier if one.run]
+    entries = [*earlier, entry]
     costs = {one: under_cap(entries, cap, REMOVED[one]) for one in units_of(entries)}
     above = next((one for one in costs if unit in (None, one) and costs[one] > cap.epsilon), None)
     if above is None:
@@ -720,20 +720,23 @@ def refuse_above(
         step = "use other rows" if mixed else f"give --unit {OWNER if entry.unit == RECORD else RECORD}"
         raise PrivacyError(f"cap is epsilon {cap.epsilon:.9g}, and {NO_PERSON}; nothing was spent; {step}")
     after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
-    added, flag = f"{after} with this one", "--eps"
+    added, flag = "this one", "--eps"
     if finished is not None:
-        made, added, flag = [*made, finished], f"{after} with the histogram", "--publish-epsilon"
-    elif len(made) < len(earlier):  # a planned run has no id yet
-        added, flag = f"{after} with {len(entries) - len(made)} of the planned runs", "--eps or --seeds"
-    before = under_cap(made, cap, REMOVED[above])
-    count = "counts" if len(made) == 1 else "count"
-    raise _above(cap, before, f"{counted(len(made), 'run')} on {whose} {count}", added, flag)
+        earlier, added, flag = [*earlier, finished], "the histogram", "--publish-epsilon"
+    raise _above(cap, REMOVED[above], earlier, whose, after, added, flag)
 
 
-def _above(cap: Cap, before: float, runs: str, added: str, flag: str) -> PrivacyError:
-    """The refusal under a cap: what the earlier `runs` count as, what they would with the one `added`, what to do."""
+def _above(
+    cap: Cap, relation: Relation, earlier: Sequence[Entry], whose: str, after: str, added: str, flag: str
+) -> PrivacyError:
+    """The refusal under a cap: what `earlier` runs count as, what they would with what is `added`, what to do."""
+    made = [one for one in earlier if one.run]
+    if len(made) < len(earlier):  # the others are planned, and have no id yet
+        added, flag = f"{len(earlier) - len(made) + 1} of the planned runs", f"{flag} or --seeds"
+    before = under_cap(made, cap, relation)
+    runs = f"{counted(len(made), 'run')} on {whose} {'counts' if len(made) == 1 else 'count'}"
     step = f"give a smaller {flag}" if before < cap.epsilon else "no epsilon is small enough: use other rows"
     return PrivacyError(
         f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; under this cap, {runs} as epsilon "
-        f"{rounded_up(before)}, and {added}; nothing was spent; {step}, or raise the cap"
+        f"{rounded_up(before)}, and {after} with {added}; nothing was spent; {step}, or raise the cap"
     )

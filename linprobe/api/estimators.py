@@ -225,11 +225,9 @@ class LinearProbe(LinearClassifier):
         labels_of_rows = {"y": y, "y_public": y_public, called: owners, "sample_weight": sample_weight}
         arrays.refuse_masked(labels_of_rows | {"text_weights": text_weights})
         arrays.refuse_other_index(X, owners, called)
-        X, y, names = *self._checked(X, y), getattr(y, "columns", None)
+        X, y, columns = *self._checked(X, y), getattr(y, "columns", None)
         public_labels = None if y_public is None else np.asarray(y_public)
-        self.classes_ = self._declared_classes(y, public_labels)
-        if self.multilabel_ and self.classes is None and names is not None:
-            self.classes_ = arrays.declared_classes(names, None, n_labels=len(names))
+        self.classes_ = arrays.named_by(columns, self.classes, self._declared_classes(y, public_labels))
         labels, bounds = self._labels(y, "y"), None
         if owners is not None:
             order, bounds, self.owners_ = arrays.people_of(np.asarray(owners), len(X), called)

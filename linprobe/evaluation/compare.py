@@ -126,12 +126,8 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             _record(unordered(_train, arguments, request.jobs), missing, folder, progress)
         except (KeyboardInterrupt, LinprobeError) as error:
             folder.discard_unfinished(one.folder.name for one in missing)
-            with suppress(LinprobeError):  # the cause is told
-                spent = spending([entry for entry in folder.entries() if entry.run not in known], request.delta)
-                if spent.runs and not isinstance(error, UsageError):
-                    progress.note(PrivacyNote(f"{counted(spent.runs, 'run')} of this command cost {spent.in_words}"))
-            if folder.finished() and not isinstance(error, UsageError):
-                progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
+            if not isinstance(error, UsageError):
+                _tell_kept(folder, known, request.delta, progress)
             raise
         if account is not None and earlier:
             for _, text in words.together_line(preview(account, ())):
@@ -139,6 +135,16 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
         with writing(request.folder):
             return _written(request, folder, planned, results, _guessing(opened))
+
+
+def _tell_kept(folder: ComparisonFolder, known: set[str], delta: float, progress: Progress) -> None:
+    """Say what the runs of a stopped comparison cost, but for the `known` ones, and that finished ones are kept."""
+    with suppress(LinprobeError):  # what stopped it is told
+        spent = spending([entry for entry in folder.entries() if entry.run not in known], delta)
+        if spent.runs:
+            progress.note(PrivacyNote(f"{counted(spent.runs, 'run')} of this command cost {spent.in_words}"))
+    if folder.finished():
+        progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
 
 
 def _record(done: Iterable[Path], missing: Sequence[Planned], folder: ComparisonFolder, progress: Progress) -> None:

@@ -178,7 +178,7 @@ def declared_classes(
 
 
 def named_by(columns: Iterable[Any] | None, declared: Any, classes: NDArray[Any]) -> NDArray[Any]:
-    """The `classes` of labels in a frame with these columns: the names of several labels, unless some are `declared`."""
+    """The `classes` of labels from a frame with `columns`: the names of several labels, unless some are `declared`."""
     names = [] if columns is None or declared is not None else list(columns)
     return declared_classes(names, None, n_labels=len(classes)) if len(names) > 1 else classes
 

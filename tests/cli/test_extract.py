@@ -52,6 +52,11 @@ def test_an_output_that_cannot_be_made_is_refused(
 
 
 def test_json_says_what_was_done(cli: Callable[..., Any], images: Path) -> None:
+    owned = cli(
+        "extract", images, *SMALL, "--out", "o.h5", "--owner-regex", r"([a-z]+/[0-9]+)\.", "--owners-on-both-sides"
+    )
+    assert "owners of rows: 21 train, 9 test; train --unit owner" in owned.stderr
+    assert "owners of rows" not in cli("extract", images, *SMALL, "--out", "g.h5").stderr
     result = result_of(cli("extract", images, *SMALL, "--out", "f.h5", "--json"))
     assert result["file"] == "f.h5"
     assert result["rows"] == {"train": 21, "test": 9}

@@ -82,6 +82,8 @@ def test_a_question_writes_nothing(cli: Cli, features_file: Path, own_books: Pat
     outcome = cli("budget", features_file)
     assert (outcome.status, outcome.stdout) == (0, "0\n")
     assert "no budget book yet" in outcome.stderr
+    assert f"no book of these rows in {own_books}, so nothing is known to be spent; another user" in outcome.stderr
+    assert "unit of privacy" not in outcome.stderr
     assert not own_books.exists()
 
 

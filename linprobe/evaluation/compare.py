@@ -204,7 +204,9 @@ def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
     unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
     said = [*left_out(found.request, found.planned), *([] if warning is None else [PrivacyNote(warning)])]
     if unprotected:
-        are = f"{counted(len(missing), 'run')} {'is' if unprotected == 1 else 'are'}"
+        runs = counted(len(missing), "run")
+        left = runs if len(missing) == len(found.planned) else f"the {runs} left"
+        are = f"{left} {'is' if unprotected == 1 else 'are'}"
         bare = f"{unprotected} of {are} not private ({PARAGON}); --no-baselines leaves baselines out"
         said.append(PrivacyNote(bare))
     return said

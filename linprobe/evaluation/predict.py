@@ -184,7 +184,8 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
     temperature = temperature_of(run, request.calibrate, progress, bias, allow_other=allow_other)
     with open_features(matching.features_of(run, request.features), progress=progress) as opened:
         matching.check_fits(run, opened, progress, allow_other=allow_other)
-        check_test_rows(opened, "accuracy is measured on")
+        released = "" if run.manifest.test_accuracy_std is None else str(run.folder)
+        check_test_rows(opened, "accuracy is measured on", released=released)
         matching.refuse_private_rows(run, opened, progress)
         refuse_protected_test_rows(opened)
         given = run.manifest.task, (lambda: opened.blocks("test")), opened.sizes["test"], run.weights

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.book import Spending, spending
+from linprobe.accounting.book import Entry, spending
 from linprobe.accounting.calibrate import large_delta
 from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.row_keys import Account
@@ -54,7 +54,7 @@ from linprobe.runs import run_folder
 from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import Manifest
 from linprobe.training import words
-from linprobe.training.charge import BookFinder, preview
+from linprobe.training.charge import BookFinder, preview, under_caps
 from linprobe.training.dry_run import Preview, possible_entries, previewed, rows_facts, rows_lines
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run, refuse_other_encodings
 from linprobe.training.train import Ready, account_of, train_on
@@ -102,7 +102,8 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
         _check_splits(found, stack)
         account = _account(found, plans) if plans else None
-        _cost(account, groups, plans)
+        for entries in _entries(groups, plans):
+            under_caps(account, entries)
         earlier = preview(account, ()).runs
         stack.enter_context(run_folder.new_folders(request.folder))
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
@@ -391,7 +392,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
             progress.note(warning)
         numbers = [len(runs) for runs in groups]
         account = _account(found, plans)
-        spent = _cost(account, groups, plans)
+        *_, spent = [preview(account, entries) for entries in _entries(groups, plans)]
         book = None if account is None else account.path
         timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]
         facts = {
@@ -478,15 +479,14 @@ def _account(found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset
     return account_of(finder, runs, found.reader, Silent())
 
 
-def _cost(
-    account: Account | None, groups: Sequence[list[Planned]], plans: Sequence[tuple[Plan | Selection, Dataset]]
-) -> Spending:
-    """The cost of the missing runs, in `groups` with one plan each, and of the runs in a book. Raises as `preview`."""
+def _entries(
+    groups: Sequence[list[Planned]], plans: Sequence[tuple[Plan | Selection, Dataset]]
+) -> Iterator[list[Entry]]:
+    """Book entries of all missing runs, in `groups` with one plan each: if private means are short, then as charged."""
     each = [(possible_entries(plan), len(runs)) for runs, (plan, _) in zip(groups, plans, strict=True)]
-    for place in (-1, 0):  # the plans after a short private mean, then those that are charged first
-        planned = [entries[place] for entries, number in each for _ in range(number)]
-        spent = preview(account, [entry for entry in planned if entry.counts])
-    return spent
+    for place in (-1, 0):
+        planned = [possible[place] for possible, number in each for _ in range(number)]
+        yield [entry for entry in planned if entry.counts]
 
 
 def _row(runs: list[Planned], seen: Preview) -> dict[str, Any]:

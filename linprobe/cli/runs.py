@@ -104,7 +104,7 @@ def _pdp_report(request: PdpReportRequest) -> None:
     if request.dry_run:
         print_dry_run(lambda _: commands.dry_run_of_report(request), as_json=request.as_json)
         return
-    result = commands.pdp_report(request)
+    result = commands.pdp_report(request, _terminal.TerminalProgress())
     report = result.report
     made = [f"{path} is complete" for path in (request.csv, request.plot) if path is not None]
     _terminal.note(report["note"])
@@ -168,11 +168,11 @@ def _evaluate(request: EvaluateRequest) -> None:
         print_dry_run(partial(dry_run_of_evaluation, request), as_json=request.as_json)
         return
     result = evaluate_test_rows(request, _terminal.TerminalProgress())
+    if request.epsilon is not None:
+        _print_noisy(result, as_json=request.as_json)
+        return
     if request.as_json:
         print_json(result)
-        return
-    if request.epsilon is not None:
-        _print_noisy(result)
         return
     tables = tables_of(result)
     _terminal.table(counted(result["test_rows"], "test row"), tables.overall)
@@ -182,9 +182,15 @@ def _evaluate(request: EvaluateRequest) -> None:
     typer.echo("-" if tables.headline is None else f"{tables.headline:.4f}")
 
 
-def _print_noisy(result: dict[str, Any]) -> None:
+def _print_noisy(result: dict[str, Any], *, as_json: bool) -> None:
     from linprobe.runs.figures import hidden_classes
 
+    accuracy = f"{result['test_accuracy']:.4f}"
+    made = f"test accuracy {accuracy} ± {result['test_accuracy_std']:.4f} is released, and its epsilon is spent"
+    if as_json:
+        with printing(made, "the JSON object"):
+            print_json(result)
+        return
     by_class = result.get("test_accuracy_per_class", {})
     recalls = [(f"recall of {name}", f"{value:.4f}") for name, value in by_class.items() if value is not None]
     _terminal.table(
@@ -194,7 +200,8 @@ def _print_noisy(result: dict[str, Any]) -> None:
     )
     if (hidden := hidden_classes(by_class, result["test_accuracy_std"])) is not None:
         _terminal.note(hidden)
-    typer.echo(f"{result['test_accuracy']:.4f}")
+    with printing(made, "the accuracy"):
+        typer.echo(accuracy)
 
 
 @command(PredictRequest)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
 from linprobe.atomic_files import json_text, write_whole
-from linprobe.errors import PrivacyError, UsageError, writing
+from linprobe.errors import PrivacyError, Progress, Silent, UsageError, unwritten, writing
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest, name_of
@@ -52,7 +52,7 @@ HOST, ARITHMETIC = "cpu", "arithmetic"
 
 
 def publish(
-    run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None
+    run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None, progress: Progress | None = None
 ) -> tuple[dict[str, Any], Manifest, str | None]:
     """Release the histogram of epsilon_i with Gaussian noise, as a run beside `run` whose ledger holds the charge.
 
@@ -65,13 +65,24 @@ def publish(
     manifest, key = run.manifest, signing_key(run, sign)
     events, planned = _planned(run, epsilon)
     out, name = _place(run, book)
-    with run_folder.claimed(out), run_folder.new_run_folder(out) as folder:
+
+    def complete(folder: Path, made: Manifest) -> None:
+        """Refuse the complete folder of another run: only its name is as that of this one."""
+        if made.book_id != manifest.book_id:
+            raise UsageError(f"{folder} is a complete run made from another one than {run.folder}; rename or remove it")
+
+    with (
+        _saying_what_counts(out, epsilon, progress or Silent()) as counts,
+        run_folder.claimed(out),
+        run_folder.new_run_folder(out, resume=True, complete=complete) as folder,
+    ):
         training = grouped(event for event in events if event.purpose != HISTOGRAM)
         delta = manifest.bound[1]
         training_epsilon = accountant_of(manifest).epsilon(training, delta)
         epsilons = run.per_record.losses.epsilon(delta, training_epsilon)
         named = replace(planned, purpose=f"{HISTOGRAM} {secrets.token_hex(NAME_BYTES)}")
         not_stated = charge_histogram(run, named, book)
+        counts.append(named)
         (folder / run_folder.RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
         with writing(folder / LEDGER):
             (folder / LEDGER).write_bytes(run[LEDGER])
@@ -94,6 +105,23 @@ def publish(
         }
         write_derived(folder, run, updated, {name: json_text(histogram).encode()}, key)
     return {**histogram, "run": str(out), "file": str(out / name)}, updated, not_stated
+
+
+@contextmanager
+def _saying_what_counts(out: Path, epsilon: float, progress: Progress) -> Iterator[list[Releases]]:
+    """Let errors and Ctrl-C say that the histogram counts, once the block has put it on the list."""
+    counts: list[Releases] = []
+    spent = f"epsilon {rounded_up(epsilon)} for the histogram is spent"
+    try:
+        yield counts
+    except KeyboardInterrupt:
+        if counts:
+            progress.note(spent)
+        raise
+    except OSError as error:
+        name = Path(str(error.filename or "")).name
+        file = f"{name} of " if name and not name.endswith(".partial") else ""
+        raise unwritten(f"{spent}; {file}run {out}" if counts else f"{file}run {out}", error, "RUN") from None
 
 
 def _planned(run: RunFolder, epsilon: float) -> tuple[list[GaussianEvent], Releases]:
@@ -214,7 +242,7 @@ class PdpReport:
     not_stated: str | None
 
 
-def pdp_report(request: PdpReportRequest) -> PdpReport:
+def pdp_report(request: PdpReportRequest, progress: Progress | None = None) -> PdpReport:
     """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
 
     Raises UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
@@ -226,7 +254,9 @@ def pdp_report(request: PdpReportRequest) -> PdpReport:
         (ids, losses), manifest = _losses(run), run.manifest
         if request.publish_epsilon is not None:
             refuse_copies("pdp-report")
-            published, manifest, not_stated = publish(run, request.publish_epsilon, request.sign, request.book)
+            published, manifest, not_stated = publish(
+                run, request.publish_epsilon, request.sign, request.book, progress
+            )
         # a published histogram costs every record the same
         losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))
         worst, delta = manifest.bound

@@ -417,32 +417,40 @@ def read_run(folder: str | os.PathLike[str]) -> RunFolder:
     return run
 
 
-def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
-    """Folders of unfinished runs of `out` that hold a file of the given name."""
-    return sorted(path.parent for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial/{holding}"))
+def unfinished_folders(out: Path) -> list[Path]:
+    """Folders of runs of `out` that can go on, from a checkpoint, or that are complete except for their name."""
+    named = re.compile(rf"[.]{re.escape(out.name)}[.][^.]+[.]partial")  # not of `out.1` or `out.published-1`
+    folders = (path for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial") if named.fullmatch(path.name))
+    return sorted(path for path in folders if (path / CHECKPOINT).is_file() or (path / MANIFEST).is_file())
 
 
 def unfinished_folder(out: Path) -> Path | None:
-    """The unfinished run of `out`, or one that only lacks its name, or None. UsageError: several have a checkpoint."""
-    found = unfinished_folders(out) or unfinished_folders(out, MANIFEST)[:1]
+    """The one of `unfinished_folders`; None without one. Raises UsageError: several."""
+    found = unfinished_folders(out)
     if len(found) > 1:
         raise UsageError(
-            f"--resume finds {len(found)} unfinished runs of {out} with a checkpoint; allowed: 1: "
-            f"{', '.join(str(path) for path in found)}; remove all but one"
+            f"--resume finds {len(found)} unfinished runs of {out}; allowed: 1: "
+            f"{', '.join(str(path) for path in found)}; remove or rename all but one"
         )
     return found[0] if found else None
 
 
 # long: the order of these steps decides what an error leaves on disk
 @contextmanager
-def new_run_folder(out: Path, *, resume: bool = False, keep_ledger: bool = False) -> Iterator[Path]:
+def new_run_folder(
+    out: Path,
+    *,
+    resume: bool = False,
+    keep_ledger: bool = False,
+    complete: Callable[[Path, Manifest], None] | None = None,
+) -> Iterator[Path]:
     """A temporary folder beside `out`, renamed to `out` when the block succeeds; with `resume` the folder of an
-    unfinished run if there is one.
+    unfinished run if there is one. One that is complete gets its name, after `complete` has accepted it.
 
-    On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it holds a
-    checkpoint from which a second attempt may succeed. With `keep_ledger` the folder stays, with the ledger alone, if
-    anything was released. The ledger of a run that diverged is kept. A killed process leaves the folder behind, under
-    a name ending in `.partial`, with the ledger of what it spent.
+    On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it is complete, or
+    holds a checkpoint from which a second attempt may succeed. With `keep_ledger` the folder stays, with the ledger
+    alone, if anything was released. The ledger of a run that diverged is kept. A killed process leaves the folder
+    behind, under a name ending in `.partial`, with the ledger of what it spent.
     """
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
@@ -456,9 +464,10 @@ def new_run_folder(out: Path, *, resume: bool = False, keep_ledger: bool = False
                 _remove(partial)
             raise
         if unfinished is not None and (partial / MANIFEST).is_file():
-            run = run_id(partial) if (partial / RUN_ID).is_file() else ""
+            if complete is not None:
+                complete(partial, RunFolder(partial).manifest)
             _name_complete(partial, out)
-            raise CompleteError(out, run)
+            raise CompleteError(f"nothing was left to do: run {out} was complete, and has its name now")
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
             raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
         try:
@@ -484,15 +493,7 @@ def new_run_folder(out: Path, *, resume: bool = False, keep_ledger: bool = False
 
 
 class CompleteError(UsageError):
-    """The unfinished run of `out` had all its files, and has its name now. `run` is its id, "" if it is not known."""
-
-    def __init__(self, out: Path, run: str) -> None:
-        super().__init__(f"--resume has nothing to do: run {out} was complete, and has its name now")
-        self.run = run
-
-
-class _TakenError(UsageError):
-    """Another process made the run folder meanwhile. The run is complete under its temporary name."""
+    """The unfinished run had all its files, and has its name now."""
 
 
 def _new_partial(out: Path) -> Path:
@@ -511,16 +512,15 @@ def _name_complete(partial: Path, out: Path) -> None:
     except OSError:
         if not out.exists():
             raise
-        raise _TakenError(
+        raise UsageError(
             f"run folder {out} was made by another process meanwhile; this run is complete; rename {partial}"
         ) from None
 
 
 def _worth_keeping(partial: Path, error: BaseException, *, resumed: bool) -> bool:
     """Whether the folder holds a complete run that lacks its name, or a checkpoint that another attempt may use."""
-    lacks_name = isinstance(error, _TakenError) or (isinstance(error, OSError) and (partial / MANIFEST).exists())
     may_succeed = resumed or not isinstance(error, LinprobeError)
-    return lacks_name or (may_succeed and (partial / CHECKPOINT).exists())
+    return (partial / MANIFEST).exists() or (may_succeed and (partial / CHECKPOINT).exists())
 
 
 def run_id(partial: Path) -> str:
@@ -682,11 +682,11 @@ def inputs_of(run: Path) -> tuple[Path, ...]:
 
 
 @contextmanager
-def run_folder_of_group(out: Path, group: Group, *, resume: bool = False, keep_ledger: bool = False) -> Iterator[Path]:
+def run_folder_of_group(group: Group, out: Path, **options: Any) -> Iterator[Path]:
     """`new_run_folder` in rank 0; the other processes of the group receive its path."""
     if group.rank > 0:
         yield Path(group.broadcast_text(""))
         return
-    with new_run_folder(out, resume=resume, keep_ledger=keep_ledger) as folder:
+    with new_run_folder(out, **options) as folder:
         group.broadcast_text(str(folder))
         yield folder

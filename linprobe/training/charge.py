@@ -313,7 +313,10 @@ class RunCharge(Observer):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """If that cannot be written, the whole plan counts."""
+        """State how the run ended. If the early end cannot be written, the whole plan counts.
+
+        Raises DataError, LinprobeError: a complete run whose end cannot be stated; without it, a copy may be resumed.
+        """
         if self._charged is None or self._account is None:
             return
         if kind is None:
@@ -356,10 +359,9 @@ class RunCharge(Observer):
 
 
 def state_finished(account: Account | None, run: str) -> None:
-    """State that all files of a run are written, so that no copy of it is resumed. If that fails, its plan counts."""
+    """State that all files of a run are written, so that no copy of it is resumed. Raises as `RunCharge.__exit__`."""
     if account is not None:
-        with suppress(LinprobeError, OSError):
-            book.finish(account.path, run)
+        book.finish(account.path, run)
 
 
 def charge_entry(account: Account | None, entry: Entry, progress: Progress) -> Path:
@@ -406,7 +408,7 @@ def charged_selection(
     path = charge_entry(account, entry, progress)
     try:
         yield run
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OSError, LinprobeError):
         progress.note(
             f"the choice counts in full, {spending([entry]).in_words}: how many "
             "runs it had made is secret; linprobe tune cannot resume it"

@@ -20,6 +20,7 @@ from linprobe.accounting.book import Entry
 from linprobe.accounting.fits import copies_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
+from linprobe.atomic_files import read_text
 from linprobe.data.dataset import (
     DIGITS,
     Dataset,
@@ -43,7 +44,7 @@ from linprobe.parallel.array_api import distinct
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder, signature
-from linprobe.runs.manifest import DAY, LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest
+from linprobe.runs.manifest import CONFIG, DAY, LEDGER, MANIFEST, TRAINED, UNIFORM, CountsByClass, Manifest
 from linprobe.runs.matching import refuse_private_rows
 from linprobe.runs.refined_weights import OTHER_KIND, part_by_share, unrefinable
 from linprobe.runs.refinement import refinement
@@ -254,9 +255,10 @@ def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
     if request.resume and not unfinished:
         progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")
     for folder in () if request.resume else unfinished:
+        kind, kept = ("complete", "named it") if (folder / MANIFEST).is_file() else ("unfinished", "gone on with it")
         progress.note(
-            f"an unfinished run of {out} is in {folder}, and what it released counts; this is a new run, which is "
-            "charged too; --resume would have gone on with the other one"
+            f"the {kind} run {folder} was to become {out}, and counts; this is a new run, charged too; --resume "
+            f"would have {kept}"
         )
 
 
@@ -363,7 +365,9 @@ def train_on(
     keep: Checkpoints | None = None
     try:
         with (
-            run_folder_of_group(out, group, resume=request.resume, keep_ledger=ready.keep_ledger) as folder,
+            run_folder_of_group(
+                group, out, resume=request.resume, keep_ledger=ready.keep_ledger, complete=partial(_named, book, config)
+            ) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Checkpoints(folder, ledger, identity, dataset, book, every, group, at_once=request.resume) as keep,
             RunCharge(book, folder, out, ledger, request.cap, progress, group) as charge,
@@ -377,8 +381,6 @@ def train_on(
             manifest = replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run)
             manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured, config)
     except BaseException as error:
-        if isinstance(error, run_folder.CompleteError):
-            state_finished(book, error.run)
         if keep is not None and group.rank == 0:
             _say_how_to_go_on(error, keep, plan, out, progress, spent=bool(ledger.events))
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
@@ -392,6 +394,19 @@ def train_on(
         "seconds": time.perf_counter() - started,
         "unpublished": ["seconds"],  # no theorem covers how long private rows took
     }
+
+
+def _named(book: Account | None, config: str | None, folder: Path, manifest: Manifest) -> None:
+    """Refuse a complete run that lacks its name, but is of another command; else state in the book that it is finished.
+
+    Raises UsageError, and DataError or LinprobeError as `state_finished`.
+    """
+    if not (folder / CONFIG).is_file() or read_text(folder / CONFIG) != config:
+        raise UsageError(
+            f"run {folder} is complete and lacks its name, but another command made it; give the options in its "
+            f"{CONFIG}, or another --out"
+        )
+    state_finished(book, manifest.book_id)
 
 
 MAY_DIFFER = ("book", "init")  # paths; the digest of the first model is compared
@@ -432,7 +447,12 @@ def _say_how_to_go_on(
     error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress, *, spent: bool
 ) -> None:
     """Say whether --resume continues a run that has stopped. A run without checkpoints cannot be resumed."""
-    if keep.can_resume:
+    folder = keep.path.parent
+    if (folder / MANIFEST).is_file() and not out.exists():
+        progress.note(
+            f"the run is complete in {folder}, without its name; the same command with --resume --out {out} names it"
+        )
+    elif keep.can_resume:
         progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
     elif isinstance(error, KeyboardInterrupt) and plan.method.spends and keep.keeps:
         progress.note(

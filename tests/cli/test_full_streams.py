@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,21 @@ def test_a_full_stdout_costs_nothing_more_than_the_name(given: Callable[..., Out
     assert given(("verify", "made", "--features", "{features}")).status == 0
     found = json.loads(given(("budget", "{features}", "--json")).stdout)
     assert [Path(entry["name"]).name for entry in found["entries"]].count("made") == 1
+
+
+@needs_full
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_a_noisy_accuracy_is_told_and_bought_once(
+    given: Callable[..., Outcome], refused: Callable[..., None], tmp_path: Path, as_json: list[str]
+) -> None:
+    with np.load("rows.npz") as rows:
+        x = np.random.default_rng(1).random((40, 5))
+        np.savez("private.npz", **{**rows, "X_test": x, "y_test": np.arange(40) % 2})
+    assert given(("import", "private.npz", "--private-test", "--classes", "0,1", "--out", "private.h5")).status == 0
+    assert given(("train", "private.h5", *GD, "--delta", "1e-2", "--out", "made")).status == 0
+    outcome = given(("evaluate", "made", "private.h5", "--epsilon", "1", *as_json), stdout=full())
+    refused(outcome, 1, ["is released, and its epsilon is spent", "use it as it is"], notes=99)
+    assert re.search(r"error: test accuracy -?\d+\.\d{4} ± \d+\.\d{4} is released", outcome.stderr)
 
 
 @needs_full

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 import re
 import shlex
 import stat
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from linprobe.accounting.book import read_book, spending
+from linprobe.errors import LinprobeError
 from linprobe.options.requests import TrainRequest
 from linprobe.training.train import train_run
 from linprobe.training.tune import Tuning, tune_run
@@ -143,16 +146,14 @@ def test_ctrl_c_before_the_first_release_says_that_nothing_was_spent(
     assert "the run ended before it released anything, so nothing was spent" in watch.notes
 
 
-def test_ctrl_c_in_a_private_selection_says_that_it_counts_in_full(
-    features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+def test_a_private_selection_that_ends_early_says_that_it_counts_in_full(
+    features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("linprobe.training.tune.execute", interrupted)
+    monkeypatch.setattr("linprobe.training.tune.execute", mock.Mock(side_effect=error))
     watch = Stops(-1)
     request = TrainRequest("noisy-gd", features_file, epsilon=3.0, steps=STEPS, out=tmp_path / "run")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises((KeyboardInterrupt, LinprobeError)):
         tune_run(request, Tuning.parse(["clip_norm=0.5,1"], [], None, "noisy-gd"), watch)
     (said,) = [text for text in watch.notes if "counts in full" in text]
     assert re.search(r"epsilon (3|2\.9\d*) at delta", said)

@@ -469,6 +469,18 @@ def test_a_publication_that_was_killed_is_charged_and_leaves_the_run_as_it_was(
     assert result_of(cli("budget", features_file, "--json"))["epsilon"] > charged
 
 
+def test_a_complete_publication_without_its_name_gets_it_and_costs_nothing_more(
+    cli: Cli, refused: Cli, run_copy: Path, features_file: Path
+) -> None:
+    with mock.patch("pathlib.Path.rename", side_effect=OSError(errno.EIO, "Input/output error")):
+        outcome = cli("pdp-report", run_copy, "--publish-epsilon", "0.5")
+    refused(outcome, 1, ["epsilon 0.5 for the histogram is spent; run", ".published-1 cannot be written"])
+    charged = result_of(cli("budget", features_file, "--json"))["epsilon"]
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 2, ["was complete, and has its name now"])
+    assert cli("verify", f"{run_copy}.published-1").status == 0
+    assert result_of(cli("budget", features_file, "--json"))["epsilon"] == charged
+
+
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_ledger_with_a_release_that_the_manifest_does_not_state_is_refused(
     cli: Cli, refused: Cli, run_copy: Path, torn: bool

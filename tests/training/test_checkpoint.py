@@ -887,6 +887,52 @@ def test_a_whole_run_that_lacks_its_name_gets_it(stopped_run: TrainRequest, tmp_
     assert not (stopped_run.out / RUN_ID).exists()
 
 
+def test_a_whole_run_gets_its_name_from_no_other_command(
+    stopped_run: TrainRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither with other options, nor as a run whose name begins alike."""
+    train_run(replace(stopped_run, out=tmp_path / "run.5", resume=False), Silent())
+    (partial,) = unfinished(stopped_run.out)
+    shutil.rmtree(partial)
+    (tmp_path / "run.5").rename(tmp_path / ".run.5.0123abcd.partial")
+    train_run(stopped_run, Silent())
+    stopped_run.out.rename(partial)
+    with pytest.raises(UsageError, match="is complete and lacks its name, but another command made it"):
+        train_run(replace(stopped_run, epsilon=1.0), Silent())
+    assert (partial / "manifest.json").is_file()
+    with pytest.raises(CompleteError):
+        train_run(stopped_run, Silent())
+    with pytest.raises(CompleteError):
+        train_run(replace(stopped_run, out=tmp_path / "run.5"), Silent())
+
+
+FAULTS = {
+    "the book is full": ("linprobe.accounting.book.finish", OSError(errno.ENOSPC, "No space left on device")),
+    "the book is damaged": ("linprobe.accounting.book.finish", DataError("damaged")),
+    "Ctrl-C while the book is busy": ("linprobe.accounting.book.finish", KeyboardInterrupt()),
+    "no new name": ("pathlib.Path.rename", OSError(errno.EIO, "Input/output error")),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_whole_run_survives_a_fault_and_is_paid_once(
+    features_file: Path, tmp_path: Path, own_books: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    request, watch = asked(features_file, tmp_path / "run"), Stops(-1)
+    where, error = FAULTS[fault]
+    with monkeypatch.context() as patch:
+        patch.setattr(where, mock.Mock(side_effect=error))
+        with pytest.raises((KeyboardInterrupt, LinprobeError)):
+            train_run(request, watch)
+    assert any("the run is complete in" in note and "--resume" in note for note in watch.notes)
+    with pytest.raises(CompleteError):
+        train_run(replace(request, resume=True), Silent())
+    assert verify_run(VerifyRequest(run=request.out))["verified"] is True
+    (book,) = own_books.glob("*.jsonl")
+    (entry,) = read_book(book).entries.values()
+    assert entry.finished
+
+
 def test_without_resume_an_unfinished_run_disturbs_nothing(stopped_run: TrainRequest, tmp_path: Path) -> None:
     (partial,) = unfinished(stopped_run.out)
     before = {path.name: path.read_bytes() for path in partial.iterdir()}

@@ -33,7 +33,8 @@ def _extract(request: ExtractRequest) -> None:
         if len(outcome["skipped"]) > NAMED:
             more = len(outcome["skipped"]) - NAMED
             _terminal.note(f"and {more} more; private_log/skipped_id in the file lists them all")
-        print_made("feature file", outcome["file"], outcome if request.as_json else None)
+        facts = outcome if request.as_json else None
+        print_made("feature file", outcome["file"], facts, private=bool(outcome["owners"]))
 
 
 def _note_made(made: Mapping[str, Any], kind: str = "class", of: str = "") -> None:

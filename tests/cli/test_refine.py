@@ -512,6 +512,17 @@ def test_a_refinement_is_told_by_the_share_that_decided_it(
     assert (share in (0.75, None)) == note.endswith("strength 0.40")
 
 
+@pytest.mark.parametrize("refined", [None, SimpleNamespace(rows=200, strength=0.4)])
+def test_a_run_that_cannot_be_refined_later_says_so(monkeypatch: pytest.MonkeyPatch, refined: Any) -> None:
+    notes: list[str] = []
+    stated = {"steps": 3, "refined": refined, "test_accuracy_per_class": None, "test_accuracy_std": None}
+    monkeypatch.setattr(train, "similar_share", lambda _: None)
+    plan = SimpleNamespace(settings=SimpleNamespace(condition="mean"))
+    train.tell(SimpleNamespace(centre="none", **stated), plan, None, SimpleNamespace(note=notes.append))
+    assert "not centred" in notes[0]
+    assert ("--unlabelled" in notes[0]) == (refined is None)
+
+
 def test_a_sampled_run_pays_for_the_count(cli: Cli, features_file: Path, rows: Path) -> None:
     """Public rows with labels are protected by dp-sgd, so they are counted too."""
     sampled = ["--method", "dp-sgd", "--sampling-rate", "0.2", "--steps", "10", "--eps", "2", "--condition", "none"]

@@ -59,7 +59,7 @@ def main() -> None:
     except KeyboardInterrupt:  # before or after the command itself
         with suppress(OSError):  # stderr may be full
             print(
-                "linprobe: error: interrupted before the end; files under their final names are complete",
+                "linprobe: error: stopped by Ctrl-C or a signal; nothing half-written was left under a final name",
                 file=sys.stderr,
             )
         status = INTERRUPTED

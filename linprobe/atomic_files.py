@@ -301,10 +301,17 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], *, private: bool
                 writer.writerow({name: plain_cell(value) for name, value in row.items()})
 
 
+def given_path(argument: str) -> Path:
+    """A path given as a word. Raises UsageError: an empty one, which would be the current folder."""
+    if not argument:
+        raise UsageError("a path is ''; allowed: a file or a folder; give its name, or . for the current folder")
+    return Path(argument)
+
+
 def path_from(argument: str) -> Path:
     """A path given as an argument; `-` reads it from the last non-empty line of standard input."""
     if argument != "-":
-        return Path(argument)
+        return given_path(argument)
     try:
         text = sys.stdin.read(MOST_PIPED)
     except UnicodeDecodeError:

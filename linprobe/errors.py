@@ -167,7 +167,7 @@ ADVICE = {
     errno.EACCES: "give {flag} a writable place",
     errno.EPERM: "give {flag} a writable place",
     errno.EROFS: "give {flag} a writable place",
-    errno.ENOENT: "another process may have removed or renamed it; look for it, and give another {flag}",
+    errno.ENOENT: "look whether its folder is still there, or give another {flag}",
     getattr(errno, "EDQUOT", errno.ENOSPC): "free some space, or give another {flag}",
 }
 

@@ -391,6 +391,8 @@ def test_rows_that_are_public_in_one_fit_and_private_in_another_are_warned_of(ro
 def test_classes_and_text_weights_that_cannot_be_used_are_named(rows) -> None:
     with pytest.raises(ParameterError, match="classes is 3; allowed: a list of classes"):
         make("noisy-gd", classes=3).fit(*rows[:2])
+    with pytest.raises(ParameterError, match="classes has 1 twice"):
+        make("noisy-gd", classes=[0, 1, 1]).fit(*rows[:2])
     text = np.eye(8)[:, :3]
     text[2, 1] = np.nan
     with pytest.raises(DataError, match="text_weights holds NaN at row 2, column 1"):

@@ -156,7 +156,14 @@ class UnresolvedError(ArithmeticError):
 
 @dataclass(frozen=True)
 class Measure:
-    """Upper bounds of masses times exp(tilt index - scale), (n,), from `start`; a bound on infinite losses."""
+    """Losses of a group of releases.
+
+    Attributes:
+        start: index on the grid of the first mass.
+        masses: upper bounds of the masses times exp(tilt index - scale), shape (n,).
+        scale: a logarithm that was taken out of the masses, a ball.
+        infinite: a bound on the mass of infinite losses.
+    """
 
     start: int
     masses: Reals
@@ -166,7 +173,11 @@ class Measure:
 
 @dataclass(frozen=True)
 class Composed(Measure):
-    """All releases in one direction on the coarse grid; `weights`: exp(-tilt i) (1 - exp(-step i)), i from 1, (n,)."""
+    """All releases composed, in one direction, on the coarse grid.
+
+    Attributes:
+        tilt, step: as in `Grid`. weights: exp(-tilt i) (1 - exp(-step i)) for i from 1, shape (n,).
+    """
 
     tilt: float
     step: float

@@ -49,7 +49,14 @@ SEARCHES = 24
 
 @dataclass(frozen=True)
 class SelectionEvent:
-    """One private selection under zero-out, recorded before its first run: its mean number, and a run's releases."""
+    """One private selection, recorded before its first run.
+
+    Adjacency: zero-out of one record, as for the releases.
+
+    Attributes:
+        mean_repetitions: m, the mean number of runs. The number itself is secret.
+        runs: the releases of one run, once for every possible budget.
+    """
 
     mean_repetitions: int
     runs: tuple[tuple[Releases, ...], ...]
@@ -132,7 +139,13 @@ def selection_limit(event: SelectionEvent, delta: float, accountant: Accountant)
 
 
 def selection_divergence(one: NDArray[np.float64], mean: int, place: int) -> float:
-    """Renyi divergence of the best of a geometric number of runs (Papernot and Steinke 2022, Theorem 2)."""
+    """Renyi divergence of the best of a geometric number of runs, at the order at `place` in `FILTER_ORDERS`.
+
+    Papernot and Steinke 2022, Theorem 2 with eta = 1 and gamma = 1 / m, with the best of the other orders.
+
+    Args:
+        one: of one run at `FILTER_ORDERS`, shape (len(FILTER_ORDERS),): the largest of any budget.
+    """
     orders = np.array(FILTER_ORDERS, dtype=np.float64)
     others = 2 * ((1 - 1 / orders) * one + math.log(mean) / orders)
     total = float(one[place] + others.min() + math.log(mean) / (FILTER_ORDERS[place] - 1))
@@ -148,7 +161,11 @@ def _profile(
 
 
 def first_loss(profile: Callable[[NDArray[np.float64]], NDArray[np.float64]], mean: int, most: float) -> float:
-    """The least eps_1 of a grid on [0, most] that fulfils its condition, or infinity; `profile` gives delta_Q."""
+    """The least eps_1 of a grid on [0, most] that fulfils its condition; infinity if none does.
+
+    Args:
+        profile: from epsilons to delta_Q, both shape (n,).
+    """
     if not math.isfinite(most):
         return math.inf
     low, high = 0.0, most

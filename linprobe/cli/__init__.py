@@ -179,7 +179,7 @@ def _reason_of_system(error: OSError) -> tuple[str, int]:
 
 
 def _interrupted() -> int:
-    return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
+    return _fail("stopped by Ctrl-C or a signal; nothing half-written was left under a final name", INTERRUPTED)
 
 
 def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) -> int:

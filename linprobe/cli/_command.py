@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from linprobe.atomic_files import given_text, path_from
+from linprobe.atomic_files import given_path, given_text, path_from
 from linprobe.errors import ParameterError, UsageError, require_for
 from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Choice, Confirmation, RunOptions, Target
 from linprobe.options.declaration import (
@@ -39,7 +39,10 @@ FLAGS: dict[str, Sequence[Flag]] = {}
 EVERYWHERE = (
     ("--config FILE.toml", "Take options from a TOML file; flags on the command line win."),
     ("--quiet", "Print no notes, tables or progress on stderr, errors only."),
-    ("-v, --verbose", "Show mu of Gaussian DP and rho of zero-concentrated DP in tables."),
+    (
+        "-v, --verbose",
+        "Show mu of Gaussian DP and rho of zero-concentrated DP in tables, and all that verify does not check.",
+    ),
     ("--debug", "Show a traceback when something goes wrong."),
 )
 SWITCHES = ("debug", "quiet", "verbose")
@@ -136,14 +139,22 @@ class Flag:
     def _marked(self) -> Any:
         option = self.option
         if option.argument is not None:
-            parser = path_from if "-" in option.argument else None
+            parser = path_from if "-" in option.argument else given_path if option.kind is Path else None
             return typer.Argument(metavar=option.argument, parser=parser, help=self.help)
         spellings = option.spellings
         if option.kind is bool and not self.of_command:
             spellings = (f"{spellings[0]}/--no-{spellings[0].removeprefix('--')}",)
         group = METHOD_GROUP if self.is_of_a_method else option.group or None
         # the commands say themselves what cannot be read
-        return typer.Option(*spellings, help=self.help, metavar=option.metavar, rich_help_panel=group, readable=False)
+        is_path = option.kind is Path
+        return typer.Option(
+            *spellings,
+            help=self.help,
+            metavar=option.metavar or ("PATH" if is_path else None),
+            rich_help_panel=group,
+            parser=given_path if is_path else None,
+            readable=False,
+        )
 
 
 def _on_samples() -> list[str]:

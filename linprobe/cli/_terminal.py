@@ -79,9 +79,9 @@ def drop_unwritten(stream: TextIO) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def note(text: str, *, always: bool = False) -> None:
-    """Print one line on stderr, unless the command is quiet; `always` prints it in any case."""
-    if always or not _quiet:
+def note(text: str, *, always: bool = False, detail: bool = False) -> None:
+    """Print one line on stderr, unless the command is quiet; `always` in any case, a `detail` only with --verbose."""
+    if always or not (_quiet or (detail and not _verbose)):
         print(printable(text), file=sys.stderr)
 
 

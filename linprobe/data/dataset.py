@@ -17,7 +17,16 @@ from linprobe.data.blocks import ChainedSource, Preprocessing, Source, concatena
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import UNLABELLED, FeatureFile, ShardedFeatures, is_pattern
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, test_people
-from linprobe.data.labels import CONTENT, Bounds, capped, first_of_equal, id_hashes, people_in_both, refuse_both_sides
+from linprobe.data.labels import (
+    CONTENT,
+    Bounds,
+    capped,
+    first_of_equal,
+    id_hashes,
+    of_collection,
+    people_in_both,
+    refuse_both_sides,
+)
 from linprobe.data.row_checks import HASHES, LEAKS, Commitment, check_rows, compare_test_rows, refuse_shared
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
@@ -103,6 +112,17 @@ class Dataset:
         """The public rows that were taken from the training rows and are not protected; None without any."""
         parts = self.public.parts if isinstance(self.public, PublicRows) and not self.joined else ()
         return next((part for part in parts if part.features is self.features and part.group == "train"), None)
+
+    @cached_property
+    def n_public_owners(self) -> int | None:
+        """Number of people whom public shots leave without protection; None without shots, or with unit record."""
+        shots = self.free_shots
+        return len(set(shots.owners())) if shots is not None and self.unit == OWNER else None
+
+    @property
+    def public_collection(self) -> str | None:
+        """Whom public shots leave without protection, in words; None for nobody."""
+        return None if self.free_shots is None else of_collection(self.free_shots.n_rows, self.n_public_owners)
 
     @cached_property
     def n_units(self) -> int:
@@ -413,7 +433,8 @@ def _check_made_alike(features: FeatureReader, other: FeatureReader) -> None:
     """DataError if the rows of two files differ in width, or in a setting of their extraction."""
     if other.n_features != features.n_features:
         raise DataError(
-            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; use one backbone"
+            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; make both with "
+            "one backbone"
         )
     differs = first_difference(extraction_of(features.description), extraction_of(other.description))
     if differs is not None:

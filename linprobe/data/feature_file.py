@@ -102,7 +102,9 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
             )
     chunk = math.prod(plan.get_chunk()) * item if layout == h5py.h5d.CHUNKED else 0
     if chunk > MOST_CHUNK:
-        raise DataError(f"{path}: {name} has chunks of {chunk} bytes; allowed: {MOST_CHUNK}; write smaller ones")
+        raise DataError(
+            f"{path}: {name} has chunks of {chunk} bytes; allowed: {MOST_CHUNK}; write it with smaller ones"
+        )
     shape = identifier.shape
     declared, stored = 0 if shape is None else math.prod(shape) * item, identifier.get_storage_size()
     if too_large(declared, stored) or (declared and not stored):

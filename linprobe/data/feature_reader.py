@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -24,6 +24,7 @@ RECORDS_AT_ONCE = 1 << 16
 ALL = slice(None)
 PRIVATE = "private"
 COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "preprocessing", "image_size", "extraction_digest")
+WEIGHTS_SUFFIXES = (".pt", ".pth", ".safetensors")  # of files that `extract --weights` takes
 UNSTATED = {"views": 1}  # what an entry of the preprocessing is where it is not stated
 ALWAYS_COMPARED = ("backbone", "weights_digest", "columns")
 SHOWN = 80  # characters of a value in a message
@@ -407,9 +408,14 @@ def _object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def is_known(extraction: dict[str, Any]) -> bool:
+def is_known(extraction: Mapping[str, Any]) -> bool:
     """Whether it says how images became rows: `linprobe extract` made them."""
     return bool(extraction.get("extraction_digest"))
+
+
+def weights_from_file(weights: str) -> bool:
+    """Whether weights of this name came from a file, which `extract --like` needs again."""
+    return Path(weights).suffix in WEIGHTS_SUFFIXES
 
 
 def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str, str] | None:

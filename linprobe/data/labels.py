@@ -40,6 +40,14 @@ DIGITS = 20  # of the longest whole number that a label can be, with its sign
 Arrays = dict[str, NDArray[Any]]
 
 
+def of_collection(rows: int | None, people: int | None = None) -> str:
+    """The rows, or the people with their rows, that `--public-shots` took out of the rows that a run protects."""
+    number = None if rows is None else counted(rows, "row")
+    if people is None:
+        return f"{number} of the same collection"
+    return f"{counted(people, 'person')} of the same collection{'' if number is None else f' ({number})'}"
+
+
 def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None) -> Arrays:
     """Labels as integers where whole, however stored; else, or if declared, as text. DataError: neither, and where."""
     labels = {key: plain_labels(key, np.asarray(array)) for key, array in arrays.items() if key.startswith("y_")}

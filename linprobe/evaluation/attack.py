@@ -82,7 +82,13 @@ def log_odds(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDArray[np.
 
 @dataclass(frozen=True)
 class Membership:
-    """The result of an attack, private: AUC with its bootstrap interval, and every point of the ROC curve."""
+    """The result of a membership attack. Private.
+
+    Attributes:
+        auc: probability that a member scores higher than a non-member; a tie counts one half.
+        low, high: percentile bootstrap interval of `auc` at `CONFIDENCE`; None without resamples.
+        fpr, tpr: the ROC curve from (0, 0) to (1, 1), one point for every distinct score.
+    """
 
     auc: float
     low: float | None

@@ -40,7 +40,15 @@ GUESSED = 0.1  # share of the trials that are guessed
 
 @dataclass(frozen=True)
 class Trials:
-    """What the adversary observes: z of each canary in each step, and in each other release (NaN: no trial)."""
+    """What the adversary observes.
+
+    Attributes:
+        inside: whether each canary was in, shape (runs, canaries).
+        scores: z, shape (runs, steps, canaries), in units of the claimed noise.
+        others: the same in each release besides the steps by purpose, shape (runs, canaries); NaN is no trial.
+        paths: the path of each run.
+        products: what computed products on the host, `kernel` or `numpy`.
+    """
 
     inside: NDArray[np.bool_]
     scores: NDArray[np.float64]

@@ -204,7 +204,13 @@ def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
 def open_comparison(
     out: Path, of: dict[str, Any], features: FeatureReader, protected: Mapping[str, str]
 ) -> Iterator[ComparisonFolder]:
-    """Create or continue the comparison in `out`, locked. PrivacyError: of other rows, or a run fails its check."""
+    """Create or continue the comparison in `out`, locked for this process.
+
+    `protected`: digests of the files with public rows that a method protects, by name.
+
+    Raises UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a
+    run in it does not verify. DataError: a damaged file.
+    """
     is_new = is_new_comparison(out, of)
     with writing(out):
         out.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)

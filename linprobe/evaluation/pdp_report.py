@@ -176,7 +176,7 @@ def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
         )
     if sign is None:
         if SIGNATURE in run.names:
-            raise UsageError(f"run {run.folder} is signed, and so is a run made from it; give that key with --sign KEY")
+            raise UsageError(f"run {run.folder} is signed, and so is a run made from it; give its key with --sign KEY")
         return None
     key = signature.private_key(sign)
     if SIGNATURE not in run.names:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from linprobe.data.feature_file import UNLABELLED
-from linprobe.data.feature_reader import PRIVATE
+from linprobe.data.feature_reader import PRIVATE, weights_from_file
 from linprobe.data.labels import SHARED, id_hashes
 from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.backbones import RANDOM, SUFFIXES, Backbone, load_backbone
+from linprobe.extraction.backbones import RANDOM, Backbone, load_backbone
 from linprobe.extraction.images import Batches, ImageTransform, first_shapes, first_size
 from linprobe.extraction.partial import Partial
 from linprobe.extraction.request import ExtractRequest, Recipe, read_lines
@@ -39,7 +39,7 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
     Raises UsageError: the weights were a file, and none is given. DataError: other weights, or as `load_backbone`.
     """
     random = recipe.weights == RANDOM
-    if weights is None and not random and Path(recipe.weights).suffix in SUFFIXES:
+    if weights is None and weights_from_file(recipe.weights):
         raise UsageError(f"{recipe.name} was made with weights from the file {recipe.weights}; give --weights FILE")
     # the names of clip and timm networks contain the name of their weights
     named = recipe.weights if recipe.weights and not random and ":" not in recipe.backbone else None

@@ -171,7 +171,13 @@ def whole_multiple(number: int, whole: int) -> int:
 
 
 class ClippedBlock(NamedTuple):
-    """What clipping a block reads and writes, (b,): classes, lengths, residual norms, factors; further parts."""
+    """What clipping a block reads and writes.
+
+    Attributes:
+        y, lengths: class indices and norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
+        r_norms: norms of the residuals, shape (b,). factors: clip factors, shape (b,).
+        parts: further products. scores: their scores, shape (b, n_classes of the part) each.
+    """
 
     y: Indices
     lengths: Reals

@@ -71,7 +71,13 @@ MOST_CANCELLATION = 4.0  # the square root of PAIRED_ROWS
 
 
 class ClippedUnits(NamedTuple):
-    """The people of a block: c_u and gradient lengths, (n_units,), and the sum of c_u of those who joined, (1,)."""
+    """The people of a block.
+
+    Attributes:
+        factors: c_u, shape (n_units,); 0 for a person without rows.
+        lengths: norm of each person's gradient in the geometry, shape (n_units,).
+        weight: sum of the factors of the people who joined the sum, shape (1,).
+    """
 
     factors: Array
     lengths: Array

@@ -277,7 +277,10 @@ def residual_norms(r: Array) -> Array:
 
 
 def check_weights(weights: Floats) -> None:
-    """DivergedError for (initial or released) weights too large for float32 scores, where factors bound nothing."""
+    """Raise DivergedError for weights too large for float32 scores, where clip factors would not bound gradients.
+
+    The check reveals nothing private: weights are initial values or releases.
+    """
     if not np.linalg.norm(weights.astype(np.float64, copy=False)) < LARGEST_WEIGHTS:
         raise DivergedError(
             f"training diverged: the weights grew beyond {LARGEST_WEIGHTS:g}; no model was made; "

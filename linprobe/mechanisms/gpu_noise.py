@@ -25,7 +25,13 @@ NDTRI_TOLERANCE = 2.0**-45  # between the host and a device; lemma 3 of docs/pro
 
 
 class Stream:
-    """The words of a draw with `key` (32 bytes). A word used twice would cancel the noise of two releases."""
+    """The words of one draw. Never use a word twice: the difference of two releases would cancel its noise.
+
+    Args:
+        key: 32 bytes.
+        draw: number of the draw, which is the 12-byte little-endian nonce.
+        device: device of all tensors.
+    """
 
     def __init__(self, key: bytes, draw: int, device: torch.device) -> None:
         state = CONSTANTS + key + bytes(4) + draw.to_bytes(12, "little")

@@ -101,7 +101,13 @@ def expected_error(noise_multiplier: float, n_rows: int, n_classes: int) -> floa
 
 
 def noisy_auroc(released: Reals, std: float, tested: NoisyTest) -> tuple[float, float] | None:
-    """Mean AUROC of the classes that stand out from the noise `std`, and its error; None where that says little."""
+    """Mean AUROC of the classes whose totals stand out from their noise, and its standard error.
+
+    None without such a class, and for an error above `MOST_ERROR`: two of it reach from guessing to certainty.
+
+    Args:
+        released: v~, shape (2 H BINS, 1). std: s. tested: the released counts of the same rows.
+    """
     rows, of_row = tested.by_class.sum(axis=1), 2 * tested.std**2  # of a class, and the variance of their noise
     histograms = released.reshape(-1, 2, BINS)
     found = []

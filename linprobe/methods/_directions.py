@@ -208,7 +208,13 @@ def covariance_share(options: Any) -> tuple[Share, ...]:
 
 @dataclass(frozen=True)
 class Covariance:
-    """The released second moment: eigenvalues of either sign, eigenvectors as columns, spectral norm of the noise."""
+    """The released second moment.
+
+    Attributes:
+        values: eigenvalues, of either sign, shape (n_features,).
+        vectors: eigenvectors as columns, shape (n_features, n_features).
+        noise: spectral norm of the noise, about.
+    """
 
     values: NDArray[np.float64]
     vectors: NDArray[np.float64]

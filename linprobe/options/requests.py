@@ -318,8 +318,8 @@ class ExtractRequest(
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.source is None) == (self.table is None):
-            raise UsageError(f"SOURCE is {self.source} and --table {self.table}; give one of the two")
+        if (not self.source) == (self.table is None):
+            raise UsageError(f"SOURCE is {self.source!r} and --table {self.table}; give one of the two")
         for name, one in declared(ExtractRequest).items():
             if self.table is None and name.endswith("_column") and getattr(self, name) != one.default:
                 raise UsageError(f"option {one.spellings[0]} is about a table; give --table FILE in place of SOURCE")

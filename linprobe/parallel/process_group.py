@@ -19,7 +19,15 @@ Value = TypeVar("Value")
 
 
 class Group:
-    """A group of processes that make the same calls in the same order; this class is the group of one."""
+    """A group of processes; this class is the group of one. Every process makes the same calls in the same order.
+
+    Attributes:
+        rank: number of this process. size: number of processes.
+        local_rank, local_size: the same among the processes on this machine.
+
+    Raises from every call:
+        ConnectionAbortedError: another process has ended.
+    """
 
     rank = local_rank = 0
     size = local_size = 1

@@ -27,7 +27,7 @@ from linprobe.atomic_files import write_whole
 from linprobe.errors import UsageError, printable, writing
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import tables_of
-from linprobe.reporting.release_pages import composition_text, templates, unit_text
+from linprobe.reporting.release_pages import composition_text, templates, test_text, unit_text, unprotected
 from linprobe.runs.check import Recomputed, not_checked, verified
 from linprobe.runs.figures import no_better_than_guessing
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
@@ -124,6 +124,8 @@ def page(evidence: Evidence) -> str:
         blank=BLANK,
         features=Path(manifest.features).name,
         public_from=public_from,
+        unprotected=unprotected(manifest),
+        test_text=test_text(manifest),
         options=options,
         plainly=PLAINLY[manifest.unit],
         unit_words=unit_text(manifest),

@@ -23,6 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from linprobe.accounting.events import NO_CHOICE, OWNER, Releases, hold_without_a_choice
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.errors import printable
+from linprobe.runs.guarantee import PUBLIC_ROWS, TEST_ROWS
 from linprobe.runs.manifest import CARD, CLAIM, DAY, Manifest
 
 JOINERS = "\u200c\u200d"  # of Persian names and of emoji
@@ -86,7 +87,32 @@ def _facts(manifest: Manifest, publisher: Publisher) -> dict[str, Any]:
         "publisher": publisher,
         "unit": unit_text(manifest),
         "composition": composition_text(manifest),
+        "unprotected": unprotected(manifest),
+        "test_text": test_text(manifest),
     }
+
+
+def unprotected(manifest: Manifest) -> list[str]:
+    """What this run does not protect. The manifest lists what no run does."""
+    shots = manifest.public_collection
+    of_this_run = {
+        PUBLIC_ROWS: (PUBLIC_ROWS if shots is None else f"{PUBLIC_ROWS}, with {shots}") if manifest.n_public else "",
+        TEST_ROWS: {
+            "public": "test rows and the accuracy on them",
+            "private": f"number of test {'people' if manifest.unit == OWNER else 'rows'}",
+        }.get(manifest.test_rows, ""),
+    }
+    return [text for one in manifest.public if (text := of_this_run.get(one, one))]
+
+
+def test_text(manifest: Manifest) -> str:
+    """Whether the test rows of this run are protected."""
+    if manifest.test_rows != "private":
+        return "public, not protected" if manifest.test_rows == "public" else "none"
+    if manifest.test_counts is None:
+        return "private; nothing was released about them"
+    tested = "people" if manifest.unit == OWNER else "rows"
+    return f"private; the accuracy on {manifest.n_test} test {tested} was released with noise, which protects them"
 
 
 def unit_text(manifest: Manifest) -> str:

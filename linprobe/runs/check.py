@@ -83,6 +83,8 @@ FINDINGS = (
 )  # fmt: skip
 ROUNDING = 1e-9  # of the price of a published histogram
 TIME = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?)?")
+ADDED = (".git", ".gitattributes", ".cache", ".DS_Store", "Thumbs.db", "desktop.ini")
+MOST_NAMED = 5
 EARLIER_CROSS_CHECK = "privacy-loss distribution (dp-accounting)"  # of sums over all rows, in version 0.2
 
 
@@ -359,6 +361,11 @@ def _of_unit(manifest: Manifest) -> Iterator[str]:
         )
     if manifest.per_owner_rows is not None and manifest.unit != OWNER:
         yield f"per_owner_rows is {manifest.per_owner_rows} and unit {manifest.unit!r}, which has none"
+    people, shots = manifest.n_public_owners, manifest.public_shots
+    shown = manifest.unit == OWNER and bool(shots)
+    if manifest.has("n_public_owners") and ((people is not None) != shown or (people or 0) > manifest.n_public):
+        stated = f"public_shots {shots}, n_public {manifest.n_public} and unit {manifest.unit!r}"
+        yield f"n_public_owners is {people}, beside {stated}"
 
 
 def _of_noise(manifest: Manifest) -> Iterator[str]:
@@ -462,7 +469,11 @@ def _check_names(run: RunFolder) -> None:
     """PrivacyError if the folder holds anything that is no part of the run."""
     unknown = sorted(run.names - {MANIFEST, SIGNATURE, PER_RECORD, VERIFY_PAGE, *PAGES, *run.manifest.files})
     if unknown:
-        raise PrivacyError(f"{run.folder} holds {unknown[0]!r}, which the manifest does not list; move it away")
+        added = " (a model hub, or the system, adds such names)" if unknown[0] in ADDED else ""
+        raise PrivacyError(
+            f"{run.folder} holds {', '.join(map(repr, unknown[:MOST_NAMED]))}, which the manifest does not list{added}"
+            "; move it away, or use a copy of the folder without it"
+        )
     for name in sorted(run.names & {SIGNATURE, VERIFY_PAGE, *PAGES}):
         try:
             run[name]

@@ -34,9 +34,11 @@ SCORE = {
     RECORD: "a noisy count of right private rows",
     OWNER: "a noisy sum over people of the share of their rows that are right",
 }
+PUBLIC_ROWS = "public rows and their labels"
+TEST_ROWS = "test rows, unless declared private, and the accuracy on them"
 PUBLIC_QUANTITIES = (
-    "public rows and their labels",
-    "test rows, unless declared private, and the accuracy on them",
+    PUBLIC_ROWS,
+    TEST_ROWS,
     "class names and their number",
     "method, options, clip norms, steps, noise multipliers",
     "weights of classes and rows, if given",

@@ -21,7 +21,17 @@ from typing import Annotated, Any, Self, get_type_hints
 from linprobe import __version__
 from linprobe.accounting.events import HISTOGRAM, OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.data.labels import APART, LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, SHARED, TASKS
+from linprobe.data.feature_reader import weights_from_file
+from linprobe.data.labels import (
+    APART,
+    LONGEST_NAME,
+    MOST_CLASSES,
+    MULTICLASS,
+    MULTILABEL,
+    SHARED,
+    TASKS,
+    of_collection,
+)
 from linprobe.errors import DataError, PrivacyError
 from linprobe.methods.similar_rows import SimilarRows
 
@@ -334,6 +344,7 @@ class RunStatement(PrivacyStatement):
     extraction: Annotated[dict[str, Any] | None, EXTRACTION] = None
     public_from: Annotated[str, TEXT]
     public_shots: Annotated[int | None, none_or(WHOLE)]
+    n_public_owners: Annotated[int | None, none_or(COUNT)] = None
     public_file: Annotated[str | None, none_or(TEXT)]
     split_seed: Annotated[int, INTEGER]
     per_owner_rows: Annotated[int | None, none_or(COUNT)] = None
@@ -468,6 +479,23 @@ class Manifest(Accuracy, RunStatement):
     def tests_people(self) -> bool:
         """Whether the noisy counts on private test rows are of people's shares, and `n_test` of people."""
         return self.unit == OWNER and self.test_counts is not None
+
+    @property
+    def weights_file(self) -> str:
+        """Name of the file with the weights of the network, which `extract --like` needs again; empty without one."""
+        weights = str((self.extraction or {}).get("weights", ""))
+        return weights if weights_from_file(weights) else ""
+
+    @property
+    def public_collection(self) -> str | None:
+        """Whom `--public-shots` left without protection, in words; None for nobody."""
+        if not self.public_shots:
+            return None
+        if self.unit != OWNER:
+            return of_collection(self.public_shots * self.n_classes)
+        if self.n_public_owners is None:
+            return "people of the same collection"  # earlier versions did not count them
+        return of_collection(None if self.public_file else self.n_public, self.n_public_owners)
 
     @property
     def histogram_files(self) -> list[str]:

@@ -126,9 +126,11 @@ def how_to_make(run: RunFolder, images: Path) -> str:
             "array, or the file that linprobe import makes of it"
         )
     made = f"{images.resolve().name}.h5"
+    file = run.manifest.weights_file
+    weights = f" --weights {shlex.quote(file)}" if file else ""
     return (
         f"make them with: linprobe extract {shlex.quote(str(images))} --like {shlex.quote(str(run.folder))} "
-        f"--out {shlex.quote(made)}"
+        f"--out {shlex.quote(made)}{weights}"
     )
 
 
@@ -281,7 +283,7 @@ def _rows(manifest: Manifest, features: FeatureReader) -> list[str]:
         reason = str(error).partition("; ")[0]
         raise PrivacyError(f"{features.path} cannot be split as the run states ({reason}); do not trust it") from None
     found: dict[str, Any] = {"n_public": 0 if dataset.public is None else dataset.public.n_rows}
-    found |= dict.fromkeys(("n_private", "n_units"), dataset.n_units)
+    found |= {**dict.fromkeys(("n_private", "n_units"), dataset.n_units), "n_public_owners": dataset.n_public_owners}
     if manifest.has("public_digest"):
         same = dataset.has_public_digest(manifest.public_digest)
         found["public_digest"] = manifest.public_digest if same else dataset.public_digest()

@@ -313,7 +313,10 @@ class RunFolder:
             if error.errno in NO_FOLDER:
                 absent = error.errno == errno.ENOENT and not self.folder.exists()
                 wrong = "does not exist" if absent else f"is not a run folder: it has no {MANIFEST}"
-                raise DataError(f"{self.folder} {wrong}; give what `linprobe train` printed") from None
+                step = "give what `linprobe train` printed"
+                if error.errno == errno.ENOTDIR and self.folder.is_file():
+                    wrong, step = "is a file, and a run is a folder", f"unpack it first if it is an archive, or {step}"
+                raise DataError(f"{self.folder} {wrong}; {step}") from None
             raise DamagedManifestError(f"{path} cannot be read ({error}); restore it from a copy") from None
 
     def _arrays(self, name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

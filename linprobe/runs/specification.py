@@ -72,6 +72,7 @@ PROOFS: Mapping[str, Proof] = {
     "n_units": Proof(STATED, "equals `n_private`"),
     "n_private": Proof(STATED, "`per_record.npz`, if there, has the same number of ids; `--features` proves it"),
     "n_public": Proof(STATED, "`--features` proves it"),
+    "n_public_owners": Proof(STATED, "null unless `unit` is owner and `public_shots` above 0; `--features` proves it"),
     "noise_source": Proof(MATCHED, "`private`"),
     "seed_kind": Proof(MATCHED, "`private`"),
     "created": Proof(STATED, "a time"),

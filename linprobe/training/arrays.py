@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -167,9 +168,13 @@ def declared_classes(
     elif public is not None:
         classes = np.unique(public)
     else:
-        raise ParameterError("classes is None; allowed: the list, not from protected labels; pass classes=[...]")
+        raise ParameterError(
+            "classes is None; allowed: all classes, listed without the protected labels; pass classes=[...]"
+        )
     if len(classes) < 2 or len(np.unique(classes)) != len(classes):
-        raise ParameterError(f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, different")
+        twice = [name for name, count in Counter(classes.tolist()).items() if count > 1]
+        found = f"{twice[0]!r} twice" if twice else f"{len(classes)} of them"
+        raise ParameterError(f"classes has {found}; allowed: 2 or more, all different")
     if n_labels is not None and len(classes) != n_labels:
         raise ParameterError(
             f"classes has {len(classes)} entries for {n_labels} labels a row; allowed: a name for each"

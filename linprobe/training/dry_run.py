@@ -218,7 +218,8 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
     """What a run reads.
 
     Returns: method, why (it was chosen, None if it was named); features, private_rows, unit, n_units, public_rows,
-        unlabelled_rows, test_rows, test_people (None unless protected), n_features, n_classes; memory_bytes of the
+        not_protected (people or rows that public shots made public, in words), unlabelled_rows, test_rows, test_people
+        (None unless protected), n_features, n_classes; memory_bytes of the
         private rows, in_memory (else they are streamed).
     """
     request, choice, rows = ready.request, ready.choice, dataset.trained
@@ -232,6 +233,7 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
         "unit": dataset.unit,
         "n_units": dataset.n_units if reads else 0,
         "public_rows": 0 if dataset.public is None else dataset.public.n_rows,
+        "not_protected": dataset.public_collection,
         "unlabelled_rows": 0 if dataset.unlabelled is None else dataset.unlabelled.n_rows,
         "test_rows": ready.features.sizes.get("test", 0),
         "test_people": None if dataset.test_bounds is None else len(dataset.test_bounds) - 1,
@@ -253,6 +255,7 @@ def rows_lines(facts: dict[str, Any]) -> words.Lines:
         ("", f"{public}, {test}, {counted(facts['n_classes'], 'class')}"),
         *([("", f"{counted(unlabelled, 'public row')} without labels")] if unlabelled else []),
         ("protects", f"{counted(facts['n_units'], NOUN[facts['unit']])}{tested}"),
+        *([] if facts["not_protected"] is None else [("", f"NOT {facts['not_protected']}, which are public")]),
     ]
 
 

@@ -498,9 +498,8 @@ def warnings_of(plan: Plan, dataset: Dataset, entry: Entry | None = None) -> lis
         said.append(fewer_protected(dataset.features, entry))
     if plan.first is not None and hold_without_a_choice(entry.releases):
         said.append(f"epsilon of this run and its first run together holds if {NO_CHOICE}; else set a cap before both")
-    if dataset.unit == OWNER and dataset.free_shots is not None:
-        people, n_rows = len(set(dataset.free_shots.owners())), dataset.free_shots.n_rows
-        said.append(f"public shots take whole people: {people} with {n_rows} rows are public, without protection")
+    if dataset.public_collection is not None:
+        said.append(f"public shots: {dataset.public_collection} are public and NOT protected")
     return [text for text in said if text is not None]
 
 

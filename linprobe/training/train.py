@@ -204,10 +204,10 @@ def _shots(request: TrainRequest, progress: Progress) -> int | None:
     """The public shots of a request; the digits have some without a request."""
     shots = request.public_shots
     if request.features is None:
-        progress.note("no feature file given: using the built-in digits (1,797 real images)")
-        if shots is None and request.public is None:
-            shots = DIGITS_SHOTS
-            progress.note(f"{shots} public shots per class are taken out of the training rows")
+        taken = shots is None and request.public is None
+        shots = DIGITS_SHOTS if taken else shots
+        of_them = f", of which {shots} training rows per class are public" if taken else ""
+        progress.note(f"no feature file given: using the built-in digits (1,797 real images){of_them}")
     return shots
 
 
@@ -548,6 +548,7 @@ def manifest_of(
         extraction=extraction_of(description),
         public_from="nowhere" if public is None else str(public),
         public_shots=None if public is None else dataset.shots,
+        n_public_owners=dataset.n_public_owners,
         public_file=None if request.public is None else str(request.public),
         split_seed=request.split_seed,
         per_owner_rows=request.per_owner_rows,

@@ -137,7 +137,7 @@ def test_a_page_counts_evaluations_on_people_of_both_sides(cli: Callable[..., An
     assert cli("evaluate", "run", "both.h5", "--epsilon", "3", "--unit", "owner").status == 0
     together = rounded_up(result_of(cli("budget", "both.h5", "--json"))["epsilon"])
     assert cli("release", "run", "--out", "pub").status == 0
-    assert f"all runs on the feature file | epsilon {together} at delta" in Path("pub/README.md").read_text()
+    assert f"runs on this file only | epsilon {together} at delta" in Path("pub/README.md").read_text()
 
 
 def test_images_of_a_person_on_both_sides(cli: Callable[..., Any], refused: Any) -> None:

@@ -162,7 +162,7 @@ def test_interrupted_training_says_so_and_leaves_nothing(features_file: Path, tm
     stdout, stderr = _printed(tmp_path)
     assert stdout == ""
     spent, resume, error = [line for line in stderr.splitlines() if line]
-    assert error == "linprobe: error: interrupted before the end; files under their final names are complete"
+    assert error == "linprobe: error: stopped by Ctrl-C or a signal; nothing half-written was left under a final name"
     assert re.match(
         r"the run ended early; what it had released costs epsilon [\d.e-]+ at delta 1e-05 for a record", spent
     )
@@ -462,7 +462,7 @@ def test_ctrl_c_while_a_class_is_made_is_an_interrupt(
     outcome = cli("train", features_file, "--method", "noisy-gd", "--eps", "3", "--out", "run")
     assert outcome.status == 130
     assert "RuntimeError" not in outcome.stderr
-    assert "interrupted before the end" in outcome.stderr
+    assert "stopped by Ctrl-C" in outcome.stderr
     assert not (tmp_path / "run").exists()
 
 

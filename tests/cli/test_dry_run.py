@@ -180,7 +180,7 @@ def test_a_choice_costs_what_its_dry_run_says(
     assert "epsilon 2 at delta 1e-05" in lines.stdout, lines
     assert files(tmp_path) == before
     assert told["seconds"] > 0
-    refused(cli(*words, "--cap", "1", "--dry-run"), 4, ["cap"])
+    refused(cli(*words, "--cap", "1", "--dry-run"), 4, ["cap"], notes=words.count("--shrink"))
     assert cli(*words).status == 0
     spent = result_of(cli("budget", "book.jsonl", "--json"))
     assert (told["together"]["runs"], told["together"]["epsilon"]) == (1, pytest.approx(spent["epsilon"]))

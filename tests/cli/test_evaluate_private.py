@@ -246,7 +246,7 @@ def test_the_budget_of_a_file_counts_evaluations_on_its_test_rows(
     assert both["epsilon"] > alone["epsilon"] + 0.5
     # the path of the file alone decides what the card counts
     assert cli("release", "run", "--out", "pub").status == 0
-    found = re.search(r"file \| epsilon ([\d.]+) at .* over (\d) recorded", Path("pub/README.md").read_text())
+    found = re.search(r"file only \| epsilon ([\d.]+) at .* over (\d) recorded", Path("pub/README.md").read_text())
     assert (float(found[1]), int(found[2])) == (pytest.approx(both["epsilon"], rel=1e-5), 2)
     assert cli("budget", whole, "--set-cap", both["epsilon"] + 0.1, "--delta", "1e-4").status == 0
     refused(cli("evaluate", "run", "--epsilon", "3"), 4, ["cap"])

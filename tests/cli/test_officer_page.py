@@ -17,6 +17,7 @@ import pytest
 
 from linprobe.runs.guarantee import guarantee_text
 from linprobe.runs.officer_page import officer_page
+from linprobe.runs.run_folder import RunFolder
 from linprobe.runs.specification import KEYS, STATED
 from tests.cli.outcomes import Cli
 from tests.conftest import SCHEMA, copied, trained_once
@@ -396,6 +397,15 @@ def test_the_page_says_which_files_it_does_not_judge(page: Officer, kinds: dict[
     said = "config.toml, history.csv: unchanged, but what they say was not judged here, except for clip norms."
     assert said in page.run(kinds["plain"])["stated"]
     assert said.replace(":", ", published_histogram_1.json:") in page.run(kinds["histogram"])["stated"]
+
+
+def test_the_page_says_whom_a_run_does_not_protect(page: Officer, kinds: dict[str, Path]) -> None:
+    manifest, texts = RunFolder(kinds["people"]).manifest, page.run(kinds["people"])["stated"]
+    assert any(f"NOT protected: {manifest.public_collection}" in text for text in texts)
+    tested = page.run(kinds["private test people"])["stated"]
+    assert any("100 private test people" in text for text in tested)
+    assert any("test row" in text and "not protected" in text for text in page.run(kinds["plain"])["stated"])
+    assert not any("test row" in text for text in tested)
 
 
 def test_the_page_says_on_which_condition_the_epsilon_of_samples_holds(

@@ -249,7 +249,25 @@ def test_public_shots_leave_no_row_of_a_public_person_private(trained, cli, owne
     assert outcome["n_units"] == len(names) < PEOPLE
     assert outcome["n_public"] == int((~private).sum()) >= 8
     shots = ("train", owned, "--method", "adamix", "--eps", 3, "--unit", "owner", "--public-shots", 2, "--dry-run")
-    assert f"{PEOPLE - len(names)} with {outcome['n_public']} rows are public, without protection" in cli(*shots).stderr
+    n_public = PEOPLE - len(names)
+    whom = f"{n_public} people of the same collection ({outcome['n_public']} rows)"
+    told = cli(*shots)
+    assert whom in told.stderr
+    assert whom in told.stdout
+    assert cli("report", "run", "--html", "page.html").status == cli("release", "run", "--out", "pub").status == 0
+    for page in ("page.html", "pub/README.md", "pub/claim.yaml"):
+        assert whom in Path(page).read_text()
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    assert manifest["n_public_owners"] == n_public
+    proof = ("verify", "run", "--features", owned, "--json")
+    assert "n_public_owners" not in json.loads(cli(*proof).stdout)["stated_not_checked"]
+    for stated, command in ((n_public + 1, proof), (None, ("verify", "run", "--json"))):
+        write_sealed(Path("run"), {**manifest, "n_public_owners": stated})
+        assert "n_public_owners" in json.loads(cli(*command).stdout)["refused"]
+    del manifest["n_public_owners"]  # of an earlier version
+    write_sealed(Path("run"), manifest)
+    assert cli("report", "run", "--html", "page.html", "--overwrite").status == 0
+    assert "people of the same collection" in Path("page.html").read_text()
     assert set(owners[private]).isdisjoint(owners[~private])
     assert cli("verify", "run", "--features", owned).status == 0
     assert cli("attack", "run", "--resamples", 0).status == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,13 @@ def test_the_accuracy_of_people_is_a_release_within_epsilon(
     assert f"{PEOPLE} private test people" in page
     assert "300 " not in page
     assert cli("release", "run", "--out", "pub").status == 0
-    assert f"on {PEOPLE} private test people" in Path("pub/README.md").read_text()
+    card = Path("pub/README.md").read_text()
+    assert f"on {PEOPLE} private test people" in card
+    assert f"each of {PEOPLE} test people" in page
+    assert re.search("public rows</th> ?<td>none", page)
+    for text in (card, Path("pub/claim.yaml").read_text()):
+        assert f"the private rows of 100 people and of {PEOPLE} test people" in text
+        assert "unless declared private" not in text
     for key, value, named in (("n_test", 300, "test_accuracy"), ("test_macro_auroc", 0.987, "test_macro_auroc")):
         write_sealed(tmp_path / "run", {**manifest, key: value})
         assert named in json.loads(cli("verify", "run", "--json").stdout)["refused"]

@@ -154,7 +154,11 @@ def test_the_card_states_the_guarantee_and_answers_every_point(released: dict[st
             "a table with the columns age, f\\_1 (SHA-256 12)\n",
             'import new.csv --out new.h5  # with the columns that "Features from" names',
         ),
-        ({"backbone": "timm:one", "extraction_digest": "a"}, "timm:one", "extract new-images --like . | linprobe"),
+        (
+            {"backbone": "timm:one", "extraction_digest": "a", "weights": "seen.pt", "weights_digest": "b" * 64},
+            f"timm:one, weights seen.pt, digest {'b' * 64}",
+            "extract new-images --like RELEASED --weights FILE --out new.h5",
+        ),
     ],
 )
 def test_the_card_says_how_to_score_rows(
@@ -163,7 +167,8 @@ def test_the_card_says_how_to_score_rows(
     manifest = replace(RunFolder(trained_run).manifest, extraction=extraction, backbone="")
     text = model_card(manifest, Publisher("probe", "2026-11-28"), signed=False)
     assert f"**Features from:** {origin}" in text
-    assert f"    linprobe verify .\n    linprobe {command}" in text
+    assert f"    linprobe verify RELEASED\n    linprobe {command}" in text
+    assert "linprobe predict RELEASED new.h5" in text
     assert ("--like" in text) == (extraction is not None and "extraction_digest" in extraction)
 
 
@@ -283,9 +288,7 @@ def test_the_card_states_what_all_runs_on_the_feature_file_cost(cli: Cli, featur
         assert cli("train", features_file, "--method", "prototypes", "--eps", 3, "--out", run).status == 0
     assert cli("release", "second", "--out", "pub").status == 0
     text = Path("pub/README.md").read_text()
-    assert (
-        "| all runs on the feature file | epsilon 4.46343 at delta 1e-05 for a record, over 2 recorded runs on" in text
-    )
+    assert "| runs on this file only | epsilon 4.46343 at delta 1e-05 for a record, over 2 recorded runs on" in text
     assert "this feature file, for rows that were private in all of them; this run: 3" in text
     assert "; this run: 3. As of " in text
     assert cli("verify", "pub").status == 0

@@ -290,7 +290,7 @@ def test_no_row_decides_what_a_page_states_of_other_runs(
             file["train/x"][-1] = last
         trained(path, f"c{number}", "--init", f"a{number}", "--eps", "4")
         assert cli("release", f"c{number}", "--out", f"pub{number}").status == 0
-        found = re.search(r"all runs on the feature file \| (.*) As of", Path(f"pub{number}/README.md").read_text())
+        found = re.search(r"runs on this file only \| (.*) As of", Path(f"pub{number}/README.md").read_text())
         assert found is not None
         stated.add(found[1])
         books.add(len(list(own_books.glob("*.jsonl"))))

@@ -83,7 +83,7 @@ def test_an_own_book_gets_the_selection(cli: Cli, features_file: Path, own_books
 
 def test_shrinkage_is_charged_once_with_its_choice(cli: Cli, refused: Cli, features_file: Path) -> None:
     words = ["tune", features_file, *SHRINK, "--public-shots", "2"]
-    refused(cli(*words, "--cap", "1.9", "--out", "a"), 4, ["cap is epsilon 1.9"])
+    refused(cli(*words, "--cap", "1.9", "--out", "a"), 4, ["cap is epsilon 1.9"], notes=1)  # of the public shots
     assert cli(*words, "--cap", "2", "--out", "a").status == 0
     found = spent(cli, features_file)
     (entry,) = read_book(Path(found["book"])).counted

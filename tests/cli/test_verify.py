@@ -426,6 +426,23 @@ def test_folder_that_is_no_run_is_bad_data(cli: Cli, refused: Cli, tmp_path: Pat
     (tmp_path / "empty").mkdir()
     for folder, wrong in (("empty", "is not a run folder"), ("nowhere", "does not exist")):
         refused(cli("verify", folder), 3, [f"{folder} {wrong}"])
+    (tmp_path / "run.zip").write_bytes(b"PK")
+    for command in (["verify"], ["report", "--html", "page.html"]):
+        refused(cli(*command, "run.zip"), 3, ["run.zip", "unpack it"])
+
+
+def test_what_a_hub_adds_to_a_folder_is_named_and_refused(cli: Cli, refused: Cli, run_copy: Path) -> None:
+    (run_copy / ".git").mkdir()
+    (run_copy / ".gitattributes").touch()
+    refused(cli("verify", run_copy), 4, ["'.git', '.gitattributes'", "hub", "a copy of the folder without"])
+
+
+def test_what_is_not_checked_is_a_sentence_and_a_list_with_verbose(cli: Cli, trained_run: Path) -> None:
+    short, long = (cli("verify", trained_run, *words).stderr for words in ((), ("--verbose",)))
+    assert "whom it protects, how it was made, how accurate it is" in short
+    assert "epsilon_target" not in short
+    assert "epsilon_target, accountant_versions" in long
+    assert "stated, not checked" not in cli("verify", trained_run, "--quiet").stderr
 
 
 def test_a_public_row_that_is_private_too_is_refused(

@@ -267,7 +267,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[Linpro
     "test folder and fraction": (_both, {"test_fraction": 0.5}, UsageError, ["test", "0.5", "not both"]),
     "one level without fraction": (_one_level, {}, UsageError, ["one level", "3 folders", "--test-fraction"]),
     "no test images": (_no_images, {}, DataError, ["test", "no images"]),
-    "repeated classes": (_both, {"classes": [*CLASSES, "ant"]}, DataError, ["all different"]),
+    "repeated classes": (_both, {"classes": [*CLASSES, "ant"]}, DataError, ["the class 'ant' twice"]),
     "a class that is a link to nothing": (_link_to_nothing("train/dog"), {}, DataError, ["train/dog", "link"]),
     "public images behind a link to nothing": (_link_to_nothing("public"), {}, DataError, ["public", "link"]),
     "public images in no class": (_public_without_classes, {}, DataError, ["public/a.png", "no class folder"]),

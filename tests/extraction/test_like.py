@@ -109,7 +109,9 @@ def test_only_predict_and_info_read_rows_without_labels(cli: Cli, refused: Refus
     refused(cli("predict", "run", "new.h5", "--group", "test"), 2, ["'test'", "rows"])
 
 
-def test_weights_from_a_file_are_asked_for_and_must_be_the_same(images: Path, new: Path, tmp_path: Path) -> None:
+def test_weights_from_a_file_are_asked_for_and_must_be_the_same(
+    cli: Cli, images: Path, new: Path, tmp_path: Path
+) -> None:
     for seed in (0, 1):
         torch.manual_seed(seed)
         torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / f"{seed}.pt")
@@ -123,6 +125,8 @@ def test_weights_from_a_file_are_asked_for_and_must_be_the_same(images: Path, ne
     extract_like(new, tmp_path / "f.h5", tmp_path / "new.h5", weights=str(tmp_path / "renamed.pt"))
     assert contents(tmp_path / "new.h5")["@weights"] == "0.pt"
     assert not (tmp_path / "new.h5.partial").exists()
+    assert cli("train", "f.h5", "--method", "non-private", "--out", "run").status == 0
+    assert "--weights 0.pt" in cli("predict", "run", new).stderr
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.hostile.case import own_books
 STEPS = ("--method", "noisy-gd", "--steps", "3", "--eps", "3")
 WORDS: dict[str, tuple[str, ...]] = {
     "plain": ("train", "rows.h5", *STEPS),
-    "people": ("train", "rows.h5", *STEPS, "--unit", "owner", "--per-owner-rows", "2"),
+    "people": ("train", "rows.h5", *STEPS, "--unit", "owner", "--per-owner-rows", "2", "--public-shots", "1"),
     "shrunk": ("tune", "rows.h5", "--method", "adamix", "--steps", "3", "--eps", "3", "--shrink", "0,0.5,1"),
     "selected": ("tune", "no-public.h5", *STEPS[:4], "--eps", "2", "--grid", "clip_norm=0.1,1"),
     "selected with covariance": ("tune", "rows.h5", "--method", "dp-fc", *STEPS[2:], "--grid", "clip_norm=0.1,1"),

@@ -233,7 +233,7 @@ FORGED: dict[str, dict[str, Any]] = {
     "mu": {"gdp_mu": 0.1}, "rho": {"zcdp_rho": 0.1}, "releases": {"releases": []}, "seed": {"seed_kind": "insecure"},
     "noise": {"noise_source": "a coin"}, "target": {"epsilon_target": 0.5}, "published": {"published": []},
     "number of private rows": {"n_private": 399, "n_units": 399}, "unit": {"unit": "owner"},
-    "rows of a person": {"per_owner_rows": 1},
+    "rows of a person": {"per_owner_rows": 1}, "public people": {"n_public_owners": 1},
     "accuracy": {"test_accuracy": 0.5}, "calibration error": {"test_calibration_error": 0.0},
     "accountant": {"accountant": "a friend"}, "class names": {"class_names": ["a", "b", "c"]},
 }  # fmt: skip

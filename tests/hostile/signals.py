@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "publish": crashes.PUBLISH,
     "import": ("import", "../train.csv", "--classes", "../classes", "--out", "o.h5"),
 }
-SAID = "linprobe: error: interrupted before the end; files under their final names are complete\n"
+SAID = "linprobe: error: stopped by Ctrl-C or a signal; nothing half-written was left under a final name\n"
 UNFINISHED = {"extract": "o.h5.partial"}  # the same command continues
 KEPT = {"log", "state"}  # the budget books and what was said
 

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from linprobe.data.array_files import load_torch, tensor_fits
+from linprobe.data.feature_reader import WEIGHTS_SUFFIXES as WEIGHTS_SUFFIXES
 from linprobe.errors import DataError, UsageError, first_line, reading
 from linprobe.extraction.images import ImageTransform
 from linprobe.extraction.request import DEFAULT, DEFAULT_WITHOUT_WEIGHTS, check_layer, family_of
 
 RANDOM = "random"
-SUFFIXES = (".pt", ".pth", ".safetensors")
 RANDOM_SEED = 0
 # functions of torch.nn.init, and methods of tensors
 DRAWING = ("kaiming_normal_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_")
@@ -93,7 +93,9 @@ def quietly() -> Iterator[None]:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Parameters by name from a .pt, .pth or .safetensors file, whose code is not run. DataError: none, or damaged."""
     if not path.is_file():
-        raise DataError(f"weights file {path} does not exist; give --weights an existing {', '.join(SUFFIXES)} file")
+        raise DataError(
+            f"weights file {path} does not exist; give --weights an existing {', '.join(WEIGHTS_SUFFIXES)} file"
+        )
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 

@@ -28,9 +28,10 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     presets = torchvision.models.get_model_weights(NETWORKS[name]).__members__
     named = DEFAULT_WEIGHTS if weights is None else weights
     path = None if random or named in presets else Path(named)
-    if path is not None and path.suffix not in backbones.SUFFIXES:
+    if path is not None and path.suffix not in backbones.WEIGHTS_SUFFIXES:
         raise UsageError(
-            f"weights is {named!r}; allowed for {name}: {', '.join(presets)}, or a {', '.join(backbones.SUFFIXES)} file"
+            f"weights is {named!r}; allowed for {name}: {', '.join(presets)}, or a "
+            f"{', '.join(backbones.WEIGHTS_SUFFIXES)} file"
         )
     model = backbones.build_or_fetch(
         name, arguments, lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments), "", random

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,9 +63,9 @@ class ImageSource:
     def __post_init__(self) -> None:
         count = len(self.class_names)
         if count == 1 or len(set(self.class_names)) < count:  # rows without labels need no classes
-            raise DataError(
-                f"{self.name} has {counted(count, 'class')}; allowed: 2 or more, all different; give --classes"
-            )
+            twice = next((name for name, number in Counter(self.class_names).items() if number > 1), None)
+            found = counted(count, "class") if twice is None else f"the class {twice!r} twice"
+            raise DataError(f"{self.name} has {found}; allowed: 2 or more, all different; give --classes")
 
 
 class Strings:

@@ -156,8 +156,8 @@ def refuse_linked(private: FolderMembers, public: FolderMembers | None, how: str
     repeated = first[(counts > 1) & (first < len(private))]
     if repeated.size:
         raise PrivacyError(
-            f"{len(repeated)} private images are there twice through {how}, first "
-            f"{private.id(int(repeated.min()))}; a private image is one record, and never public; remove the {how}"
+            f"{private.id(int(repeated.min()))} is there a second time through {how}, where it would count as another "
+            f"record or as public ({counted(len(repeated), 'such image')}); remove the {how}"
         )
 
 

@@ -258,7 +258,7 @@ const CHECKED_KEYS = (
   "test_balanced_accuracy test_balanced_accuracy_std test_macro_auroc_std selection per_record_commitment files manifest_digest").split(" ");
 const STATED_KEYS = (
   "epsilon_target accountant_versions method public unit n_units n_private n_public software precision device created " +
-  "class_names class_names_from task ids_from options preset centre features backbone extraction public_from public_shots " +
+  "class_names class_names_from task ids_from options preset centre features backbone extraction public_from public_shots n_public_owners " +
   "public_file split_seed per_owner_rows class_weights public_digest class_counts class_prior test_owners refined test_rows test_accuracy " +
   "test_macro_auroc test_calibration_error test_accuracy_per_class n_test test_macro_average_precision test_label_accuracy " +
   "test_counts test_scores tuning published run_id private_commitment").split(" ");
@@ -649,6 +649,8 @@ function checkDerived(m, selection) {
   const unit = m.unit ?? "record";
   must(m.adjacency === ADJACENCIES[unit] && (m.n_units ?? m.n_private) === m.n_private, "unit, adjacency and the number of units contradict each other.");
   must(!known(m.per_owner_rows) || unit === "owner", "per_owner_rows is a number, and unit is not owner.");
+  const people = known(m.n_public_owners), shots = unit === "owner" && m.public_shots > 0;
+  must(!("n_public_owners" in m) || (people === shots && (m.n_public_owners ?? 0) <= m.n_public), "n_public_owners contradicts public_shots, n_public or unit.");
   for (const key of ["private_commitment", "per_record_commitment"]) {
     must(known(m[key]) === noise, `${key} contradicts what was released.`);
   }

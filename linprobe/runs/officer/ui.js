@@ -151,7 +151,7 @@ function showRefusal(error) {
   const advice = { edited: "Ask the maker for an unchanged copy. Do not rely on anything that the folder says.",
     newer: "Get the page that came out with the version of linprobe that made the run. Until then nothing is proved.",
     unconfirmed: "The run may be honest, and its epsilon may be too small. Do not rely on it before linprobe verify has accepted the run: its method is finer.",
-    foreign: "Remove it, and check again. Until then nothing is proved. Systems add files such as .DS_Store, Thumbs.db and desktop.ini by themselves.",
+    foreign: "Check a copy of the folder without it. Until then nothing is proved. Systems add .DS_Store, Thumbs.db and desktop.ini by themselves; model hubs add .git, .gitattributes and .cache.",
     unreadable: "Give the whole folder that linprobe made, or a zip file of it.", key: "Nothing was judged with this key. Correct it, or empty the field." };
   finish(card(error.kind === "edited" ? "bad" : "unsure", HEADINGS[error.kind], error.message, advice[error.kind]));
 }

@@ -87,7 +87,7 @@ function stated(m, signed, uncovered, files, left) {
   if (signed === "unchecked") lines.push("Who made the run: it is signed, but you gave no public key. Paste the key above to check it.");
   if (signed === "elsewhere") lines.push("Who made the run: a copy of its files shows no signature. verify.html checks it.");
   if (signed === "none") lines.push("Who made the run: it is not signed.");
-  lines.push(`What was protected: ${count(m.n_private, `private ${ONE[m.unit]}`, `private ${MANY[m.unit]}`)}, beside ${count(m.n_public, "public row")} that get no protection.`,
+  lines.push(...whom(m),
     `How the model was made: method ${m.method}, its options, the software, the date (${m.created.slice(0, 10)}), and that these weights are its result.`,
     ...(known(uncounted(m)) ? [`That run ${shown(uncounted(m))}, from which this one started, released nothing with noise: the ledger counts no release of it.`] : []),
     ...(followsResults(m) ? ["That no result decided the noise, the sampling rate or the number of steps of a later release: epsilon holds only then."] : []),
@@ -99,6 +99,20 @@ function stated(m, signed, uncovered, files, left) {
   else if (files.includes("README.md")) lines.push("README.md and claim.yaml: unchanged, but what they say was not read here.");
   if (files.includes("verify.html")) lines.push("verify.html in this folder: not judged. Take the page from a place that you trust, not from the folder.");
   return lines;
+}
+
+/** Whom the run protected, and whom not. */
+function whom(m) {
+  const number = (n, what) => count(n, `${what} ${ONE[m.unit]}`, `${what} ${MANY[m.unit]}`);
+  const tested = known(m.test_counts) ? `; and ${number(m.n_test, "private test")}, of whom the noisy accuracy tells` : "";
+  const open = [...(m.n_public ? [count(m.n_public, "public row")] : []), ...(m.test_rows === "public" ? [count(m.n_test, "test row")] : [])];
+  const lines = [`What was protected: ${number(m.n_private, "private")}${tested}.`];
+  if (open.length) lines.push(`What was not protected: ${open.join(", and ")}.`);
+  if (!m.public_shots) return lines;
+  const people = known(m.n_public_owners) ? count(m.n_public_owners, "person", "people") : "people"; // 0.2 did not count them
+  const shots = m.unit === "owner" ? people : count(m.public_shots * m.n_classes, "row");
+  const rows = known(m.n_public_owners) && !known(m.public_file) ? ` (${count(m.n_public, "row")})` : "";
+  return [...lines, `NOT protected: ${shots} of the same collection${rows}, taken out of the private data and made public.`];
 }
 
 function figures(m, cost) {

@@ -69,6 +69,10 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.train(method="noisy-gd", epsilon="1"), "epsilon is '1', which is text; allowed: a number"),
         (lambda: linprobe.train(method="noisy-gd", epsilon=1, steps=np.nan), "steps is nan, .*: a whole number"),
         (lambda: linprobe.train(epsilon=1, public_shots=True), "public_shots is True, .*: a whole number"),
+        (
+            lambda: linprobe.train(method="adamix", epsilon=1, public_shots=0),
+            r"--public-shots K \(in Python: public, public_shots\)$",
+        ),
         (lambda: linprobe.train(epsilon=1, resume="no"), "resume is 'no', .*: True or False"),
         (lambda: linprobe.train(epsilon=1, book=5), "book is 5, of type int; allowed: a path"),
         (lambda: linprobe.train(epsilon=1, device=0), "device is 0, of type int; allowed: text"),

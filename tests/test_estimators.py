@@ -214,11 +214,27 @@ def test_classes_are_never_read_off_private_labels(rows) -> None:
         NoisyGD(epsilon=1.0).fit(x, y)
     with pytest.raises(DataError, match=r"outside the 2 declared classes, first label 2 at row \d+; allowed: 0, 1"):
         NoisyGD(epsilon=1.0, classes=[0, 1]).fit(x, y)
+    with pytest.raises(DataError, match="outside the 2 classes of the public labels"):
+        NoisyGD(epsilon=1.0).fit(x, y, X_public=x_public[y_public < 2], y_public=y_public[y_public < 2])
     np.testing.assert_array_equal(
         NoisyGD(epsilon=1.0).fit(x, y, X_public=x_public, y_public=y_public).classes_, [0, 1, 2]
     )
     probe = NoisyGD(epsilon=1.0, classes=["a", "b", "c", "never seen"]).fit(x, np.array(["a", "b", "c"])[y])
     assert probe.coef_.shape == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "says"),
+    [
+        ("adamix", {}, "give X_public and y_public"),
+        ("zero-shot", {}, "give text_weights"),
+        ("noisy-gd", {"delta": 0.1}, "delta=4e-04"),
+    ],
+)
+def test_errors_of_estimators_name_arguments(rows, method: str, given: dict, says: str) -> None:
+    with pytest.raises((UsageError, PrivacyError), match=says) as caught:
+        make(method, **given).fit(*rows[:2])
+    assert "--" not in str(caught.value)
 
 
 def test_cells_that_cannot_be_used_are_named_with_their_place(rows) -> None:

@@ -39,6 +39,21 @@ def library(request: pytest.FixtureRequest) -> Any:
     return library, lambda rows: library.DataFrame(rows, schema=COLUMNS), library.Series
 
 
+def test_columns_of_labels_name_the_classes(library: Any) -> None:
+    module, frame, _ = library
+    labels = module.DataFrame({"tumour": LABELS % 2, "scar": LABELS // 2})
+    assert NoisyGD(epsilon=3, n_steps=5).fit(frame(ROWS), labels).classes_.tolist() == ["tumour", "scar"]
+
+
+def test_repeated_columns_are_refused_in_one_line() -> None:
+    pandas = pytest.importorskip("pandas")
+    twice = pandas.DataFrame(ROWS, columns=[*COLUMNS[:5], "f0"])
+    with pytest.raises(DataError, match=r"^X, column 1: 2 columns are named 'f0'; allowed: one$"):
+        fitted(twice, LABELS, range(3))
+    with pytest.raises(DataError, match="2 columns are named 'f0'"):
+        fitted(pandas.DataFrame(ROWS, columns=COLUMNS), LABELS, range(3)).predict(twice)
+
+
 def text_types(library: Any) -> list[Series]:
     if library.__name__ == "pandas":
         return [lambda series: series, lambda series: series.astype("category"), lambda series: series.astype("string")]

@@ -720,18 +720,23 @@ def refuse_above(
         step = "use other rows" if mixed else f"give --unit {OWNER if entry.unit == RECORD else RECORD}"
         raise PrivacyError(f"cap is epsilon {cap.epsilon:.9g}, and {NO_PERSON}; nothing was spent; {step}")
     after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
-    added, flag = f"{after} with this one", "--eps"
+    added, flag = "this one", "--eps"
     if finished is not None:
-        earlier, added, flag = [*earlier, finished], f"{after} with the histogram", "--publish-epsilon"
-    before = under_cap(earlier, cap, REMOVED[above])
-    count = "counts" if len(earlier) == 1 else "count"
-    raise _above(cap, before, f"{counted(len(earlier), 'run')} on {whose} {count}", added, flag)
+        earlier, added, flag = [*earlier, finished], "the histogram", "--publish-epsilon"
+    raise _above(cap, REMOVED[above], earlier, whose, after, added, flag)
 
 
-def _above(cap: Cap, before: float, runs: str, added: str, flag: str) -> PrivacyError:
-    """The refusal under a cap: what the earlier `runs` count as, what they would with the one `added`, what to do."""
+def _above(
+    cap: Cap, relation: Relation, earlier: Sequence[Entry], whose: str, after: str, added: str, flag: str
+) -> PrivacyError:
+    """The refusal under a cap: what `earlier` runs count as, what they would with what is `added`, what to do."""
+    made = [one for one in earlier if one.run]
+    if len(made) < len(earlier):  # the others are planned, and have no id yet
+        added, flag = f"{len(earlier) - len(made) + 1} of the planned runs", f"{flag} or --seeds"
+    before = under_cap(made, cap, relation)
+    runs = f"{counted(len(made), 'run')} on {whose} {'counts' if len(made) == 1 else 'count'}"
     step = f"give a smaller {flag}" if before < cap.epsilon else "no epsilon is small enough: use other rows"
     return PrivacyError(
         f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; under this cap, {runs} as epsilon "
-        f"{rounded_up(before)}, and {added}; nothing was spent; {step}, or raise the cap"
+        f"{rounded_up(before)}, and {after} with {added}; nothing was spent; {step}, or raise the cap"
     )

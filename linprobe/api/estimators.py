@@ -13,7 +13,8 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, replace
 from typing import Any, ClassVar, Self
 
@@ -34,10 +35,18 @@ from linprobe.data.labels import one_spelling
 from linprobe.data.row_checks import HASHES, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
 from linprobe.data.tables import column_order
-from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError, counted
+from linprobe.errors import (
+    ArgumentError,
+    DataError,
+    LinprobeError,
+    PrivacyError,
+    PrivacyWarning,
+    UsageError,
+    counted,
+)
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
-from linprobe.options.declaration import estimator_name, hint
+from linprobe.options.declaration import as_arguments, estimator_name, hint
 from linprobe.runs.figures import class_scores, label_probabilities, probabilities
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.training import arrays
@@ -45,6 +54,16 @@ from linprobe.training.execute import Observer, Runtime, execute
 from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
 PRIVATE = ("owners_", "private_record_losses_")  # what fits set
+
+
+@contextmanager
+def _naming_arguments() -> Iterator[None]:
+    """Errors name arguments, not flags."""
+    try:
+        yield
+    except LinprobeError as error:
+        error.args = (as_arguments(str(error)),)
+        raise
 
 
 class _Spent(Observer):
@@ -174,8 +193,8 @@ class LinearProbe(LinearClassifier):
         """Train on private rows `X` (n_private, n_features) with labels `y`, and public rows if given.
 
         Args:
-            X, y: private rows, and their classes (n_rows,), or several labels each: 0 or 1, (n_rows, n_labels).
-                only-public and zero-shot accept and ignore them.
+            X, y: private rows, and their classes (n_rows,), or several labels each: 0 or 1, (n_rows, n_labels). Names
+                of columns are public, and those of `y` name the labels. only-public and zero-shot ignore X and y.
             X_public, y_public: public rows (n_public, n_features), and labels of the same kind.
             text_weights: class-name encodings (n_features, n_classes).
             owners: the person each row of `X` belongs to, shape (n_rows,): names or numbers. If given, people are
@@ -206,9 +225,9 @@ class LinearProbe(LinearClassifier):
         labels_of_rows = {"y": y, "y_public": y_public, called: owners, "sample_weight": sample_weight}
         arrays.refuse_masked(labels_of_rows | {"text_weights": text_weights})
         arrays.refuse_other_index(X, owners, called)
-        X, y = self._checked(X, y)
+        X, y, columns = *self._checked(X, y), getattr(y, "columns", None)
         public_labels = None if y_public is None else np.asarray(y_public)
-        self.classes_ = self._declared_classes(y, public_labels)
+        self.classes_ = arrays.named_by(columns, self.classes, self._declared_classes(y, public_labels))
         labels, bounds = self._labels(y, "y"), None
         if owners is not None:
             order, bounds, self.owners_ = arrays.people_of(np.asarray(owners), len(X), called)
@@ -226,7 +245,8 @@ class LinearProbe(LinearClassifier):
             further = self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), dataset.protected)
             dataset = replace(dataset, unlabelled=further)
         hashes = self._hashes(dataset) if "private" in self.method.needs else None
-        plan = plan_run(self.settings(), dataset)  # a fit that is refused here makes no row public
+        with _naming_arguments():
+            plan = plan_run(self.settings(), dataset)  # a fit that is refused here makes no row public
         self._warn_of_rows(dataset, hashes)
         return self._fit(dataset, plan, hashes=hashes)
 
@@ -315,7 +335,9 @@ class LinearProbe(LinearClassifier):
         weights = self._weights(labels, by_row)
         given = {"public": public, "text_weights": text_weights, "bounds": bounds, "weights": weights}
         dataset = self._dataset(private, **given)
-        return self._fit(dataset, plan_run(self.settings(), dataset), runtime, ledger)
+        with _naming_arguments():
+            plan = plan_run(self.settings(), dataset)
+        return self._fit(dataset, plan, runtime, ledger)
 
     def _forget(self) -> None:
         for name in [name for name in vars(self) if name.endswith("_")]:
@@ -354,7 +376,7 @@ class LinearProbe(LinearClassifier):
         """Indices into `classes_` (n,), or several labels a row, uint8 (n, n_classes)."""
         if self.multilabel_:
             return arrays.label_matrix(given, len(self.classes_), name)
-        return arrays.class_indices(given, self.classes_, name)
+        return arrays.class_indices(given, self.classes_, name, declared=self.classes is not None)
 
     def _public(
         self, X: ArrayLike | None, y: NDArray[Any] | None, private: NDArray[np.floating]
@@ -399,10 +421,11 @@ class LinearProbe(LinearClassifier):
     ) -> Self:
         """Train; `hashes` of the protected rows are remembered, to warn of a second fit."""
         for warning in warnings_of(plan, dataset) if plan.settings.insecure_seed is None else ():
-            warnings.warn(warning.replace("--delta ", "delta="), PrivacyWarning, stacklevel=3)
+            warnings.warn(as_arguments(warning), PrivacyWarning, stacklevel=3)
         spent = _Spent()
         try:
-            trained = execute(plan, dataset, runtime, ledger, spent)
+            with _naming_arguments():
+                trained = execute(plan, dataset, runtime, ledger, spent)
         finally:  # a fit that failed has released something too
             if hashes is not None and spent.last is not None:
                 budget = spent.last.budget if spent.last.private else None

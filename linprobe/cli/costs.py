@@ -88,16 +88,19 @@ def _budget(request: BudgetRequest) -> None:
         if len(by_unit) > 1:
             _terminal.note(NO_PERSON)
         by_rows = found["epsilon_by_rows"] if OWNER not in by_unit or len(by_unit) > 1 else {}
+        protects = [("unit of privacy", found["unit"]), ("neighbours", f"one {found['relation']}")]
+        people = [(f"epsilon of a person with {rows} rows", rounded_up(cost)) for rows, cost in by_rows.items()]
+        if not found["runs"]:
+            protects, people = [], []
         _terminal.table(
             "no budget book yet" if found["book"] is None else f"budget book {found['book']}",
             [
                 ("runs", str(found["runs"])),
                 ("runs that are not private", str(found["not_private_runs"])),
-                ("unit of privacy", found["unit"]),
-                ("neighbours", f"one {found['relation']}"),
+                *protects,
                 *guarantee_rows(found),
                 ("accountant", found["accountant"]),
-                *((f"epsilon of a person with {rows} rows", rounded_up(cost)) for rows, cost in by_rows.items()),
+                *people,
                 ("cap", _cap_of(found)),
             ],
         )
@@ -126,6 +129,8 @@ def _shared_line(other: dict[str, Any]) -> str:
 
 def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     """What else is in the figures, what cannot be, and what the cap promises, a line each."""
+    from linprobe.accounting.row_keys import books_folder
+
     if found["not_private_runs"]:
         bare = counted(found["not_private_runs"], "run")
         yield f"no epsilon covers {bare} without privacy on these rows; the figures are of the other runs alone"
@@ -136,6 +141,10 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
             "as row, image and owner keys are kept apart and do not tell which records several books share"
         )
     if found["book"] is None:
+        yield (
+            f"no book of these rows in {books_folder()}, so nothing is known to be spent; another user, XDG_STATE_HOME "
+            "or --book may have one"
+        )
         return
     if found["not_recorded"]:
         yield (

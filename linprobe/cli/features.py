@@ -33,14 +33,18 @@ def _extract(request: ExtractRequest) -> None:
         if len(outcome["skipped"]) > NAMED:
             more = len(outcome["skipped"]) - NAMED
             _terminal.note(f"and {more} more; private_log/skipped_id in the file lists them all")
-        print_made("feature file", outcome["file"], outcome if request.as_json else None)
+        facts = outcome if request.as_json else None
+        print_made("feature file", outcome["file"], facts, private=bool(outcome["owners"]))
 
 
 def _note_made(made: Mapping[str, Any], kind: str = "class", of: str = "") -> None:
-    """Note the rows of each group, the features and the classes of a feature file, or another `kind` of answers."""
+    """Note rows and people of each group, features, and classes, or another `kind` of answers, of a feature file."""
     answers = [counted(made["n_classes"], kind)][: made["n_classes"]]
     held = [counted_groups(made["rows"], "row"), counted(made["n_features"], "feature"), *answers]
     _terminal.note(f"{', '.join(held)}{of}")
+    if made["owners"]:
+        people = ", ".join(f"{count} {group}" for group, count in made["owners"].items())
+        _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")
     if made["class_names_from"] == "test labels":
         _terminal.note("the class list was read from the test labels, which are public; --classes declares another")
 
@@ -53,9 +57,6 @@ def _import(request: ImportRequest) -> None:
     with _terminal.TerminalProgress() as progress:
         description = made_by.import_(request, progress)
     _note_made(description, *(("label", " a row") if description["task"] == "multilabel" else ()))
-    if description["owners"]:
-        people = ", ".join(f"{count} {group}" for group, count in description["owners"].items())
-        _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")
     if description["on_both_sides"] is not None:
         _terminal.note(f"people with rows on both sides: {description['on_both_sides']}; this number is private")
     if "train" in description["rows"] and "test" not in description["rows"]:

@@ -145,7 +145,9 @@ def _compare(request: CompareRequest) -> None:
         print_made("comparison", compared["out"], compared, private=request.attack)
         return
     for what, (header, rows) in comparison_tables(compared["summary"], plain=True).items():
-        title = f"{what}, %, {counted(request.seeds, 'run')} each; * is the best"
+        marked = any(cell.endswith("*") for _, *cells in rows for cell in cells)
+        best = "* is clearly better than all others" if marked else "none is clearly better"
+        title = f"{what}, %, {counted(request.seeds, 'run')} each; {best}"
         _terminal.table(title, rows, header=header)
     warning = no_better(compared)
     if warning is not None:

@@ -528,13 +528,18 @@ def refuse_training_rows(features: FeatureReader) -> None:
         features.equal.refuse_many()
 
 
-def check_test_rows(features: FeatureReader, use: str, *, private: bool = False) -> None:
-    """DataError without test rows for a `use`, or if they train; PrivacyError for private ones, unless `private`."""
+def check_test_rows(features: FeatureReader, use: str, *, private: bool = False, released: str = "") -> None:
+    """DataError without test rows for a `use`, or if they train; PrivacyError for private ones, unless `private`.
+
+    `released`: a run that has released a noisy accuracy.
+    """
     refuse_training_rows(features)
     if "test" not in features.sizes:
         raise DataError(f"{features.path} has no test rows, which {use}; give a feature file with the group test")
     if features.description.private_test and not private:
         noisy = ", or train with --test-epsilon, or give evaluate --epsilon E, to release a noisy accuracy"
+        if released:
+            noisy = f"; linprobe info {released} shows its noisy accuracy, and evaluate --epsilon E releases another"
         raise PrivacyError(
             f"test rows of {features.path} are private, and {use} public ones; give another file"
             f"{'' if features.description.several_labels else noisy}"

@@ -270,6 +270,12 @@ def name_keys(names: Iterable[bytes], key: bytes, kind: str) -> NDArray[np.uint6
     return np.frombuffer(digests, dtype=np.uint64)
 
 
+def people_by_group(features: FeatureReader) -> dict[str, int]:
+    """The number of people in each group of rows that has owners."""
+    named = [group for group in features.sizes if features.has_owners(group)]
+    return {group: len(GroupRows(features, group).people()[1]) for group in named}
+
+
 class GroupRows:
     """The rows of one group of a feature file, streamed: the rows where `keep` is true, labels mapped by `relabel`."""
 

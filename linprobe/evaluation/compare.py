@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from linprobe.accounting.book import Entry, spending
 from linprobe.accounting.calibrate import large_delta
 from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.row_keys import Account
@@ -53,8 +54,8 @@ from linprobe.runs import run_folder
 from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import Manifest
 from linprobe.training import words
-from linprobe.training.charge import BookFinder, preview
-from linprobe.training.dry_run import Preview, previewed, rows_facts, rows_lines
+from linprobe.training.charge import BookFinder, preview, under_caps
+from linprobe.training.dry_run import Preview, possible_entries, previewed, rows_facts, rows_lines
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run, refuse_other_encodings
 from linprobe.training.train import Ready, account_of, train_on
 from linprobe.training.tune import Selection, selection_of, settings_of, tune_on
@@ -97,13 +98,17 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     with interrupted_once(), _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
         # refused before the first run spends
-        plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in _missing(planned)]
+        groups = _missing(planned)
+        plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
         _check_splits(found, stack)
         account = _account(found, plans) if plans else None
+        for entries in _entries(groups, plans):
+            under_caps(account, entries)
         earlier = preview(account, ()).runs
         stack.enter_context(run_folder.new_folders(request.folder))
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
         secret = any(_selects(run) for run in planned)
+        known = {entry.run for entry in folder.entries()}
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
         if missing:
@@ -122,8 +127,8 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             _record(unordered(_train, arguments, request.jobs), missing, folder, progress)
         except (KeyboardInterrupt, LinprobeError) as error:
             folder.discard_unfinished(one.folder.name for one in missing)
-            if isinstance(error, KeyboardInterrupt) and folder.finished():
-                progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
+            if not isinstance(error, UsageError):
+                _tell_kept(folder, known, request.delta, progress)
             raise
         if account is not None and earlier:
             for _, text in words.together_line(preview(account, ())):
@@ -131,6 +136,16 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
         with writing(request.folder):
             return _written(request, folder, planned, results, _guessing(opened))
+
+
+def _tell_kept(folder: ComparisonFolder, known: set[str], delta: float, progress: Progress) -> None:
+    """Say what the runs of a stopped comparison cost, but for the `known` ones, and that finished ones are kept."""
+    with suppress(LinprobeError):  # what stopped it is told
+        spent = spending([entry for entry in folder.entries() if entry.run not in known], delta)
+        if spent.runs:
+            progress.note(PrivacyNote(f"{counted(spent.runs, 'run')} of this command cost {spent.in_words}"))
+    if folder.finished():
+        progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
 
 
 def _record(done: Iterable[Path], missing: Sequence[Planned], folder: ComparisonFolder, progress: Progress) -> None:
@@ -190,7 +205,9 @@ def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
     unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
     said = [*left_out(found.request, found.planned), *([] if warning is None else [PrivacyNote(warning)])]
     if unprotected:
-        are = f"{counted(len(missing), 'run')} {'is' if unprotected == 1 else 'are'}"
+        runs = counted(len(missing), "run")
+        left = runs if len(missing) == len(found.planned) else f"the {runs} left"
+        are = f"{left} {'is' if unprotected == 1 else 'are'}"
         bare = f"{unprotected} of {are} not private ({PARAGON}); --no-baselines leaves baselines out"
         said.append(PrivacyNote(bare))
     return said
@@ -375,9 +392,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
             progress.note(warning)
         numbers = [len(runs) for runs in groups]
         account = _account(found, plans)
-        for place in (-1, 0):  # the plans after a short private mean, then those that are charged first
-            entries = [one.entries[place] for one, runs in zip(previews, groups, strict=True) for _ in runs]
-            spent = preview(account, [entry for entry in entries if entry.counts])
+        *_, spent = [preview(account, entries) for entries in _entries(groups, plans)]
         book = None if account is None else account.path
         timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]
         facts = {
@@ -385,7 +400,9 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
             "rows": [_row(runs, one) for runs, one in zip(groups, previews, strict=True)],
             "finished": len(found.planned) - sum(numbers),
             "missing": sum(numbers),
-            "not_private": sum(not entry.private for entry in entries),
+            "not_private": sum(
+                len(runs) for one, runs in zip(previews, groups, strict=True) if not one.entries[0].private
+            ),
             "together": words.together_facts(spent),
             "out": str(request.folder),
             "book": None if book is None else str(book),
@@ -460,6 +477,16 @@ def _account(found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset
     check_rows(found.reader, commitment=finder.commitment)
     runs = [(plan if isinstance(plan, Plan) else plan.plans[0], dataset) for plan, dataset in plans]
     return account_of(finder, runs, found.reader, Silent())
+
+
+def _entries(
+    groups: Sequence[list[Planned]], plans: Sequence[tuple[Plan | Selection, Dataset]]
+) -> Iterator[list[Entry]]:
+    """Book entries of all missing runs, in `groups` with one plan each: if private means are short, then as charged."""
+    each = [(possible_entries(plan), len(runs)) for runs, (plan, _) in zip(groups, plans, strict=True)]
+    for place in (-1, 0):
+        planned = [possible[place] for possible, number in each for _ in range(number)]
+        yield [entry for entry in planned if entry.counts]
 
 
 def _row(runs: list[Planned], seen: Preview) -> dict[str, Any]:

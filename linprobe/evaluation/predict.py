@@ -184,7 +184,8 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
     temperature = temperature_of(run, request.calibrate, progress, bias, allow_other=allow_other)
     with open_features(matching.features_of(run, request.features), progress=progress) as opened:
         matching.check_fits(run, opened, progress, allow_other=allow_other)
-        check_test_rows(opened, "accuracy is measured on")
+        released = "" if run.manifest.test_accuracy_std is None else str(run.folder)
+        check_test_rows(opened, "accuracy is measured on", released=released)
         matching.refuse_private_rows(run, opened, progress)
         refuse_protected_test_rows(opened)
         given = run.manifest.task, (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
@@ -197,7 +198,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
             }
             kept = ("test_accuracy", "balanced_accuracy")
             by_prior["by_prior"] = {word: {key: one[key] for key in kept} for word, one in found.items()}
-    no_better = no_better_than_guessing(figures)
+    no_better = no_better_than_guessing(figures, run.manifest)
     if no_better is not None:
         progress.note(no_better)
     return {"run": str(request.run), "temperature": temperature, **by_prior, **figures}

@@ -9,7 +9,7 @@ from typing import Any
 from linprobe.data.array_import import import_arrays
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import is_hdf5
-from linprobe.data.feature_reader import FeatureReader, GroupRows
+from linprobe.data.feature_reader import FeatureReader, people_by_group
 from linprobe.data.labels import people_in_both
 from linprobe.errors import Progress, UsageError, writing
 from linprobe.extraction.request import read_class_names
@@ -40,11 +40,7 @@ def describe_features(path: Path, *, whole: bool = True) -> dict[str, Any]:
         return {
             "file": str(path),
             "rows": dict(features.sizes),
-            "owners": {
-                group: len(GroupRows(features, group).people()[1])
-                for group in features.sizes
-                if features.has_owners(group)
-            },
+            "owners": people_by_group(features),
             "on_both_sides": _on_both_sides(features) if description.shares_owners else None,
             "n_features": features.n_features,
             "n_classes": len(description.class_names),

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
-from linprobe.data.feature_reader import Description, common_keys, shown
+from linprobe.data.feature_reader import Description, common_keys, people_by_group, shown
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import APART
 from linprobe.errors import (
@@ -395,6 +395,7 @@ def _outcome(plan: ExtractionPlan, extracted: int, seconds: float, waiting_share
             "file": str(plan.out),
             "backbone": features.description.backbone,
             "rows": dict(features.sizes),
+            "owners": people_by_group(features),
             "n_features": features.n_features,
             "n_classes": len(features.description.class_names),
             "class_names_from": features.description.class_names_from,

@@ -134,7 +134,7 @@ class Option:
         if self.default is None and self.unset:
             default += f", {self.unset}"
         text = " ".join(text for text in (self.sentence, limits, default.removesuffix(".") + ".") if text)
-        return re.sub(r"--([a-z-]+)", lambda flag: flag[1].replace("-", "_"), text)
+        return as_arguments(text)
 
     def check(self, value: Any) -> None:
         """ParameterError unless `value` has the type of the option, and is one of the words, or in the range."""
@@ -398,6 +398,12 @@ def refuse_on_gpu(options: Options, device: str) -> None:
         if option.on_gpu is not None and value not in option.on_gpu:
             allowed = ", ".join(map(str, option.on_gpu))
             raise UsageError(f"{_dashed(name)} is {value!r} on device {device!r}; allowed: {allowed}")
+
+
+def as_arguments(text: str) -> str:
+    """`text` for a caller in Python: names of arguments in place of flags."""
+    text = re.sub(r"--eps\b", "epsilon", text)
+    return re.sub(r"--([a-z-]+)( (?=\d))?", lambda flag: flag[1].replace("-", "_") + ("=" if flag[2] else ""), text)
 
 
 def hint(name: str, known: Mapping[str, Option]) -> str:

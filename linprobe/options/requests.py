@@ -529,6 +529,7 @@ class RefineRequest(
 
     The new run has the guarantee of RUN and spends no budget. The rows must be public: the
     refined weights reveal them. The feature file of RUN must hold the rows of RUN, or be gone.
+    A run with centre none (see linprobe info RUN) is refused: give train --unlabelled instead.
     """
 
     unlabelled: Path = option(help="Feature file of rows without labels, from the same backbone.", argument="ROWS")

@@ -138,7 +138,7 @@ def page(evidence: Evidence) -> str:
         limits=None if limit is None else _limits(manifest, limit),
         releases=[] if manifest.accountant is None or not manifest.releases else _releases(manifest),
         started_from_a_run=any(release.purpose == INHERITED for release in manifest.releases or ()),
-        accuracy=None if evidence.test_metrics is None else _accuracy(evidence.test_metrics),
+        accuracy=None if evidence.test_metrics is None else _accuracy(evidence.test_metrics, manifest),
         histograms=[
             _histogram(number, histogram, release, manifest.unit)
             for number, (histogram, release) in enumerate(
@@ -217,12 +217,12 @@ def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
     ]
 
 
-def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
+def _accuracy(figures: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
     """Tables of the figures on public test rows, a small confusion matrix, and a warning if it applies."""
     tables = tables_of(figures)
     always = {
         "overall": tables.overall,
-        "warning": no_better_than_guessing(figures),
+        "warning": no_better_than_guessing(figures, manifest),
         "header": tables.header,
         "rows": tables.rows,
     }

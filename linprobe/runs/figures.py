@@ -44,10 +44,11 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta
 from linprobe.accounting.events import OWNER
+from linprobe.accounting.figures import NOUN, largest_mu
 from linprobe.data.blocks import RawBlocks, Source, concatenated, normalise_rows, whole_blocks
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.data.labels import MULTILABEL, Bounds
-from linprobe.errors import UsageError
+from linprobe.errors import UsageError, counted
 from linprobe.mechanisms.correct_predictions import SHARE_STEP, TEST_ACCURACY, NoisyTest, held_out_counts
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.mechanisms.score_histogram import (
@@ -60,6 +61,7 @@ from linprobe.mechanisms.score_histogram import (
     score_sums,
 )
 from linprobe.methods import Method
+from linprobe.options import DEFAULT_DELTA
 from linprobe.runs.manifest import (
     COUNT,
     NUMBER,
@@ -205,6 +207,7 @@ def fit_temperature(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDAr
 
 CONFIDENCE = 0.95
 CLEARLY = 3.0  # standard errors
+LOW_SIGNAL = 10  # of `signal_to_noise`: below, accuracy is near that without private rows
 CALIBRATION_BINS = 15
 MOST_CLASSES_IN_MATRIX = 1000  # nobody reads a larger matrix, and it takes 8 MB or more
 SCORES_A_PASS = 2**25  # 256 MiB of float64
@@ -214,8 +217,8 @@ Counts = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 
 
-def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
-    """A warning if the model is no more accurate than always predicting the majority class, or majority labels.
+def no_better_than_guessing(figures: Mapping[str, Any], manifest: Manifest) -> str | None:
+    """A warning if the model of a run is no more accurate than always predicting the majority class, or labels.
 
     There is no warning if the balanced accuracy is more than `CLEARLY` standard errors above the balanced accuracy of
     the majority class: a model for equal classes may have a lower accuracy, and yet find every class.
@@ -238,9 +241,28 @@ def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
     return (
         f"test accuracy {figures['test_accuracy']:.4f} is not above {figures['commonest_share']:.4f}, the accuracy "
         f"of always predicting the majority class {figures['commonest_class']!r}; balanced accuracy is "
-        f"{figures['balanced_accuracy']:.4f}, and {1 / present:.4f} for the majority class; in a "
-        "table, one large column hides the others: subtract and divide by public constants"
+        f"{figures['balanced_accuracy']:.4f}, and {1 / present:.4f} for the majority class"
+        f"{_why_guessing(manifest)}"
     )
+
+
+def signal_to_noise(epsilon: float, delta: float, n_units: int, n_classes: int) -> float:
+    """g = mu N / C: how far the units of a class move a score, in standard deviations of the noise of a run."""
+    return largest_mu(epsilon, delta) * n_units / n_classes
+
+
+def _why_guessing(manifest: Manifest) -> str:
+    """The likely cause of an accuracy no better than guessing, by public facts of the run; empty if none is known."""
+    if (manifest.extraction or {}).get("columns"):
+        return "; in a table, one large column hides the others: subtract and divide by public constants"
+    epsilon, n_units, n_classes = manifest.epsilon_target, manifest.n_private, manifest.n_classes
+    if not epsilon or manifest.delta is None:
+        return ""
+    if signal_to_noise(epsilon, manifest.delta, n_units, n_classes) >= LOW_SIGNAL:
+        return ""
+    few = f"{counted(n_units, NOUN[manifest.unit])} are few for {n_classes} classes at epsilon {epsilon:g}"
+    at = "" if manifest.delta == DEFAULT_DELTA else f" --delta {manifest.delta:g}"
+    return f"; {few}: linprobe plan --eps {epsilon:g}{at} --n {n_units} --classes {n_classes} says what to expect"
 
 
 def figures_by_task(

@@ -293,6 +293,11 @@ def _between(value: float, none: float, whole: float) -> float:
     return min(1.0, max(0.0, (value - none) / (whole - none)))
 
 
+def part_by_share(share: float | None) -> float:
+    """Factor of the strength, from 0 to 1, by the share of rows near unlabelled ones; 1 if none was counted."""
+    return 1.0 if share is None else _between(share, OTHER_KIND, ONE_KIND)
+
+
 def _many(n_classes: int) -> float:
     """Factor from 1/9 for 2 classes to 1: of few classes, noise finds few wrong ones."""
     return min(1.0, (n_classes - 1) / (MANY_CLASSES - 1))
@@ -303,10 +308,10 @@ def _strength(scores: Matrix, known: Known, like_shares: Callable[[], float] = l
     noise = known.noise(n_classes)
     full = min(1.0, _many(n_classes) ** 2 * noise / FULL_NOISE)
     if known.similar is not None:
-        return full * _between(known.similar, OTHER_KIND, ONE_KIND)
-    proved = 0.0 if shots is None else full * _between(shots.least, OTHER_KIND, ONE_KIND)
+        return full * part_by_share(known.similar)
+    proved = 0.0 if shots is None else full * part_by_share(shots.least)
     if shots is not None:
-        full *= _between(shots.most, OTHER_KIND, ONE_KIND)
+        full *= part_by_share(shots.most)
     centred = scores - scores.mean(axis=1, keepdims=True)
     same = float((centred.mean(axis=0) ** 2).sum() / max((centred**2).sum(axis=1).mean(), TINY))
     allowed = min(MOST_SAME_SCORES, SAME_SCORES + SAME_SCORES_PER_NOISE * noise) if known.centred else SAME_UNCENTRED

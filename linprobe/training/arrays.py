@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from linprobe.data.array_files import refuse_twice
 from linprobe.data.labels import Bounds, by_owner, owner_bounds, owner_names
 from linprobe.errors import DataError, ParameterError, counted
 
@@ -98,6 +99,7 @@ def naming_cell(X: ArrayLike, name: str) -> Iterator[None]:
     entries are refused before the block.
     """
     refuse_masked({name: X})
+    refuse_twice(list(getattr(X, "columns", ())), name)
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -180,8 +182,16 @@ def declared_classes(
     return classes
 
 
-def class_indices(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDArray[np.int64]:
-    """Labels as indices into `classes`, shape (n,). Raises DataError: a label outside the classes."""
+def named_by(columns: Iterable[Any] | None, declared: Any, classes: NDArray[Any]) -> NDArray[Any]:
+    """The `classes` of labels from a frame with `columns`: the names of several labels, unless some are `declared`."""
+    names = [] if columns is None or declared is not None else list(columns)
+    return declared_classes(names, None, n_labels=len(classes)) if len(names) > 1 else classes
+
+
+def class_indices(
+    labels: NDArray[Any], classes: NDArray[Any], name: str, *, declared: bool = True
+) -> NDArray[np.int64]:
+    """Labels as indices into `classes`, shape (n,), `declared` or of public labels. DataError: a label outside."""
     order = np.argsort(classes, kind="stable")
     ordered = classes[order]
     try:
@@ -193,7 +203,8 @@ def class_indices(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDA
         wrong = np.flatnonzero(~np.broadcast_to(known, labels.shape))
         listed = ", ".join(map(repr, classes[:SHOWN].tolist())) + ", ..." * (len(classes) > SHOWN)
         raise DataError(
-            f"{name} holds {counted(len(wrong), 'label')} outside the {len(ordered)} declared classes, first label "
+            f"{name} holds {counted(len(wrong), 'label')} outside the {len(ordered)} "
+            f"{'declared classes' if declared else 'classes of the public labels'}, first label "
             f"{labels[wrong[:1]].tolist()[0]!r} at row {wrong[0]}; allowed: {listed}; "
             "name every class in the argument classes, in the type of the labels"
         )

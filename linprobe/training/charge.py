@@ -114,7 +114,7 @@ class BookFinder:
                 refuse_public(home, books_folder(), _names(public), unit)
 
         if planned is not None:
-            _under_caps(Account.at(path, keys), [planned])
+            under_caps(Account.at(path, keys), [planned])
         if self._make or (path.exists() and not keys_file(path).exists()):
             with Account(path, keys, check).charging() as account:
                 return replace(account, features=_path_of(features.path))
@@ -422,10 +422,10 @@ def charged_selection(
 
 def preview(account: Account | None, entries: Sequence[Entry]) -> Spending:
     """The cost of `entries` with the runs of a book and those that share its rows. PrivacyError: above a cap."""
-    return spending(_under_caps(account, entries).counted)
+    return spending(under_caps(account, entries).counted)
 
 
-def _under_caps(account: Account | None, entries: Sequence[Entry]) -> Contents:
+def under_caps(account: Account | None, entries: Sequence[Entry]) -> Contents:
     """What books that count together would hold after `entries`. Arguments and errors as of `preview`."""
     if account is None:
         contents, shared, check = Contents(), [], _check_caps(Path(), ())

@@ -18,7 +18,7 @@ from linprobe.accounting import calibrate
 from linprobe.accounting.book import Cap, Contents, Entry, read_book, rows_of_a_person, set_cap, spending, together
 from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.events import RECORD, REMOVED
-from linprobe.accounting.figures import finite, largest_mu, rounded_up
+from linprobe.accounting.figures import finite, rounded_up
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, RowKeys, books_folder, with_shared
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5, is_pattern
@@ -27,6 +27,7 @@ from linprobe.errors import DataError, LinprobeError, Progress, UsageError, writ
 from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import BudgetRequest, PlanRequest
 from linprobe.reporting import plots
+from linprobe.runs.figures import LOW_SIGNAL, signal_to_noise
 from linprobe.runs.manifest import MANIFEST, Manifest
 from linprobe.runs.run_folder import new_files, refuse_book_inside
 from linprobe.training.charge import existing_book
@@ -48,9 +49,15 @@ def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[
     Returns: signal_to_noise (g of the module), percent_with_public and percent_without (least and largest measured
         percent of the gap from only-public, or from guessing, to the best accuracy measured), expect (in words).
     """
-    g = largest_mu(check_epsilon(epsilon), check_delta(delta, n_rows)) * n_rows / n_classes
+    g = signal_to_noise(check_epsilon(epsilon), check_delta(delta, n_rows), n_rows, n_classes)
     _, known, cold = next(band for band in BANDS if g < band[0])
-    where = "near only-public" if g < 10 else "near non-private" if g >= 50 else "between only-public and non-private"
+    where = (
+        "near only-public"
+        if g < LOW_SIGNAL
+        else "near non-private"
+        if g >= 50
+        else "between only-public and non-private"
+    )
     return {
         "signal_to_noise": g,
         "percent_with_public": list(known),

@@ -691,13 +691,12 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
     _refuse_counts(settings, dataset)
     _refuse_text_scale(settings, dataset)
     if "public" in method.needs and dataset.free_public is None:
-        raise UsageError(
-            f"method {method.name} needs public rows and got none; give --public, --public-shots (in Python: X_public)"
-        )
+        of_file = "--public FILE or --public-shots K (in Python: public, public_shots)"
+        step = "X_public and y_public" if dataset.features is None else of_file
+        raise UsageError(f"method {method.name} needs public rows and got none; give {step}")
     if "text" in method.needs and dataset.text_weights is None:
-        raise UsageError(
-            f"method {method.name} needs text weights and got none; give a file with them (in Python: text_weights)"
-        )
+        step = "text_weights" if dataset.features is None else "a feature file with text/weights"
+        raise UsageError(f"method {method.name} needs text weights and got none; give {step}")
 
 
 def _refuse_counts(settings: Settings, dataset: Dataset) -> None:

@@ -46,7 +46,7 @@ from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder, signature
 from linprobe.runs.manifest import CONFIG, DAY, LEDGER, MANIFEST, TRAINED, UNIFORM, CountsByClass, Manifest
 from linprobe.runs.matching import refuse_private_rows
-from linprobe.runs.refined_weights import ONE_KIND, unrefinable
+from linprobe.runs.refined_weights import OTHER_KIND, part_by_share, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import PrivateRecords, claimed, refuse_book_inside, run_folder_of_group
@@ -467,15 +467,19 @@ def tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progre
         progress.note(
             f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so rows were not centred; the run "
             f"took {manifest.steps} steps"
+            f"{'; only --unlabelled at training could refine it' if manifest.refined is None else ''}"
         )
     if manifest.refined is not None:
-        refined = manifest.refined
-        progress.note(f"refined with {counted(refined.rows, 'row')} without labels, strength {refined.strength:.2f}")
-        share = similar_share(manifest)
-        if share is not None and share < ONE_KIND:
-            near = f"at least {max(share, 0):.0%} by a noisy count"
-            progress.note(f"few private rows are near rows without labels ({near}), so these had little or no effect")
-    no_better = None if measured is None else figures.no_better_than_guessing(measured)
+        rows, share = f"{counted(manifest.refined.rows, 'row')} without labels", similar_share(manifest)
+        part, near = part_by_share(share), f"{max(share or 0, 0):.1%} by a noisy count"
+        if part == 0:
+            few = f"few private rows are near rows without labels (at least {near}; needed: above {OTHER_KIND:.0%})"
+            progress.note(f"{few}, so the {rows} did not refine the weights")
+        else:
+            of_full = f": {part:.0%} of full strength, as the share of private rows near them is at least {near}"
+            strength = f"strength {manifest.refined.strength:.2f}"
+            progress.note(f"refined with {rows}, {strength}{of_full if part < 1 else ''}")
+    no_better = None if measured is None else figures.no_better_than_guessing(measured, manifest)
     hidden = figures.hidden_classes(manifest.test_accuracy_per_class, manifest.test_accuracy_std)
     for note in (no_better, hidden):
         if note is not None:

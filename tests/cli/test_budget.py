@@ -28,6 +28,7 @@ from linprobe.accounting.figures import epsilon_of, rounded_up
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.runs import run_folder
+from linprobe.training.train import train_on
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.conftest import mostly_nightly
 from tests.planted import no_locks
@@ -81,6 +82,8 @@ def test_a_question_writes_nothing(cli: Cli, features_file: Path, own_books: Pat
     outcome = cli("budget", features_file)
     assert (outcome.status, outcome.stdout) == (0, "0\n")
     assert "no budget book yet" in outcome.stderr
+    assert f"no book of these rows in {own_books}, so nothing is known to be spent; another user" in outcome.stderr
+    assert "unit of privacy" not in outcome.stderr
     assert not own_books.exists()
 
 
@@ -147,6 +150,31 @@ def test_a_cap_allows_every_plan_that_the_length_of_a_private_mean_may_choose(
     assert cli(*words, "--out", "a").status == 0
 
 
+def test_compare_refuses_before_its_first_run_what_all_runs_would_cost(
+    cli: Cli, refused: Cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare = ("compare", features_file, "--methods", "noisy-gd:steps=3", "--eps", "1", "--out", "c", "--jobs", "1")
+    assert spent(cli, features_file, "--set-cap", 2)["cap"] == 2
+    bare = ("--no-baselines", "--seeds")
+    for dry in ((), ("--dry-run",)):
+        refused(cli(*compare, *bare, 4, *dry), 4, ["0 runs on these rows", "with 4 of the planned runs", "--seeds"])
+        refused(cli(*compare, "--seeds", 1, *dry), 4, ["no epsilon covers"], notes=1)
+    assert (spent(cli, features_file)["runs"], (tmp_path / "c").exists()) == (0, False)
+
+    def beside_another(*given: Any) -> Any:
+        made.append(given)
+        if len(made) == 2:  # another process spends
+            assert cli("train", features_file, "--method", "noisy-gd", "--eps", "1.5", "--out", "b").status == 0
+        return train_on(*given)
+
+    made: list[Any] = []
+    monkeypatch.setattr("linprobe.evaluation.compare.train_on", beside_another)
+    outcome = cli(*compare, *bare, 3)
+    assert outcome.status == 4
+    assert "1 run of this command cost epsilon 1 " in outcome.stderr
+    assert "finished runs are kept in c/runs" in outcome.stderr
+
+
 def test_a_cap_may_change_before_the_first_run_and_fall_after_it(cli: Cli, features_file: Path) -> None:
     assert [spent(cli, features_file, "--set-cap", cap)["cap"] for cap in (3, 8, 4)] == [3, 8, 4]
     assert cli("train", features_file, *FEW, "--cap", "3.5", "--out", "a").status == 0
@@ -172,14 +200,6 @@ def test_a_cap_that_earlier_runs_did_not_have_says_so(cli: Cli, features_file: P
     found = spent(cli, features_file, "--set-cap", "9")
     assert (found["cap_runs"], found["cap_raised_from"]) == (3, None)
     assert "the cap was set after 3 runs" in cli("budget", features_file).stderr
-
-
-def test_compare_stops_at_the_cap(cli: Cli, refused: Cli, features_file: Path) -> None:
-    spent(cli, features_file, "--set-cap", "2.5")
-    words = ["compare", features_file, "--methods", "noisy-gd:steps=3", "--eps", "2", "--no-baselines", "--jobs", "1"]
-    outcome = cli(*words, "--seeds", "2", "--out", "compared")
-    refused(outcome, 4, ["cap is epsilon 2.5"])
-    assert spent(cli, features_file)["runs"] == 1
 
 
 def test_compare_charges_every_run(cli: Cli, features_file: Path) -> None:

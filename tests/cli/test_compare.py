@@ -116,6 +116,7 @@ def test_the_best_figure_is_marked_in_words_not_markup(
     words = ["--methods", "noisy-gd:steps=3", "--eps", "1", "--seeds", "2", "--no-baselines", "--jobs", "1"]
     shown = cli("compare", features_file, *words, "--out", "cmp").stderr
     assert "87.5±0.0*" in shown
+    assert "* is clearly better" in shown
     assert "**" not in shown
     assert "[bold]" not in shown
 
@@ -466,6 +467,10 @@ def test_each_manifest_is_read_once_a_compare(cli: Cli, features_file: Path, mon
 def test_unprotected_runs_are_announced_before_they_are_made(cli: Cli, features_file: Path) -> None:
     outcome = cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp")
     assert "1 of 3 runs is not private" in outcome.stderr.splitlines()[0]
+    assert "none is clearly better" in outcome.stderr  # one seed
+    shutil.rmtree(next(Path("cmp/runs").glob("non-private*")))
+    again = cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp")
+    assert "1 of the 1 run left is not private" in again.stderr.splitlines()[0]
     quiet = cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "other", "--no-baselines")
     assert "not private" not in quiet.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from linprobe.data.dataset import open_features, public_shots
+from linprobe.training import dry_run
 from linprobe.training.words import bytes_in_words, seconds_in_words
 from tests.cli.outcomes import Cli, result_of
 from tests.conftest import write_unlabelled
@@ -49,6 +51,10 @@ def test_it_states_what_the_run_then_spends(cli, features_file: Path, tmp_path: 
         assert told[key] == manifest[name]
     assert told["together"]["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-3)
     assert told["seconds"] > 0
+    assert told["expect"].startswith("expect accuracy ")
+    assert told["expect"].removeprefix("expect ") in " ".join(
+        cli(*words[:-4], "--out", "c", "--dry-run").stdout.split()
+    )
     again = json.loads(cli(*words[:-4], "--out", "next", "--book", "book.jsonl", "--dry-run", "--json").stdout)
     assert again["together"]["runs"] == 2
     assert again["together"]["epsilon"] > told["together"]["epsilon"]
@@ -67,6 +73,19 @@ def test_a_run_that_no_epsilon_covers_is_counted_and_refused_under_a_cap(
     assert cli("budget", "book.jsonl", "--set-cap", "2").status == 0
     for dry in (("--dry-run",), ()):
         refused(cli(*words, *dry), 4, ["cap is epsilon 2", "no epsilon covers a run"], notes=2)
+
+
+def test_the_estimate_of_time_leaves_out_what_only_the_first_draw_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[object] = []
+
+    def add_noise(*given: object) -> None:
+        drawn.append(given)
+        if len(drawn) == 1:
+            time.sleep(1)
+
+    monkeypatch.setattr(dry_run.NoiseSource, "add_noise", add_noise)
+    assert dry_run._one_step.__wrapped__(4, 2, 2, "float32", False)[1] < 0.5
+    assert len(drawn) == 2
 
 
 @pytest.mark.parametrize("words", [("train",), ("tune", "--grid", "clip-norm=0.3,1")])

@@ -51,8 +51,19 @@ def test_an_output_that_cannot_be_made_is_refused(
     assert "give --out a writable place" in outcome.stderr.splitlines()[-1]
 
 
-def test_json_says_what_was_done(cli: Callable[..., Any], images: Path) -> None:
+def test_json_says_what_was_done(cli: Callable[..., Any], images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    monkeypatch.setattr("linprobe.cli._terminal.keep_stdout_private", lambda: kept.append(1))
+    owned = cli(
+        "extract", images, *SMALL, "--out", "o.h5", "--owner-regex", r"([a-z]+/[0-9]+)\.", "--owners-on-both-sides"
+    )
+    assert "owners of rows: 21 train, 9 test; train --unit owner" in owned.stderr
+    assert "owners of rows" not in cli("extract", images, *SMALL, "--out", "g.h5").stderr
     result = result_of(cli("extract", images, *SMALL, "--out", "f.h5", "--json"))
+    assert (result["owners"], kept) == ({}, [])
+    private = ["--out", "p.h5", "--owner-regex", r"([a-z]+/[0-9]+)\.", "--owners-on-both-sides", "--json"]
+    assert result_of(cli("extract", images, *SMALL, *private))["owners"] == {"train": 21, "test": 9}
+    assert kept == [1]  # numbers of rows and people
     assert result["file"] == "f.h5"
     assert result["rows"] == {"train": 21, "test": 9}
     assert (result["n_features"], result["n_classes"], result["extracted"]) == (192, 3, 30)

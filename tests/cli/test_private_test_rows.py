@@ -60,6 +60,9 @@ def test_accuracy_is_a_release_of_the_ledger_within_epsilon(
         == pytest.approx(sum(recalls.values()) / 4)
     )
     assert 0 < printed["test_balanced_accuracy_std"] < 0.2
+    again = cli("evaluate", "run").stderr
+    assert "linprobe info run shows its noisy accuracy, and evaluate --epsilon E releases another" in again
+    assert "--test-epsilon" not in again
     assert not (tmp_path / "run" / "test_figures.json").exists()
     assert printed["test_calibration_error"] is None
     area, error = (printed[key] for key in ("test_macro_auroc", "test_macro_auroc_std"))

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -27,6 +28,7 @@ from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.runs import refinement
 from linprobe.runs.run_folder import read_run
+from linprobe.training import train
 from tests.cli.outcomes import NOISY, Cli, result_of, write_sealed
 from tests.conftest import N_FEATURES, gaussian_rows, write_unlabelled
 from tests.hostile.runs import sealed
@@ -481,9 +483,44 @@ def test_the_count_decides_what_unlabelled_rows_do(cli: Cli, private_file: Path,
     seed = ["--noise-seed", "1", "--insecure-seed"]
     told = cli("train", private_file, *STEPS, *seed, "--eps", "0.2", "--unlabelled", other, "--out", "run")
     assert "few private rows are near rows without labels" in told.stderr
+    assert "refined with" not in told.stderr
     run = read_run(Path("run"))
     assert (run.manifest.centre, run.manifest.refined.strength) == ("none", 0.0)
     np.testing.assert_array_equal(run.weights, run.unrefined[0])
+
+
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [
+        (0.59, ["59.0% by a noisy count", "did not refine"]),
+        (0.7485, ["strength 0.40", "99% of full strength", "at least 74.9%"]),
+        (0.75, ["refined with 200 rows without labels, strength 0.40"]),
+        (None, ["refined with 200 rows without labels, strength 0.40"]),
+    ],
+)
+def test_a_refinement_is_told_by_the_share_that_decided_it(
+    monkeypatch: pytest.MonkeyPatch, share: float | None, says: list[str]
+) -> None:
+    notes: list[str] = []
+    refined = SimpleNamespace(rows=200, strength=0.4)
+    manifest = SimpleNamespace(centre="none", refined=refined, test_accuracy_per_class=None, test_accuracy_std=None)
+    monkeypatch.setattr(train, "similar_share", lambda _: share)
+    plan = SimpleNamespace(settings=SimpleNamespace(condition="none"))
+    train.tell(manifest, plan, None, SimpleNamespace(note=notes.append))
+    (note,) = notes
+    assert all(word in note for word in says), note
+    assert (share in (0.75, None)) == note.endswith("strength 0.40")
+
+
+@pytest.mark.parametrize("refined", [None, SimpleNamespace(rows=200, strength=0.4)])
+def test_a_run_that_cannot_be_refined_later_says_so(monkeypatch: pytest.MonkeyPatch, refined: Any) -> None:
+    notes: list[str] = []
+    stated = {"steps": 3, "refined": refined, "test_accuracy_per_class": None, "test_accuracy_std": None}
+    monkeypatch.setattr(train, "similar_share", lambda _: None)
+    plan = SimpleNamespace(settings=SimpleNamespace(condition="mean"))
+    train.tell(SimpleNamespace(centre="none", **stated), plan, None, SimpleNamespace(note=notes.append))
+    assert "not centred" in notes[0]
+    assert ("--unlabelled" in notes[0]) == (refined is None)
 
 
 def test_a_sampled_run_pays_for_the_count(cli: Cli, features_file: Path, rows: Path) -> None:

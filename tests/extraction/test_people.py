@@ -62,6 +62,8 @@ def test_owners_that_are_not_known_are_refused(images: Path, tmp_path: Path) -> 
         run_extract(images, out, owners=tmp_path / "owners.csv", owner_regex="x")
     with pytest.raises(UsageError, match="regular expression"):
         run_extract(images, out, owner_regex="(")
+    with pytest.raises(UsageError, match=r"owner-regex '\\d\+' has no group"):
+        run_extract(images, out, owner_regex=r"\d+")
     for second, fault in (("a.png,bob", "line 3 has another owner"), ("b.png,Doe, Jane", "line 3 has more cells")):
         (tmp_path / "owners.csv").write_text(f"id,owner\na.png,ann\n{second}\n")
         with pytest.raises(DataError, match=fault):
@@ -70,6 +72,15 @@ def test_owners_that_are_not_known_are_refused(images: Path, tmp_path: Path) -> 
     with pytest.raises(DataError, match="columns id and owner"):
         run_extract(images, out, owners=tmp_path / "owners.csv")
     assert not out.exists()
+
+
+def test_a_file_that_is_no_image_is_not_blamed_on_the_pattern(tmp_path: Path) -> None:
+    images = write_images(tmp_path / "photos", {"train": 2, "test": 2})
+    (images / "train" / "ant" / "notes.txt").write_text("seen by Jo")
+    with pytest.raises(DataError, match=r"first 'train/ant/notes.txt'.*no image by its name"):
+        run_extract(images, tmp_path / "owned.h5", owner_regex=r"([0-9]+)\.")
+    with pytest.raises(DataError, match=r"an owner for every image$"):
+        run_extract(images, tmp_path / "owned.h5", owner_regex=r"(x)\.")
 
 
 def people_of(file: Path) -> list[set[str]]:

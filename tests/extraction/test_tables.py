@@ -140,7 +140,7 @@ def test_what_a_table_cannot_mean_is_refused(table: Path) -> None:
     assert "neither of --split-column and --test-fraction" in refusal(UsageError, table)
     assert "both of" in refusal(UsageError, table, split_column="split", **half)
     assert "both sides" in refusal(DataError, table, owner_column="patient", split_column="split")
-    assert "name owners" in refusal(UsageError, table, owner_column="patient", owner_regex="^..", **half)
+    assert "name owners" in refusal(UsageError, table, owner_column="patient", owner_regex="(^..)", **half)
     table.write_text(text.replace("P3", ""))
     assert "no owner" in refusal(DataError, table, owner_column="patient", **half)
     table.write_text(text + text.splitlines()[1] + "\n")

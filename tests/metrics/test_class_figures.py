@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -128,17 +129,33 @@ def test_bins_are_open_below_and_closed_above() -> None:
     assert error == pytest.approx((14 / 15 + 0.05) / 3)
 
 
+def a_run(n_private: int = 10_000, **extraction: str) -> Any:
+    facts = {"epsilon_target": 3.0, "delta": 1e-5, "unit": "owner", "n_classes": 6}
+    return SimpleNamespace(n_private=n_private, extraction=extraction, **facts)
+
+
 def test_a_model_that_is_no_better_than_the_commonest_class_is_told() -> None:
     found = figures(SHARES, LABELS)
-    assert no_better_than_guessing(found) == (
-        "test accuracy 0.6000 is not above 0.8000, the accuracy of always predicting the majority class 'a'; "
-        "balanced accuracy is 0.7500, and 0.5000 for the majority class; in a table, one large column hides the "
-        "others: subtract and divide by public constants"
-    )
+    for run, why in (
+        (a_run(), ""),
+        (
+            a_run(10, columns="2 columns"),
+            "; in a table, one large column hides the others: subtract and divide by public constants",
+        ),
+        (
+            a_run(32),
+            "; 32 people are few for 6 classes at epsilon 3: linprobe plan --eps 3 --n 32 --classes 6 says what to "
+            "expect",
+        ),
+    ):
+        assert no_better_than_guessing(found, run) == (
+            "test accuracy 0.6000 is not above 0.8000, the accuracy of always predicting the majority class 'a'; "
+            f"balanced accuracy is 0.7500, and 0.5000 for the majority class{why}"
+        )
     tied = figures([[0.9, 0.1], [0.9, 0.1]], [0, 1])
     assert tied["commonest_class"] == "a"  # of classes with equal numbers of rows, the first
-    assert no_better_than_guessing(tied) is not None
-    assert no_better_than_guessing(figures([[0.9, 0.1], [0.2, 0.8]], [0, 1])) is None
+    assert no_better_than_guessing(tied, a_run()) is not None
+    assert no_better_than_guessing(figures([[0.9, 0.1], [0.2, 0.8]], [0, 1]), a_run()) is None
 
 
 @pytest.mark.parametrize(("found", "warned"), [(0.8, False), (0.1, True)])
@@ -149,7 +166,7 @@ def test_a_model_for_balanced_use_is_not_said_to_guess(found: float, warned: boo
     shares[:, 0] = 1 - shares[:, 1]
     made = figures(0.98 * shares + 0.01, [1] * rare + [0] * common)
     assert made["test_accuracy"] < made["commonest_share"]
-    assert (no_better_than_guessing(made) is not None) == warned
+    assert (no_better_than_guessing(made, a_run()) is not None) == warned
 
 
 def test_a_note_names_the_classes_that_noise_hides() -> None:

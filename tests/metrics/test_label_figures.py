@@ -64,7 +64,7 @@ def test_figures_of_a_run_agree_with_each_other_and_an_edit_is_found() -> None:
 
 
 def test_a_model_that_answers_the_commonest_is_told() -> None:
-    assert no_better_than_guessing(figures()) is None
+    assert no_better_than_guessing(figures(), None) is None
     rare = np.zeros_like(Y)
     rare[:5] = 1
-    assert "majority answer" in str(no_better_than_guessing(figures(rare)))
+    assert "majority answer" in str(no_better_than_guessing(figures(rare), None))

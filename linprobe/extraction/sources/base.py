@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.array_files import refuse_twice
 from linprobe.data.labels import FILE_NAMES, OwnerOf, by_owner, check_owners, refuse_both_sides
-from linprobe.errors import DataError, UsageError, counted, reading
+from linprobe.errors import DataError, UsageError, counted, printable, reading
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 FOLDER_NAMES = "folder names"
@@ -162,7 +162,7 @@ def with_owners(source: ImageSource, owners: Owners | None, *, shared: bool = Fa
         if missing:
             raise DataError(
                 f"{owners.named_by} gives no owner for {len(missing)} of {len(ids)} {name} images, first "
-                f"{missing[0]!r}; allowed: an owner for every image"
+                f"{missing[0]!r}; allowed: an owner for every image{_if_no_image(missing[0], source.ids_from)}"
             )
         check_owners([str(owner) for owner in named], f"{name} images of {source.name}", ids, known)
         each = np.array(named, dtype=np.str_)
@@ -174,17 +174,26 @@ def with_owners(source: ImageSource, owners: Owners | None, *, shared: bool = Fa
     return replace(source, groups=dict(groups))
 
 
+def _if_no_image(name: str, ids_from: str) -> str:
+    """What to do with a file that is no image by its name; empty for an image, or a name that is no file's."""
+    is_image = ids_from != FILE_NAMES or name.lower().endswith(IMAGE_SUFFIXES)
+    return "" if is_image else "; this file is no image by its name: move it out of the folder"
+
+
 def _from_pattern(pattern: str) -> Owners:
+    shown = f"owner-regex '{printable(pattern)}'"
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"owner-regex is {pattern!r} ({error}); allowed: a regular expression") from None
+        raise UsageError(f"{shown} cannot be read ({error}); allowed: a regular expression") from None
+    if not compiled.groups:
+        raise UsageError(f"{shown} has no group; allowed: ( ) around the part that names the owner, as in (p[0-9]+)")
 
     def owner(name: str) -> str | None:
         found = compiled.search(name)
-        return None if found is None else found[1 if compiled.groups else 0]
+        return None if found is None else found[1]
 
-    return Owners(owner, f"owner-regex {pattern!r}")
+    return Owners(owner, shown)
 
 
 def _from_file(file: Path) -> Owners:

@@ -159,8 +159,11 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     compared = found["compared"]
     if not compared:
         yield "this book counts by itself, whatever rows its runs have, and is compared with no other book"
-    elif "images" not in compared:
-        unknown = "unless owners have equal names" if "owners" in compared else "as the file has no fingerprints"
-        yield f"not recognised: features of the same images from another backbone, {unknown}; keep one --book for both"
+    else:
+        names = {"images": "image fingerprints", "owners": "owner names"}
+        equal = " or ".join(name for kind, name in names.items() if kind in compared)
+        unless = f"unless {equal} are equal" if equal else "as the file has no image fingerprints or owners"
+        changed = "another factor, sign or columns, or from another backbone"
+        yield f"not recognised: the same rows with {changed}, {unless}; keep one --book for both"
     if found["not_compared"]:
         yield f"not compared: {found['not_compared']} books without row keys; run linprobe budget on their files"

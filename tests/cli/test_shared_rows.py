@@ -274,7 +274,9 @@ def test_a_book_given_by_hand_counts_by_itself(cli: Cli, trained: Any, tmp_path:
     assert (found["runs"], found["compared"]) == (1, [])
     assert spent(cli, first)["compared"] == ["rows"]
     assert "counts by itself" in cli("budget", "own.jsonl").stderr
-    assert "features of the same images from another backbone" in cli("budget", first).stderr
+    shown = cli("budget", first).stderr
+    assert "not recognised: the same rows with another factor, sign or columns, or from another backbone" in shown
+    assert "as the file has no image fingerprints or owners" in shown
 
 
 def test_no_row_decides_what_a_page_states_of_other_runs(
@@ -386,4 +388,6 @@ def test_the_same_images_through_two_backbones_count_together(cli: Cli, refused:
     assert (found["runs"], other["rows"], other["owners"]) == (1, 0, 0)
     assert other["images"] == 21
     assert found["compared"] == ["rows", "images"]
-    assert "; 21 image fingerprints in common" in " ".join(cli("budget", "b.h5").stderr.split())
+    shown = " ".join(cli("budget", "b.h5").stderr.split())
+    assert "; 21 image fingerprints in common" in shown
+    assert "another factor, sign or columns, or from another backbone, unless image fingerprints are equal" in shown

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.book import Entry, spending
+from linprobe.accounting.book import Contents, Entry, read_book, spending
 from linprobe.accounting.calibrate import large_delta
 from linprobe.accounting.figures import NOUNS, rounded_up
-from linprobe.accounting.row_keys import Account
+from linprobe.accounting.row_keys import Account, books_folder, files_of_books
 from linprobe.atomic_files import write_csv, write_whole
 from linprobe.data.dataset import (
     DIGITS,
@@ -104,11 +104,11 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         account = _account(found, plans) if plans else None
         for entries in _entries(groups, plans):
             under_caps(account, entries)
-        earlier = preview(account, ()).runs
+        before = under_caps(account, ())
+        earlier = spending(before.counted).runs
         stack.enter_context(run_folder.new_folders(request.folder))
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
         secret = any(_selects(run) for run in planned)
-        known = {entry.run for entry in folder.entries()}
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
         if missing:
@@ -125,23 +125,26 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
                 for run in missing
             ]
             _record(unordered(_train, arguments, request.jobs), missing, folder, progress)
-        except (KeyboardInterrupt, LinprobeError) as error:
+            if account is not None and earlier:
+                for _, text in words.together_line(preview(account, ())):
+                    progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
+            results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
+            with writing(request.folder):
+                return _written(request, folder, planned, results, _guessing(opened))
+        except BaseException:
             folder.discard_unfinished(one.folder.name for one in missing)
-            if not isinstance(error, UsageError):
-                _tell_kept(folder, known, request.delta, progress)
+            _tell_kept(folder, account, before, request.delta, progress)
             raise
-        if account is not None and earlier:
-            for _, text in words.together_line(preview(account, ())):
-                progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
-        results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
-        with writing(request.folder):
-            return _written(request, folder, planned, results, _guessing(opened))
 
 
-def _tell_kept(folder: ComparisonFolder, known: set[str], delta: float, progress: Progress) -> None:
-    """Say what the runs of a stopped comparison cost, but for the `known` ones, and that finished ones are kept."""
-    with suppress(LinprobeError):  # what stopped it is told
-        spent = spending([entry for entry in folder.entries() if entry.run not in known], delta)
+def _tell_kept(
+    folder: ComparisonFolder, account: Account | None, before: Contents, delta: float, progress: Progress
+) -> None:
+    """Say what the runs of a stopped comparison cost that were not in its book `before`, and that others are kept."""
+    with suppress(LinprobeError, OSError):  # what stopped it is told
+        books = files_of_books(books_folder()) if account is None else [account.path]  # there were none
+        charged = [one for book in books for one in read_book(book).counted if one.run not in before.entries]
+        spent = spending([one for one in charged if Path(one.name).parent == folder.runs.absolute()], delta)
         if spent.runs:
             progress.note(PrivacyNote(f"{counted(spent.runs, 'run')} of this command cost {spent.in_words}"))
     if folder.finished():

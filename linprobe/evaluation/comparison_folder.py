@@ -7,7 +7,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from linprobe.runs.run_folder import RunFolder
 
 RUNS, STATED, SPENT, COMMITTED = "runs", "comparison.json", "spent.jsonl", "private_commitment.json"
 LOCK = ".lock"
-RESULTS = ("*.csv", "*.md", "*.png")
+TORN = (f".{STATED}.*.partial", f".{COMMITTED}.*.partial")  # left by a killed process
+RESULTS = ("*.csv", "*.md", "*.png", *TORN)
 
 
 class ComparisonFolder:
@@ -44,8 +45,8 @@ class ComparisonFolder:
         self._manifests: dict[str, Manifest] = {}
 
     def finished(self) -> list[Path]:
-        """Folders of the finished runs that exist now."""
-        return sorted(manifest.parent for manifest in self.runs.glob("*/manifest.json"))
+        """Folders of the finished runs that exist now; not of a complete one without its name, which is unfinished."""
+        return sorted(manifest.parent for manifest in self.runs.glob("[!.]*/manifest.json"))
 
     def manifest(self, run: Path) -> Manifest:
         """The manifest of a finished run, read once."""
@@ -83,9 +84,10 @@ class ComparisonFolder:
             "releases": [asdict(release) for release in releases],
             "selection": None if selection is None else selection.as_dict(),
         }
-        with closing(AppendOnlyFile(self.out / SPENT)) as lines:
-            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-        sync_folder(self.out)
+        with writing(self.out / SPENT):
+            with closing(AppendOnlyFile(self.out / SPENT)) as lines:
+                lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+            sync_folder(self.out)
         self._recorded[key] = self._entry_of(line)
 
     def composed(self, delta: float) -> dict[str, Any]:
@@ -156,10 +158,11 @@ class ComparisonFolder:
 
     def begin(self) -> None:
         """Remove the tables and figures of an earlier request, which may show runs that no longer exist."""
-        for pattern in RESULTS:
-            for path in self.out.glob(pattern):
-                path.unlink()
-        write_json(self.out / STATED, {"of": self.of, "unfinished": True})
+        with writing(self.out):
+            for pattern in RESULTS:
+                for path in self.out.glob(pattern):
+                    path.unlink()
+            write_json(self.out / STATED, {"of": self.of, "unfinished": True})
 
     def finish(self, content: dict[str, Any]) -> None:
         write_json(self.out / STATED, {"of": self.of, **content})
@@ -186,7 +189,7 @@ def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
     check_place(out, "comparison")
     stated = out / STATED
     is_new = not stated.is_file()
-    if is_new and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if is_new and out.exists() and not (out.is_dir() and all(map(_is_early, out.iterdir()))):
         raise UsageError(f"{out} exists and holds no comparison; give --out a new folder, or an earlier comparison")
     if not is_new:
         with reading(str(stated), "give --out a new folder"):
@@ -200,6 +203,13 @@ def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
     return is_new
 
 
+def _is_early(path: Path) -> bool:
+    """Whether a comparison makes `path` before its first run, so that a killed one may have left it."""
+    return any(map(path.match, (LOCK, COMMITTED, *TORN))) or (
+        path.name == RUNS and path.is_dir() and not any(path.iterdir())
+    )
+
+
 @contextmanager
 def open_comparison(
     out: Path, of: dict[str, Any], features: FeatureReader, protected: Mapping[str, str]
@@ -211,15 +221,18 @@ def open_comparison(
     Raises UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a
     run in it does not verify. DataError: a damaged file.
     """
-    is_new = is_new_comparison(out, of)
-    with writing(out):
-        out.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-        (out / RUNS).mkdir(PRIVATE_FOLDER, exist_ok=True)
-        if not (out / LOCK).is_symlink():  # which is refused below
-            (out / LOCK).touch()
+    is_new_comparison(out, of)
     busy = f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"
-    with held(out / LOCK, busy, create=True, error=UsageError):
+    with ExitStack() as stack:
+        with writing(out):
+            out.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            stack.enter_context(held(out / LOCK, busy, create=True, error=UsageError))
+        is_new = is_new_comparison(out, of)  # another process may have made it meanwhile
         try:
+            with writing(out):
+                (out / RUNS).mkdir(PRIVATE_FOLDER, exist_ok=True)
+                if is_new:  # no run is bound to the rows of a killed comparison
+                    (out / COMMITTED).unlink(missing_ok=True)
             _commit(out / COMMITTED, features, protected)
             folder = ComparisonFolder(out, of)
             for run in folder.finished():
@@ -228,7 +241,7 @@ def open_comparison(
             folder.begin()
             yield folder
         finally:
-            if is_new and not any((out / RUNS).iterdir()) and not (out / SPENT).exists():
+            if is_new and not any((out / RUNS).glob("*")) and not (out / SPENT).exists():
                 shutil.rmtree(out, ignore_errors=True)  # nothing was released
 
 

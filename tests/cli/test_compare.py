@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import json
 import shutil
@@ -142,15 +143,21 @@ def test_sampled_runs_are_composed_as_in_their_budget_book(cli: Cli, features_fi
     assert compared["composed"]["epsilon"] == spending(read_book(Path("book.jsonl")).counted, 1e-5).epsilon
 
 
-def test_a_killed_run_still_counts(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_killed_run_still_counts(cli: Cli, features_file: Path, tmp_path: Path, complete: bool) -> None:
     first = result_of(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp", "--json"))
     run = run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps3-seed0")
     killed = run.with_name(f".{run.name}.00000000.partial")
-    killed.mkdir()
-    shutil.copy(run / "ledger.jsonl", killed)
+    if complete:
+        run.rename(killed)
+        (tmp_path / "cmp/spent.jsonl").unlink()
+    else:
+        killed.mkdir()
+        shutil.copy(run / "ledger.jsonl", killed)
     again = result_of(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp", "--json"))
     assert (first["composed"]["private_runs"], again["composed"]["private_runs"]) == (1, 2)
     assert again["composed"]["epsilon"] > first["composed"]["epsilon"]
+    assert ".partial" not in (tmp_path / "cmp/spent.jsonl").read_text()
 
 
 def test_killed_and_stopped_runs_count_as_in_their_book(
@@ -318,9 +325,46 @@ def test_folders_of_other_things_are_refused(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").touch()
     refused(cli("compare", features_file, *QUICK, "--out", "mine"), 2, ["holds no comparison"])
+    (tmp_path / "theirs/runs/run").mkdir(parents=True)
+    refused(cli("compare", features_file, *QUICK, "--out", "theirs"), 2, ["holds no comparison"])
     assert cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp").status == 0
     refused(cli("compare", private_file, *QUICK, "--seeds", "1", "--out", "cmp"), 2, ["holds a comparison of"])
     refused(cli("compare", features_file, *QUICK, "--delta", "1e-6", "--out", "cmp"), 2, ["holds a comparison of"])
+
+
+def test_a_comparison_killed_before_its_first_run_starts_again(
+    cli: Cli, features_file: Path, refused: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    words = ["compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
+    for name in ("held", "write_json"):
+        with monkeypatch.context() as failing:
+            failing.setattr(comparison_folder, name, full)
+            refused(cli(*words), 1, ["cmp", "cannot be written (No space left on device)"])
+        assert not (tmp_path / "cmp").exists()
+    (tmp_path / "cmp/runs").mkdir(parents=True)
+    for name in (".lock", "private_commitment.json", ".comparison.json.00000000.partial"):
+        (tmp_path / "cmp" / name).touch()
+    assert cli(*words).status == 0
+    assert not list((tmp_path / "cmp").glob(".*.partial"))
+
+
+def test_a_comparison_that_cannot_record_a_run_says_what_it_cost(
+    cli: Cli, features_file: Path, refused: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    words = ["compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
+    with monkeypatch.context() as failing:
+        failing.setattr(comparison_folder, "AppendOnlyFile", full)
+        outcome = cli(*words)
+    refused(outcome, 1, ["error: cmp/spent.jsonl cannot be written (No space left on device)"], notes=2)
+    assert "1 run of this command cost epsilon 3 " in outcome.stderr
+    assert "finished runs are kept" in outcome.stderr
+    assert result_of(cli(*words, "--json"))["composed"]["private_runs"] == 1
 
 
 def test_other_rows_under_the_same_name_are_refused(cli: Cli, editable: Path, refused: Callable[..., None]) -> None:
@@ -428,7 +472,9 @@ def test_a_run_that_a_killed_compare_still_finishes_is_told_as_such(
     words = [*QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
     with monkeypatch.context() as patched:
         patched.setattr(compare, "train_on", meanwhile)
-        refused(cli("compare", features_file, *words), 2, ["was finished by a process", "earlier compare", "killed"])
+        outcome = cli("compare", features_file, *words)
+    refused(outcome, 2, ["was finished by a process", "earlier compare", "killed"], notes=2)
+    assert "1 run of this command cost epsilon 3 " in outcome.stderr
     again = result_of(cli("compare", features_file, *words, "--json"))
     assert again["composed"]["private_runs"] == 1
 

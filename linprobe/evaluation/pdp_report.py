@@ -30,7 +30,7 @@ from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
 from linprobe.atomic_files import json_text, write_whole
-from linprobe.errors import PrivacyError, Progress, Silent, UsageError, unwritten, writing
+from linprobe.errors import LinprobeError, PrivacyError, Progress, Silent, UsageError, unwritten, writing
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest, name_of
@@ -39,9 +39,9 @@ from linprobe.reporting import plots
 from linprobe.runs import run_folder, signature
 from linprobe.runs.check import check_digests, check_run, check_signature
 from linprobe.runs.guarantee import accountant_of, guarantee_text
-from linprobe.runs.manifest import CARD, LEDGER, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
+from linprobe.runs.manifest import CARD, LEDGER, MANIFEST, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
 from linprobe.runs.run_folder import RunFolder
-from linprobe.training.charge import charge_histogram, preview_histogram
+from linprobe.training.charge import charge_histogram, charge_published, preview_histogram
 from linprobe.training.execute import released_histogram
 from linprobe.training.words import DryRun, Lines, listed, together_facts, together_line, written
 
@@ -66,15 +66,23 @@ def publish(
     events, planned = _planned(run, epsilon)
     out, name = _place(run, book)
 
-    def complete(folder: Path, made: Manifest) -> None:
-        """Refuse the complete folder of another run: only its name is as that of this one."""
-        if made.book_id != manifest.book_id:
-            raise UsageError(f"{folder} is a complete run made from another one than {run.folder}; rename or remove it")
+    def complete(made: RunFolder) -> None:
+        """Refuse a complete folder with another histogram; else charge it if the book lacks it."""
+        stated = made.manifest
+        if stated.book_id != manifest.book_id or stated.published[:-1] != manifest.published:
+            raise UsageError(f"{made.folder} is complete, but was made from another run than {run.folder}; rename it")
+        if stated.published[-1].epsilon != epsilon:
+            raise UsageError(
+                f"--publish-epsilon is {epsilon:g}, and {made.folder} has a complete histogram for epsilon "
+                f"{stated.published[-1].epsilon:g}; give that epsilon to name it, or rename it"
+            )
+        charge_published(run, stated.recorded, book)
 
+    named_before = any((folder / MANIFEST).is_file() for folder in run_folder.unfinished_folders(out))
     with (
         _saying_what_counts(out, epsilon, progress or Silent()) as counts,
         run_folder.claimed(out),
-        run_folder.new_run_folder(out, resume=True, complete=complete) as folder,
+        run_folder.new_run_folder(out, resume=named_before, complete=complete) as folder,
     ):
         training = grouped(event for event in events if event.purpose != HISTOGRAM)
         delta = manifest.bound[1]
@@ -84,8 +92,7 @@ def publish(
         not_stated = charge_histogram(run, named, book)
         counts.append(named)
         (folder / run_folder.RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
-        with writing(folder / LEDGER):
-            (folder / LEDGER).write_bytes(run[LEDGER])
+        (folder / LEDGER).write_bytes(run[LEDGER])
         ledger = Ledger(folder / LEDGER)
 
         def charge(event: GaussianEvent) -> None:
@@ -119,6 +126,11 @@ def _saying_what_counts(out: Path, epsilon: float, progress: Progress) -> Iterat
             progress.note(spent)
         raise
     except OSError as error:
+        if any((folder / MANIFEST).is_file() for folder in run_folder.unfinished_folders(out)):
+            why = error.strerror or error
+            raise LinprobeError(
+                f"run {out} is complete without its name ({why}), and {spent}; the same command names it"
+            ) from None
         name = Path(str(error.filename or "")).name
         file = f"{name} of " if name and not name.endswith(".partial") else ""
         raise unwritten(f"{spent}; {file}run {out}" if counts else f"{file}run {out}", error, "RUN") from None

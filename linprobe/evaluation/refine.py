@@ -49,7 +49,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
             f"run {run.folder} states a noisy accuracy of its weights on private test rows, and other weights need "
             "another release; train with --unlabelled"
         )
-    with writing(f"run {request.out}"), claimed(request.out), new_run_folder(request.out) as folder:
+    with writing(f"run {request.out}"), claimed(request.out), new_run_folder(request.out, paid=False) as folder:
         with open_features(request.unlabelled, labelled=False) as rows:
             matching.check_made_alike(run, rows.path, extraction_of(rows.description), rows.n_features, progress)
             given = unlabelled_group(rows)
@@ -73,8 +73,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
         if figures is not None:
             made[TEST_FIGURES] = json_text(figures).encode()
         (folder / RUN_ID).write_text(run.manifest.book_id, encoding="utf-8")  # for a folder that is left behind
-        with writing(folder / LEDGER):
-            (folder / LEDGER).write_bytes(run[LEDGER])
+        (folder / LEDGER).write_bytes(run[LEDGER])
         manifest = replace(run.manifest, **vars(accuracy), refined=stated)
         write_derived(folder, run, manifest, made, key, dropped=(TEST_FIGURES,))
     return {

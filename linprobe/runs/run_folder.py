@@ -445,15 +445,16 @@ def new_run_folder(
     *,
     resume: bool = False,
     keep_ledger: bool = False,
-    complete: Callable[[Path, Manifest], None] | None = None,
+    complete: Callable[[RunFolder], None] | None = None,
+    paid: bool = True,
 ) -> Iterator[Path]:
     """A temporary folder beside `out`, renamed to `out` when the block succeeds; with `resume` the folder of an
     unfinished run if there is one. One that is complete gets its name, after `complete` has accepted it.
 
-    On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it is complete, or
-    holds a checkpoint from which a second attempt may succeed. With `keep_ledger` the folder stays, with the ledger
-    alone, if anything was released. The ledger of a run that diverged is kept. A killed process leaves the folder
-    behind, under a name ending in `.partial`, with the ledger of what it spent.
+    On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it is complete (and
+    `paid`: making it again costs), or holds a checkpoint from which a second attempt may succeed. With `keep_ledger`
+    the folder stays, with the ledger alone, if anything was released. The ledger of a run that diverged is kept. A
+    killed process leaves the folder behind, under a name ending in `.partial`, with the ledger of what it spent.
     """
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
@@ -468,7 +469,7 @@ def new_run_folder(
             raise
         if unfinished is not None and (partial / MANIFEST).is_file():
             if complete is not None:
-                complete(partial, RunFolder(partial).manifest)
+                complete(RunFolder(partial))
             _name_complete(partial, out)
             raise CompleteError(f"nothing was left to do: run {out} was complete, and has its name now")
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
@@ -487,7 +488,9 @@ def new_run_folder(
                 raise
             raise DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
         except BaseException as error:
-            if not _worth_keeping(partial, error, resumed=unfinished is not None):
+            if paid and (partial / MANIFEST).exists():
+                _remove_marks(partial)
+            elif not _worth_keeping(partial, error, resumed=unfinished is not None):
                 if keep_ledger and (partial / LEDGER).is_file() and (partial / LEDGER).stat().st_size:
                     _remove_all_but_ledger(partial)
                 else:
@@ -507,9 +510,7 @@ def _new_partial(out: Path) -> Path:
 
 
 def _name_complete(partial: Path, out: Path) -> None:
-    """Remove what only an unfinished run has, and give the folder its name."""
-    for name in (CHECKPOINT, RUN_ID):
-        (partial / name).unlink(missing_ok=True)
+    _remove_marks(partial)
     try:
         partial.rename(out)
     except OSError:
@@ -520,10 +521,15 @@ def _name_complete(partial: Path, out: Path) -> None:
         ) from None
 
 
+def _remove_marks(partial: Path) -> None:
+    """Remove what only an unfinished run has."""
+    for name in (CHECKPOINT, RUN_ID):
+        (partial / name).unlink(missing_ok=True)
+
+
 def _worth_keeping(partial: Path, error: BaseException, *, resumed: bool) -> bool:
-    """Whether the folder holds a complete run that lacks its name, or a checkpoint that another attempt may use."""
-    may_succeed = resumed or not isinstance(error, LinprobeError)
-    return (partial / MANIFEST).exists() or (may_succeed and (partial / CHECKPOINT).exists())
+    """Whether the folder holds a checkpoint that another attempt may use."""
+    return (resumed or not isinstance(error, LinprobeError)) and (partial / CHECKPOINT).exists()
 
 
 def run_id(partial: Path) -> str:

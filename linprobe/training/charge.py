@@ -364,6 +364,16 @@ def state_finished(account: Account | None, run: str) -> None:
         book.finish(account.path, run)
 
 
+def charge_complete(account: Account, entry: Entry, *, histogram: bool = False) -> None:
+    """Charge what a book lacks of a complete run, and state that it is finished. Raises as `RunCharge.budget`."""
+    contents = book.read_book(account.path)
+    if entry.run not in contents.entries or contents.lacking(entry.run, entry.releases):
+        with account.charging() as held:
+            check = _check_caps(account.path, held.shared(), histogram=histogram)
+            book.add(account.path, replace(entry, features=account.features), [], check)
+    book.finish(account.path, entry.run)
+
+
 def charge_entry(account: Account | None, entry: Entry, progress: Progress) -> Path:
     """Charge a complete entry, say what it and earlier ones cost; returns the book. Raises as `RunCharge.budget`."""
     assert account is not None  # noqa: S101 - what spends has a book
@@ -511,6 +521,12 @@ def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path
         f"budget book {path} has {others} more of this run, made from another copy of it or not finished; all together "
         f"cost {spending([charged]).in_words}, of which this manifest states its own part"
     )
+
+
+def charge_published(run: run_folder.RunFolder, released: tuple[Releases, ...], given: Path | None) -> None:
+    """Charge what the book of a run lacks of `released`, with a further histogram. Raises as `charge_histogram`."""
+    path, entry = _book_with_entry(run, given)
+    charge_complete(Account.at(path), replace(entry, releases=released), histogram=True)
 
 
 def preview_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> tuple[Path, Spending]:

@@ -34,7 +34,7 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
-from linprobe.errors import DataError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
+from linprobe.errors import DataError, PrivacyError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import RECORD, TRAIN, VOTE, RunOptions
@@ -44,8 +44,8 @@ from linprobe.parallel.array_api import distinct
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder, signature
-from linprobe.runs.manifest import CONFIG, DAY, LEDGER, MANIFEST, TRAINED, UNIFORM, CountsByClass, Manifest
-from linprobe.runs.matching import refuse_private_rows
+from linprobe.runs.manifest import CONFIG, DAY, LEDGER, MANIFEST, SIGNATURE, TRAINED, UNIFORM, CountsByClass, Manifest
+from linprobe.runs.matching import holds_rows, refuse_private_rows
 from linprobe.runs.refined_weights import OTHER_KIND, part_by_share, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
@@ -53,9 +53,9 @@ from linprobe.runs.run_folder import PrivateRecords, claimed, refuse_book_inside
 from linprobe.training.charge import (
     BookFinder,
     RunCharge,
+    charge_complete,
     refuse_private_in_books,
     refuse_protected_test_rows,
-    state_finished,
 )
 from linprobe.training.checkpoint import Checkpoints, run_identity
 from linprobe.training.execute import Runtime, Trained, choose_backend, execute
@@ -255,10 +255,10 @@ def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
     if request.resume and not unfinished:
         progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")
     for folder in () if request.resume else unfinished:
-        kind, kept = ("complete", "named it") if (folder / MANIFEST).is_file() else ("unfinished", "gone on with it")
+        kind = "complete" if (folder / MANIFEST).is_file() else "unfinished"
         progress.note(
-            f"the {kind} run {folder} was to become {out}, and counts; this is a new run, charged too; --resume "
-            f"would have {kept}"
+            f"the {kind} run {folder} was to become {out}, and counts; this is a new run, charged too; "
+            f"{_how_to_name(folder, out) if kind == 'complete' else '--resume would have gone on with it'}"
         )
 
 
@@ -366,7 +366,11 @@ def train_on(
     try:
         with (
             run_folder_of_group(
-                group, out, resume=request.resume, keep_ledger=ready.keep_ledger, complete=partial(_named, book, config)
+                group,
+                out,
+                resume=request.resume,
+                keep_ledger=ready.keep_ledger,
+                complete=partial(_named, ready, plan, book, config),
             ) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Checkpoints(folder, ledger, identity, dataset, book, every, group, at_once=request.resume) as keep,
@@ -396,17 +400,44 @@ def train_on(
     }
 
 
-def _named(book: Account | None, config: str | None, folder: Path, manifest: Manifest) -> None:
-    """Refuse a complete run that lacks its name, but is of another command; else state in the book that it is finished.
+def _named(ready: Ready, plan: Plan, book: Account | None, config: str | None, run: run_folder.RunFolder) -> None:
+    """Refuse a complete run that lacks its name but is another one; else charge what the book lacks of it.
 
-    Raises UsageError, and DataError or LinprobeError as `state_finished`.
+    Raises UsageError: another command made it. PrivacyError: other rows, or a cap. DataError, LinprobeError: no book.
     """
-    if not (folder / CONFIG).is_file() or read_text(folder / CONFIG) != config:
+    request, manifest = ready.request, run.manifest
+    derived = manifest.published or (manifest.refined is not None and manifest.refined.run is not None)
+    if derived or CONFIG not in run.names or read_text(run.folder / CONFIG) != config:
         raise UsageError(
-            f"run {folder} is complete and lacks its name, but another command made it; give the options in its "
-            f"{CONFIG}, or another --out"
+            f"run {run.folder} is complete and lacks its name, but another command made it; give the same options as "
+            f"that command, or another --out, or rename {run.folder}"
         )
-    state_finished(book, manifest.book_id)
+    if (SIGNATURE in run.names) != (request.sign is not None):
+        signed = "signed" if SIGNATURE in run.names else "not signed"
+        raise UsageError(f"run {run.folder} is complete, and {signed}; give --sign as when it was made")
+    if not holds_rows(run, ready.features):
+        raise PrivacyError(
+            f"run {run.folder} is complete, and {ready.features.path} holds other rows than it used; give the rows it "
+            "was made with, or another --out"
+        )
+    if book is not None:
+        entry = plan.entry(manifest.book_id, str(Path(request.out or "").absolute()))
+        charge_complete(book, replace(entry, releases=manifest.recorded, cap=request.cap))
+
+
+def _how_to_name(folder: Path, out: Path) -> str:
+    """How the complete run in `folder` gets the name `out`: `train` alone can be resumed."""
+    resumable = (folder / CONFIG).is_file()
+    return f"the same command with --resume --out {out} names it" if resumable else f"rename it to {out}"
+
+
+def say_complete(out: Path, progress: Progress) -> bool:
+    """Note complete runs that lack the name `out`; returns whether there are any."""
+    found = [] if out.exists() else run_folder.unfinished_folders(out)
+    folders = [folder for folder in found if (folder / MANIFEST).is_file()]
+    for folder in folders:
+        progress.note(f"the run is complete in {folder}, and counts; {_how_to_name(folder, out)}")
+    return bool(folders)
 
 
 MAY_DIFFER = ("book", "init")  # paths; the digest of the first model is compared
@@ -447,12 +478,9 @@ def _say_how_to_go_on(
     error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress, *, spent: bool
 ) -> None:
     """Say whether --resume continues a run that has stopped. A run without checkpoints cannot be resumed."""
-    folder = keep.path.parent
-    if (folder / MANIFEST).is_file() and not out.exists():
-        progress.note(
-            f"the run is complete in {folder}, without its name; the same command with --resume --out {out} names it"
-        )
-    elif keep.can_resume:
+    if say_complete(out, progress):
+        return
+    if keep.can_resume:
         progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
     elif isinstance(error, KeyboardInterrupt) and plan.method.spends and keep.keeps:
         progress.note(

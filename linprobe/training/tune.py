@@ -383,7 +383,10 @@ def _select(
             facts = {**(manifest.tuning or {}), "settings": tuning.settings, "chosen": chosen}
             manifest = replace(manifest, created=manifest.created[:DAY], run_id=run_id, tuning=facts)
             manifest = train.write_trained(folder, out, ready, dataset, trained, manifest, measured)
-    except OSError as error:
-        raise unwritten("the run", error) from None
+    except BaseException as error:
+        train.say_complete(out, progress)
+        if isinstance(error, OSError):
+            raise unwritten("the run", error) from None
+        raise
     train.tell(manifest, selection.plans[chosen], measured, progress)
     return {"run": str(out), **manifest.stated(train.OUTCOME_KEYS), "tuning": manifest.tuning}

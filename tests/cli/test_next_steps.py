@@ -16,7 +16,8 @@ import pytest
 
 from linprobe.accounting.book import read_book, spending
 from linprobe.errors import LinprobeError
-from linprobe.options.requests import TrainRequest
+from linprobe.options.requests import TrainRequest, VerifyRequest
+from linprobe.runs.check import verify_run
 from linprobe.training.train import train_run
 from linprobe.training.tune import Tuning, tune_run
 from tests.cli.outcomes import NOISY, Cli
@@ -158,6 +159,21 @@ def test_a_private_selection_that_ends_early_says_that_it_counts_in_full(
     (said,) = [text for text in watch.notes if "counts in full" in text]
     assert re.search(r"epsilon (3|2\.9\d*) at delta", said)
     assert not [text for text in watch.notes if "--resume" in text]
+
+
+def test_a_complete_choice_without_its_name_can_be_renamed(
+    features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, request = Stops(-1), TrainRequest("noisy-gd", features_file, epsilon=3.0, steps=STEPS, out=tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", mock.Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+        with pytest.raises(LinprobeError):
+            tune_run(request, Tuning.parse(["clip_norm=0.5,1"], [], None, "noisy-gd"), watch)
+    (said,) = [text for text in watch.notes if "the run is complete in" in text]
+    assert said.endswith(f"and counts; rename it to {request.out}")
+    (left,) = tmp_path.glob(".run.*.partial")
+    left.rename(request.out)
+    assert verify_run(VerifyRequest(run=request.out))["verified"] is True
 
 
 @pytest.mark.parametrize("to", ["safetensors", "onnx"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import shutil
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -90,6 +92,14 @@ def test_a_refined_run_costs_the_same_and_says_what_it_is(cli: Cli, refined: Pat
     assert before.manifest.refined is None
     assert (refined / "ledger.jsonl").read_bytes() == Path("run/ledger.jsonl").read_bytes()
     assert run.manifest.test_accuracy == result_of(cli("evaluate", refined, "--json"))["test_accuracy"]
+
+
+def test_a_refinement_that_gets_no_name_leaves_nothing(
+    cli: Cli, refused: Callable[..., None], refined: Path, rows: Path, tmp_path: Path
+) -> None:
+    with mock.patch("pathlib.Path.rename", side_effect=OSError(errno.EIO, "Input/output error")):
+        refused(cli("refine", "run", rows, "--out", "second"), 1, ["run second cannot be written"])
+    assert not list(tmp_path.glob(".second.*"))
 
 
 def test_verify_follows_the_chain(cli: Cli, refined: Path, rows: Path, private_file: Path) -> None:

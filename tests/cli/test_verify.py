@@ -491,11 +491,38 @@ def test_a_complete_publication_without_its_name_gets_it_and_costs_nothing_more(
 ) -> None:
     with mock.patch("pathlib.Path.rename", side_effect=OSError(errno.EIO, "Input/output error")):
         outcome = cli("pdp-report", run_copy, "--publish-epsilon", "0.5")
-    refused(outcome, 1, ["epsilon 0.5 for the histogram is spent; run", ".published-1 cannot be written"])
+    refused(outcome, 1, [".published-1 is complete without its name", "epsilon 0.5 for the histogram is spent"])
     charged = result_of(cli("budget", features_file, "--json"))["epsilon"]
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "2"), 2, ["is 2", "complete histogram for epsilon 0.5"])
     refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 2, ["was complete, and has its name now"])
     assert cli("verify", f"{run_copy}.published-1").status == 0
     assert result_of(cli("budget", features_file, "--json"))["epsilon"] == charged
+
+
+def test_a_complete_publication_that_the_book_lacks_is_charged_before_it_gets_its_name(
+    cli: Cli, refused: Cli, run_copy: Path, features_file: Path, own_books: Path, tmp_path: Path
+) -> None:
+    (book,) = own_books.glob("*.jsonl")
+    earlier = book.read_bytes()
+    with mock.patch("pathlib.Path.rename", side_effect=OSError(errno.EIO, "Input/output error")):
+        assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 1
+    charged = result_of(cli("budget", features_file, "--json"))["epsilon"]
+    book.write_bytes(earlier)
+    before = result_of(cli("budget", features_file, "--json"))["epsilon"]
+    assert cli("budget", features_file, "--set-cap", before + 1e-3).status == 0
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 4, ["cap is epsilon"])
+    assert not Path(f"{run_copy}.published-1").exists()
+    book.write_bytes(earlier)
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 2, ["was complete, and has its name now"])
+    assert result_of(cli("budget", features_file, "--json"))["epsilon"] == charged > before
+
+
+def test_a_publication_leaves_an_unfinished_training_run_of_its_name_alone(cli: Cli, run_copy: Path) -> None:
+    unfinished = run_copy.with_name(f".{run_copy.name}.published-1.0123abcd.partial")
+    unfinished.mkdir()
+    (unfinished / "checkpoint.npz").write_bytes(b"of another run")
+    assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
+    assert [path.name for path in unfinished.iterdir()] == ["checkpoint.npz"]
 
 
 @pytest.mark.parametrize("torn", [False, True])

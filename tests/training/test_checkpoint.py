@@ -22,6 +22,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import scipy
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from linprobe import atomic_files
 from linprobe.accounting.book import read_book
@@ -904,6 +906,57 @@ def test_a_whole_run_gets_its_name_from_no_other_command(
         train_run(stopped_run, Silent())
     with pytest.raises(CompleteError):
         train_run(replace(stopped_run, out=tmp_path / "run.5"), Silent())
+
+
+def without_its_name(request: TrainRequest) -> Path:
+    """Train `request`; its folder, which is complete, but has no name."""
+    train_run(replace(request, resume=False), Silent())
+    return request.out.rename(request.out.with_name(f".{request.out.name}.0123abcd.partial"))
+
+
+def test_a_whole_run_that_its_book_lacks_is_charged_before_it_gets_its_name(
+    features_file: Path, tmp_path: Path, own_books: Path
+) -> None:
+    request = asked(features_file, tmp_path / "run", resume=True)
+    without_its_name(request)
+    (book,) = own_books.glob("*.jsonl")
+    (charged,) = read_book(book).entries.values()
+    lines = book.read_text().splitlines(keepends=True)
+    emptied = "".join(line for line in lines if charged.run not in line)
+    book.write_text(emptied)
+    assert run(["budget", str(features_file), "--set-cap", "0.5", "--delta", "1e-5", "--quiet"]) == 0
+    with pytest.raises(PrivacyError, match=r"cap is epsilon 0\.5"):
+        train_run(request, Silent())
+    assert not request.out.exists()
+    book.write_text(emptied)
+    with pytest.raises(CompleteError):
+        train_run(request, Silent())
+    (found,) = read_book(book).entries.values()
+    assert (found.run, found.releases, found.finished) == (charged.run, charged.releases, True)
+
+
+def test_a_whole_run_gets_its_name_on_its_own_rows_and_with_its_own_signature(
+    features_file: Path, tmp_path: Path, own_books: Path
+) -> None:
+    shutil.copy(features_file, tmp_path / "f.h5")
+    request = asked(tmp_path / "f.h5", tmp_path / "run", resume=True)
+    without_its_name(request)
+    key = tmp_path / "key.pem"
+    key.write_bytes(Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    key.chmod(0o600)
+    with pytest.raises(UsageError, match="not signed; give --sign as when it was made"):
+        train_run(replace(request, sign=key), Silent())
+    with FeatureFile(features_file) as file:
+        x, y = next(iter(file.blocks("train")))
+        names = file.description.class_names
+    with FeatureWriter(tmp_path / "g.h5", Description(names)) as writer:
+        writer.write_group("train", len(x), x.shape[1], [-x], y, list(map(str, range(len(x)))))
+    (tmp_path / "g.h5").replace(tmp_path / "f.h5")
+    with pytest.raises(PrivacyError, match="holds other rows than it used"):
+        train_run(request, Silent())
+    shutil.copy(features_file, tmp_path / "f.h5")
+    with pytest.raises(CompleteError):
+        train_run(request, Silent())
 
 
 FAULTS = {

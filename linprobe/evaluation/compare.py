@@ -133,18 +133,19 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
                 return _written(request, folder, planned, results, _guessing(opened))
         except BaseException:
             folder.discard_unfinished(one.folder.name for one in missing)
-            _tell_kept(folder, account, before, request.delta, progress)
+            _tell_kept(folder, missing, account, before, progress)
             raise
 
 
 def _tell_kept(
-    folder: ComparisonFolder, account: Account | None, before: Contents, delta: float, progress: Progress
+    folder: ComparisonFolder, missing: Sequence[Planned], account: Account | None, before: Contents, progress: Progress
 ) -> None:
-    """Say what the runs of a stopped comparison cost that were not in its book `before`, and that others are kept."""
+    """Say what `missing` runs cost that were not in their book `before`, and that finished runs are kept."""
     with suppress(LinprobeError, OSError):  # what stopped it is told
         books = files_of_books(books_folder()) if account is None else [account.path]  # there were none
         charged = [one for book in books for one in read_book(book).counted if one.run not in before.entries]
-        spent = spending([one for one in charged if Path(one.name).parent == folder.runs.absolute()], delta)
+        places = [one.folder.absolute() for one in missing]
+        spent = spending([one for one in charged if Path(one.name) in places], folder.of["delta"])
         if spent.runs:
             progress.note(PrivacyNote(f"{counted(spent.runs, 'run')} of this command cost {spent.in_words}"))
     if folder.finished():

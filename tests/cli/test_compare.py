@@ -365,6 +365,11 @@ def test_a_comparison_that_cannot_record_a_run_says_what_it_cost(
     assert "1 run of this command cost epsilon 3 " in outcome.stderr
     assert "finished runs are kept" in outcome.stderr
     assert result_of(cli(*words, "--json"))["composed"]["private_runs"] == 1
+    monkeypatch.setattr(compare, "write_csv", lambda *_: full(Path("cmp/runs.csv")))
+    later = cli(*words)
+    refused(later, 1, ["cmp cannot be written (No space left on device)"], notes=1)
+    assert "finished runs are kept" in later.stderr
+    assert "of this command" not in later.stderr
 
 
 def test_other_rows_under_the_same_name_are_refused(cli: Cli, editable: Path, refused: Callable[..., None]) -> None:

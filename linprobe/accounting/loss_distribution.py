@@ -236,6 +236,8 @@ def epsilon_of_kinds(kinds: Sequence[Kind], delta: float, fineness: float) -> fl
         kinds: at least one. delta: in (0, 1).
         fineness: of the grid, in standard deviations of a release's loss; the excess of epsilon grows with its square.
     """
+    if _indistinguishable(kinds, delta):
+        return 0.0
     grids = _grids(kinds, delta, fineness)
     largest = max((grid.guess for grid in grids if grid is not None), default=math.inf)
     found, added = 0.0, largest_added(kinds)
@@ -248,6 +250,14 @@ def epsilon_of_kinds(kinds: Sequence[Kind], delta: float, fineness: float) -> fl
             bound = bound if bound <= found else min(bound, _refined(kinds, grid, delta, fineness))
         found = max(found, bound)
     return found
+
+
+def _indistinguishable(kinds: Sequence[Kind], delta: float) -> bool:
+    """Whether total variations, at most q / (sigma sqrt(2 pi)) for each release, add up to at most `delta`."""
+    from flint import arb
+
+    scale = (2 * arb.pi()).sqrt()
+    return bool(sum((kind.count * arb(kind.rate) / (arb(kind.multiplier) * scale) for kind in kinds), arb(0)) <= delta)
 
 
 def largest_added(kinds: Sequence[Kind]) -> float:

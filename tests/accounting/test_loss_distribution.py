@@ -315,6 +315,13 @@ def check_order(rate: float, sigma: float, count: int, delta: float) -> None:
         assert PLD.epsilon(releases, delta) <= here * (1 + 1e-2) + 1e-9
 
 
+def test_releases_that_hardly_differ_cost_nothing_beyond_delta() -> None:
+    for count in (1, 2, 3):
+        variation = count * 0.01 / math.sqrt(2 * math.pi)  # a little above the total variation
+        assert PLD.epsilon(sampled(0.01, 1.0, count), variation * (1 + 1e-9)) == 0
+        assert PLD.epsilon(sampled(0.01, 1.0, count), variation / 2) > 0
+
+
 @given(**WORKLOADS)
 @settings(max_examples=2)
 def test_more_noise_fewer_steps_or_a_smaller_rate_never_cost_more(

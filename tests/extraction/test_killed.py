@@ -116,7 +116,7 @@ def test_a_run_that_is_killed_at_random_points_or_interrupted_ends_in_the_same_f
     assert all(count >= target for count, target in zip(counts, targets, strict=True))
     assert f"{counts[kills]} of {ALL_IMAGES} images are done and kept" in stderr
     assert stderr.count("linprobe: error:") == 1
-    assert "linprobe: error: interrupted" in stderr
+    assert "linprobe: error: stopped by Ctrl-C" in stderr
     assert "Traceback" not in stderr
     assert contents(killable.out) == killable.whole
     assert not killable.partial.exists()

@@ -219,7 +219,7 @@ class Noise:
     noise_multiplier: float | None = option(
         None, "Noise multiplier; the number of steps follows.", asked="sigma", group="Privacy"
     )
-    n_steps: int | None = _steps(f"{DEFAULT_STEPS}, or up to {CENTRED_STEPS} for centred rows if classes have many")
+    n_steps: int | None = _steps(f"{DEFAULT_STEPS}, or up to {CENTRED_STEPS} for many centred rows a class")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,11 +78,10 @@ def publish(
             )
         charge_published(run, stated.recorded, book)
 
-    named_before = any((folder / MANIFEST).is_file() for folder in run_folder.unfinished_folders(out))
     with (
         _saying_what_counts(out, epsilon, progress or Silent()) as counts,
         run_folder.claimed(out),
-        run_folder.new_run_folder(out, resume=named_before, complete=complete) as folder,
+        run_folder.new_run_folder(out, resume=_lacks_name(out), complete=complete) as folder,
     ):
         training = grouped(event for event in events if event.purpose != HISTOGRAM)
         delta = manifest.bound[1]
@@ -114,6 +113,11 @@ def publish(
     return {**histogram, "run": str(out), "file": str(out / name)}, updated, not_stated
 
 
+def _lacks_name(out: Path) -> bool:
+    """Whether a complete run lacks nothing but the name `out`."""
+    return any((folder / MANIFEST).is_file() for folder in run_folder.unfinished_folders(out))
+
+
 @contextmanager
 def _saying_what_counts(out: Path, epsilon: float, progress: Progress) -> Iterator[list[Releases]]:
     """Let errors and Ctrl-C say that the histogram counts, once the block has put it on the list."""
@@ -126,7 +130,7 @@ def _saying_what_counts(out: Path, epsilon: float, progress: Progress) -> Iterat
             progress.note(spent)
         raise
     except OSError as error:
-        if any((folder / MANIFEST).is_file() for folder in run_folder.unfinished_folders(out)):
+        if _lacks_name(out):
             why = error.strerror or error
             raise LinprobeError(
                 f"run {out} is complete without its name ({why}), and {spent}; the same command names it"

@@ -320,7 +320,7 @@ class RunCharge(Observer):
         if self._charged is None or self._account is None:
             return
         if kind is None:
-            state_finished(self._account, self.run)
+            book.finish(self._account.path, self.run)
             return
         check, others, entry = self._charged
         if entry.private:
@@ -356,12 +356,6 @@ class RunCharge(Observer):
         entry, *others = (replace(one, cap=cap, features=features) for one in planned)
         check, before = _charge(self._account, entry, self._progress, others, again=self._charged is not None)
         self._charged = check, before, entry
-
-
-def state_finished(account: Account | None, run: str) -> None:
-    """State that all files of a run are written, so that no copy of it is resumed. Raises as `RunCharge.__exit__`."""
-    if account is not None:
-        book.finish(account.path, run)
 
 
 def charge_complete(account: Account, entry: Entry, *, histogram: bool = False) -> None:

@@ -431,13 +431,12 @@ def _how_to_name(folder: Path, out: Path) -> str:
     return f"the same command with --resume --out {out} names it" if resumable else f"rename it to {out}"
 
 
-def say_complete(out: Path, progress: Progress) -> bool:
-    """Note complete runs that lack the name `out`; returns whether there are any."""
-    found = [] if out.exists() else run_folder.unfinished_folders(out)
-    folders = [folder for folder in found if (folder / MANIFEST).is_file()]
-    for folder in folders:
-        progress.note(f"the run is complete in {folder}, and counts; {_how_to_name(folder, out)}")
-    return bool(folders)
+def say_complete(folder: Path, out: Path, progress: Progress) -> bool:
+    """Note that the run in `folder` is complete and lacks the name `out`; returns whether it is."""
+    if out.exists() or not (folder / MANIFEST).is_file():
+        return False
+    progress.note(f"the run is complete in {folder}, and counts; {_how_to_name(folder, out)}")
+    return True
 
 
 MAY_DIFFER = ("book", "init")  # paths; the digest of the first model is compared
@@ -478,7 +477,7 @@ def _say_how_to_go_on(
     error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress, *, spent: bool
 ) -> None:
     """Say whether --resume continues a run that has stopped. A run without checkpoints cannot be resumed."""
-    if say_complete(out, progress):
+    if say_complete(keep.path.parent, out, progress):
         return
     if keep.can_resume:
         progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")

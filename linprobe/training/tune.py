@@ -356,6 +356,7 @@ def _select(
     said = ready.warnings(selection.plans[0], dataset, selection.entry())
     book = train.checked_rows(ready, selection.plans[0], dataset, said, progress, planned=selection.entry())
 
+    folder: Path | None = None
     try:
         with (
             run_folder.new_run_folder(out, keep_ledger=ready.keep_ledger) as folder,
@@ -384,7 +385,8 @@ def _select(
             manifest = replace(manifest, created=manifest.created[:DAY], run_id=run_id, tuning=facts)
             manifest = train.write_trained(folder, out, ready, dataset, trained, manifest, measured)
     except BaseException as error:
-        train.say_complete(out, progress)
+        if folder is not None:
+            train.say_complete(folder, out, progress)
         if isinstance(error, OSError):
             raise unwritten("the run", error) from None
         raise

@@ -532,7 +532,7 @@ def test_a_run_that_was_killed_before_it_got_its_name_is_finished_for_its_book(
     (partial,) = unfinished(stopped_run.out)
     shutil.copytree(partial, tmp_path / "copy")
     with monkeypatch.context() as patch:
-        patch.setattr(charge, "state_finished", lambda *_: None)
+        patch.setattr("linprobe.accounting.book.finish", lambda *_: None)
         patch.setattr(run_folder, "_name_complete", mock.Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train_run(stopped_run, Silent())

@@ -275,7 +275,10 @@ def finish(path: Path, run: str) -> None:
     with _opened(path) as (lines, contents):
         if run in contents.entries:
             _append(lines, {"entry": "finished", "run": run})
-    releases_file(path, run).unlink(missing_ok=True)
+    ended = {run, *(name for name, one in contents.entries.items() if one.finished)}
+    for file in path.parent.glob(".*.releases*"):  # a killed process leaves its own, or a half-written one
+        if file.name.lstrip(".").partition(".")[0] in ended:
+            file.unlink(missing_ok=True)
 
 
 def settle(path: Path, run: str, releases: Sequence[Releases]) -> None:

@@ -208,7 +208,8 @@ def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False
 def remove_torn(path: Path) -> None:
     """Remove what killed processes left of `path`, which no other living one writes: the caller holds its lock."""
     for torn in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        torn.unlink(missing_ok=True)
+        with suppress(OSError):
+            torn.unlink()
 
 
 def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:

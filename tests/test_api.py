@@ -104,6 +104,7 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.account(noise_multiplier=3), "n_steps is None; allowed: a value"),
         (lambda: linprobe.train(dry_run=True), "linprobe.plan makes a dry run"),
         (lambda: linprobe.evaluate("a--run"), "^a--run does not exist"),
+        (lambda: linprobe.budget(raise_cap=True), "^raise_cap was given without cap; .* for example cap=8$"),
         (lambda: linprobe.plan(epsilon=1, no_option=2), "see linprobe train --help-all$"),
         (lambda: linprobe.train(epsilon=1, resume=True), "^resume was given without out;"),
     ],

@@ -401,12 +401,22 @@ def refuse_on_gpu(options: Options, device: str) -> None:
             raise UsageError(f"{_dashed(name)} is {value!r} on device {device!r}; allowed: {allowed}")
 
 
+IN_PYTHON = {  # names of arguments that are not those of the flags
+    "eps": "epsilon",
+    "set-cap": "cap",
+    "checkpoint": "checkpoint_every",
+    "no-baselines": "baselines=False",
+    "allow-other-features": "allow_other",
+    "run": "before",
+}
+
+
 def as_arguments(text: str) -> str:
     """`text` for a caller in Python: names of arguments in place of flags, but for those of a `linprobe` command."""
 
     def argument(found: re.Match[str]) -> str:
         command, flag, equals = found.groups()
-        return command or {"eps": "epsilon"}.get(flag, flag.replace("-", "_")) + ("=" if equals else "")
+        return command or IN_PYTHON.get(flag, flag.replace("-", "_")) + ("=" if equals else "")
 
     return re.sub(r"(linprobe [a-z]+ [^;,)]*)|(?<![^\s(])--([a-z-]+)( (?=\d))?", argument, text)
 

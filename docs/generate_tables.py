@@ -120,7 +120,7 @@ def held_out() -> str:
     """Data sets that no default was chosen on, by method; in each cell the mean at each epsilon of `SHOWN`."""
     path = DOCS.parent / "benchmarks" / "accuracy" / "held_out.json"
     found = json.loads(path.read_text(encoding="utf-8"))["results"]
-    names, lines = ("only-public", "non-private", "adamix", "noisy-gd", "prototypes"), []
+    names, lines = ("only-public", "non-private", "adamix", "noisy-gd"), []
     for data, shots, kind in dict.fromkeys(
         (row["data"], row["shots"], kind) for row in found for kind in _kinds(row["data"])
     ):
@@ -294,16 +294,20 @@ def classes() -> str:
 
 
 def arguments() -> str:
-    """Every argument of an estimator; a row for each default or meaning that it has."""
-    takers: dict[tuple[str, Option], list[str]] = {}
+    """Every argument of an estimator; a row for each meaning that it has."""
+    takers: dict[tuple[str, str], dict[str, list[str]]] = {}
     for options in METHOD_OPTIONS.values():
         for name, option in arguments_of(options).items():
-            takers.setdefault((name, option), []).append(estimator_name(options))
+            defaults = takers.setdefault((name, _meaning(option)), {})
+            defaults.setdefault(_default(option), []).append(estimator_name(options))
     order = list(dict.fromkeys(name for name, _ in takers))
-    rows = [
-        [f"`{name}`", _default(option), _meaning(option), _classes(names)]
-        for (name, option), names in sorted(takers.items(), key=lambda item: order.index(item[0][0]))
-    ]
+    rows = []
+    for (name, meaning), defaults in sorted(takers.items(), key=lambda item: order.index(item[0][0])):
+        most = max(defaults, key=lambda one: len(defaults[one]))
+        others = (f"; {_classes(names)}: {default}" for default, names in defaults.items() if default != most)
+        taking = {name for names in defaults.values() for name in names}
+        names = [one for one in map(estimator_name, METHOD_OPTIONS.values()) if one in taking]
+        rows.append([f"`{name}`", "".join([most, *others]), meaning, _classes(names)])
     return _table(("argument", "default", "meaning", "classes"), rows)
 
 

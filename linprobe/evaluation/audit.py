@@ -68,6 +68,7 @@ from linprobe.evaluation.audit_canaries import (
     plant,
 )
 from linprobe.gradients.backend import ARITHMETIC
+from linprobe.mechanisms.correct_predictions import GAIN
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Method, find_method
@@ -90,7 +91,7 @@ REPETITIONS = 3  # mean number of runs of an audited choice
 TEST_SHARE = 0.25  # of epsilon, for the counts of predictions on test rows
 MOST_SCORES = 100_000_000  # 800 MB
 NO_DEVICE = "rows on a GPU"
-NEVER_COVERED = ("similar rows", "feature files", "torch.distributed", "precisions below float32", "checkpoints")
+NEVER_COVERED = ("similar rows", GAIN, "feature files", "torch.distributed", "precisions below float32", "checkpoints")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,13 @@ the indicator, and the sum is over people. A person adds entries from -1/2 to 1/
 sensitivity is the same under zero-out of one person. Shares are rounded down to multiples of `SHARE_STEP`, so that
 float64 adds them without rounding.
 
+To ask whether a change of the weights harms, of two models that depend on the same releases and on public rows:
+
+    g = sum_i (1[the new model is correct on record i] - 1[the old one is]),    g~ = g + N(0, sigma^2)
+
+A record adds -1, 0 or 1, and an empty place adds 0, so the sensitivity is 1. The shares of a person differ by at most
+1. The change is harmful if g~ < -`HARM` sigma.
+
 To test one model on private test rows:
 
     v = (R; r_1, w_1, ..., r_C, w_C),    R = sum_c r_c
@@ -68,6 +75,8 @@ from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.parallel.array_api import Reals
 
 TEST_ACCURACY = "test accuracy"  # purpose of the release on private test rows
+GAIN = "refinement gain"  # purpose of the release of g
+HARM = 0.5  # standard deviations of noise by which a harmful gain is below 0
 SHARE_STEP = 2.0**-20
 SENSITIVITY = math.nextafter(math.sqrt(2), math.inf)  # of the numbers of test rows, or the shares of test people
 LEAST_SIGNAL = 4.0
@@ -89,6 +98,24 @@ def correct_counts(counted: Sequence[tuple[float, float]], n_tracked: int) -> Cl
     """
     centred: Reals = np.array([[correct - present / 2] for correct, present in counted])
     return ClippedSum(centred, correct_counts_sensitivity(len(counted)), np.ones(n_tracked))
+
+
+@dataclass(frozen=True)
+class NoisyGain:
+    """g~, as `count`, and `std`, the standard deviation of its noise: sigma."""
+
+    count: float
+    std: float
+
+    @property
+    def harms(self) -> bool:
+        """Whether the new model is worse, as far as noise lets it be seen."""
+        return self.count < -HARM * self.std
+
+
+def gain(before: tuple[float, float], after: tuple[float, float], n_tracked: int) -> ClippedSum:
+    """g, shape (1, 1), to be released. Arguments as one entry of `counted`, and as `n_tracked`, in `correct_counts`."""
+    return ClippedSum(np.array([[after[0] - before[0]]]), 1.0, np.ones(n_tracked))
 
 
 def held_out_counts(cells: Reals) -> ClippedSum:

@@ -14,7 +14,9 @@ A second pass takes these scores as L, finds pi, Z and V for them, and adds (c s
 
     b = (n / n_classes - 3) / 7, between 0 and 1: of few rows, a second pass repeats the errors of the first
 
-    spread(Z): 20 rounds of Y <- 0.9 A Y + 0.1 Z, Y_0 = Z       mass(Z): columns to sum n pi, rows to sum 1, 5 rounds
+    spread(Z): 20 rounds of Y <- a A Y + (1 - a) Z, Y_0 = Z     mass(Z): columns to sum n pi, rows to sum 1, 5 rounds
+    a = 0.9 up to 60 rows per class, 0.8 from 100, and 0.9 for a run without private rows: of many rows of a class,
+        the nearest ones say enough, and the next of other classes blur it
 
 Rows that are predicted together get the classes Z of the first pass. Their class shares may differ from the shares in
 training, and a class may be missing. So there mass(Z) multiplies a column by (n pi / its sum)^0.2 only. L is weighted
@@ -37,8 +39,8 @@ linear head on soft labels. The strength follows from public facts:
 
     r = n_classes / (N mu): noise over signal of the sum of a class, N private units, mu = signal over noise of the run
     strength = min(1, c^2 r / 0.03)
-    strength *= 2 - s / a, between 0 and 1        s: part of the scores that all rows of U share
-    a = min(0.23, 0.05 + 1.6 r); 0.5 for a run on rows that were not centred
+    strength *= 2 - s / t, between 0 and 1        s: part of the scores that all rows of U share
+    t = min(0.23, 0.05 + 1.6 r); 0.5 for a run on rows that were not centred
 
 so a run with little noise stays as it is: unlabelled rows could only blur its weights. If the rows of U are like the
 training rows, their scores differ from row to row. If most rows of U get the same scores, they are of another kind, and
@@ -61,7 +63,8 @@ Public shots come from the training rows. So if the run has any, the share of th
     strength is at least min(1, c^2 r / 0.03) (least - 0.6) / 0.15, whatever s and q are
 
 Training with U on private rows also releases a noisy number of private rows near U. The share of these rows
-takes the place of the share of the public shots, and of the factors of s and q.
+takes the place of the share of the public shots, and of the factors of s and q. It then releases how many private rows
+more the new weights label right (`linprobe.mechanisms.correct_predictions`); if that tells of harm, the strength is 0.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.events import HISTOGRAM, Releases
 from linprobe.data.blocks import Source, normalise_rows
 from linprobe.errors import UsageError
-from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
+from linprobe.mechanisms.correct_predictions import GAIN, TEST_ACCURACY
 from linprobe.mechanisms.score_histogram import TEST_AUROC
 from linprobe.methods import Method
 from linprobe.methods.class_counts import CLASS_COUNTS
@@ -87,7 +90,8 @@ from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
 from linprobe.runs.figures import class_scores, softmax
 
 NEIGHBOURS, POWER = 5, 3
-SPREAD_ROUNDS, SPREAD, MASS_ROUNDS, OUTER_ROUNDS = 20, 0.9, 5, 4
+SPREAD_ROUNDS, MASS_ROUNDS, OUTER_ROUNDS = 20, 5, 4
+SPREAD, SPREAD_OF_MANY, SOME_ROWS, MANY_ROWS = 0.9, 0.8, 60, 100  # a, and the rows per class that decide it
 FIRST_SHARPNESS, NEXT_SHARPNESS = 2.0, 1.5
 LEAST_RIDGE, PRIOR_ROWS = 1e-4, 0.2  # the ridge is PRIOR_ROWS / n for few rows
 FULL_NOISE, ENOUGH_ROWS = 0.03, 300  # r and rows from which refinement has its full strength
@@ -105,7 +109,7 @@ MOST_ROWS, MOST_SCORES, BLOCK_SCORES = 20_000, 20_000_000, 1 << 23
 ITERATIONS = 60
 LEAST_ROWS = 2
 SHORTEST, TINY = 1e-6, 1e-12
-NOT_OF_WEIGHTS = (TEST_ACCURACY, TEST_AUROC, HISTOGRAM, CLASS_COUNTS, SIMILAR_ROWS)
+NOT_OF_WEIGHTS = (TEST_ACCURACY, TEST_AUROC, HISTOGRAM, CLASS_COUNTS, SIMILAR_ROWS, GAIN)
 
 Matrix = NDArray[np.float64]
 
@@ -120,6 +124,7 @@ class Known:
         centred: whether the rows of training were centred on their mean.
         similar: lower bound on the share of private units near unlabelled rows, from the noisy count; None without one.
         near_shots: public shots near unlabelled rows, as `Surroundings.shots_near`; None without them.
+        harms: whether a noisy gain of correct predictions on private rows says that refinement harms.
     """
 
     n_units: int
@@ -127,6 +132,7 @@ class Known:
     centred: bool = True
     similar: float | None = None
     near_shots: NearShots | None = None
+    harms: bool = False
 
     def noise(self, n_classes: int) -> float:
         """r: noise over signal of the sum of a class."""
@@ -201,8 +207,9 @@ def refined_weights(
     expected = np.full(n_classes, 1 / n_classes) if given is None else given
 
     @cache
-    def graph() -> Any:
-        return _graph(normalise_rows(centred))
+    def graph() -> _Graph:
+        many = _between(len(unit) / n_classes, SOME_ROWS, MANY_ROWS) if math.isfinite(known.noise(n_classes)) else 0.0
+        return _Graph(_neighbours(normalise_rows(centred)), SPREAD + (SPREAD_OF_MANY - SPREAD) * many)
 
     def like_shares() -> float:
         own = _propagated(graph(), scores, _shares(scores, known), PULL_TOGETHER).mean(axis=0)
@@ -213,7 +220,7 @@ def refined_weights(
         return _joint(graph(), current, shares, expected) if together else _propagated(graph(), current, shares, 1.0)
 
     strength = 0.0
-    if len(unit) >= LEAST_ROWS and norm > SHORTEST:
+    if len(unit) >= LEAST_ROWS and norm > SHORTEST and not known.harms:
         if together:
             strength = _between(len(unit) / n_classes, FEW, ENOUGH) * _strength(scores, known)
         else:
@@ -263,7 +270,21 @@ def _passes(
     return update, blended
 
 
-def _joint(graph: Any, scores: Matrix, shares: NDArray[np.float64], expected: NDArray[np.float64]) -> Matrix:
+@dataclass(frozen=True)
+class _Graph:
+    """A of n rows, sparse, (n, n), and a."""
+
+    neighbours: Any
+    a: float
+
+    def spread(self, likely: Matrix) -> Matrix:
+        around = likely
+        for _ in range(SPREAD_ROUNDS):
+            around = self.a * (self.neighbours @ around) + (1 - self.a) * likely
+        return around
+
+
+def _joint(graph: _Graph, scores: Matrix, shares: NDArray[np.float64], expected: NDArray[np.float64]) -> Matrix:
     """Z of rows that are predicted together, (n, n_classes). `shares` are pi, `expected` are pi_0."""
     weight = max(LEAST_WEIGHT, float(softmax(scores).max(axis=1).mean()))
     likely = _propagated(graph, scores, shares, PULL_TOGETHER, weight)
@@ -276,13 +297,11 @@ def _joint(graph: Any, scores: Matrix, shares: NDArray[np.float64], expected: ND
     return _propagated(graph, scores, nearer, PULL_TOGETHER * (1 + alike), weight)
 
 
-def _propagated(graph: Any, scores: Matrix, shares: NDArray[np.float64], pull: float, weight: float = 1.0) -> Matrix:
+def _propagated(graph: _Graph, scores: Matrix, shares: NDArray[np.float64], pull: float, weight: float = 1.0) -> Matrix:
     """Z, (n, n_classes); `pull` is the exponent of the factors that move classes towards their shares."""
     likely = _mass(softmax(FIRST_SHARPNESS * scores), shares, pull)
     for _ in range(OUTER_ROUNDS):
-        around = likely
-        for _ in range(SPREAD_ROUNDS):
-            around = SPREAD * (graph @ around) + (1 - SPREAD) * likely
+        around = graph.spread(likely)
         around = around / around.sum(axis=1, keepdims=True).clip(TINY)
         likely = _mass(softmax(NEXT_SHARPNESS * np.log(around.clip(TINY)) + weight * scores), shares, pull)
     return likely
@@ -348,7 +367,7 @@ def _checked_shares(given: Sequence[float] | NDArray[np.float64], n_classes: int
     return np.asarray(shares / shares.sum())
 
 
-def _graph(x: NDArray[np.float32]) -> Any:
+def _neighbours(x: NDArray[np.float32]) -> Any:
     """A: sparse, (n, n)."""
     from scipy import sparse  # scipy would slow down every command
 

@@ -13,6 +13,7 @@ from linprobe.data.dataset import dataset_of, open_features, unlabelled_group
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import PrivacyError, UsageError
+from linprobe.mechanisms.correct_predictions import NoisyGain
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares
 from linprobe.methods.similar_rows import NearShots, SimilarRows, Surroundings
@@ -30,10 +31,14 @@ CHANGED = {"refined", "files", "manifest_digest", *(each.name for each in fields
 
 
 def refinement(
-    unlabelled: FeatureReader, refined: Refined, parent: RunFolder | None = None, similar: SimilarRows | None = None
+    unlabelled: FeatureReader,
+    refined: Refined,
+    parent: RunFolder | None = None,
+    similar: SimilarRows | None = None,
+    gain: NoisyGain | None = None,
 ) -> Refinement:
     """What the manifest states of a refinement; `parent` is the run that was refined, None for training itself, which
-    may have released the number of `similar` rows."""
+    may have released the number of `similar` rows and the `gain`."""
     return Refinement(
         file=str(unlabelled.path),
         rows=unlabelled.sizes[UNLABELLED],
@@ -41,6 +46,7 @@ def refinement(
         strength=refined.strength,
         class_shares=None if refined.class_shares is None else refined.class_shares.tolist(),
         similar=similar,
+        gain=gain,
         near_shots=None if refined.near_shots is None else asdict(refined.near_shots),
         run=None if parent is None else parent.folder.resolve().name,
         run_digest=None if parent is None else parent.manifest.manifest_digest,
@@ -55,7 +61,8 @@ def refined_by(
     near_shots: NearShots | None,
 ) -> Refined:
     """`refine` with the facts that the manifest of a run states; `rows` as `unlabelled_rows` reads them."""
-    known = replace(known_of(run.manifest), near_shots=near_shots)
+    gain = None if run.manifest.refined is None else run.manifest.refined.gain
+    known = replace(known_of(run.manifest), near_shots=near_shots, harms=gain is not None and gain.harms)
     return refined_weights(rows, weights, bias, known, kept_shares(run))
 
 

@@ -17,7 +17,7 @@ from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import HISTOGRAM, INHERITED, GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
-from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY, correct_counts_sensitivity
+from linprobe.mechanisms.correct_predictions import GAIN, SENSITIVITY, TEST_ACCURACY, correct_counts_sensitivity
 from linprobe.mechanisms.score_histogram import TEST_AUROC, n_histograms
 from linprobe.methods import METHODS, Method
 from linprobe.methods._directions import COVARIANCE
@@ -33,6 +33,7 @@ PURPOSES = {
     MEAN: "mean of the private rows",
     CLASS_COUNTS: "noisy numbers of private rows by class",
     SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
+    GAIN: "noisy gain of correct predictions on private rows by refinement",
     COVARIANCE: "covariance of the features",
     TEST_ACCURACY: "number of correct predictions on private test rows",
     TEST_AUROC: "histograms of the scores of private test rows",
@@ -132,6 +133,7 @@ def _sensitivities(manifest: Manifest) -> dict[str, tuple[float, ...]]:
         MEAN: (1.0,),
         CLASS_COUNTS: (sensitivity_of_counts(manifest.n_classes, manifest.several_labels),),
         SIMILAR_ROWS: (1.0,),
+        GAIN: (1.0,),
         COVARIANCE: (1.0,),
         HISTOGRAM: (1.0,),
         INHERITED: (1.0,),
@@ -176,6 +178,7 @@ def of_purposes(manifest: Manifest) -> Iterator[str]:
         yield "test_scores has no test_counts"
     yield from _of_counts(manifest, releases)
     yield from _of_similar(manifest, releases)
+    yield from _of_gain(manifest, releases)
     if manifest.tuning is not None:
         yield from _of_tuning(manifest.tuning, releases, of_grid=manifest.selection is not None)
 
@@ -333,6 +336,20 @@ def _of_similar(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[st
         yield f"refined.similar.count is {similar.count:g} of {manifest.n_private}"
     if manifest.centre == UNLABELLED_CENTRE and (share is None or share < SAME_KIND):
         yield f"centre is {UNLABELLED_CENTRE}, and too few rows are similar to them"
+
+
+def _of_gain(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str]:
+    """A gain by refinement has a release and its noise, is possible, and allows the strength."""
+    noise = {one.noise_multiplier for one in releases if one.purpose == GAIN}
+    gain = None if manifest.refined is None else manifest.refined.gain
+    if (gain is not None) != bool(noise):
+        yield "refined.gain and a release for the refinement gain need each other"
+    if gain is not None and noise != {gain.std}:
+        yield "refined.gain has another noise than its release"
+    if gain is not None and abs(gain.count) > manifest.n_private + MOST_DEVIATIONS * gain.std:
+        yield f"refined.gain.count is {gain.count:g} of {manifest.n_private}"
+    if gain is not None and gain.harms and manifest.refined is not None and manifest.refined.strength:
+        yield f"refined.strength is {manifest.refined.strength:g}, and refined.gain says that refinement harms"
 
 
 def _of_chosen(manifest: Manifest, tuning: Mapping[str, Any]) -> Iterator[str]:

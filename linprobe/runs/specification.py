@@ -107,7 +107,11 @@ PROOFS: Mapping[str, Proof] = {
     "test_counts": Proof(STATED, "needs the `test accuracy` release; accuracies and noise follow from it"),
     "test_scores": Proof(STATED, "needs the `test AUROC` release; the AUROC and its error follow from it"),
     "tuning": Proof(STATED, "needs the `selection` release, whose noise is `std`, or `selection`"),
-    "refined": Proof(STATED, "stands beside `unrefined.npz`; `--unlabelled` proves it, and `--run` names the same run"),
+    "refined": Proof(
+        STATED,
+        "stands beside `unrefined.npz`; `--unlabelled` proves it, and `--run` names the same run. `similar` and `gain` "
+        "have the noise of their releases; a `gain` below -`std`/2 needs `strength` 0",
+    ),
     "published": Proof(STATED, "one `histogram` line each, with its noise"),
     "selection": Proof(RECOMPUTED, "equal to the ledger's line"),
     "private_commitment": Proof(STATED, "`--features` proves it"),

@@ -23,13 +23,21 @@ from linprobe.accounting.accountants import installed_version
 from linprobe.accounting.events import HISTOGRAM, OWNER, grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
-from linprobe.data.blocks import COLUMN_OF_ZEROS, Precision, Preprocessing
+from linprobe.data.blocks import COLUMN_OF_ZEROS, Precision, Preprocessing, Source
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import Rows, check_column, prepare, prepare_shard, row_parts, rows_in_memory
 from linprobe.errors import DivergedError, UsageError, require
 from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.loss import check_weights
-from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest, correct_counts, correct_counts_sensitivity
+from linprobe.mechanisms.correct_predictions import (
+    GAIN,
+    TEST_ACCURACY,
+    NoisyGain,
+    NoisyTest,
+    correct_counts,
+    correct_counts_sensitivity,
+    gain,
+)
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
@@ -159,7 +167,8 @@ class Trained:
             scores; None if not released.
         selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
         class_counts: noisy numbers of private rows by class; None if not released.
-        similar: noisy number of private rows near unlabelled ones; None without unlabelled rows.
+        similar: noisy number of private rows near unlabelled ones, and gain: of correct predictions on private rows by
+            refinement; None without unlabelled rows.
     """
 
     weights: NDArray[np.float32]
@@ -175,6 +184,7 @@ class Trained:
     unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
     refined: Refined | None = None
     similar: SimilarRows | None = None
+    gain: NoisyGain | None = None
 
 
 @dataclass(frozen=True)
@@ -381,7 +391,8 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
     if settings.balanced and shares is not None:
         own, shares = shares, equal_shares(shares)
         bias = np.asarray(bias + shift_between(own, shares), dtype=bias.dtype)
-    tested, unrefined, refined = None, None, _refined(prepared, weights, bias, shares)
+    tested, unrefined = None, None
+    refined, gained = _refined(prepared, weights, bias, shares)
     if refined is not None:
         unrefined, weights, bias = (weights, bias), refined.weights, refined.bias
     if settings.test_epsilon is not None:
@@ -411,17 +422,45 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
         unrefined,
         refined,
         prepared.similar,
+        gained,
     )
 
 
 def _refined(
     prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32], shares: NDArray[np.float64] | None
-) -> Refined | None:
-    """The weights that rows without labels refine, on rank 0."""
+) -> tuple[Refined | None, NoisyGain | None]:
+    """The weights that rows without labels refine, on rank 0, and what private rows gain by it, if the plan asks.
+
+    Where they lose, the weights stay.
+    """
+    plan, dataset, run = prepared.plan, prepared.dataset, prepared.run
+    if dataset.unlabelled is None:
+        return None, None
+    refined, counts = None, [(0.0, 0.0), (0.0, 0.0)]
+    if run.group.rank == 0:
+        refined = _candidate(prepared, dataset.unlabelled, weights, bias, shares)
+    if not plan.settings.similar:
+        return refined, None
+    if refined is not None:
+        pair = (weights, bias), (refined.weights, refined.bias)
+        counts = [count_private(*one, dataset.trained, dataset.bounds) for one in pair]
+    tracked, noise = prepared.problem.private_rows.n_local if run.per_record else 0, plan.schedule.others[GAIN]
+    released = run.backend.released(run.mechanism, gain(counts[0], counts[1], tracked), noise, GAIN)
+    gained = NoisyGain(float(released[0, 0]), noise)
+    if refined is not None and gained.harms:
+        refined = replace(refined, weights=weights, bias=bias, strength=0.0)
+    return refined, gained
+
+
+def _candidate(
+    prepared: _Prepared,
+    unlabelled: Source,
+    weights: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    shares: NDArray[np.float64] | None,
+) -> Refined:
     plan, dataset, centre = prepared.plan, prepared.dataset, prepared.preprocessing.centre
-    if dataset.unlabelled is None or prepared.run.group.rank != 0:
-        return None
-    rows, shots = unlabelled_rows(dataset.unlabelled, dataset.n_classes), dataset.free_shots
+    rows, shots = unlabelled_rows(unlabelled, dataset.n_classes), dataset.free_shots
     similar = None if prepared.similar is None else prepared.similar.share(plan.n_units)
     near = Surroundings(rows).shots_near(shots.blocks()) if similar is None and shots is not None else None
     known = Known(plan.n_units, mu_of_weights(grouped(prepared.ledger.events)), centre is not None, similar, near)

@@ -38,7 +38,7 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
 from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
-from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
+from linprobe.mechanisms.correct_predictions import GAIN, TEST_ACCURACY
 from linprobe.mechanisms.score_histogram import AUROC_SHARE, MOST_ERROR, TEST_AUROC, expected_error
 from linprobe.methods import (
     METHODS,
@@ -82,6 +82,8 @@ SELECTION_SHARE = 0.2
 COUNTS_SHARE = 0.05  # of mu^2, for noisy class counts
 SIMILAR_SHARE = 0.02  # of mu^2, at most, for the number of private rows near unlabelled ones
 SIMILAR_NOISE = 0.04  # of the number of units: noise of that count which is small enough
+GAIN_SHARE = 0.02  # of mu^2, at most, for the gain by refinement
+GAIN_NOISE = 0.0025  # of the number of units: noise of the gain which is small enough
 OF_LABELS = ("classes", "class_weight", "class_counts")  # arguments about the labels, which are settled before training
 SHARED = ("centre", "condition", "intercept", "sampling_rate", "accountant", "per_record")  # flags of several methods
 INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")
@@ -103,7 +105,8 @@ class Settings:
         others: further releases that the budget pays for.
         class_counts: whether `COUNTS_SHARE` of mu^2 pays for noisy class counts.
         balanced: whether these move the scores of the finished model to equal classes.
-        similar: whether at most `SIMILAR_SHARE` of mu^2 pays for the number of private rows near unlabelled ones.
+        similar: whether `SIMILAR_SHARE` and `GAIN_SHARE` of mu^2 at most pay for the number of private rows near
+            unlabelled ones, and for the gain of private rows by refinement.
         test_epsilon: part of `epsilon` that pays for a noisy accuracy and AUROC on private test rows; or None.
         n_test, n_classes: number of the private test rows, or people, and of their classes, where they are released.
         shrink: factors on the update W - W_1, one of which noisy counts of correct predictions choose, for
@@ -194,8 +197,13 @@ class Settings:
             mu = math.sqrt(COUNTS_SHARE) * largest_mu(epsilon, check_delta(self.delta, n_private))
             others.append(Releases(CLASS_COUNTS, round_up(1 / mu), 1.0, 1))
         if self.similar:
-            mu = math.sqrt(SIMILAR_SHARE) * largest_mu(epsilon, check_delta(self.delta, n_private))
-            others.append(Releases(SIMILAR_ROWS, max(round_up(1 / mu), SIMILAR_NOISE * n_private), 1.0, 1))
+            mu = largest_mu(epsilon, check_delta(self.delta, n_private))
+            for purpose, part, enough in (
+                (SIMILAR_ROWS, SIMILAR_SHARE, SIMILAR_NOISE),
+                (GAIN, GAIN_SHARE, GAIN_NOISE),
+            ):
+                noise = max(round_up(1 / (math.sqrt(part) * mu)), enough * n_private)
+                others.append(Releases(purpose, noise, 1.0, 1))
         if self.test_epsilon is not None:
             others += test_releases(self.test_epsilon, self.delta, self.n_test, self.n_classes)
         if self.shrink:

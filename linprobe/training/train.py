@@ -499,9 +499,13 @@ def tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progre
     if manifest.refined is not None:
         rows, share = f"{counted(manifest.refined.rows, 'row')} without labels", similar_share(manifest)
         part, near = part_by_share(share), f"{max(share or 0, 0):.1%} by a noisy count"
+        gain = manifest.refined.gain
         if part == 0:
             few = f"few private rows are near rows without labels (at least {near}; needed: above {OTHER_KIND:.0%})"
             progress.note(f"{few}, so the {rows} did not refine the weights")
+        elif gain is not None and gain.harms:
+            worse = f"refined weights label {-gain.count:,.0f} private rows less right (noisy count ± {gain.std:,.0f})"
+            progress.note(f"{worse}, so the {rows} did not refine the weights")
         else:
             of_full = f": {part:.0%} of full strength, as the share of private rows near them is at least {near}"
             strength = f"strength {manifest.refined.strength:.2f}"
@@ -554,7 +558,7 @@ def manifest_of(
     description, weights, counts = features.description, dataset.weights, trained.class_counts
     names, refined = description.class_names, None
     if ready.unlabelled is not None and trained.refined is not None:
-        refined = refinement(ready.unlabelled, trained.refined, similar=trained.similar)
+        refined = refinement(ready.unlabelled, trained.refined, similar=trained.similar, gain=trained.gain)
     return Manifest.of(
         trained.privacy,
         figures.accuracy_of(features, trained.tested, measured, dataset.unit),

@@ -266,11 +266,12 @@ const KNOWN_KEYS = new Set([...CHECKED_KEYS, ...STATED_KEYS]);
 const PURPOSES = {
   gradient: "training steps", mean: "the mean of the private rows", covariance: "the covariance of the features",
   "test accuracy": "the accuracy on private test rows", "test AUROC": "the AUROC on private test rows", "class counts": "the number of private rows of each class",
-  "similar rows": "the number of private rows near rows without labels",
+  "similar rows": "the number of private rows near rows without labels", "refinement gain": "the gain of private rows by refinement",
   selection: "the choice of a setting", histogram: "a published histogram of privacy losses",
   inherited: "the earlier run that this one started from", median: "clip norms", radius: "clip norms", quantile: "clip norms",
 };
 const SAME_KIND = 0.5; // of linprobe/methods/similar_rows.py
+const HARM = 0.5; // of linprobe/mechanisms/correct_predictions.py
 const OF_LABELS = ["test_label_accuracy", "test_macro_average_precision"];
 const OF_CLASSES = ["test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class"];
 const ACCURACIES = ["test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_balanced_accuracy_std",
@@ -415,7 +416,7 @@ function checkSensitivities(m, events, history) {
   const rootAbove = (value) => above(Math.sqrt(value));
   const widths = [1, m.n_features, m.n_features + 1].map(rootAbove);
   const allowed = new Map([
-    ["mean", theory ? null : [1]], ["class counts", [sensitivityOfCounts(m)]], ["similar rows", [1]], ["covariance", [1]], ["histogram", [1]], ["inherited", [1]],
+    ["mean", theory ? null : [1]], ["class counts", [sensitivityOfCounts(m)]], ["similar rows", [1]], ["refinement gain", [1]], ["covariance", [1]], ["histogram", [1]], ["inherited", [1]],
     ["test accuracy", [rootAbove(2), Math.SQRT2]], ["test AUROC", [rootAbove(histogramsOf(m))]], ["selection", factors ? [above(Math.sqrt(factors) / 2)] : []],
     ["gradient", []], ["median", widths], ["radius", widths], ["quantile", widths],
   ]);
@@ -468,6 +469,11 @@ function checkPurposes(m, releases) {
   must(!known(similar) || releases.every((one) => one.purpose !== "similar rows" || one.noise_multiplier === similar.std), "refined.similar has another noise than its release.");
   must(!known(similar) || possible(similar.count, similar.std), "refined.similar has a number that noise cannot make.");
   must(m.centre !== "unlabelled" || (known(similar) && (similar.count - similar.std) / m.n_private >= SAME_KIND), "centre is unlabelled, and too few rows are similar to them.");
+  const gain = m.refined?.gain;
+  must(known(gain) === made.has("refinement gain"), "refined.gain and a release for the refinement gain need each other.");
+  must(!known(gain) || releases.every((one) => one.purpose !== "refinement gain" || one.noise_multiplier === gain.std), "refined.gain has another noise than its release.");
+  must(!known(gain) || Math.abs(gain.count) <= m.n_private + 40 * gain.std, "refined.gain has a number that noise cannot make.");
+  must(!known(gain) || gain.count >= -HARM * gain.std || m.refined.strength === 0, "refined.strength is not 0, and refined.gain says that refinement harms.");
   must(known(tuning) === made.has("selection"), "tuning and a release for a selection need each other.");
   must(made.has("test AUROC") === known(m.test_scores), "test_scores and a release for an AUROC on test rows need each other.");
   must(!known(m.test_scores) || known(m.test_counts), "test_scores has no test_counts.");

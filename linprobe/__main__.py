@@ -49,10 +49,10 @@ def keep_private() -> None:
 
 
 def main() -> None:
-    keep_private()
-    open_closed_streams()
-    end_like_ctrl_c()
     try:
+        keep_private()
+        open_closed_streams()
+        end_like_ctrl_c()
         from linprobe.cli import run
 
         status = run(sys.argv[1:])

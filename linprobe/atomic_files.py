@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import glob
 import json
 import os
 import platform
@@ -202,6 +203,13 @@ def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def remove_torn(path: Path) -> None:
+    """Remove what killed processes left of `path`, which no other living one writes: the caller holds its lock."""
+    for torn in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        with suppress(OSError):
+            torn.unlink()
 
 
 def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:

@@ -61,7 +61,7 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         ),
         (lambda: linprobe.budget(caps=2), "caps"),
         (lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="c", seed=2), "seed"),
-        (lambda: linprobe.train(method="noisy-gd"), "--eps"),
+        (lambda: linprobe.train(method="noisy-gd"), "got none; give epsilon, for example epsilon=3"),
         (lambda: linprobe.train(method="adamix", eps=3), "eps is a flag of linprobe train; .* epsilon"),
         (lambda: linprobe.tune(method="noisy-gd", epsilon=1), "nothing to choose"),
         (lambda: linprobe.tune(epsilon=1, shrink=[0, 1], unlabelled="u.h5"), "no rows without labels"),
@@ -71,7 +71,7 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.train(epsilon=1, public_shots=True), "public_shots is True, .*: a whole number"),
         (
             lambda: linprobe.train(method="adamix", epsilon=1, public_shots=0),
-            r"--public-shots K \(in Python: public, public_shots\)$",
+            "give public FILE or public_shots K$",
         ),
         (lambda: linprobe.train(epsilon=1, resume="no"), "resume is 'no', .*: True or False"),
         (lambda: linprobe.train(epsilon=1, book=5), "book is 5, of type int; allowed: a path"),
@@ -103,6 +103,10 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.account(sigma=3, steps=2), "no argument sigma; did you mean noise_multiplier?"),
         (lambda: linprobe.account(noise_multiplier=3), "n_steps is None; allowed: a value"),
         (lambda: linprobe.train(dry_run=True), "linprobe.plan makes a dry run"),
+        (lambda: linprobe.evaluate("a--run"), "^a--run does not exist"),
+        (lambda: linprobe.budget(raise_cap=True), "^raise_cap was given without cap; .* for example cap=8$"),
+        (lambda: linprobe.plan(epsilon=1, no_option=2), "see linprobe train --help-all$"),
+        (lambda: linprobe.train(epsilon=1, resume=True), "^resume was given without out;"),
     ],
 )
 def test_what_is_not_allowed_is_refused(call, text: str) -> None:

@@ -32,7 +32,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -275,7 +275,11 @@ def finish(path: Path, run: str) -> None:
     with _opened(path) as (lines, contents):
         if run in contents.entries:
             _append(lines, {"entry": "finished", "run": run})
-    releases_file(path, run).unlink(missing_ok=True)
+    ended = {run, *(name for name, one in contents.entries.items() if one.finished)}
+    for file in path.parent.glob(".*.releases*"):  # a killed process leaves its own, or a half-written one
+        if file.name.lstrip(".").partition(".")[0] in ended:
+            with suppress(OSError):
+                file.unlink()
 
 
 def settle(path: Path, run: str, releases: Sequence[Releases]) -> None:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, no_books, read_book, state_keys
 from linprobe.accounting.events import OWNER
-from linprobe.atomic_files import alone, open_regular, sync_folder, write_whole
+from linprobe.atomic_files import alone, open_regular, remove_torn, sync_folder, write_whole
 from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
 from linprobe.parallel.array_api import among, distinct
 
@@ -278,6 +278,7 @@ class Account:
             stated, known = read_with_keys(self.path, self.keys)
             keys = self.keys if known is None else known.joined(self.keys)
             digest = _digest(keys.content)
+            remove_torn(beside)
             if (digest,) != stated.keys[-1:]:
                 state_keys(self.path, digest)
             if not beside.exists() or known is None or digest != _digest(known.content):

@@ -11,15 +11,24 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from linprobe.errors import ArgumentError, ParameterError, PrivacyNote, PrivacyWarning, Progress, Silent, UsageError
 from linprobe.methods import METHODS
 from linprobe.options import DEFAULT_DELTA, Choice, RunOptions
-from linprobe.options.declaration import Option, Request, declared, hint, plain_values
+from linprobe.options.declaration import (
+    Option,
+    Request,
+    as_arguments,
+    declared,
+    hint,
+    naming_arguments,
+    plain_values,
+)
 from linprobe.options.requests import (
     AccountRequest,
     BudgetRequest,
@@ -35,10 +44,24 @@ from linprobe.training.tune import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]
 Asked = TypeVar("Asked", bound=Request)
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 _OF_COMMANDS = ("as_json", "dry_run")  # arguments that functions do not have
 _OF_ESTIMATORS = {"n_steps": "steps", "noise_multiplier": "sigma"}  # names of estimators, and of functions
 
 
+def _in_python(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """A function whose errors name arguments, not flags."""
+
+    @wraps(function)
+    def named(*arguments: Given.args, **options: Given.kwargs) -> Result:
+        with naming_arguments():
+            return function(*arguments, **options)
+
+    return named
+
+
+@_in_python
 def train(features: AnyPath | None = None, *, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
     """Train once, write a run folder, and return a summary. Each call spends privacy budget.
 
@@ -67,6 +90,7 @@ def train(features: AnyPath | None = None, *, progress: Progress | None = None, 
     return run(_request(features, options), progress or _Warning())
 
 
+@_in_python
 def plan(features: AnyPath | None = None, *, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
     """What `train` with the same arguments would read, spend and write. Nothing is spent or written.
 
@@ -88,6 +112,7 @@ def plan(features: AnyPath | None = None, *, progress: Progress | None = None, *
     return dry_run(_request(features, options), progress or _Warning()).facts
 
 
+@_in_python
 def tune(
     features: AnyPath | None = None,
     *,
@@ -122,6 +147,7 @@ def tune(
     return run(_request(features, options), tuning, progress or _Warning())
 
 
+@_in_python
 def compare(
     features: AnyPath | None = None,
     *,
@@ -159,6 +185,7 @@ def compare(
     return run(request, progress or _Warning())
 
 
+@_in_python
 def refine(
     run: AnyPath, unlabelled: AnyPath, *, out: AnyPath, sign: AnyPath | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
@@ -185,6 +212,7 @@ def refine(
     return run_command(request, progress or _Warning())
 
 
+@_in_python
 def predict(
     run: AnyPath,
     features: AnyPath,
@@ -233,6 +261,7 @@ def predict(
     return {name: list(columns[index]) if columns else [] for index, name in enumerate(names)}
 
 
+@_in_python
 def evaluate(
     run: AnyPath,
     features: AnyPath | None = None,
@@ -284,6 +313,7 @@ def evaluate(
     return run_command(request, progress or _Warning())
 
 
+@_in_python
 def verify(
     run: AnyPath,
     *,
@@ -328,6 +358,7 @@ def verify(
     return run_command(request)
 
 
+@_in_python
 def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
     """What all recorded runs on the rows of a feature file cost together. With `cap`, sets the cap first.
 
@@ -349,6 +380,7 @@ def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
     return run_command(_asked(BudgetRequest, source=source, **options))
 
 
+@_in_python
 def account(
     *,
     noise_multiplier: float | None = None,
@@ -385,7 +417,7 @@ class _Warning(Silent):
         if isinstance(text, PrivacyNote):
             modules = [frame.frame.f_globals.get("__name__", "") for frame in inspect.stack(0)]
             inside = [place for place, name in enumerate(modules) if name.partition(".")[0] == "linprobe"]
-            warnings.warn(str(text), PrivacyWarning, stacklevel=inside[-1] + 2)
+            warnings.warn(as_arguments(text), PrivacyWarning, stacklevel=inside[-1] + 2)
 
 
 def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import MISSING, replace
 from typing import Any, ClassVar, Self
 
@@ -38,7 +37,6 @@ from linprobe.data.tables import column_order
 from linprobe.errors import (
     ArgumentError,
     DataError,
-    LinprobeError,
     PrivacyError,
     PrivacyWarning,
     UsageError,
@@ -46,7 +44,7 @@ from linprobe.errors import (
 )
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
-from linprobe.options.declaration import as_arguments, estimator_name, hint
+from linprobe.options.declaration import as_arguments, estimator_name, hint, naming_arguments
 from linprobe.runs.figures import class_scores, label_probabilities, probabilities
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.training import arrays
@@ -54,16 +52,6 @@ from linprobe.training.execute import Observer, Runtime, execute
 from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
 PRIVATE = ("owners_", "private_record_losses_")  # what fits set
-
-
-@contextmanager
-def _naming_arguments() -> Iterator[None]:
-    """Errors name arguments, not flags."""
-    try:
-        yield
-    except LinprobeError as error:
-        error.args = (as_arguments(str(error)),)
-        raise
 
 
 class _Spent(Observer):
@@ -245,7 +233,7 @@ class LinearProbe(LinearClassifier):
             further = self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), dataset.protected)
             dataset = replace(dataset, unlabelled=further)
         hashes = self._hashes(dataset) if "private" in self.method.needs else None
-        with _naming_arguments():
+        with naming_arguments():
             plan = plan_run(self.settings(), dataset)  # a fit that is refused here makes no row public
         self._warn_of_rows(dataset, hashes)
         return self._fit(dataset, plan, hashes=hashes)
@@ -335,7 +323,7 @@ class LinearProbe(LinearClassifier):
         weights = self._weights(labels, by_row)
         given = {"public": public, "text_weights": text_weights, "bounds": bounds, "weights": weights}
         dataset = self._dataset(private, **given)
-        with _naming_arguments():
+        with naming_arguments():
             plan = plan_run(self.settings(), dataset)
         return self._fit(dataset, plan, runtime, ledger)
 
@@ -424,7 +412,7 @@ class LinearProbe(LinearClassifier):
             warnings.warn(as_arguments(warning), PrivacyWarning, stacklevel=3)
         spent = _Spent()
         try:
-            with _naming_arguments():
+            with naming_arguments():
                 trained = execute(plan, dataset, runtime, ledger, spent)
         finally:  # a fit that failed has released something too
             if hashes is not None and spent.last is not None:

@@ -42,7 +42,7 @@ def _note_made(made: Mapping[str, Any], kind: str = "class", of: str = "") -> No
     answers = [counted(made["n_classes"], kind)][: made["n_classes"]]
     held = [counted_groups(made["rows"], "row"), counted(made["n_features"], "feature"), *answers]
     _terminal.note(f"{', '.join(held)}{of}")
-    if made["owners"]:
+    if "train" in made["owners"]:
         people = ", ".join(f"{count} {group}" for group, count in made["owners"].items())
         _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")
     if made["class_names_from"] == "test labels":

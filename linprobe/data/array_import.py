@@ -304,8 +304,8 @@ def import_arrays(
     """Write the feature file of a request from its arrays; returns its description.
 
     Undeclared class names come from the test labels if these are public, never from training labels; several labels a
-    row are named after their columns. Where rows have owners, the rows of a group are written in the order of their
-    owners' names. Image arrays (more than two dimensions) are flattened.
+    row are named after their columns. Where rows have owners, the labelled rows of a group are written in the order of
+    their owners' names. Image arrays (more than two dimensions) are flattened.
 
     Args:
         classes: the declared class names, which `request.classes` lists; None if none are declared.
@@ -433,13 +433,12 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
 def _check_alone(arrays: Arrays, where: str, progress: Progress, *, private_test: bool) -> None:
     """UsageError for other arrays or options beside rows without labels, which need no classes; a note of a table."""
     if FEATURES in arrays:
-        arrays.pop(f"{OWNER}_{UNLABELLED}", None)  # rows stay in their order, which owners would change
         progress.note(f"{where} has no column 'label': rows without labels; --label-column names another one")
-    others = [key for key in arrays if key not in (*ALONE.values(), FEATURES)]
+    others = [key for key in arrays if key not in (*ALONE.values(), f"{OWNER}_{UNLABELLED}", FEATURES)]
     if others or private_test:
         raise UsageError(
             f"{where} hold X, rows without labels, beside {others[0] if others else '--private-test'}; "
-            "allowed: X alone, with id; import the other rows into a file of their own"
+            f"allowed: X alone, with id and {OWNER}; import the other rows into a file of their own"
         )
 
 
@@ -474,7 +473,7 @@ def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
         if key not in arrays:
             raise DataError(
                 f"{where} holds no {key}; needed: X_train, y_train, X_test, y_test, the last two only to measure "
-                "accuracy; or X without y, for rows without labels"
+                "accuracy, or tables named train and test; or X without y, for rows without labels"
             )
 
 
@@ -507,7 +506,7 @@ def labelled_rows(arrays: Arrays, group: str, names: Sequence[str], where: str |
 def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
     x, labels, ids = labelled_rows(arrays, group, names, where)
     owners, order, made = _owners(arrays, group, len(x)), None, ContentIds(group)
-    if owners is not None:
+    if owners is not None and group != UNLABELLED:  # who scores rows expects them in their order
         order = by_owner(owners)
         labels, owners = labels[order], owners[order]
         ids = None if ids is None else ids[order]

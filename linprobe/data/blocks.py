@@ -418,6 +418,9 @@ def normalise_rows(x: Singles, norms: Reals | None = None, out: Singles | None =
     return unit
 
 
+COLUMN_OF_ZEROS = 1e-60  # an intercept that is 0 in float32, and not in float64
+
+
 def default_intercept(n_features: int) -> float:
     """The value of a bias column: 2 / sqrt(n_features), twice a typical feature of a unit row, to a power of 2."""
     return float(2.0 ** round(1 - np.log2(n_features) / 2))

@@ -273,7 +273,7 @@ def name_keys(names: Iterable[bytes], key: bytes, kind: str) -> NDArray[np.uint6
 def people_by_group(features: FeatureReader) -> dict[str, int]:
     """The number of people in each group of rows that has owners."""
     named = [group for group in features.sizes if features.has_owners(group)]
-    return {group: len(GroupRows(features, group).people()[1]) for group in named}
+    return {group: len(set(features.owners(group))) for group in named}
 
 
 class GroupRows:

@@ -61,14 +61,15 @@ class Columns:
         return (self.label,) if self.label in names or self.path is not None else tuple(self.label.split(","))
 
     def places(self, names: Sequence[str], group: str, where: Path) -> tuple[dict[str, str], list[str]]:
-        """Columns of ids and owners (needed in train), by kind, and of features. UsageError, DataError: none."""
+        """Columns of ids and owners, by kind, and of features. UsageError, DataError: one is not there."""
         labels = self.labels(names, group)
         needed = [*(("--label-column", label) for label in labels), ("--id-column", self.id)]
-        if group == "train" or self.owner in names:
+        if group in ("train", UNLABELLED) or self.owner in names:
             needed.append(("--owner-column", self.owner))
         for flag, name in (*needed, ("--split-column", self.split), ("--path-column", self.path)):
             if name is not None and name not in names:
-                raise UsageError(f"{where} has no column {name!r}; allowed: its {_listed(names, name, flag)}")
+                listed = _listed(names, name, flag, by_name=where.stem == group)
+                raise UsageError(f"{where} has no column {name!r}; allowed: its {listed}")
         others = {"id": self.id or "id", OWNER: self.owner or OWNER, "split": self.split, "path": self.path}
         texts = {kind: name for kind, name in others.items() if name is not None and name in names}
         if self.path is not None:
@@ -80,13 +81,18 @@ class Columns:
         return texts, features
 
 
-def _listed(names: Sequence[str], wanted: str, flag: str) -> str:
-    """The columns `names` of a table, and the next step of who `wanted` another one, which the flag names."""
+def _listed(names: Sequence[str], wanted: str, flag: str, *, by_name: bool) -> str:
+    """The columns `names` of a table, and the next step of who `wanted` another one, which the flag names.
+
+    `by_name`: whether the table is named after its group, which then has labels.
+    """
     shown = [*map(repr, names[:6]), *["..."][: len(names) > 8], *map(repr, names[6:][-2:])]
     near = "".join([f"did you mean {name!r}? " for name in names if name.lower() == wanted.lower()][:1])
     other = len(names) == 1 and re.search(r"[;\t|]", names[0])
     step = "allowed between columns: commas; write the table again" if other else f"{near}name one with {flag}"
-    return f"{counted(len(names), 'column')}, {', '.join(shown)}; {step}"
+    bare = by_name and not other and wanted == Columns.label
+    alone = ", or import it alone under another name if its rows have no labels" if bare else ""
+    return f"{counted(len(names), 'column')}, {', '.join(shown)}; {step}{alone}"
 
 
 def check_features(table: Path, found: Sequence[str], wanted: Sequence[str]) -> None:

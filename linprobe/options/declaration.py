@@ -7,7 +7,8 @@ The fields of a `Request` are the options of a command; `linprobe.cli` makes the
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf
 from numbers import Integral, Real
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
-from linprobe.errors import ParameterError, UsageError
+from linprobe.errors import LinprobeError, ParameterError, UsageError
 
 TYPES: Mapping[Any, tuple[tuple[type, ...], str]] = {  # of the values of an option, by its kind, and their name
     bool: ((bool,), "True or False"),
@@ -400,10 +401,34 @@ def refuse_on_gpu(options: Options, device: str) -> None:
             raise UsageError(f"{_dashed(name)} is {value!r} on device {device!r}; allowed: {allowed}")
 
 
+IN_PYTHON = {  # names of arguments that are not those of the flags
+    "eps": "epsilon",
+    "set-cap": "cap",
+    "checkpoint": "checkpoint_every",
+    "no-baselines": "baselines=False",
+    "allow-other-features": "allow_other",
+    "run": "before",
+}
+
+
 def as_arguments(text: str) -> str:
-    """`text` for a caller in Python: names of arguments in place of flags."""
-    text = re.sub(r"--eps\b", "epsilon", text)
-    return re.sub(r"--([a-z-]+)( (?=\d))?", lambda flag: flag[1].replace("-", "_") + ("=" if flag[2] else ""), text)
+    """`text` for a caller in Python: names of arguments in place of flags, but for those of a `linprobe` command."""
+
+    def argument(found: re.Match[str]) -> str:
+        command, flag, equals = found.groups()
+        return command or IN_PYTHON.get(flag, flag.replace("-", "_")) + ("=" if equals else "")
+
+    return re.sub(r"(linprobe [a-z]+ [^;,)]*)|(?<![^\s(])--([a-z-]+)( (?=\d))?", argument, text)
+
+
+@contextmanager
+def naming_arguments() -> Iterator[None]:
+    """Errors name arguments, not flags."""
+    try:
+        yield
+    except LinprobeError as error:
+        error.args = (as_arguments(str(error)),)
+        raise
 
 
 def hint(name: str, known: Mapping[str, Option]) -> str:

@@ -203,10 +203,13 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
             out.parent.mkdir(parents=True, exist_ok=True)
             while (locked := _hold(lock_file, out, what, stack)) is None:
                 stack.close()
-        stack.callback(lock_file.unlink, missing_ok=True)
-        # the process that held the name before may have made it
-        refuse_existing(out, what, overwrite=overwrite)
-        yield locked
+        try:
+            # the process that held the name before may have made it
+            refuse_existing(out, what, overwrite=overwrite)
+            yield locked
+        finally:
+            with suppress(OSError):  # the output may be complete
+                lock_file.unlink()
 
 
 def refuse_existing(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None) -> None:

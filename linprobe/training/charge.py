@@ -29,7 +29,7 @@ from linprobe.accounting.row_keys import (
     refuse_public,
     with_shared,
 )
-from linprobe.atomic_files import alone, write_whole
+from linprobe.atomic_files import alone, remove_torn, write_whole
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, GroupRows
 from linprobe.data.row_checks import Commitment
@@ -274,6 +274,7 @@ def _make_key(path: Path) -> None:
         raise DataError(
             f"{path.parent} holds budget books without their key; restore {path} from a copy, or give --book FILE"
         )
+    remove_torn(path)
     write_whole(path, secrets.token_hex(KEY_BYTES), private=True)
 
 

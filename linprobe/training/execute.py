@@ -11,7 +11,6 @@ Nothing here decides what is released. If the private mean is too short to subtr
 
 from __future__ import annotations
 
-import math
 import platform
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +23,7 @@ from linprobe.accounting.accountants import installed_version
 from linprobe.accounting.events import HISTOGRAM, OWNER, grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
-from linprobe.data.blocks import Precision, Preprocessing
+from linprobe.data.blocks import COLUMN_OF_ZEROS, Precision, Preprocessing
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import Rows, check_column, prepare, prepare_shard, row_parts, rows_in_memory
 from linprobe.errors import DivergedError, UsageError, require
@@ -325,8 +324,8 @@ def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
     public, weights = dataset.free_public, dataset.trained_weights
     others, space = None if weights is None else replace(weights, by_row=None), plan.preprocessing
     if dataset.unequal and space.intercept and space.centre is not None:
-        # a column of zeros in float32: shares of public classes say nothing about the bias
-        space = replace(space, intercept=math.ulp(0.0))
+        # shares of public classes say nothing about the bias
+        space = replace(space, intercept=COLUMN_OF_ZEROS)
     return None if public is None else prepare(public, space, runtime.precision, weights=others)
 
 

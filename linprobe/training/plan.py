@@ -691,7 +691,7 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
     _refuse_counts(settings, dataset)
     _refuse_text_scale(settings, dataset)
     if "public" in method.needs and dataset.free_public is None:
-        of_file = "--public FILE or --public-shots K (in Python: public, public_shots)"
+        of_file = "--public FILE or --public-shots K"
         step = "X_public and y_public" if dataset.features is None else of_file
         raise UsageError(f"method {method.name} needs public rows and got none; give {step}")
     if "text" in method.needs and dataset.text_weights is None:

@@ -84,6 +84,19 @@ def test_a_copy_of_a_run_that_is_finished_is_refused(path: Path) -> None:
     assert [(one.total, one.finished) for one in read_book(path).counted] == [((STEPS,), False), ((STEPS,), True)]
 
 
+def test_what_a_killed_process_leaves_of_a_finished_run_is_removed_and_of_an_unfinished_one_kept(path: Path) -> None:
+    for run in "abc":
+        book.charge(path, entry(run))
+        book.releases_file(path, run).write_text("7\n")
+        path.with_name(f"..{run}.releases.0123abcd.partial").write_text("")
+    killed = mock.patch("linprobe.accounting.book.Path.unlink", side_effect=KeyboardInterrupt)
+    with killed, pytest.raises(KeyboardInterrupt):
+        book.finish(path, "a")
+    book.finish(path, "b")
+    left = sorted(file.name for file in path.parent.iterdir())
+    assert left == ["..c.releases.0123abcd.partial", ".c.releases", path.name]
+
+
 def test_a_run_that_made_nothing_does_not_count(path: Path) -> None:
     book.charge(path, entry("a"))
     book.settle(path, "a", [])

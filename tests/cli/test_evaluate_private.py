@@ -198,10 +198,10 @@ def test_python_does_what_the_command_does(later) -> None:
     assert {key: found[key] for key in asked} == asked
     assert linprobe.budget("own.jsonl")["entries"][0]["method"] == "evaluation"
     for wrong, text in (
-        ({"unit": "owner"}, "--unit does nothing without"),
+        ({"unit": "owner"}, "^unit does nothing without epsilon"),
         ({"epsilon": 1, "unit": "patient"}, "allowed: record, owner"),
         ({"epsilon": 0, "unit": "owner"}, "epsilon is 0"),
-        ({"epsilon": 1}, "give --unit owner"),
+        ({"epsilon": 1}, "give unit owner for people"),
     ):
         with pytest.raises(UsageError, match=text):
             linprobe.evaluate("run", "later.h5", **wrong)

@@ -46,6 +46,21 @@ def test_import_replaces_a_file_only_on_request(cli: Cli, refused: Refused, arra
         assert Path("a.h5").read_bytes() == before
 
 
+def test_a_lock_file_that_cannot_be_removed_stays_beside_the_complete_file(
+    cli: Cli, arrays: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = Path.unlink
+
+    def fails(path: Path, **how: bool) -> None:
+        if path.suffix == ".lock":
+            raise OSError(errno.EACCES, "Permission denied", str(path))
+        unlink(path, **how)
+
+    monkeypatch.setattr(Path, "unlink", fails)
+    for again in ((), ("--overwrite",)):
+        assert cli("import", arrays, "--out", "a.h5", *again).status == 0
+
+
 def test_no_command_replaces_its_own_input(cli: Cli, refused: Refused, arrays: Path, trained_run: Path) -> None:
     before = arrays.read_bytes()
     refused(cli("import", arrays, "--out", arrays, "--overwrite"), 2, ["replace an input"])

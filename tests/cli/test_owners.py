@@ -218,6 +218,19 @@ def test_a_cap_bounds_the_rows_of_a_person(trained, cli, owned, monkeypatch) -> 
     assert cli("attack", "two", "--resamples", 0).status == 0
 
 
+def test_private_people_of_a_table_without_labels_are_refused(cli, refused, owned: Path) -> None:
+    rows = gaussian_rows("unlabelled", 30)[0]
+    for name, statuses in (("train 000", (4, 4)), ("nobody", (0, 0))):
+        lines = [",".join([*map(str, row), f"{name if place % 2 else 'other'}"]) for place, row in enumerate(rows)]
+        header = ",".join([*(f"f{column}" for column in range(rows.shape[1])), "owner"])
+        Path("new.csv").write_text("\n".join([header, *lines]))
+        assert cli("import", "new.csv", "--out", "new.h5", "--overwrite").status == 0
+        words = ("train", owned, "--eps", 3, "--steps", 2, "--unit", "owner", "--method", "noisy-gd")
+        assert cli(*words, "--unlabelled", "new.h5", "--out", name).status == statuses[0]
+        assert cli(*words, "--out", f"{name} first").status == 0
+        assert cli("refine", f"{name} first", "new.h5", "--out", f"{name} refined").status == statuses[1]
+
+
 def test_rows_that_a_cap_leaves_out_are_never_public(cli, refused, owned: Path) -> None:
     with open_features(owned) as features:
         used = dataset_of(features, None, Split(0, unit="owner", per_owner_rows=1)).keep

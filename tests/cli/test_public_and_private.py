@@ -436,9 +436,12 @@ def test_a_crash_between_keys_and_their_digest_is_mended(
             patch.setattr(writes, killed)
             with pytest.raises(KeyboardInterrupt), Account.at(path, two).charging():
                 pass
+    torn = tmp_path / ".a.rows.0123abcd.partial"
+    torn.touch()
     for _ in range(2):
         with Account.at(path, two).charging():
             book.charge(path, entry)
+    assert not torn.exists()
     assert np.array_equal(read_keys(keys_file(path)).rows, two.rows)
     assert len(read_book(path).keys) == 1
 

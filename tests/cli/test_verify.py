@@ -73,6 +73,7 @@ def test_good_run_is_verified_with_and_without_its_features(cli: Cli, trained_ru
     assert result["epsilon"] == pytest.approx(result["epsilon_cross_check"], rel=2e-3)
     assert result["epsilon"] == pytest.approx(result["epsilon_autodp"], rel=1e-9)
     assert result["data"] == "private rows match the run"
+    assert "private_commitment" not in result["stated_not_checked"]
     outcome = cli("verify", trained_run)
     assert outcome.stdout == "verified\n"
     assert f", autodp {rounded_up(result['epsilon_autodp'])})" in outcome.stderr

@@ -12,7 +12,7 @@ from linprobe.data.array_import import import_arrays
 from linprobe.data.blocks import pairs_of
 from linprobe.data.dataset import Split, private_units, public_shots
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import GroupRows, LoadedFeatures
+from linprobe.data.feature_reader import GroupRows, LoadedFeatures, people_by_group
 from linprobe.data.labels import capped, one_spelling, owner_bounds, refuse_both_sides, refuse_spellings
 from linprobe.errors import DataError, Silent, UsageError
 from linprobe.options.requests import ImportRequest
@@ -133,6 +133,17 @@ def test_a_column_of_a_csv_names_the_owner(tmp_path: Path, named: str) -> None:
         assert features.rows("train", slice(None)).tolist() == [[3, 4], [1, 2], [5, 6]]
     with pytest.raises(UsageError, match=r"has no column 'person'.*'label'.*--owner-column"):
         import_arrays(ImportRequest([tmp_path / "train.csv"], tmp_path / "b.h5", owner_column="person"))
+
+
+def test_rows_without_labels_keep_their_owners_and_their_order(tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("who,a\neve,1\nbob,2\neve,3\n")
+    import_arrays(ImportRequest([tmp_path / "new.csv"], tmp_path / "a.h5", owner_column="who"))
+    with FeatureFile(tmp_path / "a.h5") as features:
+        assert features.owners("rows") == ["eve", "bob", "eve"]
+        assert features.rows("rows", slice(None)).tolist() == [[1], [2], [3]]
+        assert people_by_group(features) == {"rows": 2}
+    with pytest.raises(UsageError, match=r"has no column 'person'.*--owner-column"):
+        import_arrays(ImportRequest([tmp_path / "new.csv"], tmp_path / "b.h5", owner_column="person"))
 
 
 @pytest.mark.parametrize("people", [["eve", "bob", "eve"], [7, 3, 7]])

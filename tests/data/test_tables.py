@@ -106,6 +106,15 @@ def test_columns_are_listed_where_one_is_missing(tmp_path: Path, header: str, li
     assert listed in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_the_next_step_for_a_table_that_needs_labels_works(tmp_path: Path, name: str) -> None:
+    table = tmp_path / f"{name}.csv"
+    table.write_text("a,b\n1,2\n")
+    with pytest.raises(UsageError, match="name one with --label-column, or import it alone under another name"):
+        read_arrays([table])
+    assert list(read_arrays([table.rename(tmp_path / "new.csv")], group="rows")) == ["X_rows", "features"]
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [

@@ -61,8 +61,10 @@ def refined_by(
     near_shots: NearShots | None,
 ) -> Refined:
     """`refine` with the facts that the manifest of a run states; `rows` as `unlabelled_rows` reads them."""
-    gain = None if run.manifest.refined is None else run.manifest.refined.gain
-    known = replace(known_of(run.manifest), near_shots=near_shots, harms=gain is not None and gain.harms)
+    manifest = run.manifest
+    gain = None if manifest.refined is None else manifest.refined.gain
+    harms = gain is not None and gain.harms(manifest.n_private)
+    known = replace(known_of(manifest), near_shots=near_shots, harms=harms)
     return refined_weights(rows, weights, bias, known, kept_shares(run))
 
 

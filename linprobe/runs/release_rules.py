@@ -340,16 +340,18 @@ def _of_similar(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[st
 
 def _of_gain(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str]:
     """A gain by refinement has a release and its noise, is possible, and allows the strength."""
-    noise = {one.noise_multiplier for one in releases if one.purpose == GAIN}
-    gain = None if manifest.refined is None else manifest.refined.gain
-    if (gain is not None) != bool(noise):
-        yield "refined.gain and a release for the refinement gain need each other"
-    if gain is not None and noise != {gain.std}:
-        yield "refined.gain has another noise than its release"
-    if gain is not None and abs(gain.count) > manifest.n_private + MOST_DEVIATIONS * gain.std:
+    noise, refined = {one.noise_multiplier for one in releases if one.purpose == GAIN}, manifest.refined
+    if refined is None or refined.gain is None:
+        if noise:
+            yield "a release for the refinement gain needs refined.gain"
+        return
+    gain = refined.gain
+    if noise != {gain.std}:
+        yield "refined.gain has no release of its noise"
+    if abs(gain.count) > manifest.n_private + MOST_DEVIATIONS * gain.std:
         yield f"refined.gain.count is {gain.count:g} of {manifest.n_private}"
-    if gain is not None and gain.harms and manifest.refined is not None and manifest.refined.strength:
-        yield f"refined.strength is {manifest.refined.strength:g}, and refined.gain says that refinement harms"
+    if refined.strength and gain.harms(manifest.n_private):
+        yield f"refined.strength is {refined.strength:g}, and refined.gain says that refinement harms"
 
 
 def _of_chosen(manifest: Manifest, tuning: Mapping[str, Any]) -> Iterator[str]:

@@ -447,7 +447,7 @@ def _refined(
     tracked, noise = prepared.problem.private_rows.n_local if run.per_record else 0, plan.schedule.others[GAIN]
     released = run.backend.released(run.mechanism, gain(counts[0], counts[1], tracked), noise, GAIN)
     gained = NoisyGain(float(released[0, 0]), noise)
-    if refined is not None and gained.harms:
+    if refined is not None and gained.harms(plan.n_units):
         refined = replace(refined, weights=weights, bias=bias, strength=0.0)
     return refined, gained
 

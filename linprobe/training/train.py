@@ -503,7 +503,7 @@ def tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progre
         if part == 0:
             few = f"few private rows are near rows without labels (at least {near}; needed: above {OTHER_KIND:.0%})"
             progress.note(f"{few}, so the {rows} did not refine the weights")
-        elif gain is not None and gain.harms:
+        elif gain is not None and gain.harms(manifest.n_private):
             worse = f"refined weights label {-gain.count:,.0f} private rows less right (noisy count ± {gain.std:,.0f})"
             progress.note(f"{worse}, so the {rows} did not refine the weights")
         else:

@@ -26,15 +26,18 @@ from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import id_hashes
 from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.mechanisms.correct_predictions import GAIN, gain
+from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.runs import refinement
 from linprobe.runs.run_folder import read_run
-from linprobe.training import train
+from linprobe.training import execute, train
 from tests.cli.outcomes import NOISY, Cli, result_of, write_sealed
 from tests.conftest import N_FEATURES, gaussian_rows, write_unlabelled
 from tests.hostile.runs import sealed
 
+SEED = ["--noise-seed", "1", "--insecure-seed"]
 STEPS = [*NOISY[:2], "--eps", "1", "--steps", "4", "--public-shots", "0"]
 BACK = {"class_names": ("ant", "bee", "cat", "dog"), "backbone": "test"}
 
@@ -208,7 +211,7 @@ def test_training_refines_as_refine_does(
 
 
 def test_train_names_the_rows_that_refine_it(cli: Cli, private_file: Path, rows: Path) -> None:
-    words = ["train", private_file, *STEPS, "--out", "run", "--unlabelled", rows]
+    words = ["train", private_file, *STEPS, *SEED, "--out", "run", "--unlabelled", rows]
     with open_features(rows, labelled=False) as opened:
         count = opened.sizes["rows"]
     planned = cli(*words, "--dry-run")
@@ -391,7 +394,7 @@ def test_an_estimator_refines_as_the_command_does(private_file: Path) -> None:
     assert not np.array_equal(plain.coef_, refined.coef_)
     assert refined.privacy_["epsilon_if_seed_were_secret"] <= 1
     purposes = [[one["purpose"] for one in found.privacy_["releases"]] for found in (plain, refined)]
-    assert purposes[1] == ["similar rows", *purposes[0]]
+    assert purposes[1] == ["similar rows", *purposes[0], "refinement gain"]
     with pytest.raises(PrivacyError, match="X_unlabelled holds rows of X"):
         NoisyGD(**options).fit(x, y, X_unlabelled=np.concatenate([u, x[:1]]))
     for kind in (NoisyGD(**options), OnlyPublic(classes=range(4))):
@@ -463,6 +466,13 @@ FORGED_COUNTS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "none": (lambda found: found["refined"].update(similar=None), "need each other"),
     "other noise": (lambda found: found["refined"]["similar"].update(std=1.0), "another noise"),
     "too few for the centre": (lambda found: found["refined"]["similar"].update(count=0.0), "too few rows"),
+    "no gain": (lambda found: found["refined"].update(gain=None), "needs refined.gain"),
+    "other noise of the gain": (lambda found: found["refined"]["gain"].update(std=1.0), "no release of its noise"),
+    "impossible gain": (lambda found: found["refined"]["gain"].update(count=1e9), "gain.count is 1e+09 of 400"),
+    "harm": (
+        lambda found: found["refined"].update(strength=0.5, gain={**found["refined"]["gain"], "count": -1000.0}),
+        "refinement harms",
+    ),
 }
 
 
@@ -475,7 +485,7 @@ def test_the_centre_and_the_number_of_similar_rows_are_checked(
     assert "1 release for similar rows" in planned.stdout
     assert "mean of the rows without labels" in planned.stdout
     assert result_of(cli(*words, "--dry-run", "--json"))["centre"] == "unlabelled"
-    assert cli(*words, "--noise-seed", "1", "--insecure-seed", "--out", "run").status == 0
+    assert cli(*words, *SEED, "--out", "run").status == 0
     assert read_run(Path("run")).manifest.centre == "unlabelled"
     change, why = FORGED_COUNTS[name]
     manifest = json.loads(Path("run/manifest.json").read_text())
@@ -490,13 +500,30 @@ def test_the_count_decides_what_unlabelled_rows_do(cli: Cli, private_file: Path,
     rows = gaussian_rows("unlabelled", 200)[0] * np.float32([-1, 1]).repeat(N_FEATURES // 2) + 7
     with FeatureWriter(other, Description(class_names=(), backbone="test")) as writer:
         writer.write_group("rows", 200, N_FEATURES, [rows], None, [f"u/{row}" for row in range(200)])
-    seed = ["--noise-seed", "1", "--insecure-seed"]
-    told = cli("train", private_file, *STEPS, *seed, "--eps", "0.2", "--unlabelled", other, "--out", "run")
+    told = cli("train", private_file, *STEPS, *SEED, "--eps", "0.2", "--unlabelled", other, "--out", "run")
     assert "few private rows are near rows without labels" in told.stderr
     assert "refined with" not in told.stderr
     run = read_run(Path("run"))
     assert (run.manifest.centre, run.manifest.refined.strength) == ("none", 0.0)
     np.testing.assert_array_equal(run.weights, run.unrefined[0])
+
+
+def test_weights_stay_where_private_rows_lose_by_refinement(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, private_file: Path, rows: Path
+) -> None:
+    def lost(old: Any, new: Any, n_tracked: int) -> ClippedSum:
+        assert 0 < old[0] <= old[1] == new[1] == 400
+        return gain((new[0] + 300, new[1]), new, n_tracked)
+
+    monkeypatch.setattr(execute, "gain", lost)
+    told = cli("train", private_file, *STEPS, "--unlabelled", rows, "--out", "run")
+    assert "private rows less right" in told.stderr
+    assert "did not refine the weights" in told.stderr
+    run = read_run(Path("run"))
+    assert run.manifest.refined.gain.count == pytest.approx(-300, abs=6 * run.manifest.refined.gain.std)
+    assert run.manifest.refined.strength == 0
+    np.testing.assert_array_equal(run.weights, run.unrefined[0])
+    assert cli("verify", "run", "--unlabelled", rows, "--features", private_file).status == 0
 
 
 @pytest.mark.parametrize(
@@ -512,7 +539,7 @@ def test_a_refinement_is_told_by_the_share_that_decided_it(
     monkeypatch: pytest.MonkeyPatch, share: float | None, says: list[str]
 ) -> None:
     notes: list[str] = []
-    refined = SimpleNamespace(rows=200, strength=0.4)
+    refined = SimpleNamespace(rows=200, strength=0.4, gain=None)
     manifest = SimpleNamespace(centre="none", refined=refined, test_accuracy_per_class=None, test_accuracy_std=None)
     monkeypatch.setattr(train, "similar_share", lambda _: share)
     plan = SimpleNamespace(settings=SimpleNamespace(condition="none"))
@@ -522,7 +549,7 @@ def test_a_refinement_is_told_by_the_share_that_decided_it(
     assert (share in (0.75, None)) == note.endswith("strength 0.40")
 
 
-@pytest.mark.parametrize("refined", [None, SimpleNamespace(rows=200, strength=0.4)])
+@pytest.mark.parametrize("refined", [None, SimpleNamespace(rows=200, strength=0.4, gain=None)])
 def test_a_run_that_cannot_be_refined_later_says_so(monkeypatch: pytest.MonkeyPatch, refined: Any) -> None:
     notes: list[str] = []
     stated = {"steps": 3, "refined": refined, "test_accuracy_per_class": None, "test_accuracy_std": None}
@@ -540,7 +567,7 @@ def test_a_sampled_run_pays_for_the_count(cli: Cli, features_file: Path, rows: P
     assert cli("train", features_file, *words, "--out", "run").status == 0
     manifest = read_run(Path("run")).manifest
     by_purpose = {one.purpose: one for one in manifest.releases}
-    assert set(by_purpose) == {CLASS_COUNTS, SIMILAR_ROWS, "gradient"}
+    assert set(by_purpose) == {CLASS_COUNTS, SIMILAR_ROWS, "gradient", GAIN}
     composed = PLDAccountant()
     for one in by_purpose.values():
         released = GaussianDpEvent(one.noise_multiplier)

@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from linprobe.data.blocks import ArraySource
 from linprobe.mechanisms import correct_predictions as module
 from linprobe.mechanisms.correct_predictions import (
+    HARM,
+    NoisyGain,
     correct_counts,
     correct_counts_sensitivity,
+    gain,
     geometric,
     private_selection,
 )
+from linprobe.mechanisms.gaussian import ClippedSum
+from linprobe.runs.figures import count_private
 
 DRAWS = 8000
 
@@ -79,3 +86,38 @@ def test_neighbours_differ_by_at_most_the_sensitivity(n_models: int) -> None:
         assert np.linalg.norm(change) == pytest.approx(math.sqrt(n_models) / 2)  # so each contributes in full
     assert np.array_equal(whole.contributions, np.ones(50))
     assert correct_counts_sensitivity(n_models) >= math.sqrt(n_models) / 2
+
+
+@pytest.mark.parametrize("sizes", [None, [1, 1, 2, 3, 7, 20]])
+def test_a_unit_changes_the_gain_by_at_most_one(sizes: list[int] | None) -> None:
+    rng, n = np.random.default_rng(0), 34
+    x, y = rng.standard_normal((n, 5)).astype(np.float32), rng.integers(0, 3, n)
+    old, new = ((rng.standard_normal((5, 3)).astype(np.float32), np.float32([1, 0, 0])) for _ in range(2))
+    ends = np.arange(n + 1) if sizes is None else np.concatenate([[0], np.cumsum(sizes)])
+    bounds = None if sizes is None else ends
+
+    def gained(rows: np.ndarray) -> ClippedSum:
+        source = ArraySource(rows, y)
+        return gain(count_private(*old, source, bounds), count_private(*new, source, bounds), len(ends) - 1)
+
+    whole, changes = gained(x), []
+    for first, stop in pairwise(ends):
+        empty = x.copy()
+        empty[first:stop] = 0
+        changes.append(float(whole.value[0, 0] - gained(empty).value[0, 0]))
+    assert whole.sensitivity == max(map(abs, changes)) == 1
+    assert sum(changes) == whole.value[0, 0]  # nobody moves what the others add
+    assert np.array_equal(whole.contributions, np.ones(len(ends) - 1))
+
+
+def test_a_gain_below_what_noise_explains_is_harm() -> None:
+    """The mean of a gain of 2 % +- 5 % of the units, after a noisy count, is negative."""
+    rng = np.random.default_rng(0)
+    n, noise = 1000, 40.0
+    true = n * (0.02 + 0.05 * rng.normal(size=400_000))
+    noisy = true + noise * rng.normal(size=len(true))
+    limit = -HARM * noise**2 / n
+    near = np.abs(noisy - limit) < 3
+    assert abs(true[near].mean()) < 1
+    assert NoisyGain(limit - 0.1, noise).harms(n)
+    assert not NoisyGain(limit + 0.1, noise).harms(n)

@@ -169,7 +169,7 @@ def test_the_count_costs_at_most_its_share_and_no_epsilon(n: int, epsilon: float
 
 
 def test_the_centre_is_that_of_unlabelled_rows_of_the_same_kind() -> None:
-    settings = NoisyGD(epsilon=0.4, classes=range(4), n_steps=3, insecure_seed=2, per_record=False).settings()
+    settings = NoisyGD(epsilon=0.4, classes=range(4), n_steps=3, insecure_seed=5, per_record=False).settings()
     found = {}
     for name, rows in {"same": U, "other": rows_around(300, 1, offset=-3.0)}.items():
         dataset = dataset_with(400, rows)

@@ -15,7 +15,7 @@ A second pass takes these scores as L, finds pi, Z and V for them, and adds (c s
     b = (n / n_classes - 3) / 7, between 0 and 1: of few rows, a second pass repeats the errors of the first
 
     spread(Z): 20 rounds of Y <- a A Y + (1 - a) Z, Y_0 = Z     mass(Z): columns to sum n pi, rows to sum 1, 5 rounds
-    a = 0.9 up to 60 rows per class, 0.8 from 100, and 0.9 for a run without private rows: of many rows of a class,
+    a = 0.9 up to 65 rows per class, 0.8 from 100, and 0.9 for a run without private rows: of many rows of a class,
         the nearest ones say enough, and the next of other classes blur it
 
 Rows that are predicted together get the classes Z of the first pass. Their class shares may differ from the shares in
@@ -91,7 +91,7 @@ from linprobe.runs.figures import class_scores, softmax
 
 NEIGHBOURS, POWER = 5, 3
 SPREAD_ROUNDS, MASS_ROUNDS, OUTER_ROUNDS = 20, 5, 4
-SPREAD, SPREAD_OF_MANY, SOME_ROWS, MANY_ROWS = 0.9, 0.8, 60, 100  # a, and the rows per class that decide it
+SPREAD, SPREAD_OF_MANY, SOME_ROWS, MANY_ROWS = 0.9, 0.8, 65, 100  # a, and the rows per class that decide it
 FIRST_SHARPNESS, NEXT_SHARPNESS = 2.0, 1.5
 LEAST_RIDGE, PRIOR_ROWS = 1e-4, 0.2  # the ridge is PRIOR_ROWS / n for few rows
 FULL_NOISE, ENOUGH_ROWS = 0.03, 300  # r and rows from which refinement has its full strength

@@ -25,7 +25,6 @@ from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import CHOICES, METHODS, Facts, Method, choose
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
-from linprobe.reporting.comparison import beats
 from linprobe.runs.guarantee import (
     ADJACENCIES,
     PROTECTED,
@@ -45,6 +44,7 @@ SCHEMA = DOCS / "manifest.schema.json"
 ATTACKED = (0.1, 0.5, 1, 2, 3, 5, 8, 10)  # epsilons of the table of attacks
 FALSE_ALARMS = (0.01, 0.001)
 DELTA = 1e-5
+SHOWN = (0.5, 1.0, 3.0)  # epsilons of the tables of methods
 RARE = ("abalone-19", "page-blocks", "shuttle")  # held-out data sets with a rare class
 REFERENCES = {  # of the benchmark of a step
     "plain_matmul_float32": "a direct implementation in NumPy, without noise",
@@ -52,6 +52,10 @@ REFERENCES = {  # of the benchmark of a step
     "opacus_hooks": "Opacus with per-example gradients",
     "jax_privacy": "JAX Privacy",
     "limit_float32": "the machine's limit: the slower of reading the rows once and multiplying",
+}
+GROUPS: dict[str, Callable[[Method], bool]] = {  # of classes, in the table of arguments
+    "all with epsilon": lambda method: method.spends,
+    "all with Poisson samples": lambda method: method.samples,
 }
 FIT_NEEDS = {"public": "`X_public`, `y_public`", "text": "`text_weights`, shape (n_features, n_classes)"}
 
@@ -93,42 +97,50 @@ def _studies() -> dict[tuple[str, int], list[dict[str, Any]]]:
     return studies
 
 
-def measured() -> str:
-    """Accuracy in percent of the method that `CHOICES` gives, and its loss against the best method."""
-    studies = _studies()
-    epsilons = _epsilons([row for rows in studies.values() for row in rows])
-    lines = []
-    for (data, shots), rows in studies.items():
-        chosen = choose(Facts(public=shots > 0, text=False)).method
-        ours = {row["epsilon"]: row for row in rows if row["row"] == chosen}
-        lines.append([data, str(shots), chosen, *(_cell(ours.get(epsilon), rows) for epsilon in epsilons)])
-    return _table(("data", "public shots", "method", *(f"eps {epsilon:g}" for epsilon in epsilons)), lines)
-
-
 def evidence() -> str:
-    """For each data set its figure and, folded, a table for each number of public shots: methods by epsilon."""
+    """A figure for each data set."""
+    studies = _studies()
+    figures = (f"### {data}\n\n![{_seen(data, studies)}](images/evidence-{data}.png)" for data, _ in studies)
+    return "\n\n".join(dict.fromkeys(figures))
+
+
+def by_method() -> str:
+    """With public rows and without: methods by data set, and in each cell the mean at each epsilon of `SHOWN`."""
     studies, parts = _studies(), []
-    for data in dict.fromkeys(data for data, _ in studies):
-        parts.append(f"### {data}\n\n![{_seen(data, studies)}](images/evidence-{data}.png)")
-        parts += [_folded(data, shots, rows) for (other, shots), rows in studies.items() if other == data]
+    for shots in dict.fromkeys(shots for _, shots in studies):
+        rows = {data: rows for (data, of), rows in studies.items() if of == shots}
+        names = dict.fromkeys(row["row"] for found in rows.values() for row in found)
+        lines = [[name, *(_means(found, name) for found in rows.values())] for name in names]
+        lines.append(["largest SD", *(f"{max(_deviations(found)):.1f}" for found in rows.values())])
+        parts.append(f"{_with_public(shots).capitalize()}:\n\n{_table(('method', *rows), lines)}")
     return "\n\n".join(parts)
 
 
 def held_out() -> str:
-    """Accuracy in percent on the data sets that no default was chosen on, balanced too where a class is rare."""
+    """Data sets that no default was chosen on, by method; in each cell the mean at each epsilon of `SHOWN`."""
     path = DOCS.parent / "benchmarks" / "accuracy" / "held_out.json"
     found = json.loads(path.read_text(encoding="utf-8"))["results"]
-    epsilons, lines = _epsilons(found), []
-    cells_of = dict.fromkeys((row["data"], row["shots"], kind) for row in found for kind in _kinds(row["data"]))
-    for data, shots, kind in cells_of:
+    names, lines = ("only-public", "non-private", "adamix", "noisy-gd"), []
+    for data, shots, kind in dict.fromkeys(
+        (row["data"], row["shots"], kind) for row in found for kind in _kinds(row["data"])
+    ):
         rows = [{**row, "figures": row[kind]} for row in found if (row["data"], row["shots"]) == (data, shots)]
-        free = ", ".join(f"{row['row']} {_shown(row)}" for row in rows if row["epsilon"] is None)
-        what = ", balanced accuracy" if kind == "balanced" else ""
-        lines.append([f"**{data}**, {_with_public(shots)}{what}: {free}", *[""] * len(epsilons)])
-        for name in dict.fromkeys(row["row"] for row in rows if row["epsilon"] is not None):
-            cells = {row["epsilon"]: row for row in rows if row["row"] == name}
-            lines.append([name, *(_shown(cells[epsilon]) if epsilon in cells else "" for epsilon in epsilons)])
-    return _table(("method", *(f"eps {epsilon:g}" for epsilon in epsilons)), lines)
+        rows = [row for row in rows if row["row"] in names]
+        what = ", balanced" if kind == "balanced" else ""
+        line = [data + what, str(shots), *(_means(rows, name) for name in names)]
+        lines.append([*line, f"{max(_deviations(rows)):.1f}"])
+    return _table(("data", "public rows per class", *names, "largest SD"), lines)
+
+
+def _means(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """The mean of a method at each epsilon of `SHOWN`, or its only mean."""
+    found = {row["epsilon"]: row["figures"] for row in rows if row["row"] == name and row["epsilon"] in (None, *SHOWN)}
+    return " / ".join(f"{100 * mean(found[epsilon]):.1f}" for epsilon in sorted(found, key=lambda one: one or 0))
+
+
+def _deviations(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Standard deviations in percent of the figures that `_means` shows."""
+    return [100 * stdev(row["figures"]) for row in rows if row["epsilon"] in (None, *SHOWN)]
 
 
 def _kinds(data: str) -> tuple[str, ...]:
@@ -137,35 +149,20 @@ def _kinds(data: str) -> tuple[str, ...]:
 
 
 def _seen(data: str, studies: Mapping[tuple[str, int], list[dict[str, Any]]]) -> str:
-    """What the figure of a data set shows, for readers who do not see it: the default method and its levels."""
+    """What the figure of a data set shows, for readers who do not see it: the default method."""
     words = []
     for shots in (shots for other, shots in studies if other == data):
         rows = studies[data, shots]
         chosen = choose(Facts(public=shots > 0, text=False)).method
         first, *_, last = sorted((row for row in rows if row["row"] == chosen), key=lambda row: row["epsilon"])
-        ends = " to ".join(f"{100 * mean(row['figures']):.1f} at epsilon {row['epsilon']:g}" for row in (first, last))
-        free = [f"{row['row']} {100 * mean(row['figures']):.1f}" for row in rows if row["epsilon"] is None]
-        words.append(f"{_with_public(shots)}, {', '.join([f'{chosen} {ends}', *free])}")
+        ends = " to ".join(f"{100 * mean(row['figures']):.1f}" for row in (first, last))
+        words.append(f"{chosen} {_with_public(shots)} {ends}")
     kind = "Balanced accuracy" if data == "rare" else "Accuracy"
-    return f"{kind} in percent against epsilon: {'; '.join(words)}."
+    return f"{kind} in percent from epsilon {first['epsilon']:g} to {last['epsilon']:g}: {'; '.join(words)}."
 
 
 def _with_public(shots: int) -> str:
     return f"with {shots} public rows per class" if shots else "without public rows"
-
-
-def _folded(data: str, shots: int, rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table of a data set and number of public shots, in a block that opens."""
-    epsilons, lines = _epsilons(rows), []
-    for name in dict.fromkeys(row["row"] for row in rows if row["epsilon"] is not None):
-        found = {row["epsilon"]: row for row in rows if row["row"] == name}
-        lines.append([name, *(_cell(found.get(epsilon), rows) for epsilon in epsilons)])
-    for row in rows:
-        if row["epsilon"] is None:
-            lines.append([f"{row['row']}, {_shown(row)}", *[""] * len(epsilons)])
-    table = _table(("method", *(f"eps {epsilon:g}" for epsilon in epsilons)), lines)
-    summary = f"Table: {data} {_with_public(shots)}, {len(rows[0]['figures'])} seeds"
-    return f'<details markdown="1">\n<summary>{summary}</summary>\n\n{table}\n\n</details>'
 
 
 def reached() -> str:
@@ -241,18 +238,6 @@ def _shown(row: Mapping[str, Any]) -> str:
     return f"{100 * mean(figures):.1f} ± {100 * stdev(figures):.1f}"
 
 
-def _cell(row: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Mean and standard deviation, and in brackets the loss against the highest mean at this epsilon."""
-    if row is None:
-        return ""
-    found = {id(other): other["figures"] for other in rows if other["epsilon"] == row["epsilon"]}
-    loss = round(100 * (max(map(mean, found.values())) - mean(row["figures"])), 1)
-    if loss:
-        return f"{_shown(row)} (-{loss})"
-    rivals = [(mean(figures), stdev(figures)) for place, figures in found.items() if place != id(row)]
-    return _shown(row) + (" **best**" if beats(mean(row["figures"]), stdev(row["figures"]), rivals) else " (highest)")
-
-
 def _private_rows(method: Method) -> str:
     if "private" not in method.needs:
         return "not used"
@@ -309,17 +294,21 @@ def classes() -> str:
 
 
 def arguments() -> str:
-    """Every argument of an estimator; a row for each default or meaning that it has."""
-    takers: dict[tuple[str, Option], list[str]] = {}
+    """Every argument of an estimator; a row for each meaning that it has."""
+    takers: dict[tuple[str, str], dict[str, list[str]]] = {}
     for options in METHOD_OPTIONS.values():
         for name, option in arguments_of(options).items():
-            takers.setdefault((name, option), []).append(estimator_name(options))
+            defaults = takers.setdefault((name, _meaning(option)), {})
+            defaults.setdefault(_default(option), []).append(estimator_name(options))
     order = list(dict.fromkeys(name for name, _ in takers))
-    rows = [
-        [f"`{name}`", _default(option), _meaning(option), f"{option.allowed}{option.after}", _classes(names)]
-        for (name, option), names in sorted(takers.items(), key=lambda item: order.index(item[0][0]))
-    ]
-    return _table(("argument", "default", "meaning", "allowed", "classes"), rows)
+    rows = []
+    for (name, meaning), defaults in sorted(takers.items(), key=lambda item: order.index(item[0][0])):
+        most = max(defaults, key=lambda one: len(defaults[one]))
+        others = (f"; {_classes(names)}: {default}" for default, names in defaults.items() if default != most)
+        taking = {name for names in defaults.values() for name in names}
+        names = [one for one in map(estimator_name, METHOD_OPTIONS.values()) if one in taking]
+        rows.append([f"`{name}`", "".join([most, *others]), meaning, _classes(names)])
+    return _table(("argument", "default", "meaning", "classes"), rows)
 
 
 def _default(option: Option) -> str:
@@ -331,7 +320,8 @@ def _default(option: Option) -> str:
 
 
 def _meaning(option: Option) -> str:
-    return _python(option.help.removesuffix(".").removesuffix(f", {option.allowed}"))
+    meaning = _python(option.help.removesuffix(".").removesuffix(f", {option.allowed}"))
+    return f"{meaning}: {option.listed_words}{option.after}" if option.words else meaning
 
 
 def _python(text: str) -> str:
@@ -343,6 +333,9 @@ def _classes(names: list[str]) -> str:
     others = [other for options in METHOD_OPTIONS.values() if (other := estimator_name(options)) not in names]
     if not others:
         return "all"
+    for words, holds in GROUPS.items():
+        if set(names) == {estimator_name(method.options) for method in METHODS.values() if holds(method)}:
+            return words
     if len(others) < len(names):
         return f"all but {', '.join(f'`{name}`' for name in others)}"
     return ", ".join(f"`{name}`" for name in names)
@@ -400,9 +393,9 @@ def papers() -> str:
 
 PAGES: dict[Path, list[Callable[[], str]]] = {
     DOCS / "python.md": [classes, arguments],
-    DOCS / "methods" / "README.md": [methods, choices, measured],
+    DOCS / "methods" / "README.md": [methods, choices],
     DOCS / "run-folder.md": [proofs, words, papers],
-    DOCS / "evidence.md": [held_out, evidence],
+    DOCS / "evidence.md": [held_out, by_method, evidence],
     DOCS / "enough.md": [attack_success],
     DOCS.parent / "README.md": [reached],
     DOCS.parent / "benchmarks" / "README.md": [speed],

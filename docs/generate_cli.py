@@ -19,10 +19,8 @@ INTRODUCTION = """\
 
 <!-- Made by `python docs/generate_cli.py`. Do not edit: the texts are in linprobe/options/. -->
 
-Results go to stdout. Notes, tables and errors go to stderr. If `-` is given for a path, the path is read from the
-last line of standard input, so that commands can be joined with `|`.
-
-The [methods](methods/README.md) pages list the options and defaults of each method.
+Results go to stdout; notes, tables and errors to stderr. A path `-` is read from the last line of standard input, so
+that commands can be joined with `|`. The [methods](methods/README.md) pages list the defaults of each method.
 """
 
 CONFIG = """\

@@ -349,7 +349,11 @@ def proofs() -> str:
 
 
 def _proof_rows(declared_proofs: Mapping[str, Proof]) -> list[list[str]]:
-    return [[f"`{name}`", proof.by, proof.what] for name, proof in declared_proofs.items()]
+    """A row for each proof, with all keys or files that it holds for."""
+    names: dict[Proof, list[str]] = {}
+    for name, proof in declared_proofs.items():
+        names.setdefault(proof, []).append(f"`{name}`")
+    return [[", ".join(found), proof.by, proof.what] for proof, found in names.items()]
 
 
 def words() -> str:
@@ -384,11 +388,11 @@ def words() -> str:
 
 def papers() -> str:
     """What a manifest says about each method, for another verifier."""
-    rows = [
-        [f"`{name}`", method.paper, "yes" if method.spends else "no", "yes" if method.several_labels else "no"]
-        for name, method in METHODS.items()
-    ]
-    return _table(("`method`", "`paper`", "adds noise", "`task` may be multilabel"), rows)
+    rows = [[f"`{name}`", method.paper] for name, method in METHODS.items()]
+    silent = _listed([f"`{name}`" for name, method in METHODS.items() if not method.spends])
+    several = _listed([f"`{name}`" for name, method in METHODS.items() if method.several_labels])
+    table = _table(("`method`", "`paper`"), rows)
+    return f"{table}\n\nAll but {silent} add noise. `task` may be multilabel for {several}."
 
 
 PAGES: dict[Path, list[Callable[[], str]]] = {

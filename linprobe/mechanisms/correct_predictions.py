@@ -18,7 +18,7 @@ To ask whether a change of the weights harms, of two models that depend on the s
     g = sum_i (1[the new model is correct on record i] - 1[the old one is]),    g~ = g + N(0, sigma^2)
 
 A record adds -1, 0 or 1, and an empty place adds 0, so the sensitivity is 1. The shares of a person differ by at most
-1. Before the release, g is expected to be m = 2 % of the n units, with a standard deviation of t = 5 % of them. So
+1. Before the release, g is expected to be m = 2 % of the n units, with a standard deviation of t = 3.2 % of them. So
 afterwards it is expected to be negative, and the change to harm, if g~ < -(m / t^2) sigma^2 / n, with m / t^2 = `HARM`.
 
 To test one model on private test rows:
@@ -77,7 +77,7 @@ from linprobe.parallel.array_api import Reals
 
 TEST_ACCURACY = "test accuracy"  # purpose of the release on private test rows
 GAIN = "refinement gain"  # purpose of the release of g
-HARM = 8.0
+HARM = 20.0
 SHARE_STEP = 2.0**-20
 SENSITIVITY = math.nextafter(math.sqrt(2), math.inf)  # of the numbers of test rows, or the shares of test people
 LEAST_SIGNAL = 4.0

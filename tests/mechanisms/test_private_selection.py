@@ -111,10 +111,10 @@ def test_a_unit_changes_the_gain_by_at_most_one(sizes: list[int] | None) -> None
 
 
 def test_a_gain_below_what_noise_explains_is_harm() -> None:
-    """The mean of a gain of 2 % +- 5 % of the units, after a noisy count, is negative."""
+    """The mean of a gain of 2 % +- 3.2 % of the units, after a noisy count, is negative."""
     rng = np.random.default_rng(0)
     n, noise = 1000, 40.0
-    true = n * (0.02 + 0.05 * rng.normal(size=400_000))
+    true = n * (0.02 + math.sqrt(0.001) * rng.normal(size=400_000))
     noisy = true + noise * rng.normal(size=len(true))
     limit = -HARM * noise**2 / n
     near = np.abs(noisy - limit) < 3

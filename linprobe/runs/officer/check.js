@@ -271,7 +271,7 @@ const PURPOSES = {
   inherited: "the earlier run that this one started from", median: "clip norms", radius: "clip norms", quantile: "clip norms",
 };
 const SAME_KIND = 0.5; // of linprobe/methods/similar_rows.py
-const HARM = 8; // of linprobe/mechanisms/correct_predictions.py
+const HARM = 20; // of linprobe/mechanisms/correct_predictions.py
 const OF_LABELS = ["test_label_accuracy", "test_macro_average_precision"];
 const OF_CLASSES = ["test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class"];
 const ACCURACIES = ["test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_balanced_accuracy_std",

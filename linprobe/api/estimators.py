@@ -191,7 +191,8 @@ class LinearProbe(LinearClassifier):
                 epsilon covers weights that were computed from other private rows. Gradients are clipped after they are
                 weighted, so weights above 1 change little. They multiply the weights of `class_weight`.
             X_unlabelled: public rows without labels (n_unlabelled, n_features), which centre rows where nothing else
-                does, and refine the weights after training; a noisy count of similar rows of `X` decides how strongly.
+                does, and refine the weights after training; noisy counts of similar rows of `X` and of correct
+                predictions decide whether, and how strongly.
             groups: the same as `owners`, by the name that scikit-learn passes to splitters such as `GroupKFold`.
 
         Raises:

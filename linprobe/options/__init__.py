@@ -87,8 +87,8 @@ class RunOptions:
     unlabelled: Path | None = option(
         None,
         "Feature file of public rows without labels, from the same backbone. Their mean centres the private rows if "
-        "nothing else does, and they refine the weights after training; a noisy count of similar private rows decides "
-        "whether, and how strongly.",
+        "nothing else does, and they refine the weights after training; noisy counts of similar private rows and of "
+        "correct predictions decide whether, and how strongly.",
         metavar="FILE",
         group="Data",
     )

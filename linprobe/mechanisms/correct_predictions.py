@@ -18,8 +18,8 @@ To ask whether a change of the weights harms, of two models that depend on the s
     g = sum_i (1[the new model is correct on record i] - 1[the old one is]),    g~ = g + N(0, sigma^2)
 
 A record adds -1, 0 or 1, and an empty place adds 0, so the sensitivity is 1. The shares of a person differ by at most
-1. Before the release, g is expected to be m = 2 % of the n units, with a standard deviation of t = 3.2 % of them. So
-afterwards it is expected to be negative, and the change to harm, if g~ < -(m / t^2) sigma^2 / n, with m / t^2 = `HARM`.
+1. Before the release, g / n for n units is expected to be m, a public number, with a variance v of `VARIANCE`. So
+afterwards g is expected to be negative, and the change to harm, if g~ < -m sigma^2 / (v n).
 
 To test one model on private test rows:
 
@@ -77,7 +77,7 @@ from linprobe.parallel.array_api import Reals
 
 TEST_ACCURACY = "test accuracy"  # purpose of the release on private test rows
 GAIN = "refinement gain"  # purpose of the release of g
-HARM = 20.0
+VARIANCE = 0.001  # v
 SHARE_STEP = 2.0**-20
 SENSITIVITY = math.nextafter(math.sqrt(2), math.inf)  # of the numbers of test rows, or the shares of test people
 LEAST_SIGNAL = 4.0
@@ -103,14 +103,15 @@ def correct_counts(counted: Sequence[tuple[float, float]], n_tracked: int) -> Cl
 
 @dataclass(frozen=True)
 class NoisyGain:
-    """g~, as `count`, and `std`, the standard deviation of its noise: sigma."""
+    """g~, as `count`, the standard deviation sigma of its noise, `std`, and m, `expected`."""
 
     count: float
     std: float
+    expected: float
 
     def harms(self, n_units: int) -> bool:
         """Whether the new model is expected to be worse on `n_units` units."""
-        return self.count < -HARM * self.std**2 / n_units
+        return self.count < -self.expected * self.std**2 / (VARIANCE * n_units)
 
 
 def gain(before: tuple[float, float], after: tuple[float, float], n_tracked: int) -> ClippedSum:

@@ -65,6 +65,10 @@ Public shots come from the training rows. So if the run has any, the share of th
 Training with U on private rows also releases a noisy number of private rows near U. The share of these rows
 takes the place of the share of the public shots, and of the factors of s and q. It then releases how many private rows
 more the new weights label right (`linprobe.mechanisms.correct_predictions`); if that tells of harm, the strength is 0.
+The nearest rows correct noise only if they differ from the row, so that the noise in their scores does. So the expected
+gain falls with the mean cosine of a row and its 5 nearest ones:
+
+    m = 0.02 (1 - 2 (cosine - 0.85) / 0.05), the fraction between 0 and 1
 """
 
 from __future__ import annotations
@@ -101,6 +105,7 @@ MANY_CLASSES = 10  # from which the strength does not depend on their number
 PULL_TOGETHER, LEAST_WEIGHT = 0.2, 0.5
 FEW, ENOUGH = 1, 3  # rows per class that are predicted together: no refinement, and all of it
 FEW_AGAIN, ENOUGH_AGAIN = 3, 10  # rows per class: no second pass, and all of it
+GAIN_OF_OTHERS, DIFFERENT, ALIKE = 0.02, 0.85, 0.9  # m on other data sets, and mean cosines for m and for -m
 MISSING, NOISY = 4.1, 5.3  # sqrt(m) / d: classes are missing, and noise alone explains the shares
 OTHER_SHARES, LIKE_SHARES = 0.7, 0.85  # exp(-divergence) of predicted shares: no refinement, and all of it
 SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6, 0.23, 0.5
@@ -155,6 +160,7 @@ class Refined:
         strength: from 0 (nothing changed) to 1.
         class_shares: that the rows keep, (n_classes,), if given; None if they were estimated.
         near_shots: as in `Known`.
+        expected_gain: the share of rows by which accuracy is expected to rise, before private rows are asked.
     """
 
     weights: NDArray[np.float32]
@@ -163,6 +169,7 @@ class Refined:
     strength: float
     class_shares: NDArray[np.float64] | None = None
     near_shots: NearShots | None = None
+    expected_gain: float = GAIN_OF_OTHERS
 
 
 def unrefinable(method: Method, *, votes: bool, several_labels: bool) -> str | None:
@@ -209,7 +216,7 @@ def refined_weights(
     @cache
     def graph() -> _Graph:
         many = _between(len(unit) / n_classes, SOME_ROWS, MANY_ROWS) if math.isfinite(known.noise(n_classes)) else 0.0
-        return _Graph(_neighbours(normalise_rows(centred)), SPREAD + (SPREAD_OF_MANY - SPREAD) * many)
+        return _Graph(*_neighbours(normalise_rows(centred)), SPREAD + (SPREAD_OF_MANY - SPREAD) * many)
 
     def like_shares() -> float:
         own = _propagated(graph(), scores, _shares(scores, known), PULL_TOGETHER).mean(axis=0)
@@ -233,7 +240,8 @@ def refined_weights(
     update, blended = _passes(centred / np.float32(norm), scores, likely, (strength, again))
     update /= norm
     bias = (bias - mean @ update).astype(np.float32)
-    return Refined((weights + update).astype(np.float32), bias, blended, strength, given, known.near_shots)
+    gain = GAIN_OF_OTHERS * (1 - 2 * _between(graph().nearness, DIFFERENT, ALIKE))
+    return Refined((weights + update).astype(np.float32), bias, blended, strength, given, known.near_shots, gain)
 
 
 def gathered(
@@ -272,9 +280,10 @@ def _passes(
 
 @dataclass(frozen=True)
 class _Graph:
-    """A of n rows, sparse, (n, n), and a."""
+    """A of n rows, sparse, (n, n), the mean cosine of a row and its nearest ones, and a."""
 
     neighbours: Any
+    nearness: float
     a: float
 
     def spread(self, likely: Matrix) -> Matrix:
@@ -367,8 +376,8 @@ def _checked_shares(given: Sequence[float] | NDArray[np.float64], n_classes: int
     return np.asarray(shares / shares.sum())
 
 
-def _neighbours(x: NDArray[np.float32]) -> Any:
-    """A: sparse, (n, n)."""
+def _neighbours(x: NDArray[np.float32]) -> tuple[Any, float]:
+    """A: sparse, (n, n), and the mean cosine."""
     from scipy import sparse  # scipy would slow down every command
 
     n, k = len(x), min(NEIGHBOURS, len(x) - 1)
@@ -385,7 +394,7 @@ def _neighbours(x: NDArray[np.float32]) -> Any:
     graph = graph.maximum(graph.T)
     degree = np.asarray(graph.sum(axis=1)).ravel()
     scale = sparse.diags(np.divide(1, np.sqrt(degree), out=np.zeros(n), where=degree > 0))
-    return (scale @ graph @ scale).tocsr()
+    return (scale @ graph @ scale).tocsr(), float(cosines.mean())
 
 
 def _mass(likely: Matrix, shares: NDArray[np.float64], pull: float) -> Matrix:

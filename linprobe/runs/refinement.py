@@ -20,7 +20,15 @@ from linprobe.methods.similar_rows import NearShots, SimilarRows, Surroundings
 from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Manifest, Refinement
 from linprobe.runs.matching import split_of
-from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows, unrefinable
+from linprobe.runs.refined_weights import (
+    GAIN_OF_OTHERS,
+    Known,
+    Refined,
+    mu_of_weights,
+    refined_weights,
+    unlabelled_rows,
+    unrefinable,
+)
 from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import RunFolder
 
@@ -130,6 +138,8 @@ def check_refinement(
         off = _norm(found.weights - run.weights, found.bias - run.bias)
         mine, theirs = kept_shares(run), stated.class_shares
         same = (mine is None) == (theirs is None) and (mine is None or np.allclose(mine, np.asarray(theirs)))
+        if found.strength and stated.gain is not None:
+            same = same and abs(found.expected_gain - stated.gain.expected) <= TOLERANCE * GAIN_OF_OTHERS
         if off > TOLERANCE * change or abs(found.strength - stated.strength) > TOLERANCE or not same:
             raise PrivacyError(
                 f"{run.folder / MODEL} does not follow from {UNREFINED} and {unlabelled}: it is {off:.3g} away, "

@@ -110,7 +110,7 @@ PROOFS: Mapping[str, Proof] = {
     "refined": Proof(
         STATED,
         "stands beside `unrefined.npz`; `--unlabelled` proves it, and `--run` names the same run. `similar` and `gain` "
-        "have the noise of their releases; a `gain` below -20 `std`^2 / `n_private` needs `strength` 0",
+        "have the noise of their releases; a `gain` below -1000 `expected` `std`^2 / `n_private` needs `strength` 0",
     ),
     "published": Proof(STATED, "one `histogram` line each, with its noise"),
     "selection": Proof(RECOMPUTED, "equal to the ledger's line"),

@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from linprobe.data.blocks import ArraySource
 from linprobe.mechanisms import correct_predictions as module
 from linprobe.mechanisms.correct_predictions import (
-    HARM,
+    VARIANCE,
     NoisyGain,
     correct_counts,
     correct_counts_sensitivity,
@@ -110,14 +110,13 @@ def test_a_unit_changes_the_gain_by_at_most_one(sizes: list[int] | None) -> None
     assert np.array_equal(whole.contributions, np.ones(len(ends) - 1))
 
 
-def test_a_gain_below_what_noise_explains_is_harm() -> None:
-    """The mean of a gain of 2 % +- 3.2 % of the units, after a noisy count, is negative."""
-    rng = np.random.default_rng(0)
-    n, noise = 1000, 40.0
-    true = n * (0.02 + math.sqrt(0.001) * rng.normal(size=400_000))
+@pytest.mark.parametrize("expected", [0.02, -0.02])
+def test_a_gain_below_what_noise_explains_is_harm(expected: float) -> None:
+    """The mean of the gain of 1,000 units, after a noisy count at the limit, is 0."""
+    rng, n, noise = np.random.default_rng(0), 1000, 40.0
+    true = n * (expected + math.sqrt(VARIANCE) * rng.normal(size=400_000))
     noisy = true + noise * rng.normal(size=len(true))
-    limit = -HARM * noise**2 / n
-    near = np.abs(noisy - limit) < 3
-    assert abs(true[near].mean()) < 1
-    assert NoisyGain(limit - 0.1, noise).harms(n)
-    assert not NoisyGain(limit + 0.1, noise).harms(n)
+    limit = -expected * noise**2 / (VARIANCE * n)
+    assert abs(true[np.abs(noisy - limit) < 3].mean()) < 1
+    assert NoisyGain(limit - 0.1, noise, expected).harms(n)
+    assert not NoisyGain(limit + 0.1, noise, expected).harms(n)

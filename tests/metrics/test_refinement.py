@@ -199,3 +199,13 @@ def test_neighbours_do_not_depend_on_the_size_of_blocks(monkeypatch: pytest.Monk
     monkeypatch.setattr(refinement, "BLOCK_SCORES", 200 * 7)
     parts = refined_weights(unlabelled, *probe, NOISY)
     np.testing.assert_allclose(parts.weights, whole.weights, atol=1e-3 * np.abs(whole.weights).max())
+
+
+@pytest.mark.parametrize(("width", "gain"), [(WIDTH, 0.02), (2, -0.02)])
+def test_rows_whose_nearest_rows_hardly_differ_are_not_expected_to_gain(width: int, gain: float) -> None:
+    """In two dimensions, noise gives the nearest rows the same error."""
+    unlabelled, probe = rows_of(400, 1)[0], probe_with(5.0)
+    flat = np.ascontiguousarray(unlabelled[:, :width])
+    found = refined_weights(flat, probe[0][:width], probe[1], ALIKE)
+    assert found.strength > 0
+    assert found.expected_gain == pytest.approx(gain)

@@ -271,7 +271,7 @@ const PURPOSES = {
   inherited: "the earlier run that this one started from", median: "clip norms", radius: "clip norms", quantile: "clip norms",
 };
 const SAME_KIND = 0.5; // of linprobe/methods/similar_rows.py
-const HARM = 20; // of linprobe/mechanisms/correct_predictions.py
+const VARIANCE = 0.001; // of linprobe/mechanisms/correct_predictions.py
 const OF_LABELS = ["test_label_accuracy", "test_macro_average_precision"];
 const OF_CLASSES = ["test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class"];
 const ACCURACIES = ["test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_balanced_accuracy_std",
@@ -473,7 +473,7 @@ function checkPurposes(m, releases) {
   must(known(gain) === made.has("refinement gain"), "refined.gain and a release for the refinement gain need each other.");
   must(!known(gain) || releases.every((one) => one.purpose !== "refinement gain" || one.noise_multiplier === gain.std), "refined.gain has another noise than its release.");
   must(!known(gain) || Math.abs(gain.count) <= m.n_private + 40 * gain.std, "refined.gain has a number that noise cannot make.");
-  must(!known(gain) || gain.count >= -HARM * gain.std ** 2 / m.n_private || m.refined.strength === 0, "refined.strength is not 0, and refined.gain says that refinement harms.");
+  must(!known(gain) || gain.count >= -gain.expected * gain.std ** 2 / (VARIANCE * m.n_private) || m.refined.strength === 0, "refined.strength is not 0, and refined.gain says that refinement harms.");
   must(known(tuning) === made.has("selection"), "tuning and a release for a selection need each other.");
   must(made.has("test AUROC") === known(m.test_scores), "test_scores and a release for an AUROC on test rows need each other.");
   must(!known(m.test_scores) || known(m.test_counts), "test_scores has no test_counts.");

@@ -68,7 +68,9 @@ more the new weights label right (`linprobe.mechanisms.correct_predictions`); if
 The nearest rows correct noise only if they differ from the row, so that the noise in their scores does. So the expected
 gain falls with the mean cosine of a row and its 5 nearest ones:
 
-    m = 0.02 (1 - 2 (cosine - 0.85) / 0.05), the fraction between 0 and 1
+    m = 0.02 (1 - 2 e)        e = (cosine - 0.85) / 0.05, between 0 and 1
+
+Without that release, strength *= 1 - e for a run on private rows.
 """
 
 from __future__ import annotations
@@ -213,6 +215,9 @@ def refined_weights(
     given = None if class_shares is None else _checked_shares(class_shares, n_classes)
     expected = np.full(n_classes, 1 / n_classes) if given is None else given
 
+    def alike() -> float:
+        return _between(graph().nearness, DIFFERENT, ALIKE)
+
     @cache
     def graph() -> _Graph:
         many = _between(len(unit) / n_classes, SOME_ROWS, MANY_ROWS) if math.isfinite(known.noise(n_classes)) else 0.0
@@ -231,7 +236,7 @@ def refined_weights(
         if together:
             strength = _between(len(unit) / n_classes, FEW, ENOUGH) * _strength(scores, known)
         else:
-            strength = min(1.0, len(unit) / ENOUGH_ROWS) * _strength(scores, known, like_shares)
+            strength = min(1.0, len(unit) / ENOUGH_ROWS) * _strength(scores, known, like_shares, alike)
     if not strength:
         return Refined(weights, bias, scores, strength, given, known.near_shots)
     again = 0.0
@@ -240,7 +245,7 @@ def refined_weights(
     update, blended = _passes(centred / np.float32(norm), scores, likely, (strength, again))
     update /= norm
     bias = (bias - mean @ update).astype(np.float32)
-    gain = GAIN_OF_OTHERS * (1 - 2 * _between(graph().nearness, DIFFERENT, ALIKE))
+    gain = GAIN_OF_OTHERS * (1 - 2 * alike())
     return Refined((weights + update).astype(np.float32), bias, blended, strength, given, known.near_shots, gain)
 
 
@@ -331,7 +336,12 @@ def _many(n_classes: int) -> float:
     return min(1.0, (n_classes - 1) / (MANY_CLASSES - 1))
 
 
-def _strength(scores: Matrix, known: Known, like_shares: Callable[[], float] = lambda: 1.0) -> float:
+def _strength(
+    scores: Matrix,
+    known: Known,
+    like_shares: Callable[[], float] = lambda: 1.0,
+    alike: Callable[[], float] = lambda: 0.0,
+) -> float:
     n_classes, shots = scores.shape[1], known.near_shots
     noise = known.noise(n_classes)
     full = min(1.0, _many(n_classes) ** 2 * noise / FULL_NOISE)
@@ -344,7 +354,8 @@ def _strength(scores: Matrix, known: Known, like_shares: Callable[[], float] = l
     same = float((centred.mean(axis=0) ** 2).sum() / max((centred**2).sum(axis=1).mean(), TINY))
     allowed = min(MOST_SAME_SCORES, SAME_SCORES + SAME_SCORES_PER_NOISE * noise) if known.centred else SAME_UNCENTRED
     seen = full * min(1.0, max(0.0, 2 - same / allowed))
-    return max(proved, seen * like_shares()) if seen > proved else proved
+    strength = max(proved, seen * like_shares()) if seen > proved else proved
+    return strength * (1 - alike()) if strength and math.isfinite(noise) else strength
 
 
 def _like_shares(own: NDArray[np.float64], expected: NDArray[np.float64]) -> float:

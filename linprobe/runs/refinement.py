@@ -136,17 +136,23 @@ def check_refinement(
         found = refined_by(run, *before, rows, _checked_shots(run, stated, rows, features))
         change = _norm(found.weights - before[0], found.bias - before[1])
         off = _norm(found.weights - run.weights, found.bias - run.bias)
-        mine, theirs = kept_shares(run), stated.class_shares
-        same = (mine is None) == (theirs is None) and (mine is None or np.allclose(mine, np.asarray(theirs)))
-        if found.strength and stated.gain is not None:
-            same = same and abs(found.expected_gain - stated.gain.expected) <= TOLERANCE * GAIN_OF_OTHERS
-        if off > TOLERANCE * change or abs(found.strength - stated.strength) > TOLERANCE or not same:
+        if off > TOLERANCE * change or not _agree(found, stated, kept_shares(run)):
             raise PrivacyError(
                 f"{run.folder / MODEL} does not follow from {UNREFINED} and {unlabelled}: it is {off:.3g} away, "
                 f"allowed: {TOLERANCE * change:.3g}; do not trust it"
             )
         proved += ["refined", MODEL]
     return proved
+
+
+def _agree(found: Refined, stated: Refinement, shares: NDArray[np.float64] | None) -> bool:
+    """Whether strength, class shares and expected gain are as computed, but for roundings."""
+    theirs = stated.class_shares
+    if (shares is None) != (theirs is None) or abs(found.strength - stated.strength) > TOLERANCE:
+        return False
+    gain = found.expected_gain if stated.gain is None or not found.strength else stated.gain.expected
+    near = abs(found.expected_gain - gain) <= TOLERANCE * GAIN_OF_OTHERS
+    return near and (shares is None or np.allclose(shares, np.asarray(theirs)))
 
 
 def _checked_shots(

@@ -30,7 +30,7 @@ from linprobe.mechanisms.correct_predictions import GAIN, gain
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
-from linprobe.runs import refinement
+from linprobe.runs import refined_weights, refinement
 from linprobe.runs.run_folder import read_run
 from linprobe.training import execute, train
 from tests.cli.outcomes import NOISY, Cli, result_of, write_sealed
@@ -48,8 +48,10 @@ def rows(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def refined(cli: Cli, private_file: Path, rows: Path) -> Path:
+def refined(cli: Cli, monkeypatch: pytest.MonkeyPatch, private_file: Path, rows: Path) -> Path:
     """A run, `run`, and the run that rows without labels made of it; 1 run in 30 has too much noise for either."""
+    monkeypatch.setattr(refined_weights, "DIFFERENT", 1.0)  # the rows have few columns
+    monkeypatch.setattr(refined_weights, "ALIKE", 1.1)
     for _ in range(6):
         assert cli("train", private_file, *STEPS, "--out", "run").status == 0
         outcome = cli("refine", "run", rows, "--out", "refined", "--json")

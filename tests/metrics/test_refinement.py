@@ -209,3 +209,7 @@ def test_rows_whose_nearest_rows_hardly_differ_are_not_expected_to_gain(width: i
     found = refined_weights(flat, probe[0][:width], probe[1], ALIKE)
     assert found.strength > 0
     assert found.expected_gain == pytest.approx(gain)
+    finished = replace(ALIKE, similar=None, near_shots=NearShots(500, 500))  # nothing asks private rows
+    later = refined_weights(flat, probe[0][:width], probe[1], finished)
+    assert (later.strength > 0) == (gain > 0)
+    assert refined_weights(flat, probe[0][:width], probe[1], replace(finished, n_units=0)).strength > 0

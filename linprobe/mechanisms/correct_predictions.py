@@ -64,10 +64,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from linprobe.accounting.events import TEST_ACCURACY as TEST_ACCURACY
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.parallel.array_api import Reals
 
-TEST_ACCURACY = "test accuracy"  # purpose of the release on private test rows
 SHARE_STEP = 2.0**-20
 SENSITIVITY = math.nextafter(math.sqrt(2), math.inf)  # of the numbers of test rows, or the shares of test people
 LEAST_SIGNAL = 4.0

@@ -464,10 +464,11 @@ def _refuse_private_outside(
     if features.description.shares_owners and test_people(features, split.unit) is not None:
         protected.update(features.owners("test"))
     for part in (*labelled, *unlabelled):
+        step = "" if part.group == UNLABELLED else ", or give --public-shots K"
         if protected and part.features.has_owners(part.group) and people_in_both(protected, part.owners()):
             raise PrivacyError(
                 f"group {part.group} of {part.features.path} holds rows of people who have private rows too; a person "
-                "is private or public; remove those rows, or give --public-shots K"
+                f"is private or public; remove those rows{step}"
             )
     # a method that joins public rows protects them
     public_rows = (*(() if split.joined else labelled), *unlabelled)

@@ -138,7 +138,7 @@ def test_it_is_listed(found: dict[str, Any]) -> None:
 
 def test_references_explain_its_option(found: dict[str, Any]) -> None:
     assert "| `--toy-option` | toy: length of a step: whole, halved. [default: whole] |  |" in found["cli reference"]
-    assert '| `toy_option` | "whole" | Length of a step | whole, halved | `Toy` |' in found["Python reference"]
+    assert '| `toy_option` | "whole" | Length of a step: whole, halved | `Toy` |' in found["Python reference"]
     assert "| `Toy` | [toy](methods/toy.md) | - |" in found["Python reference"]
 
 

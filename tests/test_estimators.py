@@ -18,7 +18,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError, UnsetMetadataPassedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
+from sklearn.model_selection import GridSearchCV, KFold, PredefinedSplit, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScaler, StandardScaler
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
@@ -316,7 +316,7 @@ def test_a_seeded_run_is_reproducible_and_claims_no_epsilon(rows) -> None:
 def test_probes_work_in_pipelines_and_cross_validation(rows) -> None:
     x, y, *_ = rows
     pipeline = make_pipeline(FunctionTransformer(), NoisyGD(epsilon=8.0, classes=[0, 1, 2]))
-    assert cross_val_score(pipeline, x, y, cv=3).mean() > 0.8
+    assert cross_val_score(pipeline, x, y, cv=KFold(3)).mean() > 0.8
 
 
 def texts_of(fit, *, word: str = "") -> list[str]:
@@ -425,20 +425,21 @@ def test_weights_from_private_labels_are_warned_of(rows) -> None:
 def test_groups_are_owners_and_reach_each_fit_of_a_cross_validation(rows) -> None:
     x, y, x_public, y_public = rows
     people = np.arange(240) // 4
+    split = PredefinedSplit(people % 3)
     with config_context(enable_metadata_routing=True):
         probe = make("noisy-gd", n_steps=2, condition="none")
         with pytest.raises(UnsetMetadataPassedError, match="groups"):  # never rows in place of people by mistake
-            cross_val_score(probe, x, y, cv=GroupKFold(3), params={"groups": people})
+            cross_val_score(probe, x, y, cv=split, params={"groups": people})
         probe.set_fit_request(groups=True, X_unlabelled=True)
         given = {"groups": people, "X_unlabelled": x[:100] + 20}
-        assert (cross_val_score(probe, x, y, cv=GroupKFold(3), params=given) > 0.5).all()
-        folds = cross_validate(probe, x, y, cv=GroupKFold(3), params=given, return_estimator=True)["estimator"]
+        assert (cross_val_score(probe, x, y, cv=split, params=given) > 0.5).all()
+        folds = cross_validate(probe, x, y, cv=split, params=given, return_estimator=True)["estimator"]
         public = {"X_public": x_public + 20, "y_public": y_public}
         probe = make("adamix", n_steps=2).set_fit_request(groups=True, X_public=True, y_public=True)
         scaler = FrozenEstimator(StandardScaler().fit(public["X_public"]))
         pipeline = make_pipeline(scaler, probe, transform_input=["X_public"])
         given = {"groups": people, **public}
-        scaled = cross_validate(pipeline, x + 20, y, cv=GroupKFold(3), params=given, return_estimator=True)
+        scaled = cross_validate(pipeline, x + 20, y, cv=split, params=given, return_estimator=True)
     assert [fold[-1].privacy_["n_public"] for fold in scaled["estimator"]] == [20, 20, 20]
     assert scaled["test_score"].min() > 0.5
     assert [(fold.privacy_["unit"], fold.privacy_["n_private"]) for fold in folds] == 3 * [("owner", 40)]
@@ -471,7 +472,7 @@ def test_a_notebook_displays_no_private_attribute(refit, rows) -> None:
     x, y, *_ = rows
     people = np.array([f"patient {row // 2}" for row in range(240)])
     probe = make("noisy-gd", n_steps=1, condition="none", class_counts="yes")
-    search = GridSearchCV(probe, {"learning_rate": [0.1]}, cv=2, refit=refit).fit(x, y, owners=people)
+    search = GridSearchCV(probe, {"learning_rate": [0.1]}, cv=KFold(2), refit=refit).fit(x, y, owners=people)
     pipeline = make_pipeline(FunctionTransformer(), clone(probe)).fit(x, y, noisygd__owners=people)
     for shown in (search, pipeline, pipeline[-1], clone(probe).set_params(insecure_seed=1).fit(x, y, owners=people)):
         html = shown._repr_mimebundle_()["text/html"]
@@ -786,7 +787,7 @@ def test_a_fit_without_privacy_before_or_after_a_private_one_is_warned_of(bare, 
     (text,) = texts_of(lambda: clone(probe).fit(x[80:], y[80:]))
     assert text.startswith(
         f"{MIXED}; some were in 2 private fits of this process, which together cost epsilon "
-        f"{together(2, probe.fit(x + 9, y))} at delta 1e-05 for a record; no epsilon covers their scores"
+        f"{together(2, probe.fit(x + 9, y))} at delta 1e-05 for a record; the figure holds unless private rows"
     )
     assert "\n" not in text
 
@@ -841,14 +842,16 @@ def test_cross_validation_and_searches_are_warned_of_with_what_they_cost(rows) -
     probe = make("noisy-gd", n_steps=2, condition="none", delta=1e-5)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        cross_val_score(probe, x, y, cv=4)
+        cross_val_score(probe, x, y, cv=KFold(4))
     alone = make("noisy-gd", n_steps=2, condition="none").fit(x + 100, y)
     texts = refit_warnings(caught)
     assert len(texts) == 3
     assert f"in 3 fits of this process, which together cost epsilon {together(3, alone)} at" in texts[-1]
+    for chosen_by_private_rows in ("StratifiedKFold", "GroupKFold"):
+        assert chosen_by_private_rows in texts[-1]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        GridSearchCV(probe, {"learning_rate": [0.01, 0.1]}, cv=2).fit(x + 50, y)
+        GridSearchCV(probe, {"learning_rate": [0.01, 0.1]}, cv=KFold(2)).fit(x + 50, y)
     # a row is in one of two folds for each of two settings, and in the last fit on all rows
     assert (
         f"in 3 fits of this process, which together cost epsilon {together(3, alone)} at" in refit_warnings(caught)[-1]

@@ -27,6 +27,7 @@ from linprobe.errors import PrivacyError
 UNITS = RECORD, OWNER = "record", "owner"  # what a guarantee protects
 LARGEST_FIGURE = 1e300  # noise multiplier or sensitivity
 INHERITED = "inherited"  # purpose of the releases of the run that a run started from
+TEST_ACCURACY = "test accuracy"  # purpose of the release on private test rows
 HISTOGRAM = "histogram"  # purpose of the release of `pdp-report --publish-epsilon`
 NO_CHOICE = "no result decided the noise, the sampling rate or the number of steps of a later release"
 

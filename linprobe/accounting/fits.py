@@ -3,7 +3,7 @@
 They may share records: grid searches, cross-validation, refits and clones fit the same rows, or overlapping parts of
 them. About 16 bytes per record hold a hash and the fits that used the record. The reported cost bounds the cost of
 every record of the new fit: it counts, for each kind of release, the largest number of releases that used any one of
-these records.
+these records. It holds if no private row decides which rows a fit gets.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delt
             costs[one] = composed(costing, delta, rough=True)[0]
     rows = f"{MIXED}; some were in {fits} private fits" if mixed else f"some of these rows were in {fits} fits"
     return (
-        f"{rows} of this process, which together cost {cost_in_words(costs, delta)}; no epsilon covers their scores on "
-        "private rows, or a choice by such scores"
+        f"{rows} of this process, which together cost {cost_in_words(costs, delta)}; the figure holds unless private "
+        "rows decide which rows a fit gets, as in StratifiedKFold (the default for classifiers) and GroupKFold; no "
+        "epsilon covers their scores on private rows, or a choice by such scores"
     )

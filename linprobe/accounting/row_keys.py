@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, no_books, read_book, state_keys
-from linprobe.accounting.events import OWNER
+from linprobe.accounting.events import OWNER, TEST_ACCURACY
 from linprobe.atomic_files import alone, open_regular, remove_torn, sync_folder, write_whole
 from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
 from linprobe.parallel.array_api import among, distinct
@@ -175,16 +175,19 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
         unit: of the run; None if it promises nothing for its rows. spare: public rows that may be private by chance.
     """
     for path, contents, theirs in keyed_books(folder) if unit is not None or len(new.public) else ():
-        units = {entry.unit for entry in contents.counted if entry.private} if len(new.public) else set()
+        private = [entry for entry in contents.counted if entry.private]
+        units = {entry.unit for entry in private} if len(new.public) else set()
         hidden = [new.public[among(new.public, theirs.private(one))] for one in units]
         both = unit is not None and len(theirs.public)
         shown = theirs.public[among(theirs.public, new.private(unit or ""))] if both else ()
         n_hidden = max(map(len, hidden), default=0)
         if n_hidden > spare or len(shown):
             met, step = f"{n_hidden} of the {whose}, or of their images or people, are private in", "give other rows"
+            found = [one for one in private if any(part.purpose == TEST_ACCURACY for part in one.releases)] or private
             if n_hidden <= spare:
                 met, step = f"{len(shown)} of the private rows, images or people were public in", "remove them"
-            runs = ", ".join([entry.name for entry in contents.counted if entry.private][-NAMED:])
+                found = contents.counted
+            runs = ", ".join(entry.name for entry in found[-NAMED:])
             raise PrivacyError(
                 f"{met} {runs} (budget book {path}); a row that one run uses as public has no guarantee; {step}, or if "
                 f"they are public, move {path.name} and its row keys to another folder: its promise is void"
@@ -246,12 +249,14 @@ class Account:
         check: refuses rows that are private in one run and public in another: before keys are written, and at every
             charge, as another run may have used a row of this one as public meanwhile.
         features: the feature file with the rows, for the entries.
+        exposed: keys of rows that a run without a guarantee releases. Books and caps of these count; none is written.
     """
 
     path: Path
     keys: RowKeys | None = None
     check: Callable[[], None] | None = field(default=None, compare=False)
     features: str | None = None
+    exposed: RowKeys = field(default_factory=RowKeys)
 
     @classmethod
     def at(cls, path: Path, keys: RowKeys | None = None, check: Callable[[], None] | None = None) -> Account:
@@ -288,7 +293,7 @@ class Account:
     def shared(self) -> list[SharedBook]:
         """The other books of the folder that have a key in common with this one. Raises DataError: as `books_with`."""
         own = keys_file(self.path)
-        return [] if self.keys is None else books_with(self.keys, own.parent, but=own)
+        return [] if self.keys is None else books_with(self.keys.joined(self.exposed), own.parent, but=own)
 
     def not_compared(self) -> int:
         """The number of other books in the folder without keys: their rows are known as whole files only."""

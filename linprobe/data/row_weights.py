@@ -49,7 +49,10 @@ class RowWeights:
 
 
 def sample_weights(given: Any, n_rows: int) -> Reals:
-    """Weights by row, shape (n_rows,). Raises DataError: another shape, one outside 0 to `MOST_WEIGHT`, zeros only."""
+    """Weights by row, shape (n_rows,); if all are below 1, divided by the largest, as noise drowns small gradients.
+
+    Raises DataError: another shape, a weight outside 0 to `MOST_WEIGHT`, zeros only.
+    """
     try:
         weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
@@ -62,7 +65,7 @@ def sample_weights(given: Any, n_rows: int) -> Reals:
     elif not weights.any():
         found = "only zero sample weights"
     else:
-        return weights
+        return np.asarray(weights / min(1.0, weights.max()))
     raise DataError(
         f"sample_weight has {found}; allowed: public numbers from 0 to {MOST_WEIGHT:g}, one a row, not all 0"
     )

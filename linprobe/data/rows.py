@@ -537,7 +537,7 @@ def row_parts(n_units: int, group: Group, shard_units: int | None = None) -> int
     n_parts = -(-n_units // shard_units)
     if n_parts < group.size:
         raise UsageError(
-            f"{group.size} processes were started for {n_units} private rows; allowed: one for every "
+            f"{group.size} processes were started for {n_units} private rows or people; allowed: one for every "
             f"{shard_units} of them; use --nproc-per-node {n_parts}"
         )
     return n_parts

@@ -72,10 +72,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from linprobe.accounting.events import TEST_ACCURACY as TEST_ACCURACY
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.parallel.array_api import Reals
 
-TEST_ACCURACY = "test accuracy"  # purpose of the release on private test rows
 GAIN = "refinement gain"  # purpose of the release of g
 VARIANCE = 0.001  # v
 SHARE_STEP = 2.0**-20

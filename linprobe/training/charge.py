@@ -81,6 +81,7 @@ class BookFinder:
         *,
         group: str = "train",
         planned: Entry | None = None,
+        exposed: Sequence[GroupRows] = (),
     ) -> Account | None:
         """The book with the keys of its rows, after the training rows of `features` were added, or another `group`.
 
@@ -89,6 +90,7 @@ class BookFinder:
             public: rows from outside the training rows that the run uses as public, protected or not.
             unit: of the guarantee of the run; None if it has none.
             planned: a run that would exceed a cap is refused before keys of its rows are written.
+            exposed: private test rows of runs without a guarantee, as in `Account`.
         Returns: None if there is no book of any rows yet and none is to be made.
         Raises DataError: damaged keys. LinprobeError: keys that cannot be written. PrivacyError: a public row that is
         private in a book, or a private one that is public in a book; or a run above a cap.
@@ -101,12 +103,12 @@ class BookFinder:
         elif not _has_keys(path):
             refuse_private_in_books(public)
             if self.commitment is not None:
-                _refuse_round_cap(path, self._keys(rows, protected, ()))
+                _refuse_round_cap(path, self._keys(rows, [*protected, *exposed], ()))
             return Account(path, features=_path_of(features.path))
         elif self._elsewhere and files_of_books(books_folder(), KEY):
-            home = _joined(RowKeys(), _key(books_folder()), [rows, *protected], public)
+            home = _joined(RowKeys(), _key(books_folder()), [rows, *protected, *exposed], public)
             _refuse_round_cap(path, home)
-        keys = self._keys(rows, protected, public)
+        keys, shown = self._keys(rows, protected, public), _joined(RowKeys(), _key(self._folder), exposed, ())
 
         def check() -> None:
             refuse_public(keys, self._folder, _names(public), unit)
@@ -114,12 +116,12 @@ class BookFinder:
                 refuse_public(home, books_folder(), _names(public), unit)
 
         if planned is not None:
-            under_caps(Account.at(path, keys), [planned])
+            under_caps(replace(Account.at(path, keys), exposed=shown), [planned])
         if self._make or (path.exists() and not keys_file(path).exists()):
             with Account(path, keys, check).charging() as account:
-                return replace(account, features=_path_of(features.path))
+                return replace(account, features=_path_of(features.path), exposed=shown)
         check()
-        return Account.at(path, keys, check)
+        return replace(Account.at(path, keys, check), exposed=shown)
 
     def _keys(self, rows: GroupRows, protected: Iterable[GroupRows], public: Iterable[GroupRows]) -> RowKeys:
         """Keys of the `rows` of the book, if they were added, of the `protected` and of the `public` rows."""

@@ -321,22 +321,26 @@ def account_of(
     """
     public: dict[tuple[Path, str], GroupRows] = {}
     protected: dict[tuple[Path, str], GroupRows] = {}
+    exposed: list[GroupRows] = []
     unit = None
     for plan, dataset in runs:
         labelled = dataset.public.parts if isinstance(dataset.public, PublicRows) else ()
         outside = [part for part in labelled if part.keep is None or part.features is not features]
         unlabelled = [dataset.unlabelled] if isinstance(dataset.unlabelled, GroupRows) else []
-        hidden = [GroupRows(features, "test")] if plan.settings.test_epsilon is not None else []
-        hidden += outside if dataset.joined else []
+        promised = plan.private and plan.budget is not None
+        tested = [GroupRows(features, "test")] if plan.settings.test_epsilon is not None else []
+        hidden = (tested if promised else []) + (outside if dataset.joined else [])
+        exposed += [] if promised else tested
         public |= {(part.features.path, part.group): part for part in (*outside, *unlabelled)}
         protected |= {(part.features.path, part.group): part for part in hidden}
-        unit = dataset.unit if plan.budget is not None else unit
+        unit = dataset.unit if promised else unit
     _refuse_rows_of_first_runs([plan for plan, _ in runs], features, progress)
     refuse_protected_test_rows(features)
     if finder is None:
         refuse_private_in_books(list(public.values()))
         return None
-    return finder.account(features, list(protected.values()), list(public.values()), unit, planned=planned)
+    hidden, shown = list(protected.values()), list(public.values())
+    return finder.account(features, hidden, shown, unit, planned=planned, exposed=exposed)
 
 
 def _refuse_rows_of_first_runs(plans: Sequence[Plan], features: FeatureReader, progress: Progress) -> None:

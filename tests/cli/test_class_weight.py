@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from linprobe import DPSGDF, AdaMix, FullyPrivate, NoisyGD, OnlyPublic, Prototypes
-from linprobe.data.row_weights import class_weights
+from linprobe.data.row_weights import class_weights, sample_weights
 from linprobe.errors import DataError, ParameterError, UsageError
 from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import NOISY, Cli, result_of
@@ -126,6 +126,13 @@ def test_estimators_take_weights_by_class_and_by_row() -> None:
     given = {"classes": range(4), "n_steps": 20, "insecure_seed": 1, "epsilon": 9}
     other = NoisyGD(**given).fit(X[order], Y[order], owners=owners[order], sample_weight=weight[order])
     np.testing.assert_allclose(one.coef_, other.coef_, atol=1e-4 * np.abs(one.coef_).max())
+
+
+def test_weights_below_one_do_not_drown_in_noise() -> None:
+    for of_sum_one in (np.full(len(Y), 2.0**-9), np.arange(len(Y)) % 3 * 2.0**-9):
+        as_large = fitted(sample_weight=of_sum_one / of_sum_one.max())
+        np.testing.assert_array_equal(fitted(sample_weight=of_sum_one).coef_, as_large.coef_)
+    np.testing.assert_array_equal(sample_weights([0.1, 3], 2), [0.1, 3])
 
 
 def test_rows_without_weight_have_no_say() -> None:

@@ -27,6 +27,7 @@ from tests.processes import ended, start_copy
 
 FEW = [*NOISY, "--centre", "none", "--steps", "3", "--delta", "1e-5"]
 PUBLIC = ["--method", "adamix", "--eps", "3", "--steps", "3", "--delta", "1e-5"]
+SEEDED, TESTED = ["--noise-seed", "1", "--insecure-seed"], ["--test-epsilon", "1"]
 N = 200
 A, B, C = (gaussian_rows(name, N)[0] for name in ("meeting a", "meeting b", "meeting c"))
 HELD = gaussian_rows("meeting test", 40)[0]
@@ -213,6 +214,40 @@ def test_test_rows_that_become_public_before_their_release_are_refused(
 
     monkeypatch.setattr(private_test, "charge_entry", meanwhile)
     refused(cli("evaluate", "run", "new.h5", "--epsilon", "1"), 4, ["were public in "])
+
+
+@pytest.mark.parametrize("order", [("seeded", "tested"), ("tested", "seeded")])
+def test_a_seeded_run_protects_no_test_rows_and_a_private_run_does(
+    cli: Cli, refused: Cli, trained: Any, tmp_path: Path, order: tuple[str, ...]
+) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "hidden.h5", facts={"test_rows": "private"}, train=A, test=HELD)
+    words = {"tested": TESTED, "seeded": (*TESTED, *SEEDED)}
+    trained("a.h5", "first")
+    trained("hidden.h5", "before", *words["seeded"])
+    trained("a.h5", "second")
+    for name in order:
+        trained("hidden.h5", name, *words[name])
+    trained("hidden.h5", "not tested")
+    refused(cli("train", "a.h5", *FEW, "--out", "out"), 4, ["group test of a.h5", "tested (budget book"])
+
+
+def test_a_seeded_run_on_test_rows_under_a_cap_is_refused(cli: Cli, refused: Cli, tmp_path: Path) -> None:
+    for name, rows in (("a", A), ("b", B)):
+        file_of(tmp_path / f"{name}.h5", facts={"test_rows": "private"}, train=rows, test=HELD)
+    assert cli("budget", "b.h5", "--set-cap", "5").status == 0
+    seeded = ("train", "a.h5", *FEW, *SEEDED)
+    refused(cli(*seeded, *TESTED, "--out", "out"), 4, ["cap is epsilon 5, and no epsilon covers"], notes=1)
+    assert cli(*seeded, "--out", "not tested").status == 0
+
+
+def test_the_refusal_names_the_run_without_privacy_that_used_a_row_as_public(
+    cli: Cli, refused: Cli, tmp_path: Path
+) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "b.h5", train=B, test=HELD)
+    assert cli("train", "b.h5", *PUBLIC, "--public", "a.h5", *SEEDED, "--out", "seeded").status == 0
+    refused(cli("train", "a.h5", *FEW, "--out", "out"), 4, ["were public in ", "seeded (budget book"])
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -183,7 +183,7 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
         n_hidden = max(map(len, hidden), default=0)
         if n_hidden > spare or len(shown):
             met, step = f"{n_hidden} of the {whose}, or of their images or people, are private in", "give other rows"
-            found = [one for one in private if any(part.purpose == TEST_ACCURACY for part in one.releases)] or private
+            found = _with_test_rows(private) or private
             if n_hidden <= spare:
                 met, step = f"{len(shown)} of the private rows, images or people were public in", "remove them"
                 found = contents.counted
@@ -192,6 +192,11 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
                 f"{met} {runs} (budget book {path}); a row that one run uses as public has no guarantee; {step}, or if "
                 f"they are public, move {path.name} and its row keys to another folder: its promise is void"
             )
+
+
+def _with_test_rows(entries: Iterable[Entry]) -> list[Entry]:
+    """The runs that released an accuracy on private test rows."""
+    return [entry for entry in entries if any(part.purpose == TEST_ACCURACY for part in entry.releases)]
 
 
 def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Contents, RowKeys]]:

@@ -77,7 +77,7 @@ from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.parallel.array_api import Reals
 
 GAIN = "refinement gain"  # purpose of the release of g
-VARIANCE = 0.001  # v
+USUAL_GAIN, VARIANCE = 0.02, 0.001  # m is from -`USUAL_GAIN` to `USUAL_GAIN`; v
 SHARE_STEP = 2.0**-20
 SENSITIVITY = math.nextafter(math.sqrt(2), math.inf)  # of the numbers of test rows, or the shares of test people
 LEAST_SIGNAL = 4.0
@@ -109,9 +109,13 @@ class NoisyGain:
     std: float
     expected: float
 
+    def least(self, n_units: int) -> float:
+        """The count of `n_units` units below which the new model is expected to be worse."""
+        return -self.expected * self.std * self.std / (VARIANCE * n_units)
+
     def harms(self, n_units: int) -> bool:
         """Whether the new model is expected to be worse on `n_units` units."""
-        return self.count < -self.expected * self.std**2 / (VARIANCE * n_units)
+        return self.count < self.least(n_units)
 
 
 def gain(before: tuple[float, float], after: tuple[float, float], n_tracked: int) -> ClippedSum:

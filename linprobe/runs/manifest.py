@@ -226,8 +226,8 @@ class Refinement:
         file: of the rows. rows: their number. digest: SHA-256 of the rows and their ids.
         strength: of the change, from 0 to 1. class_shares: that were kept; None for estimated ones.
         similar: noisy number of private rows near these rows; None without a release of it, as for a finished run.
-        gain: noisy number of private rows that refinement labels right, less the rows that it no longer does, and the
-            share of rows `expected` before; None without a release of it. Where it tells of harm, the strength is 0.
+        gain: noisy number by which more private rows are labelled right after refinement than before, and the share of
+            rows that was `expected`; None without a release of it. Where it tells of harm, the strength is 0.
         near_shots: `near`, the number of public shots near these rows, and `of`, the number of all public shots; None
             without public shots, or with `similar`.
         run, run_digest: name of the run that was refined and digest of its manifest; None if training did it.

@@ -77,7 +77,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -87,7 +87,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.events import HISTOGRAM, Releases
 from linprobe.data.blocks import Source, normalise_rows
 from linprobe.errors import UsageError
-from linprobe.mechanisms.correct_predictions import GAIN, TEST_ACCURACY
+from linprobe.mechanisms.correct_predictions import GAIN, TEST_ACCURACY, USUAL_GAIN, NoisyGain
 from linprobe.mechanisms.score_histogram import TEST_AUROC
 from linprobe.methods import Method
 from linprobe.methods.class_counts import CLASS_COUNTS
@@ -107,7 +107,7 @@ MANY_CLASSES = 10  # from which the strength does not depend on their number
 PULL_TOGETHER, LEAST_WEIGHT = 0.2, 0.5
 FEW, ENOUGH = 1, 3  # rows per class that are predicted together: no refinement, and all of it
 FEW_AGAIN, ENOUGH_AGAIN = 3, 10  # rows per class: no second pass, and all of it
-GAIN_OF_OTHERS, DIFFERENT, ALIKE = 0.02, 0.85, 0.9  # m on other data sets, and mean cosines for m and for -m
+DIFFERENT, ALIKE = 0.85, 0.9  # mean cosines for m = 0.02 and -0.02
 MISSING, NOISY = 4.1, 5.3  # sqrt(m) / d: classes are missing, and noise alone explains the shares
 OTHER_SHARES, LIKE_SHARES = 0.7, 0.85  # exp(-divergence) of predicted shares: no refinement, and all of it
 SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6, 0.23, 0.5
@@ -131,7 +131,6 @@ class Known:
         centred: whether the rows of training were centred on their mean.
         similar: lower bound on the share of private units near unlabelled rows, from the noisy count; None without one.
         near_shots: public shots near unlabelled rows, as `Surroundings.shots_near`; None without them.
-        harms: whether a noisy gain of correct predictions on private rows says that refinement harms.
     """
 
     n_units: int
@@ -139,7 +138,6 @@ class Known:
     centred: bool = True
     similar: float | None = None
     near_shots: NearShots | None = None
-    harms: bool = False
 
     def noise(self, n_classes: int) -> float:
         """r: noise over signal of the sum of a class."""
@@ -171,7 +169,15 @@ class Refined:
     strength: float
     class_shares: NDArray[np.float64] | None = None
     near_shots: NearShots | None = None
-    expected_gain: float = GAIN_OF_OTHERS
+    expected_gain: float = USUAL_GAIN
+
+    def after(
+        self, gain: NoisyGain | None, n_units: int, weights: NDArray[np.float32], bias: NDArray[np.float32]
+    ) -> Refined:
+        """This refinement, or the `weights` and `bias` before it if a `gain` on `n_units` units says that it harms."""
+        if gain is None or not gain.harms(n_units):
+            return self
+        return replace(self, weights=weights, bias=bias, strength=0.0)
 
 
 def unrefinable(method: Method, *, votes: bool, several_labels: bool) -> str | None:
@@ -232,7 +238,7 @@ def refined_weights(
         return _joint(graph(), current, shares, expected) if together else _propagated(graph(), current, shares, 1.0)
 
     strength = 0.0
-    if len(unit) >= LEAST_ROWS and norm > SHORTEST and not known.harms:
+    if len(unit) >= LEAST_ROWS and norm > SHORTEST:
         if together:
             strength = _between(len(unit) / n_classes, FEW, ENOUGH) * _strength(scores, known)
         else:
@@ -245,7 +251,7 @@ def refined_weights(
     update, blended = _passes(centred / np.float32(norm), scores, likely, (strength, again))
     update /= norm
     bias = (bias - mean @ update).astype(np.float32)
-    gain = GAIN_OF_OTHERS * (1 - 2 * alike())
+    gain = USUAL_GAIN * (1 - 2 * alike())
     return Refined((weights + update).astype(np.float32), bias, blended, strength, given, known.near_shots, gain)
 
 

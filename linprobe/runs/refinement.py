@@ -13,7 +13,7 @@ from linprobe.data.dataset import dataset_of, open_features, unlabelled_group
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import PrivacyError, UsageError
-from linprobe.mechanisms.correct_predictions import NoisyGain
+from linprobe.mechanisms.correct_predictions import USUAL_GAIN, NoisyGain
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares
 from linprobe.methods.similar_rows import NearShots, SimilarRows, Surroundings
@@ -21,7 +21,6 @@ from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Manifest, Refinement
 from linprobe.runs.matching import split_of
 from linprobe.runs.refined_weights import (
-    GAIN_OF_OTHERS,
     Known,
     Refined,
     mu_of_weights,
@@ -70,10 +69,9 @@ def refined_by(
 ) -> Refined:
     """`refine` with the facts that the manifest of a run states; `rows` as `unlabelled_rows` reads them."""
     manifest = run.manifest
+    known = replace(known_of(manifest), near_shots=near_shots)
     gain = None if manifest.refined is None else manifest.refined.gain
-    harms = gain is not None and gain.harms(manifest.n_private)
-    known = replace(known_of(manifest), near_shots=near_shots, harms=harms)
-    return refined_weights(rows, weights, bias, known, kept_shares(run))
+    return refined_weights(rows, weights, bias, known, kept_shares(run)).after(gain, manifest.n_private, weights, bias)
 
 
 def near_shots(run: RunFolder, rows: NDArray[np.float32], features: FeatureReader) -> NearShots | None:
@@ -136,7 +134,9 @@ def check_refinement(
         found = refined_by(run, *before, rows, _checked_shots(run, stated, rows, features))
         change = _norm(found.weights - before[0], found.bias - before[1])
         off = _norm(found.weights - run.weights, found.bias - run.bias)
-        if off > TOLERANCE * change or not _agree(found, stated, kept_shares(run)):
+        if unlike := _unlike(found, stated, kept_shares(run)):
+            raise PrivacyError(f"refined.{unlike} does not follow from {UNREFINED} and {unlabelled}; do not trust it")
+        if off > TOLERANCE * change:
             raise PrivacyError(
                 f"{run.folder / MODEL} does not follow from {UNREFINED} and {unlabelled}: it is {off:.3g} away, "
                 f"allowed: {TOLERANCE * change:.3g}; do not trust it"
@@ -145,14 +145,15 @@ def check_refinement(
     return proved
 
 
-def _agree(found: Refined, stated: Refinement, shares: NDArray[np.float64] | None) -> bool:
-    """Whether strength, class shares and expected gain are as computed, but for roundings."""
+def _unlike(found: Refined, stated: Refinement, shares: NDArray[np.float64] | None) -> str:
+    """The first key of a refinement that differs from the computed one by more than roundings; empty if none does."""
     theirs = stated.class_shares
-    if (shares is None) != (theirs is None) or abs(found.strength - stated.strength) > TOLERANCE:
-        return False
-    gain = found.expected_gain if stated.gain is None or not found.strength else stated.gain.expected
-    near = abs(found.expected_gain - gain) <= TOLERANCE * GAIN_OF_OTHERS
-    return near and (shares is None or np.allclose(shares, np.asarray(theirs)))
+    if abs(found.strength - stated.strength) > TOLERANCE:
+        return "strength"
+    if (shares is None) != (theirs is None) or (shares is not None and not np.allclose(shares, np.asarray(theirs))):
+        return "class_shares"
+    other = stated.gain is not None and abs(found.expected_gain - stated.gain.expected) > TOLERANCE * USUAL_GAIN
+    return "gain.expected" if other else ""
 
 
 def _checked_shots(

@@ -17,13 +17,20 @@ from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import HISTOGRAM, INHERITED, GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
-from linprobe.mechanisms.correct_predictions import GAIN, SENSITIVITY, TEST_ACCURACY, correct_counts_sensitivity
+from linprobe.mechanisms.correct_predictions import (
+    GAIN,
+    SENSITIVITY,
+    TEST_ACCURACY,
+    USUAL_GAIN,
+    NoisyGain,
+    correct_counts_sensitivity,
+)
 from linprobe.mechanisms.score_histogram import TEST_AUROC, n_histograms
 from linprobe.methods import METHODS, Method
 from linprobe.methods._directions import COVARIANCE
 from linprobe.methods.class_counts import CLASS_COUNTS, sensitivity_of_counts
 from linprobe.methods.private_mean import MEAN
-from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS
+from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows
 from linprobe.options.declaration import declared
 from linprobe.runs.manifest import UNIFORM, UNLABELLED_CENTRE, Manifest
 
@@ -33,7 +40,7 @@ PURPOSES = {
     MEAN: "mean of the private rows",
     CLASS_COUNTS: "noisy numbers of private rows by class",
     SIMILAR_ROWS: "noisy number of private rows near the rows without labels",
-    GAIN: "noisy gain of correct predictions on private rows by refinement",
+    GAIN: "noisy number by which more private rows are labelled right after refinement",
     COVARIANCE: "covariance of the features",
     TEST_ACCURACY: "number of correct predictions on private test rows",
     TEST_AUROC: "histograms of the scores of private test rows",
@@ -177,8 +184,7 @@ def of_purposes(manifest: Manifest) -> Iterator[str]:
     if manifest.test_scores is not None and manifest.test_counts is None:
         yield "test_scores has no test_counts"
     yield from _of_counts(manifest, releases)
-    yield from _of_similar(manifest, releases)
-    yield from _of_gain(manifest, releases)
+    yield from _of_refinement(manifest, releases)
     if manifest.tuning is not None:
         yield from _of_tuning(manifest.tuning, releases, of_grid=manifest.selection is not None)
 
@@ -313,9 +319,9 @@ def _of_counts(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str
         yield "class_prior is uniform, without class counts"
 
 
-def _possible(count: float, std: float, manifest: Manifest) -> bool:
-    """Whether noise makes such a number of 0 to n_private units, with any probability to speak of."""
-    return -MOST_DEVIATIONS * std <= count <= manifest.n_private + MOST_DEVIATIONS * std
+def _possible(count: float, std: float, manifest: Manifest, least: int = 0) -> bool:
+    """Whether noise makes such a number of `least` to n_private units, with any probability to speak of."""
+    return least - MOST_DEVIATIONS * std <= count <= manifest.n_private + MOST_DEVIATIONS * std
 
 
 def similar_share(manifest: Manifest) -> float | None:
@@ -324,34 +330,34 @@ def similar_share(manifest: Manifest) -> float | None:
     return None if similar is None else similar.share(manifest.n_private)
 
 
-def _of_similar(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str]:
-    """A number of similar rows has a release and its noise, is possible, and allows the centre."""
-    noise, share = {one.noise_multiplier for one in releases if one.purpose == SIMILAR_ROWS}, similar_share(manifest)
-    similar = None if manifest.refined is None else manifest.refined.similar
-    if (similar is not None) != bool(noise):
-        yield "refined.similar and a release for similar rows need each other"
-    if similar is not None and noise != {similar.std}:
-        yield "refined.similar has another noise than its release"
-    if similar is not None and not _possible(similar.count, similar.std, manifest):
-        yield f"refined.similar.count is {similar.count:g} of {manifest.n_private}"
-    if manifest.centre == UNLABELLED_CENTRE and (share is None or share < SAME_KIND):
+def _of_refinement(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str]:
+    """Both counts of a refinement by training have a release and its noise, are possible, and allow what was done."""
+    refined, share = manifest.refined, similar_share(manifest)
+    trained = manifest.accountant is not None and refined is not None and refined.run is None
+    similar, gain = _both_counts(manifest)
+    for name, purpose, found in (("similar", SIMILAR_ROWS, similar), ("gain", GAIN, gain)):
+        noise = {one.noise_multiplier for one in releases if one.purpose == purpose}
+        if (found is not None) != trained or noise != ({found.std} if found else set()):
+            yield f"refined.{name}, a release for {purpose} with its noise and a refinement by training need each other"
+    if manifest.centre == UNLABELLED_CENTRE and (share or 0) < SAME_KIND:
         yield f"centre is {UNLABELLED_CENTRE}, and too few rows are similar to them"
+    if similar is not None and gain is not None:
+        yield from _of_what_was_counted(manifest, similar, gain)
 
 
-def _of_gain(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str]:
-    """A gain by refinement has a release and its noise, is possible, and allows the strength."""
-    noise, refined = {one.noise_multiplier for one in releases if one.purpose == GAIN}, manifest.refined
-    if refined is None or refined.gain is None:
-        if noise:
-            yield "a release for the refinement gain needs refined.gain"
-        return
-    gain = refined.gain
-    if noise != {gain.std}:
-        yield "refined.gain has no release of its noise"
-    if abs(gain.count) > manifest.n_private + MOST_DEVIATIONS * gain.std:
-        yield f"refined.gain.count is {gain.count:g} of {manifest.n_private}"
-    if refined.strength and gain.harms(manifest.n_private):
-        yield f"refined.strength is {refined.strength:g}, and refined.gain says that refinement harms"
+def _both_counts(manifest: Manifest) -> tuple[SimilarRows | None, NoisyGain | None]:
+    return (None, None) if manifest.refined is None else (manifest.refined.similar, manifest.refined.gain)
+
+
+def _of_what_was_counted(manifest: Manifest, similar: SimilarRows, gain: NoisyGain) -> Iterator[str]:
+    n, strength = manifest.n_private, 0.0 if manifest.refined is None else manifest.refined.strength
+    for name, found, least in (("similar", similar, 0), ("gain", gain, -n)):
+        if not _possible(found.count, found.std, manifest, least):
+            yield f"refined.{name}.count is {found.count:g} of {n}"
+    if abs(gain.expected) > USUAL_GAIN:
+        yield f"refined.gain.expected is {gain.expected:g}; allowed: from {-USUAL_GAIN:g} to {USUAL_GAIN:g}"
+    if strength and gain.harms(n):
+        yield f"refined.strength is {strength:g}, and refined.gain says that refinement harms"
 
 
 def _of_chosen(manifest: Manifest, tuning: Mapping[str, Any]) -> Iterator[str]:

@@ -109,8 +109,8 @@ PROOFS: Mapping[str, Proof] = {
     "tuning": Proof(STATED, "needs the `selection` release, whose noise is `std`, or `selection`"),
     "refined": Proof(
         STATED,
-        "stands beside `unrefined.npz`; `--unlabelled` proves it, and `--run` names the same run. `similar` and `gain` "
-        "have the noise of their releases; a `gain` below -1000 `expected` `std`^2 / `n_private` needs `strength` 0",
+        "stands beside `unrefined.npz`; `--unlabelled` proves all but the counts of `similar` and `gain`, which have "
+        "the noise of their releases, and `--run` names the same run",
     ),
     "published": Proof(STATED, "one `histogram` line each, with its noise"),
     "selection": Proof(RECOMPUTED, "equal to the ledger's line"),

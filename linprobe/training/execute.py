@@ -441,15 +441,13 @@ def _refined(
         refined = _candidate(prepared, dataset.unlabelled, weights, bias, shares)
     if not plan.settings.similar:
         return refined, None
-    if refined is not None:
+    if refined is not None and refined.strength:
         pair = (weights, bias), (refined.weights, refined.bias)
         counts = [count_private(*one, dataset.trained, dataset.bounds) for one in pair]
     tracked, noise = prepared.problem.private_rows.n_local if run.per_record else 0, plan.schedule.others[GAIN]
     released = run.backend.released(run.mechanism, gain(counts[0], counts[1], tracked), noise, GAIN)
     gained = NoisyGain(float(released[0, 0]), noise, 0.0 if refined is None else refined.expected_gain)
-    if refined is not None and gained.harms(plan.n_units):
-        refined = replace(refined, weights=weights, bias=bias, strength=0.0)
-    return refined, gained
+    return None if refined is None else refined.after(gained, plan.n_units, weights, bias), gained
 
 
 def _candidate(

@@ -508,8 +508,9 @@ def tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progre
             few = f"few private rows are near rows without labels (at least {near}; needed: above {OTHER_KIND:.0%})"
             progress.note(f"{few}, so the {rows} did not refine the weights")
         elif gain is not None and gain.harms(manifest.n_private):
-            worse = f"refined weights label {-gain.count:,.0f} private rows less right (noisy count ± {gain.std:,.0f})"
-            progress.note(f"{worse}, so the {rows} did not refine the weights")
+            more = f"{gain.count:+,.1f} more private rows are labelled right after refinement, by a noisy count"
+            needed = f"± {gain.std:,.1f}; needed: {gain.least(manifest.n_private):+,.1f}"
+            progress.note(f"{more} ({needed}), so the {rows} did not refine the weights")
         else:
             of_full = f": {part:.0%} of full strength, as the share of private rows near them is at least {near}"
             strength = f"strength {manifest.refined.strength:.2f}"

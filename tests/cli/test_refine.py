@@ -466,10 +466,14 @@ def test_a_finished_run_without_centre_is_refused(
 
 FORGED_COUNTS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "none": (lambda found: found["refined"].update(similar=None), "need each other"),
-    "other noise": (lambda found: found["refined"]["similar"].update(std=1.0), "another noise"),
+    "other noise": (lambda found: found["refined"]["similar"].update(std=1.0), "with its noise"),
     "too few for the centre": (lambda found: found["refined"]["similar"].update(count=0.0), "too few rows"),
-    "no gain": (lambda found: found["refined"].update(gain=None), "needs refined.gain"),
-    "other noise of the gain": (lambda found: found["refined"]["gain"].update(std=1.0), "no release of its noise"),
+    "no gain": (lambda found: found["refined"].update(gain=None), "need each other"),
+    "other noise of the gain": (lambda found: found["refined"]["gain"].update(std=1.0), "with its noise"),
+    "a gain beyond all expectation": (
+        lambda found: found["refined"]["gain"].update(expected=0.5),
+        "allowed: from -0.02 to 0.02",
+    ),
     "impossible gain": (lambda found: found["refined"]["gain"].update(count=1e9), "gain.count is 1e+09 of 400"),
     "harm": (
         lambda found: found["refined"].update(strength=0.5, gain={**found["refined"]["gain"], "count": -1000.0}),
@@ -519,7 +523,7 @@ def test_weights_stay_where_private_rows_lose_by_refinement(
 
     monkeypatch.setattr(execute, "gain", lost)
     told = cli("train", private_file, *STEPS, "--unlabelled", rows, "--out", "run")
-    assert "private rows less right" in told.stderr
+    assert "more private rows are labelled right after refinement, by a noisy count" in told.stderr
     assert "did not refine the weights" in told.stderr
     run = read_run(Path("run"))
     assert run.manifest.refined.gain.count == pytest.approx(-300, abs=6 * run.manifest.refined.gain.std)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from linprobe import cli
+from linprobe.training import execute
 from tests.replay.datasets import FEATURES, KINDS, NEIGHBOURS, write
 from tests.replay.people import PEOPLE, write_people
 
@@ -31,3 +35,16 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in (BASE, *neighbours):
             shutil.copytree(first, folder / kind / name / FIRST)
     return folder
+
+
+@pytest.fixture
+def other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refinement changes the class of many rows: with its own weights, few rows of these small sets change."""
+    candidate = execute._candidate
+
+    def other(prepared: Any, unlabelled: Any, weights: Any, *given: Any) -> Any:
+        moved = np.random.default_rng(5).normal(size=weights.shape) * np.abs(weights).mean() * 2
+        found = candidate(prepared, unlabelled, weights, *given)
+        return replace(found, weights=(weights + moved).astype(np.float32), strength=0.5)
+
+    monkeypatch.setattr(execute, "_candidate", other)

@@ -21,6 +21,7 @@ from tests.replay.test_replay import (
     DEFAULTS,
     MEAN,
     UNCENTRED,
+    gained,
     on_neighbours,
     on_path,
     similar,
@@ -130,6 +131,17 @@ def test_a_person_near_rows_without_labels_is_counted_at_most_once(datasets) -> 
         moved.append(float((similar(other) - similar(base))[0, 0]))
     assert all(0 <= one <= 1 for one in moved)
     assert max(moved) > 0.5
+
+
+@pytest.mark.usefixtures("other_weights")
+def test_a_person_moves_the_gain_by_at_most_one(datasets) -> None:
+    folder, words = datasets / "people", people_words(UNCENTRED)
+    base, moved = play(folder / BASE, words, ABSENT, people=True), []
+    for name, person in PEOPLE.items():
+        other = play(folder / name, words, ABSENT - {person.place}, people=True, forced=base)
+        compare(base, other, person.place)
+        moved.append(abs(float((gained(other) - gained(base))[0, 0])))
+    assert 0 < max(moved) <= 1
 
 
 def test_everybody_is_in_one_sample_and_outside_another(datasets) -> None:

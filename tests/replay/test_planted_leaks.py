@@ -16,6 +16,7 @@ from linprobe.data.rows import Rows
 from linprobe.errors import LinprobeError
 from linprobe.gradients import clipped_sum
 from linprobe.gradients.loss import loss_and_gradient
+from linprobe.mechanisms.correct_predictions import GAIN
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import noisy_gd
@@ -71,6 +72,13 @@ def exact_class_counts(patch: Patch, counted: str = CLASS_COUNTS) -> None:
 def exact_number_of_similar_rows(patch: Patch) -> None:
     """What rows without labels do follows from the number of private rows near them, without noise."""
     exact_class_counts(patch, SIMILAR_ROWS)
+
+
+def exact_gain(patch: Patch) -> None:
+    """Whether rows without labels refine the weights follows from the gain of private rows, without noise."""
+    candidate = execute._candidate
+    patch.setattr(execute, "_candidate", lambda *given: replace(candidate(*given), weights=-given[2], strength=0.5))
+    exact_class_counts(patch, GAIN)
 
 
 def nearer_than_another(patch: Patch) -> None:
@@ -265,6 +273,7 @@ PLANTED = [
     (private_mean, "noisy-gd", HUGE, "published model.npz"),
     (exact_class_counts, "noisy-gd --class-weight balanced", RELABELLED, "published model.npz"),
     (exact_number_of_similar_rows, " ".join(UNCENTRED), HUGE, "published manifest.json: refined"),
+    (exact_gain, " ".join(UNCENTRED), RELABELLED, "published manifest.json: refined"),
     (nearer_than_another, " ".join(UNCENTRED), HUGE, SUM),
     (chosen_rows_without_labels, " ".join(UNCENTRED), HUGE, "published model.npz"),
     (private_largest_norm, "noisy-gd", HUGE, SUM),

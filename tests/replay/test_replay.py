@@ -10,6 +10,7 @@ import pytest
 
 from linprobe.data import rows
 from linprobe.gradients import backend as host
+from linprobe.mechanisms.correct_predictions import GAIN
 from linprobe.methods import METHODS
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options.declaration import declared
@@ -243,6 +244,32 @@ def test_the_number_of_similar_rows_is_the_same_on_every_path(datasets) -> None:
             patch.setattr(module, name, value)
             found = similar(play(folder, words, empty, processes=3 if path == "processes" else 1))
         assert np.array_equal(found, expected), path
+
+
+def gained(played: Played) -> Any:
+    """The gain of private rows by refinement, before noise."""
+    return next(draw.total for draw in played.draws if draw.event.purpose == GAIN)
+
+
+@pytest.mark.usefixtures("other_weights")
+@pytest.mark.parametrize("case", [UNCENTRED, ("dp-sgd", f"{NEAR} --no-per-record"), ("fully-private", NEAR)])
+def test_a_row_moves_the_gain_by_at_most_one_on_every_path(case: tuple[str, str], datasets) -> None:
+    kind = "joined" if METHODS[case[0]].joins_public else "private"
+    folder, empty, words = datasets / kind, empty_places(kind), words_of(*case)
+    base, moved = play(folder / BASE, words, empty), []
+    assert abs(gained(base)[0, 0]) > 10
+    for name, neighbour in KINDS[kind].items():
+        other = play(folder / name, words, empty - {neighbour.place}, forced=base)
+        compare(base, other, neighbour.place)
+        moved.append(abs(float((gained(other) - gained(base))[0, 0])))
+    assert set(moved) <= {0.0, 1.0}
+    assert any(moved)
+    for processes, streamed in ((3, False), (1, True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rows, "SHARD_ROWS", 64)
+            patch.setattr(available_memory, "suffices", lambda n_bytes, streamed=streamed: not streamed)
+            found = gained(play(folder / BASE, words, empty, processes=processes))
+        assert np.array_equal(found, gained(base))
 
 
 def test_a_row_near_rows_without_labels_is_counted_once(datasets) -> None:

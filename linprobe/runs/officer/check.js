@@ -266,12 +266,12 @@ const KNOWN_KEYS = new Set([...CHECKED_KEYS, ...STATED_KEYS]);
 const PURPOSES = {
   gradient: "training steps", mean: "the mean of the private rows", covariance: "the covariance of the features",
   "test accuracy": "the accuracy on private test rows", "test AUROC": "the AUROC on private test rows", "class counts": "the number of private rows of each class",
-  "similar rows": "the number of private rows near rows without labels", "refinement gain": "the gain of private rows by refinement",
+  "similar rows": "the number of private rows near rows without labels", "refinement gain": "how many more private rows are right after refinement",
   selection: "the choice of a setting", histogram: "a published histogram of privacy losses",
   inherited: "the earlier run that this one started from", median: "clip norms", radius: "clip norms", quantile: "clip norms",
 };
 const SAME_KIND = 0.5; // of linprobe/methods/similar_rows.py
-const VARIANCE = 0.001; // of linprobe/mechanisms/correct_predictions.py
+const USUAL_GAIN = 0.02, VARIANCE = 0.001; // of linprobe/mechanisms/correct_predictions.py
 const OF_LABELS = ["test_label_accuracy", "test_macro_average_precision"];
 const OF_CLASSES = ["test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class"];
 const ACCURACIES = ["test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_balanced_accuracy_std",
@@ -461,19 +461,18 @@ function checkPurposes(m, releases) {
   const counts = m.class_counts, counting = releases.filter((one) => one.purpose === "class counts");
   must(known(counts) === counting.length > 0, "class_counts and a release for class counts need each other.");
   must(!known(counts) || counting.every((one) => one.noise_multiplier * sensitivityOfCounts(m) === counts.std), "class_counts has another noise than its release.");
-  const possible = (one, std) => -40 * std <= one && one <= m.n_private + 40 * std;
+  const possible = (one, std, least = 0) => least - 40 * std <= one && one <= m.n_private + 40 * std;
   must(!known(counts) || Object.values(counts.by_class).every((one) => possible(one, counts.std)), "class_counts has a number that noise cannot make.");
   must(known(counts) || m.class_prior !== "uniform", "class_prior is uniform, without class counts.");
-  const similar = m.refined?.similar;
-  must(known(similar) === made.has("similar rows"), "refined.similar and a release for similar rows need each other.");
-  must(!known(similar) || releases.every((one) => one.purpose !== "similar rows" || one.noise_multiplier === similar.std), "refined.similar has another noise than its release.");
-  must(!known(similar) || possible(similar.count, similar.std), "refined.similar has a number that noise cannot make.");
+  const { similar, gain } = m.refined ?? {}, byTraining = known(m.refined) && !known(m.refined.run) && known(m.accountant);
+  for (const [name, purpose, found, least] of [["similar", "similar rows", similar, 0], ["gain", "refinement gain", gain, -m.n_private]]) {
+    must(known(found) === made.has(purpose) && known(found) === byTraining, `refined.${name}, a release for ${purpose} and a refinement by training need each other.`);
+    must(!known(found) || releases.every((one) => one.purpose !== purpose || one.noise_multiplier === found.std), `refined.${name} has another noise than its release.`);
+    must(!known(found) || possible(found.count, found.std, least), `refined.${name} has a number that noise cannot make.`);
+  }
   must(m.centre !== "unlabelled" || (known(similar) && (similar.count - similar.std) / m.n_private >= SAME_KIND), "centre is unlabelled, and too few rows are similar to them.");
-  const gain = m.refined?.gain;
-  must(known(gain) === made.has("refinement gain"), "refined.gain and a release for the refinement gain need each other.");
-  must(!known(gain) || releases.every((one) => one.purpose !== "refinement gain" || one.noise_multiplier === gain.std), "refined.gain has another noise than its release.");
-  must(!known(gain) || Math.abs(gain.count) <= m.n_private + 40 * gain.std, "refined.gain has a number that noise cannot make.");
-  must(!known(gain) || gain.count >= -gain.expected * gain.std ** 2 / (VARIANCE * m.n_private) || m.refined.strength === 0, "refined.strength is not 0, and refined.gain says that refinement harms.");
+  must(!known(gain) || Math.abs(gain.expected) <= USUAL_GAIN, "refined.gain.expected is out of range.");
+  must(!known(gain) || gain.count >= -gain.expected * gain.std * gain.std / (VARIANCE * m.n_private) || m.refined.strength === 0, "refined.strength is not 0, and refined.gain says that refinement harms.");
   must(known(tuning) === made.has("selection"), "tuning and a release for a selection need each other.");
   must(made.has("test AUROC") === known(m.test_scores), "test_scores and a release for an AUROC on test rows need each other.");
   must(!known(m.test_scores) || known(m.test_counts), "test_scores has no test_counts.");

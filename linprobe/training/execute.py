@@ -3,8 +3,8 @@
     prepare  private and public rows to training space, around a noisy private mean if the plan releases one, and to the
              back end that computes gradients; noisy class counts if the plan releases them
     fit      the method: every release is in the ledger before its noise is drawn
-    finish   weights for raw rows, balanced by the class counts; the noisy choice and accuracy that the plan pays for;
-             the guarantee, recomputed from the ledger
+    finish   weights for raw rows, balanced by the class counts and refined by rows without labels; the noisy choice,
+             gain and accuracy that the plan pays for; the guarantee, recomputed from the ledger
 
 Nothing here decides what is released. If the private mean is too short to subtract, the plan has another budget.
 """

@@ -163,7 +163,8 @@ def _refine(request: RefineRequest) -> None:
         print_made("run", outcome["run"], outcome)
         return
     accuracy = outcome["test_accuracy"]
-    measured = "" if accuracy is None else f"; test accuracy {accuracy:.4f}"
+    measured = "" if outcome["strength"] else ", which leaves the weights as they were"
+    measured += "" if accuracy is None else f"; test accuracy {accuracy:.4f}"
     _terminal.note(
         f"{counted(outcome['rows'], 'row')} without labels, strength {outcome['strength']:.2f}{measured}; epsilon "
         f"{rounded_up(outcome['epsilon'])} as before"

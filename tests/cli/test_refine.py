@@ -464,6 +464,13 @@ def test_a_finished_run_without_centre_is_refused(
     assert read_run(Path("counted")).manifest.refined.similar.count > 200
 
 
+def test_a_finished_run_on_few_columns_stays_as_it_is(cli: Cli, private_file: Path, rows: Path) -> None:
+    assert cli("train", private_file, *STEPS, "--out", "run").status == 0
+    assert "strength 0.00, which leaves the weights as they were" in cli("refine", "run", rows, "--out", "same").stderr
+    np.testing.assert_array_equal(read_run(Path("same")).weights, read_run(Path("run")).weights)
+    assert cli("verify", "same", "--unlabelled", rows, "--run", "run").status == 0
+
+
 FORGED_COUNTS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "none": (lambda found: found["refined"].update(similar=None), "need each other"),
     "other noise": (lambda found: found["refined"]["similar"].update(std=1.0), "with its noise"),

@@ -68,9 +68,9 @@ more the new weights label right (`linprobe.mechanisms.correct_predictions`); if
 The nearest rows correct noise only if they differ from the row, so that the noise in their scores does. So the expected
 gain falls with the mean cosine of a row and its 5 nearest ones:
 
-    m = 0.02 (1 - 2 e)        e = (cosine - 0.85) / 0.05, between 0 and 1
+    m = 0.02 (1 - 2 f)        f = (cosine - 0.85) / 0.05, between 0 and 1
 
-Without that release, strength *= 1 - e for a run on private rows.
+Without that release, strength *= 1 - f for a run on private rows.
 """
 
 from __future__ import annotations

@@ -229,10 +229,6 @@ def _limit(share: float) -> str:
     return f"{ceil(100 * 10**digits * share) / 10**digits:.{digits}f} %"
 
 
-def _epsilons(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    return sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
-
-
 def _shown(row: Mapping[str, Any]) -> str:
     figures = row["figures"]
     return f"{100 * mean(figures):.1f} ± {100 * stdev(figures):.1f}"

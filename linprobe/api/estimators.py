@@ -189,8 +189,8 @@ class LinearProbe(LinearClassifier):
                 protected with all of their rows, and n_private is the number of people. None protects single rows.
             sample_weight: public factors on the losses of the rows of `X`, shape (n_rows,), 0 or more. PUBLIC: no
                 epsilon covers weights that were computed from other private rows. Gradients are clipped after they are
-                weighted, so weights above 1 change little; if all are below 1, they are divided by
-                the largest. They multiply the weights of `class_weight`.
+                weighted, so weights above 1 change little; if all are below 1, they are divided by the largest. They
+                multiply the weights of `class_weight`.
             X_unlabelled: public rows without labels (n_unlabelled, n_features), which centre rows where nothing else
                 does, and refine the weights after training; noisy counts of similar rows of `X` and of correct
                 predictions decide whether, and how strongly.

@@ -29,11 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import GRADIENT
+from linprobe.accounting.events import TEST_ACCURACY
 from linprobe.data.blocks import ArraySource, Source, concatenated
 from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description, FeatureReader
 from linprobe.gradients.second_order import diagonal_places, parts_of
-from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, Projection
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC

@@ -16,14 +16,14 @@ from typing import Any
 
 from linprobe.accounting.book import EVALUATION, Entry
 from linprobe.accounting.calibrate import check_delta, check_epsilon
-from linprobe.accounting.events import OWNER
+from linprobe.accounting.events import OWNER, TEST_ACCURACY
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features, unit_of
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.errors import Progress, UsageError
 from linprobe.evaluation.predict import bias_for, evaluate_run
-from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
+from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores

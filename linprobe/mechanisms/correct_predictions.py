@@ -72,7 +72,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from linprobe.accounting.events import TEST_ACCURACY as TEST_ACCURACY
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.parallel.array_api import Reals
 

@@ -28,6 +28,7 @@ from linprobe.accounting.events import (
     INHERITED,
     NO_CHOICE,
     OWNER,
+    TEST_ACCURACY,
     GaussianEvent,
     Releases,
     grouped,
@@ -37,7 +38,7 @@ from linprobe.accounting.figures import epsilon_of, mu_and_rho, rounded_up
 from linprobe.accounting.ledger import read_ledger, read_selection, unreadable
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
 from linprobe.errors import DataError, PrivacyError, printable
-from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
+from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, NoisyScores, n_histograms
 from linprobe.methods import Method

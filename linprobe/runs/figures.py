@@ -43,13 +43,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta
-from linprobe.accounting.events import OWNER
+from linprobe.accounting.events import OWNER, TEST_ACCURACY
 from linprobe.accounting.figures import NOUN, largest_mu
 from linprobe.data.blocks import RawBlocks, Source, concatenated, normalise_rows, whole_blocks
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.data.labels import MULTILABEL, Bounds
 from linprobe.errors import UsageError, counted
-from linprobe.mechanisms.correct_predictions import SHARE_STEP, TEST_ACCURACY, NoisyTest, held_out_counts
+from linprobe.mechanisms.correct_predictions import SHARE_STEP, NoisyTest, held_out_counts
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.mechanisms.score_histogram import (
     BINS,

@@ -84,10 +84,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.events import HISTOGRAM, Releases
+from linprobe.accounting.events import HISTOGRAM, TEST_ACCURACY, Releases
 from linprobe.data.blocks import Source, normalise_rows
 from linprobe.errors import UsageError
-from linprobe.mechanisms.correct_predictions import GAIN, TEST_ACCURACY, USUAL_GAIN, NoisyGain
+from linprobe.mechanisms.correct_predictions import GAIN, USUAL_GAIN, NoisyGain
 from linprobe.mechanisms.score_histogram import TEST_AUROC
 from linprobe.methods import Method
 from linprobe.methods.class_counts import CLASS_COUNTS

@@ -12,6 +12,7 @@ Nothing here decides what is released. If the private mean is too short to subtr
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from linprobe import __version__
 from linprobe.accounting.accountants import installed_version
-from linprobe.accounting.events import HISTOGRAM, OWNER, grouped
+from linprobe.accounting.events import HISTOGRAM, OWNER, TEST_ACCURACY, grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, histogram_counts, record_losses
 from linprobe.data.blocks import COLUMN_OF_ZEROS, Precision, Preprocessing, Source
@@ -31,7 +32,6 @@ from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.loss import check_weights
 from linprobe.mechanisms.correct_predictions import (
     GAIN,
-    TEST_ACCURACY,
     NoisyGain,
     NoisyTest,
     correct_counts,
@@ -436,16 +436,15 @@ def _refined(
     plan, dataset, run = prepared.plan, prepared.dataset, prepared.run
     if dataset.unlabelled is None:
         return None, None
-    refined, counts = None, [(0.0, 0.0), (0.0, 0.0)]
+    refined = None
     if run.group.rank == 0:
         refined = _candidate(prepared, dataset.unlabelled, weights, bias, shares)
     if not plan.settings.similar:
         return refined, None
-    if refined is not None and refined.strength:
-        pair = (weights, bias), (refined.weights, refined.bias)
-        counts = [count_private(*one, dataset.trained, dataset.bounds) for one in pair]
-    tracked, noise = prepared.problem.private_rows.n_local if run.per_record else 0, plan.schedule.others[GAIN]
-    released = run.backend.released(run.mechanism, gain(counts[0], counts[1], tracked), noise, GAIN)
+    pair = ((weights, bias), (refined.weights, refined.bias)) if refined is not None and refined.strength else ()
+    counts, tracked = _counted(prepared, pair)
+    (old, new), noise = counts or [(0.0, 0.0)] * 2, plan.schedule.others[GAIN]
+    released = run.backend.released(run.mechanism, gain(old, new, tracked), noise, GAIN)
     gained = NoisyGain(float(released[0, 0]), noise, 0.0 if refined is None else refined.expected_gain)
     return None if refined is None else refined.after(gained, plan.n_units, weights, bias), gained
 
@@ -492,13 +491,22 @@ def _software_versions() -> dict[str, str]:
     }
 
 
+def _counted(
+    prepared: _Prepared, models: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]
+) -> tuple[list[tuple[float, float]], int]:
+    """For each model its correct predictions on private rows and the rows present, 0 on all ranks but the first; and
+    the number of units here whose losses are tracked."""
+    dataset, run = prepared.dataset, prepared.run
+    first, tracked = run.group.rank == 0, prepared.problem.private_rows.n_local if run.per_record else 0
+    return [count_private(*one, dataset.trained, dataset.bounds) if first else (0, 0) for one in models], tracked
+
+
 def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     """The shrinkage with the largest noisy number of correct predictions on private rows."""
-    plan, dataset, run = prepared.plan, prepared.dataset, prepared.run
+    plan, run = prepared.plan, prepared.run
     factors, noise = plan.settings.shrink, plan.schedule.others[SELECTION]
     candidates = [_folded(prepared.preprocessing, fitted.shrunk(factor)) for factor in factors]
-    first, tracked = run.group.rank == 0, prepared.problem.private_rows.n_local if run.per_record else 0
-    counts = [count_private(*one, dataset.trained, dataset.bounds) if first else (0, 0) for one in candidates]
+    counts, tracked = _counted(prepared, candidates)
     released = run.backend.released(run.mechanism, correct_counts(counts, tracked), noise, SELECTION)
     halved = released[:, 0]  # correct minus wrong predictions, halved
     std = noise * correct_counts_sensitivity(len(factors))

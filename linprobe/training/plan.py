@@ -31,14 +31,14 @@ from numpy.typing import NDArray
 from linprobe.accounting.accountants import round_up
 from linprobe.accounting.book import Entry, rows_of_a_person
 from linprobe.accounting.calibrate import Budget, calibrate, check_delta, check_epsilon, large_delta
-from linprobe.accounting.events import NO_CHOICE, Releases, hold_without_a_choice
+from linprobe.accounting.events import NO_CHOICE, TEST_ACCURACY, Releases, hold_without_a_choice
 from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.data.blocks import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
 from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
-from linprobe.mechanisms.correct_predictions import GAIN, TEST_ACCURACY
+from linprobe.mechanisms.correct_predictions import GAIN
 from linprobe.mechanisms.score_histogram import AUROC_SHARE, MOST_ERROR, TEST_AUROC, expected_error
 from linprobe.methods import (
     METHODS,

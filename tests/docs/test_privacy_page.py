@@ -11,9 +11,8 @@ import pytest
 
 from linprobe.accounting.accountants import ACCOUNTANTS
 from linprobe.accounting.calibrate import GRADIENT
-from linprobe.accounting.events import HISTOGRAM, INHERITED
+from linprobe.accounting.events import HISTOGRAM, INHERITED, TEST_ACCURACY
 from linprobe.cli import run
-from linprobe.mechanisms.correct_predictions import TEST_ACCURACY
 from linprobe.mechanisms.score_histogram import TEST_AUROC
 from linprobe.methods import METHODS
 from linprobe.methods.class_counts import CLASS_COUNTS

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.accounting.events import HISTOGRAM
+from linprobe.accounting.events import HISTOGRAM, TEST_ACCURACY
 from linprobe.accounting.figures import epsilon_of, largest_mu
 from linprobe.errors import PrivacyError, Silent
 from linprobe.evaluation.audit import HOST_PATHS, PARTS, audit, check_audit
 from linprobe.gradients import second_order
-from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY
+from linprobe.mechanisms.correct_predictions import SENSITIVITY
 from linprobe.mechanisms.score_histogram import TEST_AUROC
 from linprobe.methods import class_counts, dp_newton
 from linprobe.methods._directions import COVARIANCE

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from linprobe.mechanisms.correct_predictions import SENSITIVITY, TEST_ACCURACY, NoisyTest, held_out_counts
+from linprobe.accounting.events import TEST_ACCURACY
+from linprobe.mechanisms.correct_predictions import SENSITIVITY, NoisyTest, held_out_counts
 from linprobe.runs.figures import sums_of_test_rows
 from tests.conftest import mostly_nightly
 

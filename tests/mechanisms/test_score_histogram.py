@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from linprobe.mechanisms.correct_predictions import TEST_ACCURACY, NoisyTest
+from linprobe.accounting.events import TEST_ACCURACY
+from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC, bins_of, noisy_auroc, score_sums
 from linprobe.runs.figures import class_auroc, class_scores, probabilities, sums_of_test_rows
 from tests.conftest import mostly_nightly

@@ -130,12 +130,11 @@ def _unusable(path: Path, why: str) -> DataError:
 
 
 def read_with_keys(book: Path, new: RowKeys | None = None) -> tuple[Contents, RowKeys | None]:
-    """The contents of a book and the keys beside it; None if there are none.
+    """The contents of a book and the keys beside it, or None; `new` ones in place of a missing file, if the book states
+    them.
 
-    Args:
-        new: keys in place of a missing file, if they are those that the book states.
-    Raises DataError: a damaged book, damaged keys, or others than the book states: lost, or brought back from an old
-    copy; or keys beside a book that states none, so that it is not there, or has lost its lines.
+    Raises DataError: a damaged book or keys, or others than the book states: lost, or brought back from an old copy; or
+    keys beside a book that states none, so that it is not there, or has lost its lines.
     """
     path = keys_file(book)
     for attempt in range(ATTEMPTS):  # another process may write both meanwhile
@@ -200,9 +199,7 @@ def _with_test_rows(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Contents, RowKeys]]:
-    """The books of a folder with their row keys, in the order of their names; those without keys are left out.
-
-    `but`: the file of keys of a book that is left out too.
+    """The books of a folder that have row keys, by name, but the one whose file of keys is `but`.
 
     Raises DataError: a damaged book, damaged or lost keys, keys without their book, or a link to a book elsewhere.
     """
@@ -249,11 +246,10 @@ class Account:
     """A budget book and the keys of its rows.
 
     Attributes:
-        path: of the book. keys: of the rows, and the keys in the file beside the book; None for a book given by hand,
-            which counts by itself whatever rows its runs have.
+        keys: of the rows, and the keys in the file beside the book; None for a book given by hand, which counts by
+            itself whatever rows its runs have.
         check: refuses rows that are private in one run and public in another: before keys are written, and at every
             charge, as another run may have used a row of this one as public meanwhile.
-        features: the feature file with the rows, for the entries.
         exposed: keys of rows that a run without a guarantee releases. Books and caps of these count; none is written.
     """
 

@@ -106,7 +106,6 @@ def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
 
 
 def _misuse(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
-    """The line that explains a usage error of typer."""
     asked = f"linprobe {_command_of(words) or ''}".rstrip()
     command = getattr(getattr(error, "ctx", None), "command_path", asked)
     text = f"{error.format_message().removesuffix('.')}{_got(error, words, defaults)}"
@@ -133,7 +132,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
-    """The values of the config file for the command, as typer takes them."""
     if everywhere.config is None:
         return {}
     name = _command_of(words)
@@ -151,7 +149,6 @@ def _command_of(words: list[str]) -> str | None:
 
 
 def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_stdout: bool) -> tuple[str, int]:
-    """The line that explains an error, and the exit status."""
     if isinstance(error, LinprobeError):
         return str(error), error.exit_status
     if available_memory.is_lack(error):
@@ -183,7 +180,6 @@ def _interrupted() -> int:
 
 
 def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) -> int:
-    """`run` without the options of every command."""
     defaults: dict[str, Any] = {}
     try:
         available_memory.check_limit()

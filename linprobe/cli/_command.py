@@ -56,13 +56,12 @@ class Flag:
     """One parameter of a command. Methods may declare it differently.
 
     Attributes:
-        option: the first declaration. others: the declarations that differ from it, by method.
-        methods: methods that take the option; empty for options of the command.
+        others: the declarations that differ from `option`, by method. methods: that take it; empty for the command's
+            own.
         is_of_a_method: whether it is an option of methods, not an argument that estimators share.
-        of_command: whether it is an option of the command, which applies its default. The other options are None
-            unless they are given, so that a method can refuse an option that it does not have.
-        of_request: whether it is an option of a `Request`, whose range is in the help text, and which is required if
-            it has no default.
+        of_command: whether the command applies its default. The other options are None unless they are given, so that a
+            method can refuse an option that it does not have.
+        of_request: whether it is an option of a `Request`, whose range is in the help text.
     """
 
     option: Option
@@ -227,7 +226,6 @@ def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
 
 
 def _value(option: Option, given: Any) -> Any:
-    """The value of an option, from the value that typer read."""
     if option.from_text is not None and given is not None:
         return option.from_text(option.flag, given)
     return _listed(option, given) if option.several else given
@@ -290,7 +288,6 @@ class Command(TyperCommand):
             )
 
     def _panels(self, ctx: Any, method: str | None, *, short: bool) -> dict[str, list[tuple[str, str]]]:
-        """The names and help of arguments and options, by heading."""
         first = REQUESTS[str(self.name)].first
         left_out: set[str] = set()  # what other methods declare, and this one does not
         if method is not None:
@@ -320,7 +317,6 @@ class Program(TyperGroup):
     """The program, whose help shows the whole first sentence of the help of every command."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands with their descriptions, over several lines if they are long."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         described = [(name, shown.get_short_help_str(LONGEST)) for name, shown in commands.items() if shown]
         with formatter.section("Commands"):
@@ -371,13 +367,11 @@ def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
 
 
 def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands: Iterable[str]) -> dict[str, Any]:
-    """Values for the parameters of a command from a TOML file, by parameter name.
+    """Values for the `parameters` of a command, as typer made them, from a TOML file, by name.
 
     A key is a flag without its dashes, or the name of an argument. Keys outside any table are for the command that is
     run; keys in a table named after a command are for that command.
 
-    Args:
-        parameters: of the command, as typer made them. commands: names of all commands.
     Raises UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
     """
     try:

@@ -38,7 +38,6 @@ from linprobe.options.requests import (
 
 @command(VerifyRequest)
 def _verify(request: VerifyRequest) -> None:
-    """Print `verified`; PrivacyError with the reason otherwise."""
     from linprobe.runs.check import verify_run
 
     result = verify_run(request)
@@ -111,7 +110,6 @@ def _export(request: ExportRequest) -> None:
 
 @command(PdpReportRequest)
 def _pdp_report(request: PdpReportRequest) -> None:
-    """Print the summary. Private."""
     from linprobe.evaluation import pdp_report as commands
 
     if request.dry_run:
@@ -174,7 +172,6 @@ def _refine(request: RefineRequest) -> None:
 
 @command(EvaluateRequest)
 def _evaluate(request: EvaluateRequest) -> None:
-    """Print the accuracy or macro AUROC; tables go to stderr."""
     from linprobe.evaluation.private_test import dry_run_of_evaluation, evaluate_test_rows
     from linprobe.reporting.metric_tables import tables_of
 
@@ -220,7 +217,6 @@ def _print_noisy(result: dict[str, Any], *, as_json: bool) -> None:
 
 @command(PredictRequest)
 def _predict(request: PredictRequest) -> None:
-    """Print the predictions as CSV or JSON, or write them to a file and print its path."""
     from linprobe.evaluation.predict import predict_rows, write_predictions
     from linprobe.runs.run_folder import inputs_of, new_files
 
@@ -244,7 +240,6 @@ def _predict(request: PredictRequest) -> None:
 
 @command(AttackRequest)
 def _attack(request: AttackRequest) -> None:
-    """Print how well the attack does, and the limit that the guarantee sets."""
     from linprobe.evaluation.attack import attack
 
     with _terminal.TerminalProgress() as progress:
@@ -271,7 +266,6 @@ def _attack(request: AttackRequest) -> None:
 
 @command(AuditRequest)
 def _audit(request: AuditRequest) -> None:
-    """Print the lower bound; PrivacyError if it is above the claim."""
     from linprobe.evaluation.audit import NAMES, audit, check_audit
 
     with _terminal.TerminalProgress() as progress:

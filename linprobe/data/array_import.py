@@ -133,7 +133,6 @@ def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
 
 
 def _check_array(key: str, values: NDArray[Any]) -> None:
-    """DataError for an array whose axes or type do not fit its key."""
     if key.startswith("X_"):
         fits, allowed = values.ndim >= 2 and values.dtype.kind in "fiub", "real numbers (rows, ...)"
     else:
@@ -184,7 +183,6 @@ def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Pr
 
 
 def _read_hdf5(source: Path, owner: str, progress: Progress) -> Arrays:
-    """The arrays of an .h5 file that have a known name. Raises UsageError if none has."""
     with open_hdf5(source, str(source)) as file:
         held = [name for name in file if data_set(file, source, name) is not None]
         chosen = _selected(source, held, owner, progress)
@@ -231,7 +229,6 @@ def _read_named(source: Path, columns: Columns) -> Arrays:
 
 
 def _refuse_missing(source: Path, wanted: Mapping[str, str], found: Sequence[Any]) -> None:
-    """UsageError for a name of an array that is not among those `found`."""
     for key, name in wanted.items():
         if name not in found:
             listed = ", ".join(map(repr, sorted(map(str, found))[:6])) or "no named array"
@@ -291,7 +288,6 @@ def _to_numpy(value: Any, source: Path) -> Any:
 
 
 def _group_of(source: Path) -> str:
-    """The group that a table is named after. Raises UsageError."""
     if source.stem not in GROUPS:
         allowed = ", ".join(f"{group}{source.suffix}" for group in GROUPS)
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table")
@@ -301,15 +297,12 @@ def _group_of(source: Path) -> str:
 def import_arrays(
     request: ImportRequest, classes: Sequence[str] | None = None, progress: Progress = _SILENT
 ) -> Description:
-    """Write the feature file of a request from its arrays; returns its description.
+    """Write the feature file of a request from its arrays, with declared `classes`, if any; returns its description.
 
     Undeclared class names come from the test labels if these are public, never from training labels; several labels a
     row are named after their columns. Where rows have owners, the labelled rows of a group are written in the order of
     their owners' names. Image arrays (more than two dimensions) are flattened.
 
-    Args:
-        classes: the declared class names, which `request.classes` lists; None if none are declared.
-        progress: as in `read_arrays`.
     Raises UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays, or rows that
     are no finite float32.
     """

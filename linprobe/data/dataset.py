@@ -64,19 +64,15 @@ class Dataset:
     Attributes:
         private: raw private rows. Zero-out of one record leaves its place empty; with `bounds`, of one person.
         n_classes: labels of all rows are 0 to n_classes - 1; or the number of labels of each row.
-        public: labelled public rows, or None.
         text_weights: class-name encodings, shape (n_features, n_classes), or None.
-        bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row
-            is a unit of privacy by itself.
-        weights: public factors on the losses of the private rows; None for ones. Public rows have the
-            weights of their classes.
+        bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row is
+            a unit of privacy by itself.
+        weights: public factors on the losses of the private rows; public rows have the weights of their classes.
         several_labels: whether each row has a 0 or 1 for every class, (n_rows, n_classes), in place of one class.
         joined: whether public rows are protected like private rows.
         features: the feature file of the private rows; None for rows of a caller.
         people: names of the people, in the order of `bounds`. Private.
-        shots: public training rows per class; None if not given.
-        unlabelled: public rows without labels, which refine the weights after training, or None.
-        class_names: the classes in label order; empty if the caller does not name them.
+        shots: public training rows per class. unlabelled: public rows without labels, which refine the weights.
         present: which units of `private` have their rows, shape (n_units,); None for all. The places of the others are
             empty: a neighbour under zero-out, for audits and tests.
     """
@@ -137,7 +133,6 @@ class Dataset:
 
     @cached_property
     def unit(self) -> str:
-        """The unit of privacy, `record` or `owner`."""
         return RECORD if self.bounds is None else OWNER
 
     @property
@@ -306,9 +301,8 @@ def dataset_of(
 
     Of the rows of `features` only private test rows are read, to compare them with public ones.
 
-    Raises UsageError: options that do not fit the files, or `owner` without owners. DataError: files that do not belong
-    together, rows of a person that are not adjacent, classes with fewer rows than `shots`. PrivacyError: a person with
-    private and with public rows, or a private test row that is public.
+    Raises UsageError: options that do not fit the files. DataError: files that do not belong together, rows of a person
+    that are not adjacent, too few rows of a class. PrivacyError: a person or a test row that is private and public.
     """
     split = split or Split()
     # a method that joins public rows protects all rows
@@ -430,7 +424,6 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
 
 
 def _check_made_alike(features: FeatureReader, other: FeatureReader) -> None:
-    """DataError if the rows of two files differ in width, or in a setting of their extraction."""
     if other.n_features != features.n_features:
         raise DataError(
             f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; make both with "
@@ -480,11 +473,9 @@ def _refuse_private_outside(
 def private_units(
     features: FeatureReader, taken: Mask | None, split: Split
 ) -> tuple[GroupRows, Bounds | None, list[str]]:
-    """The training rows that are not `taken` (n_train,) as public shots, and the person of each row.
+    """The training rows not `taken` (n_train,) as public shots; with unit `owner` where people begin, and their names.
 
-    Returns: rows, and with unit `owner` where the rows of each person begin and the names; else None and no names.
-    Raises UsageError: `owner` without owners, or `per_owner_rows` without `owner`. DataError: rows of a person that are
-    not adjacent.
+    Raises UsageError: `owner` without owners, or `per_owner_rows` without `owner`. DataError: as `owner_bounds`.
     """
     rows, most = GroupRows(features, "train", None if taken is None else ~taken), split.per_owner_rows
     if (split.unit or RECORD) == RECORD:
@@ -529,10 +520,7 @@ def refuse_training_rows(features: FeatureReader) -> None:
 
 
 def check_test_rows(features: FeatureReader, use: str, *, private: bool = False, released: str = "") -> None:
-    """DataError without test rows for a `use`, or if they train; PrivacyError for private ones, unless `private`.
-
-    `released`: a run that has released a noisy accuracy.
-    """
+    """DataError without test rows for a `use`, or if they train; PrivacyError for private ones, unless `private`."""
     refuse_training_rows(features)
     if "test" not in features.sizes:
         raise DataError(f"{features.path} has no test rows, which {use}; give a feature file with the group test")

@@ -96,11 +96,9 @@ def class_list(
 ) -> tuple[tuple[str, ...], str]:
     """Class names and their origin: declared, or else taken from the test labels, if these are public.
 
-    Whole test labels that begin at 0 count the classes; others are the names of the classes, in order. `where` is the
-    file, for messages.
+    Whole test labels that begin at 0 count the classes; others are the names of the classes, in order.
 
-    Raises DataError: no names are declared, and there are no public test labels, or a label is missing or in two
-    spellings.
+    Raises DataError: neither declared names nor public test labels, or a label that is missing or in two spellings.
     """
     if declared is not None:
         return tuple(declared), "declared"
@@ -167,7 +165,6 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str, ids: Seq
 
 
 def holds_label_matrix(arrays: Mapping[str, NDArray[Any]]) -> bool:
-    """Whether the labels of any group have two axes."""
     return any(array.ndim == 2 for key, array in arrays.items() if key.startswith("y_"))
 
 
@@ -178,9 +175,6 @@ def settle_matrix(
 
     The number of labels is the width of `y_train`, which is public like the number of features. Undeclared labels are
     named after their column: 0, 1, 2, ...
-
-    Raises DataError: groups of different widths, fewer than 2 labels or more than `MOST_LABELS`, another number of
-    names, or a value that is neither 0 nor 1.
     """
     labels = {key: array for key, array in arrays.items() if key.startswith("y_")}
     shapes = {key: array.shape for key, array in labels.items()}
@@ -384,7 +378,6 @@ def refuse_spellings(names: Iterable[str], where: str, what: str = "owner") -> N
 
 
 def _missing(names: Iterable[str]) -> list[str]:
-    """The names that stand for none, in order."""
     return sorted(name for name in names if name.strip().lower() in MISSING)
 
 
@@ -394,10 +387,8 @@ def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | Non
     A person with a missing name would count as another person. If one of several people were removed, the row would
     belong to another person.
 
-    Args:
-        owners: of rows, shape (n_rows,). where: the rows, for the message, which names rows and nobody. rows: their
-            names, by default their places. known: a set of owners of other rows as well; None for `owners` alone.
-    Raises DataError: an owner that is missing, that lists people, or in several spellings.
+    `rows` are the names of the rows for the message, by default their places, as it names nobody; `known` also has
+    owners of other rows.
     """
     each = set(owners)
     if missing := _missing(each):

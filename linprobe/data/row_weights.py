@@ -79,7 +79,6 @@ def class_weights(
     Args:
         given: weight by class; or text: `public`, `LABEL=WEIGHT,...`, or a JSON file with an object of weights.
         names: classes in label order. public: labels of the public rows, for `public`; None without such rows.
-        what: what errors call it.
     Raises ParameterError: text of another form, an unknown class, or a weight that is not a finite number of 0 or more.
     DataError: a class without public rows, or a file that cannot be read.
     """
@@ -109,12 +108,10 @@ def class_weights(
 
 
 def shares_given(given: str, names: Sequence[str]) -> Reals:
-    """Class shares, shape (n_classes,), that add up to 1; each class must be named.
+    """Class shares (n_classes,) that add up to 1, from `LABEL=SHARE,...`, or a JSON file with an object of shares.
 
-    Args:
-        given: `LABEL=SHARE,...`, or a JSON file with an object of shares. names: classes in label order.
-    Raises ParameterError: text of another form, an unknown class, or a share that is not a finite number above 0.
-    DataError: a file that cannot be read.
+    Raises ParameterError: text of another form, or not one finite share above 0 of each class. DataError: an unreadable
+    file.
     """
     named = _parsed(given, "prior")
     shares = class_weights(named, names, None, "prior")

@@ -82,9 +82,8 @@ class Columns:
 
 
 def _listed(names: Sequence[str], wanted: str, flag: str, *, by_name: bool) -> str:
-    """The columns `names` of a table, and the next step of who `wanted` another one, which the flag names.
-
-    `by_name`: whether the table is named after its group, which then has labels.
+    """The columns `names` of a table, and the next step of who `wanted` another one; `by_name`: it is named after its
+    group.
     """
     shown = [*map(repr, names[:6]), *["..."][: len(names) > 8], *map(repr, names[6:][-2:])]
     near = "".join([f"did you mean {name!r}? " for name in names if name.lower() == wanted.lower()][:1])
@@ -172,7 +171,6 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
 
 
 def _lines(reader: Any, source: Path, width: int) -> list[tuple[int, list[str]]]:
-    """The next lines that are not empty, each with its number in the file."""
     rows = [(reader.line_num, row) for row in islice(reader, LINES_AT_ONCE) if row]
     for number, row in rows:
         if len(row) != width:

@@ -145,10 +145,8 @@ def likelihood_ratios(target: Scores, shadows: Scores, inside: NDArray[np.bool_]
     few shadow models.
 
     Args:
-        target: log odds of each record under the attacked model, (n,).
-        shadows: the same under each shadow model, (n_shadows, n).
-        inside: which records each shadow model was trained on, (n_shadows, n). Every record must be in at least two
-            shadow models and outside at least two.
+        target, shadows: log odds of each record under the attacked model, (n,), and each shadow, (n_shadows, n).
+        inside: which records each shadow was trained on, (n_shadows, n): each in at least two, and out of at least two.
     """
     ratio = np.zeros_like(target)
     for sign, part in ((1, inside), (-1, ~inside)):
@@ -176,9 +174,6 @@ PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publ
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private.
 
-    Returns: run, manifest_digest, method, attack, auc, auc_low, auc_high, tpr_at_fpr, tpr_limit_at_fpr, tpr_limit_from
-        (in words), compared (`rows` or `people`), members, non_members, confidence, shadows, epsilon, delta,
-        private_output.
     Raises DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
     """
     _check(request)
@@ -344,7 +339,6 @@ def _lira(
 
 
 def _public_rows(features: FeatureReader, given: Path | None, run: RunFolder) -> ArraySource | None:
-    """The run's public rows in memory, from the file `given` or else the file it was trained with."""
     manifest = run.manifest
     named, digest = manifest.public_file, manifest.public_digest
     path = given if given is not None or named is None else Path(named)

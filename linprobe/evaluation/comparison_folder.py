@@ -49,13 +49,11 @@ class ComparisonFolder:
         return sorted(manifest.parent for manifest in self.runs.glob("[!.]*/manifest.json"))
 
     def manifest(self, run: Path) -> Manifest:
-        """The manifest of a finished run, read once."""
         if run.name not in self._manifests:
             self._manifests[run.name] = RunFolder(run).manifest
         return self._manifests[run.name]
 
     def check(self, run: Path) -> None:
-        """PrivacyError if a finished run does not verify; see `check_run`."""
         opened = RunFolder(run)
         check_run(opened)
         self._manifests[run.name] = opened.manifest
@@ -91,12 +89,8 @@ class ComparisonFolder:
         self._recorded[key] = self._entry_of(line)
 
     def composed(self, delta: float) -> dict[str, Any]:
-        """The total cost of all runs that ever were here, for a record or person private in all of them.
-
-        `linprobe budget` composes in the same way: see `linprobe.accounting.book`.
-
-        Returns: private_runs (runs that released something, killed and diverged ones included), not_private_runs,
-            epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant, unit.
+        """The total cost of all runs that ever were here, for a record or person private in all of them, as `linprobe
+        budget`.
         """
         spent = asdict(spending(self.entries(), delta))
         del spent["epsilon_by_unit"]  # all runs of a comparison have one unit
@@ -112,7 +106,6 @@ class ComparisonFolder:
         return [*unfinished, *self._recorded.values()]
 
     def _read_entries(self) -> list[Entry]:
-        """The runs in `spent.jsonl`. Raises PrivacyError: it cannot be read."""
         path = self.out / SPENT
         if not path.exists():
             return []
@@ -137,7 +130,6 @@ class ComparisonFolder:
         return self._entry(str(line["run_key"]), releases, selection, private=private)
 
     def _unfinished(self, ledger: Path) -> Entry:
-        """An unfinished or diverged run, by its ledger. Raises PrivacyError: it cannot be read."""
         event = read_selection(ledger)
         return self._entry(ledger.parent.name, grouped(read_ledger(ledger)) if event is None else (), event)
 
@@ -216,10 +208,9 @@ def open_comparison(
 ) -> Iterator[ComparisonFolder]:
     """Create or continue the comparison in `out`, locked for this process.
 
-    `protected`: digests of the files with public rows that a method protects, by name.
-
-    Raises UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a
-    run in it does not verify. DataError: a damaged file.
+    `protected`: digests of the files with public rows that a method protects, by name. Raises UsageError: another
+    comparison's folder, or one in use. PrivacyError: other rows, or a run that does not verify. DataError: a damaged
+    file.
     """
     is_new_comparison(out, of)
     busy = f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"

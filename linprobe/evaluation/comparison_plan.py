@@ -109,7 +109,6 @@ def rows_of(request: CompareRequest) -> list[MethodRow]:
 
 
 def check_request(request: CompareRequest) -> None:
-    """Raise UsageError or ParameterError unless the request can be carried out."""
     methods = rows_of(request)
     if not methods:
         raise UsageError("methods is empty; allowed: names from `linprobe methods`; give --methods adamix,noisy-gd")

@@ -45,10 +45,9 @@ class Probe:
 
     Attributes:
         weights (n_features, n_classes), bias (n_classes,): float32; with the voters as first axis if the probe votes.
-        class_names: in label order.
         note: statements about the probe, by name; values that are no text are JSON.
-        several_labels: whether a row has several labels, named by `class_names`, in place of one class. A label applies
-            where its score is above 0, with probability sigmoid(score).
+        several_labels: whether each label applies by itself, where its score is above 0, with probability
+            sigmoid(score).
     """
 
     weights: NDArray[np.float32]
@@ -72,8 +71,6 @@ def safetensors_bytes(probe: Probe) -> bytes:
 
 
 class _Graph:
-    """Nodes and constants in the order in which they are added."""
-
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
@@ -151,12 +148,10 @@ VOTES = "every voter votes for its most probable class; shares of votes; ties go
 
 
 def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
-    """Write a verified run to a file; a run that is not private is exported with a warning.
+    """Write a verified run to a file; a run that is not private is exported with a warning. Returns: the file's note.
 
-    Returns: the note that the file holds.
-    Raises UsageError: an unknown format or one whose package is missing, a run too large for the format, or see
-    `new_files` and `temperature_of`. PrivacyError: the run does not verify. DataError: not a run folder, or see
-    `temperature_of`.
+    Raises UsageError: an unknown format or one whose package is missing, or a run too large for it; or as `new_files`
+    and `temperature_of`. PrivacyError: the run does not verify.
     """
     to = _format_of(request)
     require_for({"to": to})
@@ -188,7 +183,6 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
 
 
 def _format_of(request: ExportRequest) -> str:
-    """The format that is asked for, or that the name of the file ends in. Raises UsageError for another one."""
     to = request.out.suffix.removeprefix(".") if request.to is None else request.to
     if to not in FORMATS:
         allowed = ", ".join(FORMATS)

@@ -141,12 +141,7 @@ class ImageTransform:
         std: tuple[float, ...] | None,
         interpolation: str | None,
     ) -> ImageTransform:
-        """A copy with every argument that is not None replaced.
-
-        One mean or std applies to all channels; 0 for `resize` or `crop` turns that step off.
-
-        Raises ParameterError: as for the constructor.
-        """
+        """A copy with each argument that is not None replaced; one mean or std for all channels; 0 turns a step off."""
         channels = len(self.mode)
         mean, std = (each * channels if each is not None and len(each) == 1 else each for each in (mean, std))
         return replace(
@@ -262,12 +257,10 @@ class Batches(Dataset[Batch]):
 
 
 def _key_of(content: bytes | memoryview) -> NDArray[np.uint8]:
-    """A digest of the content of an image file, or of its pixels."""
     return np.frombuffer(hashlib.blake2b(content, digest_size=IMAGE_KEY_BYTES).digest(), dtype=np.uint8)
 
 
 def _decoded(members: Members, count: int, mode: str | None) -> Iterator[Image.Image]:
-    """The readable ones among the first `count` images."""
     for row in range(min(count, len(members))):
         with suppress(UnreadableImage):
             yield decode(members.read(row), mode)

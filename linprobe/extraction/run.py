@@ -56,11 +56,8 @@ NAMED_IN_ERROR = 3
 
 
 def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) -> Generator[Batch, None, None]:
-    """The batches numbered `wanted`, in that order. One worker decodes a whole batch.
+    """The batches numbered `wanted`, in that order. One worker decodes a whole batch; none decodes in this process.
 
-    Args:
-        workers: number of decoding processes; 0 decodes in this process.
-        pin: use pinned memory, for faster copies to a GPU.
     Raises LinprobeError: an image could not be read for a reason outside its file. RuntimeError, ConnectionError,
     EOFError: a worker died; see `_stopped`.
     """
@@ -98,12 +95,7 @@ def _stopped(error: Exception, first: str) -> LinprobeError | None:
 
 
 class Network:
-    """The backbone on its device, in its precision.
-
-    Args:
-        plan: backbone, device and precision.
-        shrink: on running out of memory, halve the number of views per forward pass instead of failing.
-    """
+    """The backbone on its device, in its precision; with `shrink`, a lack of memory halves the views at once."""
 
     def __init__(self, plan: ExtractionPlan, *, shrink: bool) -> None:
         self.device, self.shrink = plan.device, shrink
@@ -162,8 +154,6 @@ def extract_group(
 ) -> float:
     """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images.
 
-    Args:
-        local_size: number of extracting processes on this machine, which share its cores.
     Raises DataError: an unreadable image, unless `on_error` is skip, or features that do not fit the dtype on disk.
     LinprobeError: out of memory, or a worker that died.
     """
@@ -272,7 +262,6 @@ def run_extraction(
 
 
 def _planned(request: ExtractRequest, recipe: Recipe | None, source: ImageSource, group: Group) -> ExtractionPlan:
-    """The plan of an extraction, with its network. No feature is computed, and no file written."""
     device = choose_device(request.device, group.local_rank)
     # rank 0 chooses the backbone; the others wait until it has downloaded the weights
     named = request.backbone if group.rank == 0 else group.broadcast_text("")
@@ -322,7 +311,6 @@ def _describe(plan: ExtractionPlan, progress: Progress) -> None:
 
 
 def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
-    """Whether the file exists and was made with these settings; always false with `--overwrite`."""
     if request.overwrite or not plan.out.exists():
         return False
     with FeatureFile(plan.out) as features, reading(f"{plan.out}: its extraction", "give --overwrite"):

@@ -124,7 +124,7 @@ def comparison_table(
 
     The cell that beats the others of its column and setting is bold, as in Markdown. In a `plain` cell, `mean±std`, `*`
     marks it, and a terminal finds no blank to break lines at. Rows that spend nothing have the same figure in every
-    column. `summary` has objects as `linprobe compare` writes them, in the order of the table.
+    column.
     """
     mean, std, top = (f"balanced_{key}" if balanced else key for key in ("mean", "std", "best"))
     epsilons = sorted({line["epsilon"] for line in summary if line["epsilon"] is not None})
@@ -190,13 +190,10 @@ def footer(composed: dict[str, Any]) -> str:
 def accuracy_against_epsilon(
     path: Path, summaries: Sequence[Summary], public: str, paragon: str, about: str, *, guessing: float
 ) -> Path | None:
-    """Test accuracy against epsilon (the AdaMix paper's figure 1), a panel for each row and setting that spends.
+    """Test accuracy against epsilon (the AdaMix paper's figure 1), a panel for each row that spends; None without one.
 
     A panel shows its row with one standard deviation, the other rows of the setting in grey, and the rows `public` and
-    `paragon`, which spend nothing, as lines. `about` names the data and their number. The axis of accuracy begins at
-    `guessing`, the accuracy of always predicting the majority class.
-
-    Returns: `path`, or None if no row spends.
+    `paragon`, which spend nothing, as lines. The axis of accuracy begins at `guessing`, the majority class.
     """
     spending = [one for one in summaries if one.epsilon is not None]
     if not spending:
@@ -245,14 +242,12 @@ def _curves(
 
 
 def _title(setting: Setting) -> str:
-    """The source of public rows, in words."""
     rows = "row" if setting.shots == 1 else "rows"
     shots = "" if setting.shots is None else f"{setting.shots} public {rows} per class"
     return ", ".join(part for part in (f"public rows: {setting.public}" if setting.public else "", shots) if part)
 
 
 def _spread(summaries: Sequence[Summary], *, several: bool) -> str:
-    """What points, shade and grey lines are, and over how many runs."""
     runs = sorted({summary.runs for summary in summaries})
     seeds = f"{runs[0]} seed{'s' * (runs[0] != 1)}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} seeds"
     spread = ", no spread." if runs[-1] == 1 else "; shaded: one standard deviation."

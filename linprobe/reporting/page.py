@@ -54,13 +54,12 @@ class Evidence:
     """The contents of the page.
 
     Attributes:
-        name: of the run folder. manifest: its manifest, which has been verified.
-        checked: what `verified` recomputed.
+        manifest: which has been verified. checked: what that recomputed. stated: what nothing in the folder proves.
         histograms: the published files, in the manifest's order.
         test_metrics: what `figures_by_task` found on public test rows; None without such rows.
         title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
             for a blank line to fill in.
-        stated: keys and files that nothing in the folder proves. total: of all runs on the feature file, in words.
+        total: of all runs on the feature file, in words.
         copy: of the run's files, for the check in the browser; None for a run that is too large.
     """
 
@@ -203,7 +202,6 @@ def _right_guesses_at(epsilon: Any, delta: Any) -> Any:
 
 
 def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
-    """A row for each kind of release: purpose, count, noise multiplier, sampling rate, epsilon."""
     accountant, (_, delta) = accountant_of(manifest), manifest.bound
     return [
         (
@@ -218,7 +216,6 @@ def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
 
 
 def _accuracy(figures: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
-    """Tables of the figures on public test rows, a small confusion matrix, and a warning if it applies."""
     tables = tables_of(figures)
     always = {
         "overall": tables.overall,
@@ -239,7 +236,6 @@ def _accuracy(figures: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
 
 
 def _frequent_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    """True class, predicted class, rows and share of the true class, of the ten most frequent mistakes."""
     matrix, names = figures["confusion_matrix"] or (), list(figures["per_class"])
     found = [
         (count, true, predicted)
@@ -255,7 +251,6 @@ def _frequent_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, str
 
 
 def _histogram(number: int, histogram: dict[str, Any], release: Published, unit: str) -> dict[str, Any]:
-    """A published histogram: its label and rows, and the release that paid for it."""
     edges, counts = histogram["bin_edges"], histogram["noisy_counts"]
     many = "people" if unit == OWNER else "records"
     bins = zip(edges[:-1], edges[1:], counts, strict=True)

@@ -132,7 +132,6 @@ def name_ends(axes: Any, ends: Sequence[End]) -> None:
 
 
 def name_level(axes: Any, y: float, name: str, *, right: bool, above: bool) -> None:
-    """A horizontal line with its name, inside the axes."""
     axes.axhline(y, color=INK, linestyle="--", linewidth=1)
     axes.annotate(
         name,
@@ -151,9 +150,7 @@ def accuracy_curves(
 ) -> list[End]:
     """Accuracy against epsilon: the `shown` curves with shaded spread before all others in grey, and levels as lines.
 
-    The axis of accuracy begins at `least`, the accuracy of guessing, or at the lowest point below it.
-
-    Returns: ends of the shown curves and of the levels, for `name_ends`.
+    The axis of accuracy begins at `least`, or at the lowest point below it. Returns: ends of lines, for `name_ends`.
     """
     epsilons = sorted({point[0] for curve in curves.values() for point in curve})
     for name in (name for name in curves if name not in shown):  # in the order of the data: the same bytes every time

@@ -91,12 +91,7 @@ EARLIER_CROSS_CHECK = "privacy-loss distribution (dp-accounting)"  # of sums ove
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What the ledger of a run costs by all accountants, as computed now.
-
-    Attributes:
-        epsilon_autodp, epsilon_dp_accounting: a third opinion, the second on samples; None where the library has none.
-        releases: their number.
-    """
+    """What the ledger of a run costs by all accountants, as computed now; None where the library has no opinion."""
 
     epsilon: float | None
     epsilon_cross_check: float | None
@@ -263,7 +258,6 @@ def _of_delta_and_seed(manifest: Manifest) -> Iterator[str]:
 
 
 def ledger_of(run: RunFolder) -> bytes:
-    """The content of the ledger. PrivacyError if it cannot be read."""
     try:
         return run[LEDGER]
     except OSError as error:
@@ -532,11 +526,9 @@ def check_signature(run: RunFolder, key: Ed25519PublicKey) -> None:
 
 @dataclass(frozen=True)
 class FirstModel:
-    """The initial weights that a run takes from an earlier run.
+    """The initial weights that a run takes from an earlier run: the mean over voters if that run votes.
 
-    Attributes:
-        weights (n_features, n_classes), bias (n_classes,): as in `RunFolder`; the mean over voters if the run votes.
-        releases: the earlier run's releases, all under the purpose `inherited`. manifest: of the earlier run.
+    `releases` are all releases of that run, under the purpose `inherited`; `manifest` is its manifest.
     """
 
     weights: NDArray[np.floating]
@@ -563,11 +555,7 @@ class FirstRun:
 
     @cached_property
     def model(self) -> FirstModel:
-        """The weights and the releases they depend on, at the first use.
-
-        Raises DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a
-        run that starts from it cannot be private either, or a private selection chose it.
-        """
+        """The weights and the releases they depend on; raises as `check_run`, and PrivacyError: not private."""
         run = self.run
         manifest, weights, bias = run.manifest, run.weights, run.bias
         events = read_ledger(run.folder / LEDGER, ledger_of(run))
@@ -588,11 +576,8 @@ class FirstRun:
 def verify_run(request: VerifyRequest) -> dict[str, Any]:
     """Check that a run is private and intact, and that all accountants agree on its guarantee.
 
-    Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp and epsilon_dp_accounting (third
-        opinions on sums over all rows and over samples; None where the library has none), delta, gdp_mu, zcdp_rho,
-        releases, data, signature and per_record (what was checked, in words), not_covered (pages that no digest and so
-        no signature covers), stated_not_checked (keys of the manifest and files that nothing in the folder proves),
-        refused (why it is not verified). Figures that were not verified are None.
+    Returns: the keys of `linprobe verify --json`, for which `docs/run-folder.md` has the proofs; None for what was not
+    verified.
     Raises DataError: not a run folder, or an unreadable key or feature file.
     """
     folder, features, unlabelled, before = request.run, request.features, request.unlabelled, request.before

@@ -285,11 +285,9 @@ def figures_by_task(
         temperature: divides the class scores before the softmax; without effect on votes.
         most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
             `SCORES_A_PASS` probabilities.
-    Returns: test_rows, test_accuracy, balanced_accuracy, macro_auroc (mean over the classes that have one, else None),
-        calibration_error, commonest_class and commonest_share (of the test rows), per_class (by name: n, recall,
-        recall_interval, predicted, precision, precision_interval, auroc; None for a share of no rows, and for the AUROC
-        of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class; None
-        above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
+    Returns: as `docs/metrics.md` explains it; None for a share of no rows, for the AUROC of a class that no row or
+    every row has, and for the matrix above `MOST_CLASSES_IN_MATRIX` classes (rows: true class, columns: predicted
+    class).
     """
     if task == MULTILABEL:
         return label_figures(read, n_rows, weights, bias, names)
@@ -398,18 +396,14 @@ def label_figures(
     bias: NDArray[np.floating],
     names: Sequence[str],
 ) -> dict[str, Any]:
-    """AUROC, average precision, accuracy, recall and precision of each label, and their means.
+    """AUROC, average precision, accuracy, recall and precision of each label, and their means (`docs/labels.md`).
 
     Args:
         read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
             pass holds `SCORES_A_PASS` scores; more labels take more passes.
-        n_rows: their number, at least 1.
-        weights, bias: (n_features, n_labels) and (n_labels,).
-    Returns: test_rows, macro_auroc and macro_average_precision (means over the labels that some, but not all, test rows
-        have, else None), label_accuracy (mean over labels), commonest_accuracy (label accuracy of always predicting the
-        majority answer), per_label (by name: n rows with the label, predicted, accuracy, accuracy_interval, auroc,
-        average_precision, recall, recall_interval, precision, precision_interval; None for a share of no rows, and for
-        the AUROC and average precision of a label that no row or every row has).
+        n_rows: their number, at least 1. weights, bias: (n_features, n_labels) and (n_labels,).
+    Returns: None for a share of no rows, and for the AUROC and average precision of a label that no row or every row
+    has.
     """
     width = max(1, SCORES_A_PASS // n_rows)
     found: dict[str, dict[str, Any]] = {}
@@ -678,8 +672,7 @@ def test_epsilon_of(
 ) -> float | None:
     """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
 
-    Raises UsageError: --test-epsilon without private test rows, for a method that spends nothing, or for people where
-    the test rows have no owners. PrivacyError: delta of at least 1 / (number of test rows, or people).
+    Raises UsageError: --test-epsilon where it does nothing or protects nobody. PrivacyError: delta of at least 1/N.
     """
     if given is None:
         return None

@@ -76,7 +76,6 @@ def one_of(*words: str) -> Kind:
 
 
 def list_of(kind: Kind) -> Kind:
-    """A list whose entries are of a kind."""
     return _kind(f"a list: {kind['description']}", type="array", maxItems=MOST_ENTRIES, items=kind)
 
 
@@ -194,7 +193,6 @@ def fits(kind: Kind, value: Any) -> bool:  # long: one line for each rule of a J
 
 
 def _shown(value: Any) -> str:
-    """A value for an error, cut short."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
@@ -569,7 +567,6 @@ def _finite(text: str) -> float:
 
 
 def _as_json(value: Any) -> Any:
-    """A value of a manifest as JSON has it."""
     if isinstance(value, SelectionEvent):
         return value.as_dict()
     if isinstance(value, tuple):

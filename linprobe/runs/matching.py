@@ -46,12 +46,11 @@ def features_of(run: RunFolder, features: Path | None) -> Path | None:
 def training_file(
     run: RunFolder, other: FeatureReader, progress: Progress, *, unchanged: bool = False
 ) -> Iterator[FeatureReader | None]:
-    """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
+    """The feature file that a run was trained on, to compare with the rows of `other`, which it may be. Not checked.
 
-    It is `other` itself if the run was trained on that file. None if it is not where the manifest says, or if its rows
-    now have another width than the run. A note says so, and if it does not hold the rows of the run.
-
-    Raises DataError: it does not hold the rows of the run, and must be `unchanged`, for results that would tell.
+    None if it is not where the manifest says, or if its rows now have another width than the run. A note says so, and
+    if it does not hold the rows of the run. Raises DataError: it does not, and must be `unchanged`, for results that
+    would tell.
     """
     try:
         path = features_of(run, None)
@@ -93,10 +92,8 @@ def check_made_alike(
     *,
     allow_other: bool = False,
 ) -> None:
-    """Compare how some rows were made, and their width, with what the manifest states of the training rows.
+    """Compare how some rows were made, as `given` by `extraction_of`, and their width, with the training rows.
 
-    Args:
-        given: `extraction_of` the rows in `path`. If they state no settings, a note says so.
     Raises DataError: another width; or made otherwise, by the first difference, or a note of it with `allow_other`.
     """
     trained_on: dict[str, Any] = run.manifest.extraction or {}
@@ -194,10 +191,7 @@ def refuse_private_as_public(
     """PrivacyError if a row of a public group, or its image, is a training or private test row of the run's file.
 
     After a run by owner, a row of a private person is private too, and public rows that the method protects are
-    private.
-
-    Args:
-        use: what the public rows are for, for the message. training: that file, as `training_file` gives it.
+    private. `use` says what the public rows are for; `training` is that file, as `training_file` gives it.
     """
     step = f"{use} from private rows would leak; give other public rows"
     with ExitStack() as stack:

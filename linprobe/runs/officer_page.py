@@ -105,7 +105,6 @@ def _check() -> str:
 
 
 def _methods() -> dict[str, dict[str, Any]]:
-    """What the check knows of each method."""
     return {
         method.name: {
             "paper": method.paper,

@@ -126,9 +126,8 @@ class Known:
     """What is public about the noise of a run.
 
     Attributes:
-        n_units: number of private rows or people. mu: signal over noise of all releases that the weights depend on; 0
-            for a run without private rows.
-        centred: whether the rows of training were centred on their mean.
+        n_units: number of private rows or people.
+        mu: signal over noise of all releases that the weights depend on; 0 for a run without private rows.
         similar: lower bound on the share of private units near unlabelled rows, from the noisy count; None without one.
         near_shots: public shots near unlabelled rows, as `Surroundings.shots_near`; None without them.
     """

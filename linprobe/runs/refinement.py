@@ -92,7 +92,6 @@ def kept_shares(run: RunFolder) -> NDArray[np.float64] | None:
 
 
 def known_of(manifest: Manifest) -> Known:
-    """The public facts about the noise of a run."""
     mu, centred = mu_of_weights(claimed_releases(manifest)), manifest.centre != "none"
     return Known(manifest.n_private, mu, centred, similar_share(manifest))
 
@@ -111,12 +110,10 @@ def refuse_unrefinable(run: RunFolder, step: str = "give another run") -> None:
 def check_refinement(
     run: RunFolder, unlabelled: Path | None, parent: RunFolder | None, features: Path | None = None
 ) -> list[str]:
-    """The keys and files that the named rows and run prove.
+    """The keys and files that the named rows and the run that was refined, which the caller verifies, prove.
 
-    Args:
-        unlabelled: feature file that must hold the rows; the refinement is computed anew. parent: the run that must
-            have been refined, which the caller verifies. features: feature file of the run, whose public shots are
-            compared with the rows.
+    The refinement of the rows `unlabelled` is computed anew; public shots of `features` are compared with them.
+
     Raises UsageError: a run that was not refined. PrivacyError: other rows, another run, or other weights.
     """
     stated, before, proved = run.manifest.refined, run.unrefined, []

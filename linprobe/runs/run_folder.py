@@ -107,7 +107,6 @@ def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
 
 
 def write_per_record(folder: Path, private: PerRecordFile) -> None:
-    """Write the private sidecar, mode 0600."""
     with atomic_files.replace_when_complete(folder / PER_RECORD, private=True) as stream:
         np.savez(
             stream,
@@ -126,8 +125,7 @@ class NotForThisUserError(LinprobeError):
 def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
     """The private sidecar of a run whose manifest states the commitment `committed`.
 
-    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to. NotForThisUserError:
-    this user may not read it.
+    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to. NotForThisUserError.
     """
     path = folder / PER_RECORD
     try:
@@ -180,14 +178,11 @@ def new_folders(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite: bool | None = None) -> Iterator[bool]:
-    """Hold the name of an output, by a lock on `.NAME.lock` beside it.
+    """Hold the name of an output of the kind `what`, which `flag` names, by a lock on `.NAME.lock` beside it.
 
-    The system releases the lock of a killed process, so a lock file that was left behind blocks nobody. Parent
-    folders are made, and removed again if they stay empty.
+    The system releases the lock of a killed process, so a lock file that was left behind blocks nobody. Parent folders
+    are made, and removed again if they stay empty. `overwrite` is None if the command never replaces one.
 
-    Args:
-        what: the kind of output, and flag: the one that names it, for messages.
-        overwrite: whether the output may exist already; None if the command never replaces one.
     Yields: whether the name is held; False on a file system without locks, where two processes may make one output.
     Raises UsageError: the output exists, lies in a run folder, has the name - or too long a one, or another process
     holds the name. LinprobeError: the place is not writable.
@@ -289,11 +284,7 @@ class RunFolder:
             raise PrivacyError(f"{self.folder} cannot be listed ({error.strerror}); make it readable") from None
 
     def __getitem__(self, name: str) -> bytes:
-        """The content of a file. `per_record.npz` may be large; `per_record` reads it.
-
-        Raises:
-            OSError: missing, too large, or anything but a regular file. LinprobeError: the disk or the system failed.
-        """
+        """The content of a file, but `per_record.npz`, which may be large. OSError: missing, too large, not regular."""
         if name not in self._read:
             try:
                 self._read[name] = atomic_files.read_bytes(
@@ -361,7 +352,6 @@ class RunFolder:
         return found
 
     def _json(self, name: str) -> Any:
-        """The value of a JSON file. Raises DataError: it cannot be read, is no JSON, or holds a key twice."""
         with reading(str(self.folder / name), "restore it from a copy"):
             return json.loads(self[name].decode(), object_pairs_hook=no_repeated_keys)
 
@@ -525,13 +515,11 @@ def _name_complete(partial: Path, out: Path) -> None:
 
 
 def _remove_marks(partial: Path) -> None:
-    """Remove what only an unfinished run has."""
     for name in (CHECKPOINT, RUN_ID):
         (partial / name).unlink(missing_ok=True)
 
 
 def _worth_keeping(partial: Path, error: BaseException, *, resumed: bool) -> bool:
-    """Whether the folder holds a checkpoint that another attempt may use."""
     return (resumed or not isinstance(error, LinprobeError)) and (partial / CHECKPOINT).exists()
 
 
@@ -594,8 +582,8 @@ def write_manifest(
 ) -> Manifest:
     """Write the pages if any are made, then the signature if there is a key for one, then `manifest.json`.
 
-    Args:
-        contents: of the files in the folder that the manifest lists, by name, without pages. They are not read again.
+    `contents` are of the files in the folder that the manifest lists, without pages. They are not read again.
+
     Returns: the sealed manifest. It lists the pages too, so that its signature covers them.
     """
     made = {} if pages is None else pages(manifest.sealed(contents))
@@ -625,11 +613,8 @@ def write_run(
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
     `weights` (n_features, n_classes) and `bias` (n_classes,), or a stack of voters for each. `history` has the public
-    facts of each step, none for a run without steps.
-    `test_metrics` of public test rows are as `figures_by_task` gives them; None without public test rows.
-    `config` is the text of its config file. `pages` makes the pages of a run that is signed.
-    `unrefined` are weights and bias before refinement; None without.
-    The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
+    facts of each step. The manifest commits to `private`, which is None for a run that spent nothing, and is signed if
+    a key is given.
     """
     # weights of a run without a guarantee may reveal private rows
     for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
@@ -660,14 +645,10 @@ def write_run(
 def new_files(
     paths: Mapping[str, Path | None], *, what: str = "file", inputs: Iterable[Path | None] = (), overwrite: bool = False
 ) -> Iterator[None]:
-    """Hold the names of output files inside the block, before anything is read. Missing folders are made.
+    """Hold the names of output files, by the flags that name them, inside the block, before anything is read.
 
-    Args:
-        paths: the files to write by the flags that name them; None for one that is not asked for.
-        what: their kind, for messages.
-        inputs: files that the command reads. overwrite: whether to replace an existing file.
-    Raises UsageError: an existing file without `overwrite`, a folder, an input, one name twice, or a file that another
-    process is making. LinprobeError: the place is not writable.
+    Raises UsageError: an existing file without `overwrite`, a folder, one of the `inputs`, one name twice, or a file
+    that another process is making. LinprobeError: the place is not writable.
     """
     wanted = {flag: path for flag, path in paths.items() if path is not None}
     for place, path in enumerate(wanted.values()):

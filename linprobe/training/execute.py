@@ -99,11 +99,7 @@ class Runtime:
     keep: Checkpoints | None = None
 
     def check(self, settings: Settings, unit: str) -> None:
-        """Refuse a device or a group that cannot train with these settings, or samples of people.
-
-        Raises UsageError: a method, an option, samples or a group that need device cpu, or an option that needs one
-        process. Errors of `choose_backend`.
-        """
+        """UsageError for a device or a group that cannot train with these settings, or samples of people."""
         options, size = settings.options, self.group.size
         extended = getattr(options, "extended", 0)
         if extended and size > 1:
@@ -158,17 +154,15 @@ class Trained:
     Attributes:
         weights, bias: for L2-normalised raw rows, float32, shapes (n_features, n_classes) and (n_classes,); with the
             voters as first axis if the run votes.
-        history: public facts of each step. n_steps: number of steps.
+        history: public facts of each step.
         centre: `public`, `private` or `unlabelled` if rows were centred on such a mean, else `none`.
-        privacy: the guarantee and how it was reached.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
         unrefined: weights and bias before refinement, and refined: its result; None without unlabelled rows.
         tested: noisy numbers of correct and wrong predictions on private test rows, and noisy histograms of their
-            scores; None if not released.
-        selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
-        class_counts: noisy numbers of private rows by class; None if not released.
+            scores.
+        selected: the shrinkage that noisy counts of correct predictions chose. class_counts: noisy numbers of rows.
         similar: noisy number of private rows near unlabelled ones, and gain: of correct predictions on private rows by
-            refinement; None without unlabelled rows.
+            refinement. All are None if not released.
     """
 
     weights: NDArray[np.float32]
@@ -342,7 +336,6 @@ def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
 def _class_counts(
     plan: Plan, dataset: Dataset, rows: Rows | None, mechanism: GaussianMechanism, group: Group, backend: Backend
 ) -> ClassCounts | None:
-    """The noisy class counts, if the plan releases them."""
     if not plan.settings.class_counts or rows is None:
         return None
     noise, several = plan.schedule.others[CLASS_COUNTS], dataset.several_labels
@@ -543,7 +536,6 @@ def released_histogram(
 
 
 def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weights and bias for raw rows."""
     weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
     return np.ascontiguousarray(weights), bias
 

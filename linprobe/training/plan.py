@@ -340,12 +340,9 @@ SHORTEST_MEAN = 0.2
 
 
 def settled(settings: Settings, n_private: int, n_features: int, *, known: str | None) -> Settings:
-    """`settings` with `condition` either `mean` or `none`, and the release that it needs.
+    """`settings` with `condition` either `mean` or `none`, and the release that it needs, for rows of this size.
 
-    Args:
-        n_private, n_features: of the private rows; both are public.
-        known: what makes a private mean unnecessary or impossible, such as public rows; None if nothing does.
-    Raises ParameterError: an unknown condition. UsageError: condition `mean` with something known.
+    `known`: what makes a private mean unnecessary or impossible, such as public rows. UsageError: `mean` with it.
     """
     check_value(Conditioning, "condition", settings.condition)
     if settings.condition == "none":
@@ -366,8 +363,7 @@ class Plan:
     """All that is public about a run before it starts.
 
     Attributes:
-        settings: with the options that public facts decide.
-        preprocessing: the map to the training space, before a private mean.
+        settings: with the options that public facts decide. preprocessing: to training space, before a private mean.
         budget: every release with its cost; None for a method that spends nothing.
         first: the run with the initial weights, or None. first_weights: these weights in training space.
         text_weights: scaled class encodings for raw rows, (n_features, n_classes), or None.
@@ -402,7 +398,6 @@ class Plan:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Steps and noise; no steps without a budget."""
         budget = self.budget
         if budget is None:
             return Schedule(0, 0.0, 0.0)
@@ -437,7 +432,6 @@ class Plan:
         return tuple(plan.budget for plan in self.possible if plan.budget is not None)
 
     def entry(self, run: str = "", name: str = "") -> Entry:
-        """The entry of the budget book."""
         spent = self.budget if self.private else None
         counted = () if self.first is None else self.first.recorded
         return Entry(
@@ -573,7 +567,6 @@ def beside_text(settings: Settings, dataset: Dataset) -> bool:
 
 
 def _centres(settings: Settings, dataset: Dataset) -> bool:
-    """Whether rows are centred on the mean of the public rows."""
     centre, public = settings.centre, dataset.free_public
     check_value(Centring, "centre", centre)
     if centre == "public" and public is None:
@@ -730,7 +723,6 @@ def _refuse_counts(settings: Settings, dataset: Dataset) -> None:
 
 
 def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
-    """UsageError for settings without a meaning for multilabel rows."""
     if not dataset.several_labels:
         return
     method, options = settings.method, settings.options
@@ -758,7 +750,6 @@ def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
 
 
 def _refuse_units(settings: Settings, dataset: Dataset) -> None:
-    """UsageError for settings without a meaning, or a proof, where the unit of privacy is a person."""
     if dataset.bounds is None:
         return
     method = settings.method
@@ -774,7 +765,6 @@ def _refuse_units(settings: Settings, dataset: Dataset) -> None:
 
 
 def _refuse_text_scale(settings: Settings, dataset: Dataset) -> None:
-    """UsageError for a scale of text weights if training starts from other weights."""
     options = settings.options
     init = getattr(options, "init", "text")
     if init == "text" or "text_scale" not in declared(type(options)):

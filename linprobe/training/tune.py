@@ -57,11 +57,9 @@ OF_THE_CHOICE = {"epsilon", "eps", "delta", "accountant"}
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is chosen on private rows.
+    """What is chosen on private rows: every combination of the values of options in `grid`, or a factor on the update.
 
-    Attributes:
-        grid: options and the values of each; every combination is a setting. shrink: factors on the update.
-        repetitions: mean number of runs for the grid; None for the number of settings, at most 5.
+    `repetitions` is the mean number of runs for the grid; None for the number of settings, at most 5.
     """
 
     grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()
@@ -171,11 +169,9 @@ def check_start(dataset: Dataset, candidates: Sequence[Settings]) -> None:
 
 @dataclass(frozen=True)
 class Selection:
-    """A private selection, calibrated.
+    """A private selection, calibrated: plans of every candidate at the budget of one run, `epsilon` at delta / mean.
 
-    Attributes:
-        plans: of every candidate, at the budget of one run. epsilon: of one run, at delta / mean.
-        delta: of the whole choice. accountant: of one run. event: for the ledger.
+    `delta` is of the whole choice, `accountant` of one run, `event` for the ledger.
     """
 
     plans: Sequence[Plan]

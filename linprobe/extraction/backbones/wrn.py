@@ -62,7 +62,6 @@ class ResidualBlock(nn.Module):
         self.shortcut = StandardisedConv(n_in, n_out, 1, stride) if first else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """(rows, n_in, height, width) to (rows, n_out, height / stride, width / stride)."""
         active = functional.relu(images)
         passed = images
         if self.shortcut is not None and self.shortcut_norm is not None:
@@ -87,7 +86,6 @@ class WideResNet(nn.Module):
         self.norm = nn.GroupNorm(groups, n_in)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(rows, 3, 32, 32) to (rows, 64 * width)."""
         images = self.stem(images)
         for stage in self.stages:
             for block in stage:  # type: ignore[attr-defined]

@@ -21,17 +21,8 @@ from typing import Annotated, Any, Self, get_type_hints
 from linprobe import __version__
 from linprobe.accounting.events import HISTOGRAM, OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
+from linprobe.data import labels
 from linprobe.data.feature_reader import weights_from_file
-from linprobe.data.labels import (
-    APART,
-    LONGEST_NAME,
-    MOST_CLASSES,
-    MULTICLASS,
-    MULTILABEL,
-    SHARED,
-    TASKS,
-    of_collection,
-)
 from linprobe.errors import DataError, PrivacyError
 from linprobe.mechanisms.correct_predictions import NoisyGain
 from linprobe.methods.similar_rows import SimilarRows
@@ -110,12 +101,12 @@ SCALAR = {
 }
 DIGEST = _kind("64 hexadecimal digits", type="string", pattern="^[0-9a-f]{64}$")
 NAMES = _kind(
-    f"2 to {MOST_CLASSES} different names of at most {LONGEST_NAME} characters",
+    f"2 to {labels.MOST_CLASSES} different names of at most {labels.LONGEST_NAME} characters",
     type="array",
     minItems=2,
-    maxItems=MOST_CLASSES,
+    maxItems=labels.MOST_CLASSES,
     uniqueItems=True,
-    items={"type": "string", "maxLength": LONGEST_NAME},
+    items={"type": "string", "maxLength": labels.LONGEST_NAME},
 )
 RELEASES = list_of(record(purpose=TEXT, noise_multiplier=POSITIVE, sampling_rate=RATE, count=COUNT))
 SELECTION = record(event=one_of("selection"), distribution=TEXT, mean_repetitions=COUNT, runs=list_of(RELEASES))
@@ -336,7 +327,7 @@ class RunStatement(PrivacyStatement):
     n_classes: Annotated[int, COUNT]
     class_names: Annotated[list[str], NAMES]
     class_names_from: Annotated[str, TEXT]
-    task: Annotated[str, one_of(*TASKS)] = MULTICLASS
+    task: Annotated[str, one_of(*labels.TASKS)] = labels.MULTICLASS
     ids_from: Annotated[str | None, TEXT] = None
     options: Annotated[dict[str, Any], by_name(SCALAR)]
     preset: Annotated[str, TEXT]
@@ -354,7 +345,7 @@ class RunStatement(PrivacyStatement):
     public_digest: Annotated[str | None, none_or(DIGEST)] = None
     class_counts: Annotated[CountsByClass | None, none_or(object_of(CountsByClass))] = None
     class_prior: Annotated[str, one_of(TRAINED, UNIFORM)] = TRAINED
-    test_owners: Annotated[str, one_of(APART, SHARED)] = APART
+    test_owners: Annotated[str, one_of(labels.APART, labels.SHARED)] = labels.APART
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,7 +393,7 @@ class Manifest(Accuracy, RunStatement):
     @classmethod
     def of(cls, privacy: PrivacyStatement, accuracy: Accuracy, **stated: Any) -> Self:
         """The manifest of a new run, not yet sealed; `stated` are the keys of `RunStatement` and `tuning`."""
-        others = () if stated["task"] == MULTILABEL else OF_LABELS
+        others = () if stated["task"] == labels.MULTILABEL else OF_LABELS
         absent = privacy.absent | {"refined", "selection", "test_owners", *NOISY_TEST, *WITH_COUNTS, *others}
         parts = {**vars(privacy), **vars(accuracy), **stated, "published": (), "absent": absent}
         return cls(**parts, private_commitment=None, per_record_commitment=None, files={}, manifest_digest="")
@@ -475,7 +466,7 @@ class Manifest(Accuracy, RunStatement):
 
     @property
     def several_labels(self) -> bool:
-        return self.task == MULTILABEL
+        return self.task == labels.MULTILABEL
 
     @property
     def tests_people(self) -> bool:
@@ -494,10 +485,10 @@ class Manifest(Accuracy, RunStatement):
         if not self.public_shots:
             return None
         if self.unit != OWNER:
-            return of_collection(self.public_shots * self.n_classes)
+            return labels.of_collection(self.public_shots * self.n_classes)
         if self.n_public_owners is None:
             return "people of the same collection"  # earlier versions did not count them
-        return of_collection(None if self.public_file else self.n_public, self.n_public_owners)
+        return labels.of_collection(None if self.public_file else self.n_public, self.n_public_owners)
 
     @property
     def histogram_files(self) -> list[str]:

@@ -28,6 +28,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe import methods
 from linprobe.accounting.accountants import round_up
 from linprobe.accounting.book import Entry, rows_of_a_person
 from linprobe.accounting.calibrate import Budget, calibrate, check_delta, check_epsilon, large_delta
@@ -40,16 +41,6 @@ from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
 from linprobe.mechanisms.correct_predictions import GAIN
 from linprobe.mechanisms.score_histogram import AUROC_SHARE, MOST_ERROR, TEST_AUROC, expected_error
-from linprobe.methods import (
-    METHODS,
-    PAPER_METHODS,
-    PAPER_NOISE_MULTIPLIER,
-    Method,
-    PublicFacts,
-    Schedule,
-    paper_options,
-    text_scale,
-)
 from linprobe.methods.class_counts import CLASS_COUNTS, gives_log_odds
 from linprobe.methods.private_mean import MEAN
 from linprobe.methods.similar_rows import SIMILAR_ROWS
@@ -115,7 +106,7 @@ class Settings:
         parameters: all parameters by name, as the caller gave them.
     """
 
-    method: Method
+    method: methods.Method
     options: Any
     first_run: FirstRun | None = None
     epsilon: float | None = None
@@ -140,7 +131,7 @@ class Settings:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, method: Method, parameters: Mapping[str, Any]) -> Settings:
+    def of(cls, method: methods.Method, parameters: Mapping[str, Any]) -> Settings:
         """Settings from named parameters: a method's options, and fields. ParameterError: out of range, no number."""
         parameters = plain_values(method.arguments, parameters)
         own = set(declared(method.options))
@@ -149,7 +140,7 @@ class Settings:
         return cls(method=method, options=options, first_run=first_run, parameters=dict(parameters), **shared)
 
     @classmethod
-    def of_given(cls, method: Method, given: Mapping[str, Any]) -> Settings:
+    def of_given(cls, method: methods.Method, given: Mapping[str, Any]) -> Settings:
         """`of`, with declared defaults. Raises ArgumentError: an unknown argument, or a missing one."""
         arguments = {name: option for name, option in method.arguments.items() if name not in OF_LABELS}
         unknown = sorted(set(given) - set(arguments))
@@ -245,7 +236,7 @@ def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int) -> 
 _SHARED = {each.name for each in fields(Settings)} - {"method", "options", "first_run", "parameters"}
 
 
-def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, FirstRun | None]:
+def method_options(method: methods.Method, given: Mapping[str, Any]) -> tuple[Any, FirstRun | None]:
     """A method's options, and the run of `init`, if no word. UsageError: unknown. ParameterError: out of range."""
     init = given.get("init", "auto")
     if init in INIT_WORDS or not issubclass(method.options, Start):
@@ -253,7 +244,7 @@ def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, First
     return method.make_options({**given, "init": "run"}), FirstRun(init)
 
 
-def make_settings(request: TrainRequest, method: Method) -> Settings:
+def make_settings(request: TrainRequest, method: methods.Method) -> Settings:
     """The settings of a request, with defaults. Raises ParameterError, UsageError: an option that is not allowed."""
     check_value(RunOptions, "preset", request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
@@ -275,27 +266,27 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
     return Settings.of_given(method, options).with_counts(request.class_counts, request.class_weight)
 
 
-def _of_preset(request: TrainRequest, method: Method) -> TrainRequest:
+def _of_preset(request: TrainRequest, method: methods.Method) -> TrainRequest:
     """The request with the settings of the AdaMix paper for all options that it leaves open."""
-    if method.name not in PAPER_METHODS:
+    if method.name not in methods.PAPER_METHODS:
         raise UsageError(
             f"preset {request.preset} is the AdaMix paper's, which has no {method.name}; leave it out, or choose one "
-            f"of {', '.join(PAPER_METHODS)}"
+            f"of {', '.join(methods.PAPER_METHODS)}"
         )
-    options = {**paper_options(method, request.preset), **(request.options or {})}
+    options = {**methods.paper_options(method, request.preset), **(request.options or {})}
     if options.get("subspace") == "none" and "subspace_dim" not in (request.options or {}):
         del options["subspace_dim"]  # the preset's, of a subspace that the caller turned off
     by_paper = method.spends and request.sigma is None and request.steps is None
     return replace(
         request,
         options=options,
-        sigma=PAPER_NOISE_MULTIPLIER if by_paper else request.sigma,
+        sigma=methods.PAPER_NOISE_MULTIPLIER if by_paper else request.sigma,
         centre=request.centre or "none",
         condition=request.condition or "none",
     )
 
 
-def _refuse_idle(request: TrainRequest, method: Method) -> None:
+def _refuse_idle(request: TrainRequest, method: methods.Method) -> None:
     """UsageError for a missing budget, and for options on noise that do nothing for the method."""
     if not method.spends:
         spending = {
@@ -384,7 +375,7 @@ class Plan:
     centre_unlabelled: bool = False
 
     @cached_property
-    def method(self) -> Method:
+    def method(self) -> methods.Method:
         return self.settings.method
 
     @property
@@ -397,12 +388,14 @@ class Plan:
         return "none" if self.preprocessing.centre is None else "public"
 
     @cached_property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> methods.Schedule:
         budget = self.budget
         if budget is None:
-            return Schedule(0, 0.0, 0.0)
+            return methods.Schedule(0, 0.0, 0.0)
         others = {release.purpose: release.noise_multiplier for release in budget.others}
-        return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
+        return methods.Schedule(
+            budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others
+        )
 
     @property
     def inherited(self) -> tuple[Releases, ...]:
@@ -483,7 +476,7 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     )
     shape = dataset.private.n_features + bool(preprocessing.intercept), dataset.n_classes
     for n_steps in sorted({budget.n_steps for budget in plan.budgets} or {0}) if checked else ():
-        facts = PublicFacts(n_steps, *shape, dataset.free_public, dataset.encodings is not None)
+        facts = methods.PublicFacts(n_steps, *shape, dataset.free_public, dataset.encodings is not None)
         settings.method.refuse(settings.options, facts)
     return plan
 
@@ -674,7 +667,7 @@ def _text_weights(settings: Settings, dataset: Dataset, budget: Budget | None) -
         return np.asarray(encodings - encodings.mean(axis=1, keepdims=True))
     scale = getattr(settings.options, "text_scale", None)
     if scale is None:
-        scale = text_scale(encodings, None if budget is None else budget.nominal_mu, dataset.n_units)
+        scale = methods.text_scale(encodings, None if budget is None else budget.nominal_mu, dataset.n_units)
     return scale * encodings
 
 
@@ -684,7 +677,7 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
     _refuse_labels(settings, dataset)
     method, variant = settings.method, getattr(settings.options, "variant", "practical")
     if dataset.weights is not None and (not method.weighs or variant == "theory"):
-        allowed = ", ".join(name for name, other in METHODS.items() if other.weighs)
+        allowed = ", ".join(name for name, other in methods.METHODS.items() if other.weighs)
         raise UsageError(
             f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, without variant "
             "theory; leave them out"
@@ -715,7 +708,7 @@ def _refuse_counts(settings: Settings, dataset: Dataset) -> None:
             "class weight 'balanced' counts rows without weights, and these rows have weights; leave one out"
         )
     if not gives_log_odds(method, vars(options)):
-        allowed = ", ".join(name for name, other in METHODS.items() if other.weighs and other.spends)
+        allowed = ", ".join(name for name, other in methods.METHODS.items() if other.weighs and other.spends)
         raise UsageError(
             f"class weight is 'balanced', which needs scores that are log-odds; the scores of {method.name} are not; "
             f"allowed: {allowed}, with loss softmax and without variant theory"
@@ -727,7 +720,7 @@ def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
         return
     method, options = settings.method, settings.options
     if not method.several_labels:
-        allowed = ", ".join(name for name, other in METHODS.items() if other.several_labels)
+        allowed = ", ".join(name for name, other in methods.METHODS.items() if other.several_labels)
         raise UsageError(
             f"method is {method.name}, for one class a row, and these have several labels; allowed: {allowed}"
         )

@@ -32,14 +32,7 @@ import scipy
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import (
-    LARGEST_MU,
-    delta_of,
-    epsilon_of,
-    mu_and_rho,
-    rounded_up,
-    upper_float,
-)
+from linprobe.accounting.figures import LARGEST_MU, delta_of, epsilon_of, mu_and_rho, rounded_up, upper_float
 from linprobe.accounting.loss_distribution import deltas_of_kinds, epsilon_of_kinds
 from linprobe.accounting.loss_grid import Kind, renyi_epsilon
 from linprobe.errors import ParameterError, PrivacyError

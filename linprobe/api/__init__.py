@@ -20,15 +20,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from linprobe.errors import ArgumentError, ParameterError, PrivacyNote, PrivacyWarning, Progress, Silent, UsageError
 from linprobe.methods import METHODS
 from linprobe.options import DEFAULT_DELTA, Choice, RunOptions, requests
-from linprobe.options.declaration import (
-    Option,
-    Request,
-    as_arguments,
-    declared,
-    hint,
-    naming_arguments,
-    plain_values,
-)
+from linprobe.options.declaration import Option, Request, as_arguments, declared, hint, naming_arguments, plain_values
 from linprobe.training.tune import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]

@@ -34,14 +34,7 @@ from linprobe.data.labels import one_spelling
 from linprobe.data.row_checks import HASHES, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
 from linprobe.data.tables import column_order
-from linprobe.errors import (
-    ArgumentError,
-    DataError,
-    PrivacyError,
-    PrivacyWarning,
-    UsageError,
-    counted,
-)
+from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError, counted
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
 from linprobe.options.declaration import as_arguments, estimator_name, hint, naming_arguments

@@ -32,14 +32,7 @@ from scipy.special import log_softmax, logsumexp
 from linprobe.accounting.figures import NOUNS
 from linprobe.atomic_files import write_json
 from linprobe.data.blocks import ArraySource, ChainedSource, RawBlocks, concatenated, normalise_rows
-from linprobe.data.dataset import (
-    Dataset,
-    check_one_class,
-    check_test_rows,
-    dataset_of,
-    open_features,
-    unlabelled_group,
-)
+from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features, unlabelled_group
 from linprobe.data.feature_reader import FeatureReader, GroupRows
 from linprobe.data.row_weights import RowWeights
 from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError, writing

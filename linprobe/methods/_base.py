@@ -534,12 +534,7 @@ def public_generator(step: int = 0) -> np.random.Generator:
 
 
 def initial_weights(
-    problem: Problem,
-    *,
-    init: Init,
-    weight_decay: float,
-    loss: Loss = "softmax",
-    backend: Backend = HOST,
+    problem: Problem, *, init: Init, weight_decay: float, loss: Loss = "softmax", backend: Backend = HOST
 ) -> Weights:
     """W_1, shape (n_features, n_classes): zeros, the public optimum, text weights, or weights of an earlier run.
 

@@ -544,11 +544,7 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
     public_batch: int | None = option(None, "Public rows per step.", unset="all", above=0, most=1e9)
     augment_public: int = option(0, "Number of public rows to draw from fitted Gaussians.", least=0, most=1e9)
     extended: float = option(
-        0.0,
-        "Share of the public rows that are sampled and clipped like private rows.",
-        least=0,
-        most=1,
-        on_gpu=(0.0,),
+        0.0, "Share of the public rows that are sampled and clipped like private rows.", least=0, most=1, on_gpu=(0.0,)
     )
 
     def check_together(self) -> None:

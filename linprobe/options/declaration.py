@@ -224,11 +224,7 @@ class Request:
     checked_later: ClassVar[bool] = False
 
     def __init_subclass__(
-        cls,
-        command: str = "",
-        examples: tuple[str, ...] = (),
-        first: tuple[str, ...] = (),
-        checked_later: bool = False,
+        cls, command: str = "", examples: tuple[str, ...] = (), first: tuple[str, ...] = (), checked_later: bool = False
     ) -> None:
         super().__init_subclass__()
         if command:

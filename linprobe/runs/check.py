@@ -282,10 +282,7 @@ def check_digests(run: RunFolder) -> None:
 
 
 def _of_releases(
-    manifest: Manifest,
-    events: list[GaussianEvent],
-    releases: tuple[Releases, ...],
-    accountant: accountants.Accountant,
+    manifest: Manifest, events: list[GaussianEvent], releases: tuple[Releases, ...], accountant: accountants.Accountant
 ) -> Iterator[str]:
     """The steps, histograms and releases that are stated are those of the ledger, which the accountant covers."""
     steps = [release for release in releases if release.purpose == GRADIENT]

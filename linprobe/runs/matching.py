@@ -84,13 +84,7 @@ def holds_rows(run: RunFolder, features: FeatureReader) -> bool:
 
 
 def check_made_alike(
-    run: RunFolder,
-    path: Path,
-    given: dict[str, Any],
-    n_features: int,
-    progress: Progress,
-    *,
-    allow_other: bool = False,
+    run: RunFolder, path: Path, given: dict[str, Any], n_features: int, progress: Progress, *, allow_other: bool = False
 ) -> None:
     """Compare how some rows were made, as `given` by `extraction_of`, and their width, with the training rows.
 

@@ -20,14 +20,7 @@ from linprobe.methods.similar_rows import NearShots, SimilarRows, Surroundings
 from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Manifest, Refinement
 from linprobe.runs.matching import split_of
-from linprobe.runs.refined_weights import (
-    Known,
-    Refined,
-    mu_of_weights,
-    refined_weights,
-    unlabelled_rows,
-    unrefinable,
-)
+from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows, unrefinable
 from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import RunFolder
 

@@ -251,11 +251,7 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
         keeper.begin(source, slice(rows.first, rows.first + rows.n_local))
     ledger.inherit(plan.inherited)
     mechanism = observer.mechanism(
-        source,
-        ledger.append,
-        first_step=ledger.position,
-        group=group,
-        repeated=() if keeper is None else keeper.early,
+        source, ledger.append, first_step=ledger.position, group=group, repeated=() if keeper is None else keeper.early
     )
     similar: SimilarRows | None = None
     if early and rows is not None:

@@ -189,10 +189,7 @@ class Settings:
             others.append(Releases(CLASS_COUNTS, round_up(1 / mu), 1.0, 1))
         if self.similar:
             mu = largest_mu(epsilon, check_delta(self.delta, n_private))
-            for purpose, part, enough in (
-                (SIMILAR_ROWS, SIMILAR_SHARE, SIMILAR_NOISE),
-                (GAIN, GAIN_SHARE, GAIN_NOISE),
-            ):
+            for purpose, part, enough in ((SIMILAR_ROWS, SIMILAR_SHARE, SIMILAR_NOISE), (GAIN, GAIN_SHARE, GAIN_NOISE)):
                 noise = max(round_up(1 / (math.sqrt(part) * mu)), enough * n_private)
                 others.append(Releases(purpose, noise, 1.0, 1))
         if self.test_epsilon is not None:

@@ -169,9 +169,8 @@ def _digest(content: bytes) -> str:
 def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = None, *, spare: int = 0) -> None:
     """Raise PrivacyError if a public row of `new` is private in a book of `folder`, or a private one is public there.
 
-    Args:
-        new: keys of what a run protects and of what it uses as public. whose: the public rows, for the message.
-        unit: of the run; None if it promises nothing for its rows. spare: public rows that may be private by chance.
+    `whose` are the public rows, for the message; `unit` is of the run, None if it promises nothing for its rows;
+    `spare` public rows may be private by chance.
     """
     for path, contents, theirs in keyed_books(folder) if unit is not None or len(new.public) else ():
         private = [entry for entry in contents.counted if entry.private]
@@ -269,9 +268,8 @@ class Account:
     def charging(self) -> Iterator[Account]:
         """Write the keys to the disk, and let no other process charge a book of this folder inside the block.
 
-        Yields: the account with all keys that are on the disk.
-        Raises DataError: damaged keys. LinprobeError: they cannot be written. PrivacyError: what `check` refuses, or
-        the folder is held by another process for too long.
+        Yields: the account with all keys that are on the disk. Raises PrivacyError: what `check` refuses, or another
+        process holds the folder for too long. DataError, LinprobeError: damaged keys, or a full disk.
         """
         if self.keys is None:
             yield self

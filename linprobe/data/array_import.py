@@ -73,18 +73,17 @@ _COLUMNS, _SILENT = Columns(), Silent()
 def read_arrays(
     sources: Sequence[Path], columns: Columns = _COLUMNS, progress: Progress = _SILENT, group: str | None = None
 ) -> Arrays:
-    """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
-    class_names. A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows. Tables add `FEATURES`.
+    """Read arrays by key: X_train, y_train, X_test, y_test, perhaps X_public, y_public, id_*, owner_*, class_names.
+
+    A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows. Tables add `FEATURES`.
 
     A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
     stem of the file name (`X_train.npy`). A folder means all array files in it. X and y, or features and labels, are
     the training rows, or the rows of the group that their file is named after; so is a `.pt` with a pair (X, y).
     features_train and targets_train, as CLIP_benchmark writes them, are X_train and y_train.
 
-    Args:
-        columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
-        progress: gets the lines of a CSV, and a note about each file with arrays that are not read.
-        group: the group in the keys of a table, as in `read_table`; None for the group that it is named after.
+    `progress` gets a note about each file with arrays that are not read; `group` is of a table, None for its name.
+
     Raises UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
     """
     arrays: Arrays = {}

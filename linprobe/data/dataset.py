@@ -241,9 +241,8 @@ class Split:
 
     Attributes:
         shots: public training rows of each class; None for the group `public` of the file.
-        seed: chooses public shots, and the rows of a person.
+        seed: chooses public shots, and the rows of a person, of which `per_owner_rows` at most are used.
         unit: `owner` to protect people, `record` or None to protect rows.
-        per_owner_rows: most rows of a person; None for all.
         joined: whether the method protects public rows too.
     """
 
@@ -260,8 +259,9 @@ def open_features(
 ) -> Iterator[FeatureFile | ShardedFeatures]:
     """The feature file at `path`, the shards that match a pattern such as `shards/*.h5`, or the digits for None.
 
-    Args:
-        whole: check every row first. labelled: refuse a file without training rows. progress: gets a note of the check.
+    `whole`: check every row first. `labelled`: refuse a file without training rows. `progress` gets a note of the
+    check.
+
     Raises DataError: as `FeatureFile`, `ShardedFeatures` and `check_rows`, or unlabelled rows where labels are needed.
     """
     if path is None or (str(path) == DIGITS and not path.exists()):

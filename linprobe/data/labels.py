@@ -423,10 +423,8 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
 def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> Mask:
     """Mask of the test rows, about `fraction` of all, shape (rows,).
 
-    A row's side depends on its own id only. With `owner_of` it depends on its owner's name only, so that all rows
-    of a person are on one side.
-
-    Raises UsageError: `fraction` is not between 0 and 1. DataError: all rows, or none, fall on the test side.
+    A row's side depends on its id only, or on its owner's name with `owner_of`, so that a person's rows are on one
+    side.
     """
     if not 0 < fraction < 1:
         raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")

@@ -46,8 +46,7 @@ class Trials:
         inside: whether each canary was in, shape (runs, canaries).
         scores: z, shape (runs, steps, canaries), in units of the claimed noise.
         others: the same in each release besides the steps by purpose, shape (runs, canaries); NaN is no trial.
-        paths: the path of each run.
-        products: what computed products on the host, `kernel` or `numpy`.
+        paths: of each run. products: what computed products on the host, `kernel` or `numpy`.
     """
 
     inside: NDArray[np.bool_]

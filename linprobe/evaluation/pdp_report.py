@@ -257,8 +257,7 @@ class PdpReport:
 def pdp_report(request: PdpReportRequest, progress: Progress | None = None) -> PdpReport:
     """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
 
-    Raises UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
-    PrivacyError: a histogram of a run that is not private.
+    Raises UsageError: a run without losses, or a signed one without its key. PrivacyError: one that is not private.
     """
     with _checked_files(request):
         run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot

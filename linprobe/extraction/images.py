@@ -94,11 +94,8 @@ class ImageTransform:
     Attributes:
         resize: length of the short side, or exact (height, width), in pixels; None to keep the size.
         crop: (height, width) of the centre crop, in pixels; None for no crop.
-        interpolation: one of INTERPOLATIONS.
-        mean, std: one number per channel, for values in [0, 1].
-        mode: RGB, or L for one grey channel.
+        mean, std: one number per channel, for values in [0, 1]. mode: RGB, or L for one grey channel.
         views: number of views of an image, the first ones of VIEWS.
-    Raises ParameterError: a value out of range, or another number of means or stds than of channels.
     """
 
     resize: int | tuple[int, int] | None

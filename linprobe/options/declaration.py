@@ -210,12 +210,12 @@ def as_word(value: Any) -> str:
 class Request:
     """Base of the classes that declare a command. The docstring of a subclass is the help text of its command.
 
-    A request checks its values when it is made: ParameterError for one that is not allowed.
+    A request checks its values when it is made, unless `checked_later`: the range of an option may depend on the
+    method.
 
     Class arguments:
         command: its name. examples: command lines without `linprobe`, for the help text; a test runs each of them.
         first: parameters that `--help` shows, while `--help-all` shows all; empty if `--help` shows all.
-        checked_later: check nothing yet: the range of an option depends on the method.
     """
 
     command: ClassVar[str] = ""

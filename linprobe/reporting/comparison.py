@@ -45,11 +45,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Runs that differ only in their seed: mean and sample standard deviation (None for a single run), number.
-
-    Attributes:
-        mean, std, best: of accuracy. balanced_mean, balanced_std, balanced_best: the same of balanced accuracy.
-    """
+    """Runs that differ only in their seed: mean and sample standard deviation (None for a single run), number."""
 
     row: str
     setting: Setting

@@ -173,10 +173,7 @@ def accuracy_curves(
 
 
 def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, about: str, units: str = "rows") -> None:
-    """The sorted curve of epsilon_i below the worst case (the AdaMix paper's figure 3) of a run; mode 0600.
-
-    `about` names the run and its data, `units` what the run protects; the title adds their number.
-    """
+    """The sorted curve of epsilon_i below the worst case (the AdaMix paper's figure 3) of a run; mode 0600."""
     title = f"Privacy loss of each of {epsilons.size:,} private {units}\n{about}"
     with new_figure(path, (COLUMN, 4.4), private=True, title=title) as (axes,):
         axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color=BLUE)

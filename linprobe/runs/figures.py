@@ -8,22 +8,13 @@ Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", 
 Hanley, McNeil, "The Meaning and Use of the Area under a ROC Curve", Radiology 1982.
 Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017: the calibration error.
 
-    recall_c           share of the rows of class c that are predicted as c
-    precision_c        share of the rows predicted as c that are of class c
-    balanced accuracy  mean of recall_c over the classes with rows
-    AUROC_c            probability that a row of class c gets a higher probability of c than another row; a tie counts
-                       one half
+    balanced accuracy  mean recall of the classes with rows
     calibration error  sum over bins b of n_b / n |accuracy_b - confidence_b|; a bin holds the rows whose largest
                        probability, the confidence, is in ((b - 1) / 15, b / 15]
-
-Where a row has several labels, a label is given where its probability, the sigmoid of its score, is above one half:
-
-    AUROC              as above, of rows with the label against the others
     average precision  sum over thresholds of (recall_t - recall_{t-1}) precision_t, one threshold for each score
-    accuracy           share of the rows for which the label is right; recall and precision as above
 
-No figure counts a row with several labels as right or wrong as a whole: with many labels few rows are right in all of
-them. Intervals take rows as independent. Several rows of one person make the true interval wider.
+`docs/metrics.md` and `docs/labels.md` define the others. A label is given where its probability, the sigmoid of its
+score, is above one half. Intervals take rows as independent. Several rows of one person make the true interval wider.
 
 Temperature scaling: Guo et al. 2017, section 4.2.
 
@@ -220,8 +211,7 @@ Marks = NDArray[np.bool_]
 def no_better_than_guessing(figures: Mapping[str, Any], manifest: Manifest) -> str | None:
     """A warning if the model of a run is no more accurate than always predicting the majority class, or labels.
 
-    There is no warning if the balanced accuracy is more than `CLEARLY` standard errors above the balanced accuracy of
-    the majority class: a model for equal classes may have a lower accuracy, and yet find every class.
+    A model for equal classes may be less accurate, and yet find every class: its balanced accuracy is `CLEARLY` better.
     """
     if "per_label" in figures:
         if figures["label_accuracy"] > figures["commonest_accuracy"]:

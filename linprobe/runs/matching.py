@@ -159,7 +159,7 @@ def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progr
     """DataError if test rows of a file, or the people they belong to, are rows of the `private_groups` of a run.
 
     Private test rows may be those of the run: they are released with noise. The rows of one file were compared when it
-    was opened. A note says so if the feature file of the run is not here, or holds other rows now.
+    was opened. A note says so if the run's feature file is gone, or holds other rows.
     """
     with training_file(run, features, progress) as training, ExitStack() as stack:
         for hidden, words in () if training is None else private_groups(run, training, stack):
@@ -217,9 +217,7 @@ def split_of(manifest: Manifest) -> Split:
 
 
 def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] | None:
-    """Mask of the training rows of `features` that were private, (n_train,), checked against the data commitment.
-
-    None if the run released nothing about private rows, so that it has no commitment.
+    """Mask of the training rows of `features` that were private, (n_train,), checked against the commitment, if any.
 
     Raises DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
     """

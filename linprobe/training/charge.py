@@ -205,9 +205,8 @@ def record_public(run: str, public: GroupRows) -> None:
 def refuse_protected_test_rows(features: FeatureReader) -> None:
     """PrivacyError if public test rows, except a few by chance, are private in a default budget book.
 
-    Where people may be on both sides, test rows of private people are public, as the user declared. A key ignores
-    entries that are small beside the largest, so a test row may have the key of a training row of its file: the two
-    are different, as the check of the file compared every entry.
+    Where people may be on both sides, test rows of private people are public, as the user declared. A key ignores small
+    entries, so a test row may have the key of a training row of its file, though the check of the file told them apart.
     """
     folder = books_folder()
     if "test" not in features.sizes or features.description.private_test or not files_of_books(folder, KEY):

@@ -113,8 +113,7 @@ class Checkpoints:
     def begin(self, source: NoiseSource, held: slice) -> None:
         """Keep a run with noise from `source`, which gets the key in the checkpoint, and another one with every write.
 
-        `held` is the slice of private rows in this process. Raises UsageError: a checkpoint of a run with other
-        settings. PrivacyError: of one on other private rows.
+        `held` is the slice of private rows in this process. Raises as `check_same_run`.
         """
         group, state = self._group, self._state
         digest = group.broadcast_text(self._private_digest() if group.rank == 0 else "")

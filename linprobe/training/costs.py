@@ -44,11 +44,7 @@ BANDS = (
 
 
 def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[str, Any]:
-    """What accuracy to expect of a run on `n_rows` private rows of `n_classes` classes of about the same size.
-
-    Returns: signal_to_noise (g of the module), percent_with_public and percent_without (least and largest measured
-        percent of the gap from only-public, or from guessing, to the best accuracy measured), expect (in words).
-    """
+    """What accuracy to expect of a run on `n_rows` private rows of equally many in each class, by `BANDS`."""
     g = signal_to_noise(check_epsilon(epsilon), check_delta(delta, n_rows), n_rows, n_classes)
     _, known, cold = next(band for band in BANDS if g < band[0])
     where = (
@@ -70,11 +66,7 @@ def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[
 
 
 def recommended_rate(request: PlanRequest, progress: Progress) -> dict[str, Any]:
-    """The noise each sampling rate needs for one budget; with `plot`, also as a figure.
-
-    Returns: epsilon, delta, n, epochs, accountant, rows (one object for each rate, keys as in `calibrate.PlanRow`),
-        recommended (one of the rows), why; with a number of classes, the keys of `expected`.
-    """
+    """The noise each sampling rate needs for one budget, as `linprobe plan --json` has it; with `plot` also drawn."""
     if request.plot is not None:
         plots.check_format(request.plot)
     with new_files({"--plot": request.plot}, overwrite=request.overwrite):

@@ -77,18 +77,15 @@ class Selected:
 
 @dataclass(frozen=True)
 class Runtime:
-    """How a run is computed: nothing here changes its method, budget or guarantee.
-
-    Precision and device change the rounding of the result.
+    """How a run is computed: nothing here changes its method, budget or guarantee, but perhaps its rounding.
 
     Attributes:
         precision: storage type of the rows; clip factors are computed from the rounded rows.
         device: `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise. Some methods train on `cpu` only.
         group: processes that train together with the same arguments, each on its shard of the private rows.
         streamed: whether rows are read again in every pass, though they fit in memory.
-        shard_units: a shard begins at a multiple of this number of units. With None, the result has the same bits for
-            any number of processes.
-        keep: checkpoints of the run; None for none.
+        shard_units: a shard begins at a multiple of this number of units; None for the same bits in any number of
+            processes.
     """
 
     precision: Precision = "float32"
@@ -209,10 +206,9 @@ def execute(
     Guarantee: (epsilon, delta) of the plan, as its method defines it, under zero-out of one private row, or of one
     person with all private rows if `dataset` has `bounds`.
 
-    What is refused after a release may depend on it: it counts as divergence, without figures.
+    What is refused after a release may depend on it: it counts as divergence, without figures. `ledger` records each
+    event before its result exists.
 
-    Args:
-        ledger: records each event before its result exists; None for a ledger in memory.
     Raises UsageError: a device or a number of processes that the plan cannot have. DivergedError: weights without
     bound, no bound on one record at weights that depend on releases, or another refusal after the first release.
     """
@@ -483,8 +479,7 @@ def _software_versions() -> dict[str, str]:
 def _counted(
     prepared: _Prepared, models: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]
 ) -> tuple[list[tuple[float, float]], int]:
-    """For each model its correct predictions on private rows and the rows present, 0 on all ranks but the first; and
-    the number of units here whose losses are tracked."""
+    """Correct predictions and rows present for each model, 0 on all ranks but the first; and units tracked here."""
     dataset, run = prepared.dataset, prepared.run
     first, tracked = run.group.rank == 0, prepared.problem.private_rows.n_local if run.per_record else 0
     return [count_private(*one, dataset.trained, dataset.bounds) if first else (0, 0) for one in models], tracked

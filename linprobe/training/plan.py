@@ -85,25 +85,18 @@ class Settings:
     """What a run trains. Defaults are for methods that do not have the parameter.
 
     Attributes:
-        method: a registered method. options: its own options, an instance of `method.options`.
         first_run: the run with the initial weights; None if `options.init` determines them.
         epsilon, delta: target. noise_multiplier, n_steps: the given one of the two; None to calibrate it.
-        sampling_rate: q, in (0, 1]. accountant: `auto`, or the name of one.
-        per_record: whether to track each record's own privacy loss.
-        centre: `auto`, `none` or `public`.
         intercept: value of the constant bias column; 0 for none, None for the default.
-        condition: `auto`, `none` or `mean`: a private mean is subtracted.
-        others: further releases that the budget pays for.
-        class_counts: whether `COUNTS_SHARE` of mu^2 pays for noisy class counts.
-        balanced: whether these move the scores of the finished model to equal classes.
+        condition: `auto`, `none` or `mean`: a private mean is subtracted. others: releases that the budget pays for.
+        class_counts: whether `COUNTS_SHARE` of mu^2 pays for noisy class counts, which move the scores if `balanced`.
         similar: whether `SIMILAR_SHARE` and `GAIN_SHARE` of mu^2 at most pay for the number of private rows near
             unlabelled ones, and for the gain of private rows by refinement.
         test_epsilon: part of `epsilon` that pays for a noisy accuracy and AUROC on private test rows; or None.
         n_test, n_classes: number of the private test rows, or people, and of their classes, where they are released.
         shrink: factors on the update W - W_1, one of which noisy counts of correct predictions choose, for
             `SELECTION_SHARE` of epsilon; empty for no count. A single factor is only counted.
-        insecure_seed: seed of reproducible noise, for tests; None for secret noise.
-        parameters: all parameters by name, as the caller gave them.
+        insecure_seed: seed of reproducible noise, for tests. parameters: by name, as the caller gave them.
     """
 
     method: methods.Method
@@ -218,8 +211,7 @@ def paid_by(epsilon: float, delta: float, n_units: int, purpose: str, count: int
 def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int) -> tuple[Releases, ...]:
     """The releases of correct predictions and of scores on private test rows, which cost `epsilon` together.
 
-    There is none of scores if so few test rows, or people, would give an AUROC that is too uncertain to state; 0 of
-    them stand for any number.
+    There is none of scores if so few test units would give an AUROC too uncertain to state; 0 stand for any number.
     """
     n_units = max(1, n_test)
     accuracy = paid_by(epsilon, delta, n_units, TEST_ACCURACY)
@@ -586,9 +578,8 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
 def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
 
-    Raises PrivacyError: that run had public rows, with or without labels, which it did not protect, and they are
-    not the public rows of this run; or so many private units that delta is not below 1/N. ParameterError,
-    DataError: not a run folder, or weights of another shape or of other classes.
+    Raises PrivacyError: that run had public rows, with or without labels, which are not public here, or too many
+    private units. ParameterError, DataError: not a run folder, or weights of another shape or of other classes.
     """
     if settings.first_run is None:
         return None

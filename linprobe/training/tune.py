@@ -253,10 +253,7 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
     """Train with the settings that have the best noisy accuracy on private rows; all of it costs `request.epsilon`.
 
     Guarantee: (epsilon, delta)-DP of everything that is returned or left on disk, under zero-out of one private row, or
-    of one person with `unit` owner.
-
-    Returns: as `train`, without the seconds, and `tuning`, the choice as in the manifest.
-    Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
+    of one person with `unit` owner. Returns: as `train`, and `tuning`, the choice. No run folder is left by an error.
     """
     refuse_copies("tune")
     request, choice, candidates = candidates_of(request, tuning)

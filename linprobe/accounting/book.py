@@ -407,8 +407,8 @@ def _after(fields: dict[str, Any], entries: dict[str, Entry]) -> Entry:
     if kind == "finished":
         return replace(before, finished=True)
     if kind == "more":
-        return replace(before, further=(*before.further, *_releases(fields)))
-    releases = _releases(fields)
+        return replace(before, further=(*before.further, *releases_of(fields)))
+    releases = releases_of(fields)
     # when a selection ends is secret
     return replace(before, releases=releases, ended_early=before.selection is None)
 
@@ -484,17 +484,18 @@ def _entry(fields: dict[str, Any]) -> Entry:
         raise ValueError(f"unit is {texts['unit'][:40]!r}; allowed: {', '.join(UNITS)}")
     if chosen:
         event = SelectionEvent.from_dict(fields["selection"])
-        runs = tuple(_releases({"releases": run}) for run in fields["selection"]["runs"])
+        runs = tuple(releases_of({"releases": run}) for run in fields["selection"]["runs"])
         selection = replace(event, runs=runs)
         texts |= {"private": True, "created": None, "delta": _number(fields["delta"], 0, 1)}
         return Entry(releases=(), selection=selection, **texts)
     if not isinstance(fields["private"], bool):
         raise ValueError(f"private is {fields['private']!r}")
     delta = _number(fields["delta"], 0, 1) if fields["private"] else None
-    return Entry(private=fields["private"], delta=delta, releases=_releases(fields), **texts)
+    return Entry(private=fields["private"], delta=delta, releases=releases_of(fields), **texts)
 
 
-def _releases(fields: dict[str, Any]) -> tuple[Releases, ...]:
+def releases_of(fields: Mapping[str, Any]) -> tuple[Releases, ...]:
+    """What the line of a run released. Raises ValueError, KeyError, TypeError: a line that no run writes."""
     return tuple(_release(one) for one in fields["releases"])
 
 

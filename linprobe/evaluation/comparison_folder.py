@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.book import Contents, Entry, spending
+from linprobe.accounting.book import Contents, Entry, releases_of, spending
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import AppendOnlyFile, read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent
@@ -117,17 +117,11 @@ class ComparisonFolder:
             ) from None
 
     def _entry_of(self, line: dict[str, Any]) -> Entry:
-        releases = [
-            Releases(
-                str(one["purpose"]), float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"])
-            )
-            for one in line["releases"]
-        ]
         selection = SelectionEvent.from_dict(line["selection"]) if line.get("selection") else None
         private = line["private"]
         if not isinstance(private, bool):
             raise ValueError(f"private is {private!r:.40}")
-        return self._entry(str(line["run_key"]), releases, selection, private=private)
+        return self._entry(str(line["run_key"]), releases_of(line), selection, private=private)
 
     def _unfinished(self, ledger: Path) -> Entry:
         event = read_selection(ledger)

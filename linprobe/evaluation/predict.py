@@ -51,7 +51,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
     run = run_folder.read_run(request.run)
     if together:
         refuse_unrefinable(run, "leave out --together")
-    moved = _moved(run, prior)
+    moved = moved_bias(run, prior)
     temperature = temperature_of(run, request.calibrate, progress, moved[0], allow_other=allow_other)
     answers = run.manifest.class_names if run.manifest.several_labels else ["label", "score"]
     yield "id", *answers, *(f"p_{name}" for name in run.manifest.class_names if all_classes)
@@ -169,11 +169,11 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
     Returns: run, temperature, and the keys of `figures_by_task`; for a run with class counts, by_prior: accuracies for
     the class shares of training, `train`, and for equal ones, `uniform`.
     Raises DataError: rows or classes that do not fit the run, no test rows, or those that it was trained on.
-    UsageError: as `temperature_of` and `bias_for`. PrivacyError: its test rows are private, or private in a budget
+    UsageError: as `temperature_of` and `moved_bias`. PrivacyError: its test rows are private, or private in a budget
     book.
     """
     run, allow_other = run_folder.read_run(request.run), request.allow_other_features
-    bias = bias_for(run, request.prior)
+    bias = moved_bias(run, request.prior)[0]
     temperature = temperature_of(run, request.calibrate, progress, bias, allow_other=allow_other)
     with open_features(matching.features_of(run, request.features), progress=progress) as opened:
         matching.check_fits(run, opened, progress, allow_other=allow_other)
@@ -186,7 +186,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
         by_prior: dict[str, Any] = {}
         if _movable_shares(run) is not None:
             found = {
-                word: figures_by_task(*given, bias_for(run, word), run.manifest.class_names, most_passes=0)
+                word: figures_by_task(*given, moved_bias(run, word)[0], run.manifest.class_names, most_passes=0)
                 for word in (TRAINED, UNIFORM)
             }
             kept = ("test_accuracy", "balanced_accuracy")
@@ -197,8 +197,10 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
     return {"run": str(request.run), "temperature": temperature, **by_prior, **figures}
 
 
-def bias_for(run: run_folder.RunFolder, prior: str | None) -> NDArray[np.float32]:
-    """The bias of a run that makes its scores those for other class shares: post-processing of its class counts.
+def moved_bias(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
+    """The bias that makes the scores of a run those for other class shares, and these; None if nobody counted.
+
+    It is post-processing of its class counts.
 
     Args:
         prior: `train`, the estimated shares of the private rows; `uniform`; shares as in `shares_given`; or None for
@@ -206,11 +208,6 @@ def bias_for(run: run_folder.RunFolder, prior: str | None) -> NDArray[np.float32
     Raises UsageError: a run without class counts, or whose scores are no log-odds. ParameterError, DataError: as
     `shares_given`.
     """
-    return _moved(run, prior)[0]
-
-
-def _moved(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
-    """The bias that `bias_for` gives, and the class shares that the scores are then for; None if nobody counted."""
     if prior is None:
         return run.bias, kept_shares(run)
     shares = _movable_shares(run)

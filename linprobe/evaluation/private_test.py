@@ -22,7 +22,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features, unit_of
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.errors import Progress, UsageError
-from linprobe.evaluation.predict import bias_for, evaluate_run
+from linprobe.evaluation.predict import evaluate_run, moved_bias
 from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
@@ -64,7 +64,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     refuse_copies("evaluate")
     with _prepared(request, progress) as (run, features, entry):
         n_test = test_units(features, entry.unit)
-        bias, people = bias_for(run, request.prior), test_people(features, entry.unit)
+        bias, people = moved_bias(run, request.prior)[0], test_people(features, entry.unit)
         sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
         account = existing_book(features, request.book, make=True, group="test", unit=entry.unit)
         book = charge_entry(account, entry, progress)
@@ -121,7 +121,7 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
     if request.epsilon is None or request.calibrate is not None:
         raise UsageError("--calibrate changes no prediction, nor the noisy AUROC; leave it out with --epsilon")
     epsilon, run = check_epsilon(request.epsilon), read_run(request.run)
-    bias_for(run, request.prior)
+    moved_bias(run, request.prior)
     refuse_book_inside(request.book)
     with open_features(features_of(run, request.features), progress=progress) as features:
         _check(run, features, request, progress)

@@ -131,15 +131,15 @@ def name_ends(axes: Any, ends: Sequence[End]) -> None:
         )
 
 
-def name_level(axes: Any, y: float, name: str, *, right: bool, above: bool) -> None:
+def name_level(axes: Any, y: float, name: str, *, above: bool) -> None:
     axes.axhline(y, color=INK, linestyle="--", linewidth=1)
     axes.annotate(
         name,
-        (0.98 if right else 0.02, y),
+        (0.02, y),
         (0, 2 if above else -2),
         xycoords=("axes fraction", "data"),
         textcoords="offset points",
-        ha="right" if right else "left",
+        ha="left",
         va="bottom" if above else "top",
         fontsize=SMALL,
     )
@@ -179,7 +179,7 @@ def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, a
         axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color=BLUE)
         axes.set_ylim(0, 1.15 * epsilon)
         axes.set_xlim(1, max(2, epsilons.size))
-        name_level(axes, epsilon, f"worst case: epsilon {rounded_up(epsilon)}", right=False, above=True)
+        name_level(axes, epsilon, f"worst case: epsilon {rounded_up(epsilon)}", above=True)
         middle, half = max(1, epsilons.size // 2), float(np.median(epsilons))
         axes.plot(middle, half, "o", color=BLUE)
         right = half < 0.8 * epsilon
@@ -209,7 +209,7 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
         axes.xaxis.set_ticks([row.sampling_rate for row in named], labels)
         axes.xaxis.set_ticks([], minor=True)
         limit = f"{100 * (GOOD_ENOUGH - 1):.0f} % above the least"
-        name_level(axes, GOOD_ENOUGH * min(noise), limit, right=False, above=False)
+        name_level(axes, GOOD_ENOUGH * min(noise), limit, above=False)
         place = (recommended.sampling_rate, recommended.noise_per_epoch)
         axes.plot(*place, color=VERMILION, marker="D", markersize=8)
         axes.annotate(

@@ -371,8 +371,6 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
 
     A key is a flag without its dashes, or the name of an argument. Keys outside any table are for the command that is
     run; keys in a table named after a command are for that command.
-
-    Raises UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
     """
     try:
         content = tomllib.loads(given_text(path, "utf-8-sig"))

@@ -214,8 +214,7 @@ class TerminalProgress:
 def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = ("", "")) -> None:
     """Print a table, unless the command is quiet: a column of names, then columns of values; by default one, no header.
 
-    Where a table with a header is too wide, its headings get a word a line. No figure is cut: what is still too wide is
-    left to the terminal to wrap.
+    Where a table with a header is too wide, its headings get a word a line. No figure is cut.
     """
     if _quiet:
         return

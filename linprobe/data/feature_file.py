@@ -556,12 +556,9 @@ def _matching(pattern: Path) -> list[Path]:
 
 
 class ShardedFeatures(FeatureReader):
-    """The rows of several feature files, one file after another. Use as a context manager.
+    """The rows of several feature files, one file after another: a context manager.
 
     A group holds the rows of this group of every shard that has it, so that test rows may be in one shard of their own.
-
-    Raises DataError: as `FeatureFile`; or no file matches, or shards differ in classes, width, type of numbers, how
-    rows were made, labels, text weights, or in whether a group has owners.
     """
 
     def __init__(self, pattern: Path) -> None:

@@ -406,10 +406,9 @@ def weights_from_file(weights: str) -> bool:
 
 
 def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Name and both values, as short texts, of the first entry in which two results of `extraction_of` differ.
+    """Name and both values, in short, of the first difference of two results of `extraction_of`; None without one.
 
-    None if they agree. Rows that were imported are compared by the backbone, the digest of its weights and the columns
-    alone, where both are stated.
+    Imported rows are compared by the backbone, the digest of its weights and the columns, where both are stated.
     """
     if is_known(mine) and is_known(theirs):
         if mine["extraction_digest"] == theirs["extraction_digest"]:

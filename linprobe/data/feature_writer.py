@@ -51,8 +51,6 @@ class FeatureWriter:
     """A feature file being written, mode 0600; use as a context manager. On an error, `path` is unchanged.
 
     After the block, `note` tells of test rows that equal training rows, or is None.
-
-    Raises DataError: the folder does not exist; at the end of the block, what `scan` refuses. OSError: a full disk.
     """
 
     def __init__(self, path: Path, description: Description, *, shown_as: Path | None = None) -> None:

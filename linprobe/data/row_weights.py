@@ -49,10 +49,7 @@ class RowWeights:
 
 
 def sample_weights(given: Any, n_rows: int) -> Reals:
-    """Weights by row, shape (n_rows,); if all are below 1, divided by the largest, as noise drowns small gradients.
-
-    Raises DataError: another shape, a weight outside 0 to `MOST_WEIGHT`, zeros only.
-    """
+    """Weights by row, shape (n_rows,); if all are below 1, divided by the largest, as noise drowns small gradients."""
     try:
         weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
@@ -79,8 +76,6 @@ def class_weights(
     Args:
         given: weight by class; or text: `public`, `LABEL=WEIGHT,...`, or a JSON file with an object of weights.
         names: classes in label order. public: labels of the public rows, for `public`; None without such rows.
-    Raises ParameterError: text of another form, an unknown class, or a weight that is not a finite number of 0 or more.
-    DataError: a class without public rows, or a file that cannot be read.
     """
     if isinstance(given, str) and given == OF_PUBLIC:
         counts = np.zeros(len(names)) if public is None else np.bincount(public, minlength=len(names))
@@ -108,11 +103,7 @@ def class_weights(
 
 
 def shares_given(given: str, names: Sequence[str]) -> Reals:
-    """Class shares (n_classes,) that add up to 1, from `LABEL=SHARE,...`, or a JSON file with an object of shares.
-
-    Raises ParameterError: text of another form, or not one finite share above 0 of each class. DataError: an unreadable
-    file.
-    """
+    """Class shares (n_classes,) that add up to 1, from `LABEL=SHARE,...`, or a JSON file with an object of shares."""
     named = _parsed(given, "prior")
     shares = class_weights(named, names, None, "prior")
     if len(named) < len(names) or not shares.all():

@@ -96,11 +96,7 @@ class Membership:
 
 
 def membership(members: Scores, others: Scores, resamples: int = 0) -> Membership:
-    """Compare the scores of members (n,) with the scores of non-members (m,).
-
-    The bootstrap resamples members and non-members separately. Scores are replaced by their ranks, so that a resample
-    costs one count and one cumulative sum.
-    """
+    """Compare the scores of members (n,) with those of non-members (m,). The bootstrap resamples both separately."""
     values, places = np.unique(np.concatenate([members, others]), return_inverse=True)
     member_places, other_places = np.split(places, [len(members)])
     counted = [np.bincount(part, minlength=len(values)) for part in (member_places, other_places)]
@@ -165,10 +161,7 @@ PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publ
 
 
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
-    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private.
-
-    Raises DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
-    """
+    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private."""
     _check(request)
     inputs = (*inputs_of(request.run), request.features, request.public)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):

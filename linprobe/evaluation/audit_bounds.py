@@ -107,8 +107,8 @@ def summed(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 def change(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """log sum_t (z_{t+1} - z_t)^2, shape (runs, canaries): the change from step to step.
 
-    With fresh noise it reveals almost nothing. Noise that is used twice cancels and leaves the canary's own gradient,
-    which turns as the weights change. The mechanism's rounding grid is added as a floor.
+    Noise that is used twice cancels and leaves the canary's own gradient, which turns as the weights change. The
+    mechanism's rounding grid is added as a floor.
     """
     squares = np.square(np.diff(scores, axis=1))
     return np.asarray(np.log((squares + 4.0**-GRID_BITS).sum(axis=1)))

@@ -87,9 +87,6 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     """Train every method at every epsilon, setting and seed, each run in its own folder; write tables and figures.
 
     Runs that exist already are checked and not trained again. Every run is a release; `composed` is their total cost.
-
-    Raises UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
-    finished runs are kept, and the same command continues.
     """
     refuse_copies("compare")
     with interrupted_once(), _opened(request) as found, ExitStack() as stack:

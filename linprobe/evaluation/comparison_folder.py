@@ -34,9 +34,9 @@ RESULTS = ("*.csv", "*.md", "*.png", *TORN)
 class ComparisonFolder:
     """An open comparison; made by `open_comparison`.
 
-    `spent.jsonl` has one line for every run that ever finished here, and for every unfinished one whose folder was
-    removed after a release. A line is written as soon as its run finishes, or before its folder is removed, and it is
-    never removed, since a run whose folder is deleted was still released.
+    `spent.jsonl` has a line for every run that ever finished here, and for every unfinished one whose folder was
+    removed after a release. It is written before that, and never removed: a run whose folder is deleted was still
+    released.
     """
 
     def __init__(self, out: Path, of: dict[str, Any]) -> None:
@@ -89,9 +89,7 @@ class ComparisonFolder:
         self._recorded[key] = self._entry_of(line)
 
     def composed(self, delta: float) -> dict[str, Any]:
-        """The total cost of all runs that ever were here, for a record or person private in all of them, as `linprobe
-        budget`.
-        """
+        """The total cost of all runs that ever were here, for a record or person private in all of them."""
         spent = asdict(spending(self.entries(), delta))
         del spent["epsilon_by_unit"]  # all runs of a comparison have one unit
         return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
@@ -202,9 +200,7 @@ def open_comparison(
 ) -> Iterator[ComparisonFolder]:
     """Create or continue the comparison in `out`, locked for this process.
 
-    `protected`: digests of the files with public rows that a method protects, by name. Raises UsageError: another
-    comparison's folder, or one in use. PrivacyError: other rows, or a run that does not verify. DataError: a damaged
-    file.
+    `protected`: digests of the files with public rows that a method protects, by name.
     """
     is_new_comparison(out, of)
     busy = f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"

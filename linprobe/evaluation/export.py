@@ -148,11 +148,7 @@ VOTES = "every voter votes for its most probable class; shares of votes; ties go
 
 
 def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
-    """Write a verified run to a file; a run that is not private is exported with a warning. Returns: the file's note.
-
-    Raises UsageError: an unknown format or one whose package is missing, or a run too large for it; or as `new_files`
-    and `temperature_of`. PrivacyError: the run does not verify.
-    """
+    """Write a verified run to a file, with a warning if it is not private; returns the file's note."""
     to = _format_of(request)
     require_for({"to": to})
     inputs = (*inputs_of(request.run), request.calibrate)

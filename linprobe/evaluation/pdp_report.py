@@ -255,10 +255,7 @@ class PdpReport:
 
 
 def pdp_report(request: PdpReportRequest, progress: Progress | None = None) -> PdpReport:
-    """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
-
-    Raises UsageError: a run without losses, or a signed one without its key. PrivacyError: one that is not private.
-    """
+    """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram."""
     with _checked_files(request):
         run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
         not_stated = None
@@ -286,9 +283,7 @@ def pdp_report(request: PdpReportRequest, progress: Progress | None = None) -> P
 
 
 def dry_run_of_report(request: PdpReportRequest) -> DryRun:
-    """What `pdp_report` would read, spend and write; raises as it. Its facts are public; no loss of a record is among
-    them.
-    """
+    """What `pdp_report` would read, spend and write; raises as it. No loss of a record is among its facts."""
     with _checked_files(request):
         run = _loaded(request.run)
         ids, _ = _losses(run)

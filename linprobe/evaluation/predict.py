@@ -41,8 +41,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
     """The names of the columns, then (id, class name, its probability) of each row of a group of a file, or `.npy`.
 
     A run with several labels a row gives 0 or 1 for each label in place of name and probability. With `together`, the
-    weights are refined on these rows first, and the rows get the classes that they have together. They are then needed
-    in memory, up to a number at which a fixed part of them refines.
+    weights are refined on these rows first, which are then needed in memory.
     """
     features, group, prior, together = request.features, request.group, request.prior, request.together
     allow_other, all_classes = request.allow_other_features, request.probabilities
@@ -168,9 +167,6 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
 
     Returns: run, temperature, and the keys of `figures_by_task`; for a run with class counts, by_prior: accuracies for
     the class shares of training, `train`, and for equal ones, `uniform`.
-    Raises DataError: rows or classes that do not fit the run, no test rows, or those that it was trained on.
-    UsageError: as `temperature_of` and `moved_bias`. PrivacyError: its test rows are private, or private in a budget
-    book.
     """
     run, allow_other = run_folder.read_run(request.run), request.allow_other_features
     bias = moved_bias(run, request.prior)[0]
@@ -200,13 +196,8 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
 def moved_bias(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
     """The bias that makes the scores of a run those for other class shares, and these; None if nobody counted.
 
-    It is post-processing of its class counts.
-
-    Args:
-        prior: `train`, the estimated shares of the private rows; `uniform`; shares as in `shares_given`; or None for
-            the bias as it is.
-    Raises UsageError: a run without class counts, or whose scores are no log-odds. ParameterError, DataError: as
-    `shares_given`.
+    It is post-processing of the class counts. `prior` is `train`, the estimated shares of the private rows; `uniform`;
+    shares as in `shares_given`; or None for the bias as it is.
     """
     if prior is None:
         return run.bias, kept_shares(run)
@@ -238,11 +229,7 @@ def temperature_of(
     *,
     allow_other: bool = False,
 ) -> float:
-    """The temperature fitted on the public rows of a feature file for `bias`, with a note; 1 without a file.
-
-    Raises UsageError: a run that votes, or a multilabel run. DataError: a file without the group `public`, or that does
-    not fit the run. PrivacyError: a row that is private.
-    """
+    """The temperature fitted on the public rows of a feature file for `bias`, with a note; 1 without a file."""
     if public is None:
         return 1.0
     if run.weights.ndim == 3:

@@ -57,9 +57,6 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     """Release noisy counts of correct predictions, and of scores, on private test rows. Each call spends budget.
 
     A note names the book, as its name depends on private rows.
-
-    Raises UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has
-    no owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
     """
     refuse_copies("evaluate")
     with _prepared(request, progress) as (run, features, entry):

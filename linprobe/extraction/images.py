@@ -165,8 +165,6 @@ class ImageTransform:
         """Resized and cropped pixels of all views, uint8 (views, height, width, channels).
 
         A shifted view that reaches beyond the image's border shows the image's reflection there.
-
-        Raises UnreadableImage: the image is smaller than the crop, or so narrow that resizing exceeds MAX_PIXELS.
         """
         if self.resize is not None:
             size = [self.resize] if isinstance(self.resize, int) else list(self.resize)

@@ -32,10 +32,7 @@ LOOKED_AT = 100  # test images that decide the preprocessing of a backbone that 
 
 
 def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
-    """The network of a recipe with its preprocessing, and `weights`: a file, a name, or None for those of the recipe.
-
-    Raises UsageError: the weights were a file, and none is given. DataError: other weights, or as `load_backbone`.
-    """
+    """The network of a recipe with its preprocessing; `weights`: a file, a name, or None for those of the recipe."""
     random = recipe.weights == RANDOM
     if weights is None and weights_from_file(recipe.weights):
         raise UsageError(f"{recipe.name} was made with weights from the file {recipe.weights}; give --weights FILE")

@@ -115,8 +115,6 @@ class Network:
 
         A row is the mean of the features of the views of one image, so it is a function of this image alone. It stays
         on the device.
-
-        Raises LinprobeError: out of memory, and shrinking is off or at one image already.
         """
         while True:
             try:
@@ -152,11 +150,7 @@ def extract_group(
     local_size: int,
     progress: Progress | None,
 ) -> float:
-    """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images.
-
-    Raises DataError: an unreadable image, unless `on_error` is skip, or features that do not fit the dtype on disk.
-    LinprobeError: out of memory, or a worker that died.
-    """
+    """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images."""
     if not numbers:
         return 0.0
     batches = plan.batches[group]

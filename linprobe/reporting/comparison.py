@@ -89,9 +89,7 @@ def _figures(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def boost(error_public: float, error_private: float, error_paragon: float) -> float | None:
-    """(err_public - err_paragon) / (err_private - err_paragon): 1 for a private run no better than public rows alone,
-    larger the closer it is to the non-private paragon; None if it reaches the paragon.
-    """
+    """(err_public - err_paragon) / (err_private - err_paragon), 1 for no gain; None if it reaches the paragon."""
     gap = error_private - error_paragon
     return (error_public - error_paragon) / gap if gap > 0 else None
 
@@ -118,9 +116,8 @@ def comparison_table(
 ) -> tuple[Header, Rows]:
     """Header and cells; a cell is the test accuracy, or the balanced accuracy, in percent as `mean ± std`.
 
-    The cell that beats the others of its column and setting is bold, as in Markdown. In a `plain` cell, `mean±std`, `*`
-    marks it, and a terminal finds no blank to break lines at. Rows that spend nothing have the same figure in every
-    column.
+    The best cell of its column and setting is bold, as in Markdown. In a `plain` cell, `mean±std`, `*` marks it, and a
+    terminal finds no blank to break lines at.
     """
     mean, std, top = (f"balanced_{key}" if balanced else key for key in ("mean", "std", "best"))
     epsilons = sorted({line["epsilon"] for line in summary if line["epsilon"] is not None})
@@ -139,8 +136,7 @@ def comparison_table(
 
 
 def comparison_tables(summary: Sequence[Mapping[str, Any]], *, plain: bool = False) -> dict[str, tuple[Header, Rows]]:
-    """The tables of a comparison by what they state: balanced accuracy only where it differs from accuracy anywhere, as
-    the test classes have different numbers of rows."""
+    """The tables of a comparison by what they state: balanced accuracy only where it differs from accuracy anywhere."""
     found = {"test accuracy": comparison_table(summary, plain=plain)}
     if any(abs(line["balanced_mean"] - line["mean"]) > 1e-9 for line in summary):
         found["balanced accuracy"] = comparison_table(summary, balanced=True, plain=plain)

@@ -190,10 +190,7 @@ def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, a
 
 
 def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow, title: str) -> None:
-    """The noise of an epoch at each sampling rate, sigma / sqrt(q), and sigma in words. Not private.
-
-    Dörmann et al. 2021, figure 2, draw sigma. The axis begins at 0, so that heights compare as the noise does.
-    """
+    """The noise of an epoch at each sampling rate, sigma / sqrt(q), and sigma (Dörmann et al. 2021, figure 2)."""
     with new_figure(path, (COLUMN, 3.6), title=title) as (axes,):
         rates, noise = zip(*((row.sampling_rate, row.noise_per_epoch) for row in rows), strict=True)
         axes.plot(rates, noise, color=BLUE, marker="o")

@@ -575,7 +575,6 @@ def verify_run(request: VerifyRequest) -> dict[str, Any]:
 
     Returns: the keys of `linprobe verify --json`, for which `docs/run-folder.md` has the proofs; None for what was not
     verified.
-    Raises DataError: not a run folder, or an unreadable key or feature file.
     """
     folder, features, unlabelled, before = request.run, request.features, request.unlabelled, request.before
     result: dict[str, Any] = {"run": str(folder), "verified": False, **dict.fromkeys(FINDINGS)}

@@ -167,10 +167,10 @@ def _people(blocks: RawBlocks, bounds: Bounds) -> RawBlocks:
 def count_private(
     weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds | None
 ) -> tuple[float, float]:
-    """Number of correct predictions, and of rows that are not zero. A zero row, an empty place, counts in neither.
+    """Number of correct predictions, and of rows that are not zero: an empty place counts in neither.
 
-    With `bounds`, the sum over people of the share of their rows that the model labels right, and the number of people
-    who have rows.
+    With `bounds`, the sum over people of the share of their rows that are right, and the number of people who have
+    rows.
     """
     right, total = 0.0, 0
     for scores, y in _scored(rows.blocks(), weights, bias, bounds):
@@ -340,10 +340,7 @@ def class_auroc(y: Counts, share: Floats, first: int) -> list[float | None]:
 
 
 def auroc_of(mine: NDArray[np.bool_], score: Floats) -> float:
-    """The share of pairs of a row of `mine` and another row in which the former has the higher score, from ranks.
-
-    Twice the mean rank of equal scores is the number of lower scores, plus the number that are not higher, plus 1.
-    """
+    """The share of pairs of a row of `mine` and another row in which the former has the higher score, from ranks."""
     own, ordered, n = score[mine], np.sort(score), int(mine.sum())
     ranks = sum(int(ordered.searchsorted(own, side).sum()) for side in ("left", "right")) + n
     return (ranks - n * (n + 1)) / (2 * n * (len(mine) - n))
@@ -660,10 +657,7 @@ def test_units(features: FeatureReader, unit: str | None) -> int:
 def test_epsilon_of(
     features: FeatureReader, given: float | None, delta: float, method: Method, unit: str | None
 ) -> float | None:
-    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
-
-    Raises UsageError: --test-epsilon where it does nothing or protects nobody. PrivacyError: delta of at least 1/N.
-    """
+    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy."""
     if given is None:
         return None
     if "test" not in features.sizes or not features.description.private_test:

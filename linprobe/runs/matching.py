@@ -48,9 +48,8 @@ def training_file(
 ) -> Iterator[FeatureReader | None]:
     """The feature file that a run was trained on, to compare with the rows of `other`, which it may be. Not checked.
 
-    None if it is not where the manifest says, or if its rows now have another width than the run. A note says so, and
-    if it does not hold the rows of the run. Raises DataError: it does not, and must be `unchanged`, for results that
-    would tell.
+    None, with a note, if it is not where the manifest says, or if its rows now have another width than the run. A note
+    too if it does not hold the rows of the run; DataError if it must be `unchanged`, for results that would tell.
     """
     try:
         path = features_of(run, None)
@@ -86,10 +85,7 @@ def holds_rows(run: RunFolder, features: FeatureReader) -> bool:
 def check_made_alike(
     run: RunFolder, path: Path, given: dict[str, Any], n_features: int, progress: Progress, *, allow_other: bool = False
 ) -> None:
-    """Compare how some rows were made, as `given` by `extraction_of`, and their width, with the training rows.
-
-    Raises DataError: another width; or made otherwise, by the first difference, or a note of it with `allow_other`.
-    """
+    """Compare how some rows were made, as `given` by `extraction_of`, and their width, with the training rows."""
     trained_on: dict[str, Any] = run.manifest.extraction or {}
     differs = first_difference(trained_on, given)
     if differs is not None:
@@ -158,8 +154,7 @@ def check_classes(run: RunFolder, features: FeatureReader) -> None:
 def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progress) -> None:
     """DataError if test rows of a file, or the people they belong to, are rows of the `private_groups` of a run.
 
-    Private test rows may be those of the run: they are released with noise. The rows of one file were compared when it
-    was opened. A note says so if the run's feature file is gone, or holds other rows.
+    Private test rows may be those of the run: they are released with noise.
     """
     with training_file(run, features, progress) as training, ExitStack() as stack:
         for hidden, words in () if training is None else private_groups(run, training, stack):

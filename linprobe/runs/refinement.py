@@ -37,8 +37,7 @@ def refinement(
     similar: SimilarRows | None = None,
     gain: NoisyGain | None = None,
 ) -> Refinement:
-    """What the manifest states of a refinement; `parent` is the run that was refined, None for training itself, which
-    may have released the number of `similar` rows and the `gain`."""
+    """What the manifest states of a refinement; `parent` is the run that was refined, None for training itself."""
     return Refinement(
         file=str(unlabelled.path),
         rows=unlabelled.sizes[UNLABELLED],
@@ -106,8 +105,6 @@ def check_refinement(
     """The keys and files that the named rows and the run that was refined, which the caller verifies, prove.
 
     The refinement of the rows `unlabelled` is computed anew; public shots of `features` are compared with them.
-
-    Raises UsageError: a run that was not refined. PrivacyError: other rows, another run, or other weights.
     """
     stated, before, proved = run.manifest.refined, run.unrefined, []
     if stated is None or before is None:

@@ -184,8 +184,6 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
     are made, and removed again if they stay empty. `overwrite` is None if the command never replaces one.
 
     Yields: whether the name is held; False on a file system without locks, where two processes may make one output.
-    Raises UsageError: the output exists, lies in a run folder, has the name - or too long a one, or another process
-    holds the name. LinprobeError: the place is not writable.
     """
     if out.name == "-":
         raise UsageError(f"{what} {out} would be a file of that name, not standard output; give another name")
@@ -441,13 +439,12 @@ def new_run_folder(
     complete: Callable[[RunFolder], None] | None = None,
     paid: bool = True,
 ) -> Iterator[Path]:
-    """A temporary folder beside `out`, renamed to `out` when the block succeeds; with `resume` the folder of an
-    unfinished run if there is one. One that is complete gets its name, after `complete` has accepted it.
+    """A temporary folder beside `out`, renamed to it when the block succeeds; with `resume` that of an unfinished run.
 
-    On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it is complete (and
-    `paid`: making it again costs), or holds a checkpoint from which a second attempt may succeed. With `keep_ledger`
-    the folder stays, with the ledger alone, if anything was released. The ledger of a run that diverged is kept. A
-    killed process leaves the folder behind, under a name ending in `.partial`, with the ledger of what it spent.
+    One that is complete gets its name, after `complete` has accepted it. On an error or Ctrl-C the folder is removed,
+    with everything computed from private rows, unless it is complete (and `paid`: making it again costs), or holds a
+    checkpoint from which a second attempt may succeed. With `keep_ledger` the folder stays, with the ledger alone, if
+    anything was released. The ledger of a run that diverged is kept. A killed process leaves the folder behind.
     """
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
@@ -612,9 +609,7 @@ def write_run(
 ) -> Manifest:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
-    `weights` (n_features, n_classes) and `bias` (n_classes,), or a stack of voters for each. `history` has the public
-    facts of each step. The manifest commits to `private`, which is None for a run that spent nothing, and is signed if
-    a key is given.
+    The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
     # weights of a run without a guarantee may reveal private rows
     for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
@@ -645,11 +640,7 @@ def write_run(
 def new_files(
     paths: Mapping[str, Path | None], *, what: str = "file", inputs: Iterable[Path | None] = (), overwrite: bool = False
 ) -> Iterator[None]:
-    """Hold the names of output files, by the flags that name them, inside the block, before anything is read.
-
-    Raises UsageError: an existing file without `overwrite`, a folder, one of the `inputs`, one name twice, or a file
-    that another process is making. LinprobeError: the place is not writable.
-    """
+    """Hold the names of output files, by the flags that name them, inside the block, before anything is read."""
     wanted = {flag: path for flag, path in paths.items() if path is not None}
     for place, path in enumerate(wanted.values()):
         if path.is_dir():

@@ -155,8 +155,7 @@ def declared_classes(
 ) -> NDArray[Any]:
     """Classes in label order: as declared, else from labels of public rows that the method does not protect.
 
-    With `n_labels` labels a row: their names, else 0, 1, 2, ... Raises ParameterError: unknown, repeated, too few or
-    many.
+    With `n_labels` labels a row: their names, else 0, 1, 2, ...
     """
     if given is not None:
         if isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "shape", None) == ():

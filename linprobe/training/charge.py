@@ -231,10 +231,7 @@ def existing_book(
     unit: str | None = None,
     protected: Sequence[GroupRows] = (),
 ) -> Account | None:
-    """The budget book of a feature file: `given`, or by default the book of its training rows, or of `group`.
-
-    Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
-    """
+    """The budget book of a feature file: `given`, or that of its training rows or of `group`; None if there is none."""
     finder = BookFinder(given, make=make)
     if finder.commitment is not None:
         for x, _ in features.blocks(group):
@@ -336,11 +333,7 @@ class RunCharge(Observer):
         self._progress.step()
 
     def budget(self, plan: Plan) -> None:
-        """Write what the run is going to release, before a private row is used; again if the plan changes.
-
-        Raises PrivacyError: the run would exceed the cap. DataError, LinprobeError: a damaged book, or one that is
-        closed.
-        """
+        """Write what the run is going to release, before a private row is used; again if the plan changes."""
         if not self.run or self._account is None or not plan.charged:
             return  # another rank writes, or no private row is used
         name = str(self._out.absolute())

@@ -234,8 +234,8 @@ def check_same_run(
 def run_identity(settings: Settings, dataset: Dataset, request: TrainRequest, arithmetic: str) -> dict[str, Any]:
     """Facts that a resumed run must share with the unfinished run, besides the private rows.
 
-    `arithmetic` says what computes: with the noise of the unfinished run, a sum must have the same bits. The budget
-    book that was given is one of them: another one would leave what the first one counts too small.
+    `arithmetic` says what computes: with the noise of the unfinished run, a sum must have the same bits. With another
+    book than the one that was given, the first one would count too little.
     """
     text, weights = dataset.text_weights, dataset.weights
     return {

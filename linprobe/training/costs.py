@@ -98,11 +98,7 @@ def recommended_rate(request: PlanRequest, progress: Progress) -> dict[str, Any]
 def book_cost(request: BudgetRequest) -> dict[str, Any]:
     """What the runs of a budget book cost together. Sets the cap first, if one is given; else nothing is charged.
 
-    Returns: the keys of `linprobe budget --json`, as `docs/budget.md` explains them. book is None without one of any
-    rows yet, epsilon without a bound, cap_raised_from if no cap was raised after a run.
-    Raises DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
-    PrivacyError: a cap raised after a run without `raise_cap`, or at a delta of at least 1/N. UsageError: `raise_cap`
-    without a cap.
+    Returns: the keys of `linprobe budget --json`, as `docs/budget.md` explains them.
     """
     if request.raise_cap and request.cap is None:
         raise UsageError("--raise-cap was given without --set-cap; give the new cap, for example --set-cap 8")

@@ -47,8 +47,7 @@ def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
 
     The rows are read, as the choice of public shots, the check for copies and the name of the budget book need them.
 
-    Returns: facts and lines. There are two plans if the length of a private mean decides between them; together is None
-    if no run has an epsilon; seconds are an estimate, None on a GPU, without steps, or for costlier steps.
+    Returns: facts and lines. There are two plans if the length of a private mean decides between them.
     """
     request, choice = with_method(request)
     settings = make_settings(request, find_method(str(request.method)))
@@ -58,10 +57,7 @@ def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
 
 
 def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> words.DryRun:
-    """Check a request of `tune` as far as that is possible without a release; raises as `tune`, if it would be refused.
-
-    Returns: as `dry_run`. With a grid, each plan has its `setting` too; the seconds are for the mean number of runs.
-    """
+    """Check a request of `tune` as `dry_run` does. With a grid, each plan has its `setting`; the seconds are a mean."""
     request, choice, candidates = candidates_of(request, tuning)
     with opened(request, choice, progress) as ready:
         dataset = tunable_rows(ready, tuning, candidates)

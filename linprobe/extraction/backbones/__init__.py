@@ -58,10 +58,7 @@ def build_or_fetch(
 ) -> Any:
     """Build a network by another library, and perhaps fetch its weights from the Hugging Face hub.
 
-    `fetched` names the weights that `build` fetches and where they are cached, empty if it fetches none; it, `name` and
-    `arguments` are for messages.
-
-    Raises UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
+    `fetched` names the weights that `build` fetches and where they are cached, empty if it fetches none.
     """
     try:
         with quietly():
@@ -206,9 +203,6 @@ def load_backbone(
 
     `weights`: a name that the family defines, or a file; None for its default. `random`: weights from a fixed seed, for
     tests. `layer`: whose features are the rows, without text weights.
-
-    Raises UsageError: no such backbone, weights, argument or layer. DataError: weights missing, damaged, or of another
-    network.
     """
     family = family_of(name)
     if random and weights is not None:

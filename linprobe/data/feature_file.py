@@ -3,9 +3,9 @@
 A file of new images has unlabelled `rows` instead. The schema is documented in `features/README.md`. Rows are read in
 blocks; memory use does not grow with their number.
 
-A file may come from a stranger. HDF5 data may lie in other files: behind external and soft links, in external storage,
-in virtual data sets. A FIFO there would never end. A data set may declare far more than the file stores. Test rows may
-be the bytes of the private rows. All of it is refused before memory is allocated.
+A file may come from a stranger. HDF5 data may lie in other files (external and soft links, external storage, virtual
+data sets), perhaps in a FIFO, which never ends. A data set may declare far more than the file stores. Test rows may be
+the bytes of the private rows. All of it is refused before memory is allocated.
 
 Shards, `shards/*.h5` in place of the path of a file, are read in the order of their names, as if their rows were in one
 file: the same digest, row keys, people and shards of processes. A process reads the rows of its own part only, and so

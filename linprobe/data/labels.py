@@ -1,7 +1,5 @@
 """What a row carries beside its features: a label or several, a record id, and an owner, the person it belongs to.
 
-Labels go from imported arrays to a feature file as class indices, or as 0 and 1 for each of several labels.
-
 An id made from content never depends on the place of a row: deleting a row leaves the ids of all others as they are.
 Public shots, which are chosen by id, then stay the same too.
 

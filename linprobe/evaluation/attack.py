@@ -1,7 +1,5 @@
 """`linprobe attack`: membership inference against a run.
 
-How well the scores of a released probe separate its training rows from other rows.
-
 Yeom, Giacomelli, Fredrikson, Jha, "Privacy Risk in Machine Learning", CSF 2018: the loss as a score (threshold attack).
 Carlini, Chien, Nasr, Song, Terzis, Tramèr, "Membership Inference Attacks From First Principles", S&P 2022: likelihood
 ratios against shadow models (LiRA, Algorithm 1), true-positive rates at small false-positive rates.

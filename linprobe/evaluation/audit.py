@@ -1,8 +1,6 @@
 """`linprobe audit`: a measured lower bound on epsilon, to compare with the upper bound that accounting claims.
 
-Canaries are planted records; a coin toss decides whether each one is in a run. An adversary guesses from the releases
-which canaries were in. If the guesses are better than (epsilon, delta) allows, the implementation is not
-(epsilon, delta)-DP.
+`docs/audit.md` explains canaries, tests and paths.
 
     1  for r = 1..R:  toss b_ri for i = 1..m;  run the part on the background rows and the canaries with b_ri = 1, on
                       one path of `train` after the other
@@ -23,8 +21,8 @@ row. `SPARE` columns S are zero in all rows and canaries. They hold -m_S times t
 
 holds no other row. Its noise has the variance 1 + m_i^2 / ||m_S||^2, by which z is scaled.
 
-Where people are audited, a canary is a person with `CANARY_ROWS` rows, all of them the unit vector of the column, and
-background rows belong to people too. A canary that is out leaves its place empty: `Dataset.present`.
+Where people are audited, a canary is a person with `CANARY_ROWS` equal rows, and background rows belong to people too.
+A canary that is out leaves its place empty: `Dataset.present`.
 
 The parts, each through the function that releases it:
 

@@ -1,6 +1,4 @@
-"""Statistical tests of an audit: lower bounds on epsilon from what the adversary observed.
-
-The tests and their sources:
+"""Statistical tests of an audit, with sources: lower bounds on epsilon from what the adversary observed.
 
 - `sum`, `difference` and `pattern` compare a statistic of the trials in and out by Student's t-test. If the statistic
   is normal, its noncentrality bounds mu of Gaussian DP from below (Dong, Roth, Su 2022: mu-GDP is testing N(0, 1)
@@ -10,10 +8,9 @@ The tests and their sources:
 - `one run f-DP` counts the same guesses against the trade-off function of mu-GDP, not against one (epsilon, delta)
   (Mahloujifar, Melis, Chaudhuri 2024, "Auditing f-Differential Privacy in One Run", Algorithm 3).
 
-A release besides the steps, such as `mean`, has its own claim. So it is tested by itself, with the test `sum`.
-
-Every test is done on all runs together and on the runs of each path. Each bound has confidence
-1 - (1 - confidence) / (number of bounds), so all hold together at `confidence` (Bonferroni).
+A release besides the steps, such as `mean`, is tested by itself, with the test `sum`. Every test is done on all runs
+together and on the runs of each path. Each bound has confidence 1 - (1 - confidence) / (number of bounds), so all hold
+together at `confidence` (Bonferroni).
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ the voters as first axis. The votes of a class are the voters whose p is largest
 votes, and ties go to the higher sum of p.
 
 safetensors: `weight` and `bias` in the layout of `torch.nn.Linear`.
-
-The package of a format is imported when a file of it is made.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Images to a feature file: batches through a frozen network, rows to disk, and the feature file at the end.
 
-The batch size alone decides which images share a batch, so a resumed run, or a run in several processes, makes the same
-file. Worker processes decode, the device computes and a thread writes, all at the same time.
+The batch size alone decides which images share a batch, so a resumed run, or one in several processes, makes the same
+file.
 """
 
 from __future__ import annotations

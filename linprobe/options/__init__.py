@@ -1,8 +1,7 @@
 """Every option of `linprobe train` and every argument of an estimator, declared once.
 
-A declaration states the name, type and default of an option, its range or words, its help text, and which of its values
-work on a GPU. The class of a method states which options the method takes. `linprobe.options.declaration` derives the
-checks, hints and help texts.
+The class of a method states which options the method takes. `linprobe.options.declaration` derives checks, hints and
+help texts from the declarations.
 
 To add a method, declare a class for it below the others. Its fields are the options that no class above the methods
 has. A subclass may change a default by repeating the field.

@@ -1,8 +1,5 @@
 """A comparison in tables, sentences and plots.
 
-A table has one row for each method and setting and one column for each epsilon. A plot has one panel for each row of
-the table, so that lines that coincide stay apart.
-
 Figures of merit: Golatkar et al. 2022 (AdaMix), section 4: test error against epsilon, and the performance boost.
 """
 

@@ -1,9 +1,8 @@
 """`linprobe report`: the page of a verified run, one HTML file without fonts, addresses or requests.
 
-The text is in `page.html.jinja`, which escapes every value, as class and file names come from the user. Figures are
-computed here. The drawing is SVG made with `xml.etree`, which escapes text and attributes: 360 units wide, the width of
-a phone, so that its text is readable there. Its colours are classes of `page.css`. The only script is the check of
-`verify.html`, which judges a copy of the run's files and stands beside what Python found.
+`page.html.jinja` escapes every value, as class and file names come from the user. The drawing is SVG made with
+`xml.etree`, 360 units wide: the width of a phone. The only script is the check of `verify.html`, which judges a copy of
+the run's files and stands beside what Python found.
 """
 
 from __future__ import annotations

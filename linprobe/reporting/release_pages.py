@@ -4,8 +4,7 @@
 github.com/opendp/deployments-registry-data, tier 3, whose schema allows no other keys.
 
 Both are filled from the manifest, and answer the points of NIST SP 800-226 (2025) on evaluating differential privacy
-guarantees; `docs/privacy.md` gives the reasons. The text is in `model_card.md.jinja`, `claim.yaml.jinja` and, for both,
-`sentences.jinja`. Every value is escaped, as class and file names come from the user.
+guarantees; `docs/privacy.md` gives the reasons. Every value is escaped: class and file names come from the user.
 """
 
 from __future__ import annotations

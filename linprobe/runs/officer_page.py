@@ -2,8 +2,7 @@
 
 The check is a second implementation of `linprobe verify`, in JavaScript, from `docs/run-folder.md` and the manifest's
 JSON Schema. It shares no code with `linprobe.runs.check`, so an error in one of them is not an error in the other. The
-files in `officer/` are put together here; the page's security policy admits this one script and this one style sheet.
-A report holds the same check, and a copy of the files that it reads.
+page's security policy admits this one script and one style sheet, from `officer/`. A report holds the same check.
 """
 
 from __future__ import annotations

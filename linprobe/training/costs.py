@@ -1,8 +1,7 @@
 """`linprobe plan`: what a budget buys, without data. `linprobe budget`: what all runs on a set of rows cost together.
 
-Plan: the N / C rows of a class move a score by at most g = mu N / C standard deviations of the noise of a whole run.
-On six data sets (`benchmarks/accuracy/results.json`), g alone predicts which share of the gap to no privacy a run
-closes, for rows with a small common mean: `BANDS`.
+The N / C rows of a class move a score by at most g = mu N / C standard deviations of the noise of a whole run. On six
+data sets, g alone predicts which share of the gap to no privacy a run closes (`BANDS`, `docs/planning.md`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ Two mechanisms, which may be combined:
 
 The first is an ordinary run with one more release. The second is private selection. Only the chosen run is written: the
 other runs and their number are neither stored nor shown, files have the time of the end, and no progress is shown.
-`Tuning` has the values of options as text; `Selection` states what the choice costs.
 """
 
 from __future__ import annotations

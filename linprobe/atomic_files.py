@@ -284,7 +284,6 @@ def plain_cell(value: object) -> object:
 
 
 def json_text(value: object) -> str:
-    """One JSON object as a file holds it."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 

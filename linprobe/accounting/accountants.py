@@ -447,7 +447,6 @@ def _all_full(releases: Sequence[Releases]) -> bool:
 
 
 def _terms(releases: Sequence[Releases]) -> tuple[tuple[int, float], ...]:
-    """Count and noise multiplier of every kind of release."""
     if not _all_full(releases):
         raise ValueError("sampling rate is below 1; allowed for Gaussian DP: 1")
     return tuple((release.count, release.noise_multiplier) for release in releases)

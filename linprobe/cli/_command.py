@@ -158,7 +158,6 @@ def flags_of(request: type[Any]) -> list[Flag]:
 
 
 def train_flags() -> list[Flag]:
-    """The flags of a training run: flags of the command, then flags of methods."""
     flags: dict[str, Flag] = {}
     for group in TRAIN:
         for option in declaration.declared(group).values():

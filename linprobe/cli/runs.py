@@ -46,7 +46,6 @@ def _verify(request: requests.VerifyRequest) -> None:
 
 
 def _note_stated(names: list[str]) -> None:
-    """What nothing in the folder proves, in a sentence; all names of keys and files with --verbose."""
     about = {"n_private": "whom it protects", "method": "how it was made", "test_accuracy": "how accurate it is"}
     stated = ["that an unchanged linprobe made the run", *(words for key, words in about.items() if key in names)]
     _terminal.note(

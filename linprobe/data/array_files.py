@@ -187,7 +187,6 @@ def parquet_table(source: Path) -> Any:
 
 
 def refuse_twice(columns: Sequence[str], where: str) -> None:
-    """DataError if two columns of a table have one name."""
     counts = Counter(columns)
     for place, name in enumerate(columns, 1):
         if counts[name] > 1:

@@ -157,7 +157,6 @@ def _read_one(
 
 
 def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Progress) -> str:
-    """The key of a file with one array; `pair` as in `_read_one`. Raises UsageError for another name."""
     key = pair.get(source.stem) or _known_key(source.stem, owner)
     if key is None and source.stem == "X":
         labels = source.with_stem("y")
@@ -195,7 +194,6 @@ def _group_or_train(source: Path) -> str:
 
 
 def _read_named(source: Path, columns: Columns) -> array_files.Arrays:
-    """The arrays that `columns` names, as training rows, or without `y` as rows without labels."""
     group = UNLABELLED if columns.y is None else "train"
     named = {"X": columns.x, "y": columns.y, "id": columns.id, OWNER: columns.owner}
     wanted = {f"{kind}_{group}": name for kind, name in named.items() if name is not None}
@@ -519,7 +517,6 @@ def _blocks(x: NDArray[Any], order: NDArray[np.intp] | None, group: str, where: 
 
 
 def _owners(arrays: array_files.Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
-    """The owner of each row of a group as text, shape (n_rows,); None if none are given."""
     given = arrays.get(f"{OWNER}_{group}")
     if given is None:
         return None

@@ -39,8 +39,6 @@ ONE_CLASS = "the rows of {} have several labels each"
 
 
 class PublicRows(ChainedSource):
-    """Public rows of one or two files."""
-
     def __init__(self, *parts: GroupRows) -> None:
         super().__init__(*parts)
         self.parts = parts
@@ -282,7 +280,6 @@ def open_features(
 
 
 def note_equal_rows(features: FeatureReader, progress: Progress) -> None:
-    """Note test rows that equal training rows, where they are few enough to be chance."""
     if features.equal is not None and features.equal.few:
         progress.note(features.equal.note)
 
@@ -494,11 +491,8 @@ def unit_of(features: FeatureReader, unit: str | None, group: str = "train") -> 
         return unit or RECORD
     names, allowed, step = "does not name", RECORD, f"make it with an array owner_{group}, or --owner-column"
     if owned:
-        names, allowed, step = (
-            "names",
-            "owner, record",
-            "give --unit owner for people, or --unit record for single rows",
-        )
+        names, allowed = "names", "owner, record"
+        step = "give --unit owner for people, or --unit record for single rows"
     raise UsageError(
         f"unit is {unit or 'not given'}, and {features.path} {names} the owners of its {group} rows; allowed: "
         f"{allowed}; {step}"

@@ -387,7 +387,6 @@ def extraction_of(description: Description) -> dict[str, Any]:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """The JSON object in a text; None for any other text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

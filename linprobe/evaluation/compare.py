@@ -426,7 +426,6 @@ def _ready_of(found: _Comparison, run: Planned, stack: ExitStack) -> Ready:
 
 
 def _missing(planned: Sequence[Planned]) -> list[list[Planned]]:
-    """The runs without a folder; those that differ in their seed alone together."""
     groups: dict[Any, list[Planned]] = {}
     for run in (run for run in planned if not run.folder.exists()):
         groups.setdefault((run.row, run.setting, run.request.epsilon), []).append(run)

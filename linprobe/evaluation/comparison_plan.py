@@ -103,7 +103,6 @@ class Planned:
 
 
 def rows_of(request: CompareRequest) -> list[MethodRow]:
-    """The rows of the table; those given as text are parsed."""
     methods = COMPARED if request.methods is None else request.methods
     return [row if isinstance(row, MethodRow) else MethodRow.parse(row) for row in methods]
 

@@ -56,7 +56,6 @@ class Probe:
 
     @property
     def votes(self) -> bool:
-        """Whether voters decide on the class, each with one vote."""
         return self.weights.ndim == 3
 
 

@@ -213,7 +213,6 @@ class Batches(Dataset[Batch]):
         self.members, self.transform, self.batch_size, self.size = members, transform, batch_size, size
 
     def rows(self, batch: int) -> range:
-        """The rows of a batch; the last batch may be short."""
         start = batch * self.batch_size
         return range(start, min(start + self.batch_size, len(self.members)))
 

@@ -51,7 +51,6 @@ class Partial:
         self._synced = time.monotonic()
 
     def _continues(self, settings: dict[str, Any], *, overwrite: bool) -> bool:
-        """Whether the folder holds an extraction with the same settings, to resume. Raises as `begin`."""
         if not (self.folder / SETTINGS).is_file():
             return False
         try:

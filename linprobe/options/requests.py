@@ -38,16 +38,9 @@ HOST_ROWS, DEVICE_ROWS = ("memory", "streamed", "two ranks"), ("device",)  # whe
 RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses, and 2 without
 IMAGES, TABLE, NETWORK = "Images", "Columns of the table", "Network"  # headings of the help of extract
 BACKBONES = (  # CAPITALS stand for names that the family defines
-    "resnet50",
-    "wide-resnet50-2",
-    "clip:MODEL/PRETRAINED",
-    "wrn-16-4",
-    "wrn-40-4",
-    "wrn-28-10",
-    "timm:NAME",
-    "pixels",
+    "resnet50", "wide-resnet50-2", "clip:MODEL/PRETRAINED", "wrn-16-4", "wrn-40-4", "wrn-28-10", "timm:NAME", "pixels",
     "scattering",
-)
+)  # fmt: skip
 OF_BACKBONE = "the default of the backbone"
 SPEED = "Speed and reliability"
 SPLIT = "Group of the row: train, test (or val, validation, valid) or public."

@@ -81,7 +81,6 @@ def summarise(results: Iterable[Result]) -> list[Summary]:
 
 
 def _figures(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean and the sample standard deviation, None for a single value."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 

@@ -149,12 +149,10 @@ def _percent(share: float) -> str:
 
 
 def _percent_above(share: float) -> str:
-    """A bound in per cent, rounded up."""
     return f"{limit_percent(share)}\N{NO-BREAK SPACE}%"
 
 
 def _figure(value: float | None) -> str:
-    """A privacy figure, rounded up."""
     return "none" if value is None else rounded_up(value)
 
 

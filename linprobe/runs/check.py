@@ -318,7 +318,6 @@ def _of_selection(manifest: Manifest, selection: SelectionEvent) -> Iterator[str
 
 
 def _of_keys(manifest: Manifest) -> Iterator[str]:
-    """A key agrees with the others from which it follows."""
     method = rules.registered(manifest.method)
     yield from _unequal(manifest, {"paper": method.paper})
     yield from _of_unit(manifest)
@@ -344,7 +343,6 @@ def _of_keys(manifest: Manifest) -> Iterator[str]:
 
 
 def _of_unit(manifest: Manifest) -> Iterator[str]:
-    """The unit, its adjacency and its numbers agree."""
     n_units = manifest.n_private if manifest.n_units is None else manifest.n_units
     if manifest.adjacency != ADJACENCIES[manifest.unit] or n_units != manifest.n_private:
         yield (
@@ -383,7 +381,6 @@ def _of_noise(manifest: Manifest) -> Iterator[str]:
 
 
 def _of_refinement(manifest: Manifest, method: Method) -> Iterator[str]:
-    """A run can have the refinement that its manifest states."""
     refined, votes = manifest.refined, manifest.options.get("output") == VOTE
     if refined is None:
         return
@@ -451,7 +448,6 @@ def _of_no_noisy_test(manifest: Manifest) -> Iterator[str]:
 
 
 def _unequal(manifest: Manifest, expected: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of a manifest that differ from what follows from the run."""
     for key, value in expected.items():
         if getattr(manifest, key) != value:
             yield f"{key} follows from the run as {value!r}, the manifest says {getattr(manifest, key)!r}"
@@ -603,7 +599,6 @@ def verify_run(request: VerifyRequest) -> dict[str, Any]:
 
 
 def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any]) -> list[str]:
-    """The files that the key proves."""
     if public_key is None:
         if SIGNATURE in run.names:
             result["signature"] = "not checked: give --public-key FILE"

@@ -71,7 +71,6 @@ def list_of(kind: Kind) -> Kind:
 
 
 def by_name(kind: Kind) -> Kind:
-    """An object with values of a kind, under any names."""
     words = f"an object: {kind['description']}"
     return _kind(words, type="object", maxProperties=MOST_ENTRIES, additionalProperties=kind)
 
@@ -137,7 +136,6 @@ def _keys_of(fields: type) -> dict[str, Kind]:
 
 
 def object_of(fields: type) -> Kind:
-    """An object with the annotated fields of a dataclass as keys."""
     return record(**_keys_of(fields))
 
 
@@ -496,7 +494,6 @@ class Manifest(Accuracy, RunStatement):
 
 
 def _check_together(found: Mapping[str, Any]) -> None:  # long: a list of rules, each about other keys
-    """ValueError if values that are right by themselves cannot stand together."""
     if found["accountant"] is not None:
         needed = [*WITH_NOISE, "epsilon" if found["private"] else "epsilon_if_seed_were_secret"]
         empty = [key for key in needed if found.get(key) is None]

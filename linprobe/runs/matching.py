@@ -106,7 +106,6 @@ def check_made_alike(
 
 
 def how_to_make(run: RunFolder, images: Path) -> str:
-    """How to make rows for a run from a folder of images."""
     if not is_known(run.manifest.extraction or {}):
         return (
             f"the rows of run {run.folder} were imported: make rows of {images} with the same network, and give the "
@@ -204,7 +203,6 @@ def private_groups(run: RunFolder, training: FeatureReader, stack: ExitStack) ->
 
 
 def split_of(manifest: Manifest) -> Split:
-    """How the feature file of a run was split."""
     # a run without public rows records no shots, even if the file has a public group
     shots = 0 if manifest.public_from == "nowhere" else manifest.public_shots
     joined = find_method(manifest.method).joins_public
@@ -255,7 +253,6 @@ def check_stated(run: RunFolder, features: FeatureReader) -> list[str]:
 
 
 def _rows(manifest: Manifest, features: FeatureReader) -> list[str]:
-    """Keys about public and private rows."""
     if manifest.public_file is not None or find_method(manifest.method).joins_public:
         return []
     try:

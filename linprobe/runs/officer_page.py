@@ -97,7 +97,6 @@ def _source(name: str) -> str:
 
 
 def _check() -> str:
-    """The check as a script that does nothing by itself."""
     schema, methods = (json.dumps(facts, separators=(",", ":")) for facts in (json_schema(), _methods()))
     parts = "\n".join(_source(name) for name in ("exact.js", "check.js", "words.js"))
     return f'"use strict";\n/* check begins */\nconst SCHEMA = {schema};\nconst METHODS = {methods};\n{parts}'

@@ -325,7 +325,6 @@ def _propagated(graph: _Graph, scores: Matrix, shares: NDArray[np.float64], pull
 
 
 def _between(value: float, none: float, whole: float) -> float:
-    """From 0 at `none` to 1 at `whole`."""
     return min(1.0, max(0.0, (value - none) / (whole - none)))
 
 

@@ -293,7 +293,6 @@ def _unlike(run: Sequence[Releases], setting: _Setting, numbers: Mapping[str, tu
 
 
 def steps_of(manifest: Manifest) -> Releases:
-    """The training steps that a manifest states."""
     stated = manifest.noise_multiplier, manifest.sampling_rate, manifest.steps
     return Releases(GRADIENT, *stated)  # type: ignore[arg-type]  # not None beside an accountant
 

@@ -195,7 +195,6 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
 
 
 def refuse_existing(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None) -> None:
-    """Raise UsageError if the output exists, unless `overwrite` is true; arguments as of `claimed`."""
     if out.exists() and not overwrite:
         next_step = ", or --overwrite to replace it" if overwrite is False else ", or remove it first"
         found, next_step = (" as a file", "") if overwrite is None and out.is_file() else ("", next_step)

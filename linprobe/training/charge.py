@@ -240,7 +240,6 @@ def existing_book(
 
 
 def _key(folder: Path) -> bytes:
-    """The key of the books in `folder`, made at the first call."""
     path = folder / KEY
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -446,7 +445,6 @@ def _check_caps(path: Path, shared: Sequence[SharedBook], *, histogram: bool = F
 
 
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared: Sequence[SharedBook]) -> None:
-    """Say what a new entry and the earlier ones cost together."""
     together = with_shared(others, shared).counted
     if not together or not entry.private:
         return

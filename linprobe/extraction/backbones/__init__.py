@@ -142,7 +142,6 @@ def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: 
 
 
 def load_file(model: nn.Module, weights: str, head: Iterable[str] = ()) -> None:
-    """`load_strictly` from the file `weights`."""
     load_strictly(model, read_weights(Path(weights)), Path(weights), head)
 
 

@@ -163,7 +163,6 @@ class ArrayMembers:
         return np.asarray(self._images[row])
 
     def fingerprint(self) -> str:
-        """SHA-256 of the files' names, sizes and modification times, and the labels."""
         sha = hashlib.sha256(self.labels.tobytes())
         for path in sorted(self.source.iterdir()) if self.source.is_dir() else [self.source]:
             status = path.stat()
@@ -172,7 +171,6 @@ class ArrayMembers:
 
 
 def _array_source(path: Path, classes: Sequence[str] | None, *, private_test: bool) -> base.ImageSource:
-    """Images from X_train, y_train, X_test, y_test and perhaps X_public, y_public. UsageError, DataError."""
     arrays = read_arrays([path])
     if any(key.startswith("owner_") for key in arrays):
         raise UsageError(

@@ -457,7 +457,7 @@ class LinearProbe(LinearClassifier):
 
 
 def _refuse_private(name: str, rows: NDArray[np.floating], private: Iterable[NDArray[np.floating]]) -> None:
-    if share_a_row(private, [rows]):
+    if share_a_row(private, lambda: [rows]):
         raise PrivacyError(f"{name} holds rows of X, or protected ones; these cannot be public too; give other rows")
 
 

@@ -42,11 +42,12 @@ from linprobe.data.feature_reader import (
     FeatureReader,
     extraction_of,
     first_difference,
+    runs_of,
     shown,
 )
 from linprobe.data.labels import APART, LONGEST_NAME, MOST_CLASSES, SHARED, TASKS, check_stored, refuse_long
 from linprobe.errors import DataError, counted, printable, read_fault, reading
-from linprobe.parallel.array_api import Floats, Indices, Singles
+from linprobe.parallel.array_api import Floats, Indices, Mask, Singles
 
 LONGEST_TEXT = 1 << 20  # characters of a text of a description
 MOST_CHUNK = 1 << 28  # bytes of one chunk, which is read whole
@@ -406,7 +407,7 @@ class FeatureFile(FeatureReader):
         with self._reading("text/weights"):
             return np.asarray(self._sets["text/weights"][:], dtype=np.float32)
 
-    def rows(self, group: str, part: slice) -> Floats:
+    def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
         with self._reading(f"{group}/x"):
             start, stop, step = part.indices(self.sizes[group])
             if group not in self._extents:
@@ -416,9 +417,10 @@ class FeatureFile(FeatureReader):
                     self._extents[group] = None
             extents = self._extents[group]
             if extents is not None and step == 1:
-                found = extents.read(start, stop)
+                found = extents.read(start, stop, kept)
             else:
                 found = np.asarray(self._sets[f"{group}/x"][part])
+                found = found if kept is None else found[kept]
         if self._written() != self._as_opened:  # the rows that were checked, and that a budget book knows, are others
             raise DataError(f"{self.path} was written to after it was opened; stop what writes to it, then run again")
         return found
@@ -503,12 +505,19 @@ class Extents:
             return None
         return cls(file.id.get_vfd_handle(), chunk, offsets, width, dataset.dtype)
 
-    def read(self, start: int, stop: int) -> Floats:
-        """Rows start:stop, shape (stop - start, n_features). Raises OSError if the file is truncated."""
-        x = np.empty((max(stop - start, 0), self._width), dtype=self._dtype)
+    def read(self, start: int, stop: int, kept: Mask | None = None) -> Floats:
+        """Rows start:stop, or those of them that are `kept`, shape (b, n_features). OSError: the file is truncated."""
+        runs = [(start, max(start, stop))] if kept is None else (start + runs_of(kept)).tolist()
+        x = np.empty((sum(last - first for first, last in runs), self._width), dtype=self._dtype)
+        view = x.view(np.uint8).reshape(-1).data
+        for first, last in runs:
+            view = self._fill(view, first, last)
+        return x
+
+    def _fill(self, view: memoryview, start: int, stop: int) -> memoryview:
+        """Read rows start:stop to the beginning of `view`; returns what is left of it."""
         row_bytes = self._width * self._dtype.itemsize
         chunk_bytes = self._chunk * row_bytes
-        view = x.view(np.uint8).reshape(-1).data
         while start < stop:
             first = last = start // self._chunk
             while (last + 1) * self._chunk < stop and self._offsets[last + 1] - self._offsets[last] == chunk_bytes:
@@ -522,7 +531,7 @@ class Extents:
                     raise OSError(f"the file ends at byte {offset}, inside its rows")
                 view, offset, size = view[count:], offset + count, size - count
             start = end
-        return x
+        return view
 
 
 OTHER_FILES = 256  # that a process may have open besides shards
@@ -628,8 +637,17 @@ class ShardedFeatures(FeatureReader):
         # of the byte order that is in the digest
         return found[0] if len(found) == 1 else np.concatenate(found, dtype=found[0].dtype)
 
-    def rows(self, group: str, part: slice) -> Floats:
-        return self._joined(group, part, FeatureFile.rows)
+    def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
+        left = kept
+
+        def read(shard: FeatureFile, group: str, here: slice) -> Floats:
+            nonlocal left
+            if left is None:
+                return shard.rows(group, here)
+            own, left = np.split(left, [here.stop - here.start])
+            return shard.rows(group, here, own)
+
+        return self._joined(group, part, read)
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
         return self._joined(group, part, FeatureFile.labels)

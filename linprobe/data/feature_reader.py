@@ -130,8 +130,8 @@ class FeatureReader(ABC):
         self._digests: dict[tuple[str, bytes], str] = {}
 
     @abstractmethod
-    def rows(self, group: str, part: slice) -> Floats:
-        """Raw rows of a group, shape (b, n_features)."""
+    def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
+        """Raw rows of a group, shape (b, n_features); of `part`, those where `kept` is true, if it is given."""
 
     @abstractmethod
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
@@ -175,8 +175,9 @@ class FeatureReader(ABC):
                 continue
             if part.stop > labels_start + len(labels):
                 labels_start, labels = start, self.labels(group, slice(start, start + RECORDS_AT_ONCE))
-            kept = ALL if keep is None or keep[part].all() else keep[part]
-            yield self.rows(group, part)[kept], labels[part.start - labels_start : part.stop - labels_start][kept]
+            kept = None if keep is None or keep[part].all() else keep[part]
+            here = labels[part.start - labels_start : part.stop - labels_start]
+            yield self.rows(group, part, kept), here if kept is None else here[kept]
 
     def batches(
         self, texts: Callable[[str, slice], list[str]], group: str, keep: Mask | None = None
@@ -225,8 +226,12 @@ class GroupDigest:
         for owners in features.batches(features.owners, group, keep) if features.has_owners(group) else ():
             self._sha.update("".join(f"\0{len(owner)}:{owner}" for owner in owners).encode())
 
-    def add(self, rows: Floats, labels: Indices) -> None:
-        """Add the next block of rows (b, n_features) and their labels."""
+    def add(self, rows: Floats, labels: Indices, kept: Mask | None = None) -> None:
+        """Add the next block of rows (b, n_features) and their labels, or those of them that are `kept`."""
+        for first, last in ((0, len(rows)),) if kept is None else runs_of(kept).tolist():
+            self._add(rows[first:last], labels[first:last])
+
+    def _add(self, rows: Floats, labels: Indices) -> None:
         start = 0
         while start < len(rows):
             if not self._room:
@@ -249,6 +254,11 @@ class GroupDigest:
     def keep(self) -> None:
         """Let the reader keep the digest of the rows that were added."""
         self._features._digests[self._known] = self.value()
+
+
+def runs_of(mask: Mask) -> Indices:
+    """Where each run of true entries of a mask (n,) begins and ends, shape (n_runs, 2)."""
+    return np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
 
 
 def _mask_digest(keep: Mask | None) -> bytes:
@@ -344,8 +354,8 @@ class LoadedFeatures(FeatureReader):
         self._keys = {(group, k): features.image_keys(group, k) for group in self.sizes for k in (PIXELS, SOURCE)}
         self._text = features.text_weights()
 
-    def rows(self, group: str, part: slice) -> Floats:
-        return self._rows[group][part]
+    def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
+        return self._rows[group][part] if kept is None else self._rows[group][part][kept]
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
         return self._labels[group][part]

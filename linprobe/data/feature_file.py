@@ -3,9 +3,9 @@
 A file of new images has unlabelled `rows` instead. The schema is documented in `features/README.md`. Rows are read in
 blocks; memory use does not grow with their number.
 
-A file may come from a stranger. HDF5 data may lie in other files: behind external and soft links, in external storage,
-in virtual data sets. A FIFO there would never end. A data set may declare far more than the file stores. Test rows may
-be the bytes of the private rows. All of it is refused before memory is allocated.
+A file may come from a stranger. HDF5 data may lie in other files (external and soft links, external storage, virtual
+data sets), perhaps in a FIFO, which never ends. A data set may declare far more than the file stores. Test rows may be
+the bytes of the private rows. All of it is refused before memory is allocated.
 
 Shards, `shards/*.h5` in place of the path of a file, are read in the order of their names, as if their rows were in one
 file: the same digest, row keys, people and shards of processes. A process reads the rows of its own part only, and so
@@ -240,10 +240,8 @@ def as_labels(y: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 class FeatureFile(FeatureReader):
-    """A feature file open for reading, with its schema checked. Use as a context manager.
+    """A feature file open for reading, its schema checked, called `shown_as` in messages. Use as a context manager.
 
-    Args:
-        shown_as: path for messages, if not `path`.
     Raises DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
     labels outside the declared classes, fewer than two classes; later, a file that was written to meanwhile.
     """
@@ -354,7 +352,6 @@ class FeatureFile(FeatureReader):
         return n_rows, width
 
     def _shape_of(self, name: str, x: h5py.Dataset) -> tuple[int, int]:
-        """Number of rows and features of a group."""
         if x.shape[:1] == (0,):
             raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
         if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
@@ -430,7 +427,6 @@ class FeatureFile(FeatureReader):
         return found
 
     def _written(self) -> tuple[int, int]:
-        """Size of the file, and when it was last written to."""
         found = os.fstat(self._file.id.get_vfd_handle())
         return found.st_size, found.st_mtime_ns
 
@@ -477,14 +473,9 @@ def _no_file(path: Path) -> DataError:
 
 
 class Extents:
-    """Byte ranges of an uncompressed HDF5 data set, for direct reads from the file.
+    """Byte ranges of an uncompressed HDF5 data set, for direct reads: HDF5 would copy rows once more, under a lock.
 
-    The HDF5 library would copy the rows once more, under a lock that blocks other threads.
-
-    Args:
-        descriptor: of the open file.
-        chunk: rows per chunk. offsets: position of each chunk in the file, in bytes, shape (chunks,).
-        width: values per row. dtype: of a value.
+    `chunk` is in rows, `offsets` (chunks,) and `width` are the places of chunks in bytes and the values per row.
     """
 
     def __init__(self, descriptor: int, chunk: int, offsets: Indices, width: int, dtype: np.dtype[Any]) -> None:
@@ -578,12 +569,9 @@ def _matching(pattern: Path) -> list[Path]:
 
 
 class ShardedFeatures(FeatureReader):
-    """The rows of several feature files, one file after another. Use as a context manager.
+    """The rows of several feature files, one file after another: a context manager.
 
     A group holds the rows of this group of every shard that has it, so that test rows may be in one shard of their own.
-
-    Raises DataError: as `FeatureFile`; or no file matches, or shards differ in classes, width, type of numbers, how
-    rows were made, labels, text weights, or in whether a group has owners.
     """
 
     def __init__(self, pattern: Path) -> None:
@@ -618,7 +606,6 @@ class ShardedFeatures(FeatureReader):
         return [shard for shard in self._shards if group in shard.sizes]
 
     def _check_owners(self, group: str) -> None:
-        """DataError unless the group has owners in every shard or in none."""
         having = self._having(group)
         without = [shard for shard in having if not shard.has_owners(group)]
         if without and len(without) < len(having):
@@ -695,7 +682,6 @@ class ShardedFeatures(FeatureReader):
 
 
 def _refuse_different(first: FeatureFile, other: FeatureFile) -> None:
-    """DataError unless two files can be shards of one data set."""
     here, there = first.description, other.description
     facts = {name: (getattr(here, name), getattr(there, name)) for name in ALIKE}
     facts["width"] = first.n_features, other.n_features

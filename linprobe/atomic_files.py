@@ -254,6 +254,14 @@ def read_text(path: Path) -> str:
     return read_bytes(path, MOST_TEXT).decode()
 
 
+def no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object without repeated keys: a person would read the first value, a program the last."""
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
+    return dict(pairs)
+
+
 def given_text(path: Path, encoding: str = "utf-8") -> str:
     """The text of a file that an option names, which may be a link. Raises OSError or UnicodeDecodeError."""
     if path.exists() and not path.is_file():

@@ -58,7 +58,6 @@ from linprobe.runs.manifest import (
     Manifest,
     fits,
     list_of,
-    no_repeated_keys,
     record,
 )
 from linprobe.runs.signature import LONGEST_SIGNATURE, sign
@@ -345,7 +344,7 @@ class RunFolder:
 
     def _json(self, name: str) -> Any:
         with errors.reading(str(self.folder / name), "restore it from a copy"):
-            return json.loads(self[name].decode(), object_pairs_hook=no_repeated_keys)
+            return json.loads(self[name].decode(), object_pairs_hook=atomic_files.no_repeated_keys)
 
     @cached_property
     def _model(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -60,7 +60,8 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
                         "rows of another kind; train with --unlabelled, which counts the private rows near them"
                     )
                 unlabelled = unlabelled_rows(given, run.weights.shape[1])
-                near = None if training is None else near_shots(run, unlabelled, training)
+                unproven = training is None or run.manifest.public_file is not None  # which rows were the public shots
+                near = None if training is None or unproven else near_shots(run, unlabelled, training)
                 refined = refined_by(run, run.weights, run.bias, unlabelled, near)
                 accuracy, figures = _measured(run, refined, training, progress)
             stated = refinement(rows, refined, run)

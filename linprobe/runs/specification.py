@@ -85,7 +85,9 @@ PROOFS: Mapping[str, Proof] = {
         "`delta`, `n_steps`, `noise_multiplier`, `sampling_rate` and `clip_norm` agree with the ledger; an `init` that "
         "is no folder excludes `inherited` releases",
     ),
-    "centre": Proof(STATED, "`private` needs a `mean` release, `unlabelled` enough `similar` rows in `refined`"),
+    "centre": Proof(
+        STATED, "`private` needs a `mean` release, `unlabelled` none, and enough `similar` rows in `refined`"
+    ),
     "per_owner_rows": Proof(STATED, "null unless `unit` is owner"),
     "class_weights": Proof(STATED, "names the classes"),
     "public_digest": Proof(STATED, "`--features` proves it"),
@@ -110,7 +112,7 @@ PROOFS: Mapping[str, Proof] = {
     "refined": Proof(
         STATED,
         "stands beside `unrefined.npz`; `--unlabelled` proves all but the counts of `similar` and `gain`, which have "
-        "the noise of their releases, and `--run` names the same run",
+        "the noise of their releases, with `--features` if it has `near_shots`, and `--run` names the same run",
     ),
     "published": Proof(STATED, "one `histogram` line each, with its noise"),
     "selection": Proof(RECOMPUTED, "equal to the ledger's line"),

@@ -223,9 +223,6 @@ def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
 
     Processes take turns, so that two of them cannot both spend what is left under a cap. `check` gets the other entries
     and the new one, and raises PrivacyError to refuse it. Nothing is written then.
-
-    Raises DataError: a damaged book. LinprobeError: one that cannot be written. PrivacyError: the run id of another
-    run, or of a finished run.
     """
     with _opened(path) as (lines, contents):
         entry = contents.as_counted(entry)

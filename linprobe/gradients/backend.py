@@ -79,8 +79,6 @@ class Products:
         """Add sum_i r_i x_i^T to `total`, for r (b, n_classes), over the rows of `sample`, or all.
 
         Each run of `SUM_ROWS` rows, or of `sample`, is summed in float32. Their sum is rounded to the grid of `total`.
-
-        Raises ValueError: shapes that do not fit.
         """
         self.check(x, r.shape == (len(x), self.n_classes) and (sample is None or sample.fits(len(x))))
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
@@ -374,8 +372,6 @@ class KernelProducts(Products):
         """Score and clip the rows, and sum them, or those at places `summed`, in runs that end at `ends`.
 
         The scores and factor of a row depend on no other row.
-
-        Raises ValueError: a sum with a shift for each entry. IndexError: a class index out of range.
         """
         if len(clipped.y) and not 0 <= clipped.y.min() <= clipped.y.max() < self.n_classes:
             raise IndexError(

@@ -149,10 +149,7 @@ class Option:
                 raise ParameterError(f"{self.flag} is {got}; allowed: {self.allowed}")
 
     def plain(self, value: Any, name: str = "") -> Any:
-        """The value as Python's own number or flag, or a list or mapping of such; NumPy's are no JSON.
-
-        Raises ParameterError: a value of another type; about `name`, or the flag.
-        """
+        """The value as Python's own number or flag, or a list or mapping of such; NumPy's are no JSON."""
         if value is None and self.optional:
             return value
         if self.several:

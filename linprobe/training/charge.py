@@ -304,7 +304,7 @@ class RunCharge(Observer):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """State how the run ended. If the early end cannot be written, the whole plan counts.
 
-        Raises DataError, LinprobeError: a complete run whose end cannot be stated; without it, a copy may be resumed.
+        A complete run whose end cannot be stated is an error: without it, a copy may be resumed.
         """
         if self._charged is None or self._account is None:
             return
@@ -476,7 +476,7 @@ def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
 def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> str | None:
     """Charge a histogram of a finished run, named in its purpose, to the book `given`, or the default book of the run.
 
-    A book without the run gets all that the run released. Raises PrivacyError: the cap. LinprobeError: no such book.
+    A book without the run gets all that the run released.
 
     Returns: what all histograms cost with the run, if the book has more of them than the manifest states with this one.
     """

@@ -578,8 +578,7 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
 def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
 
-    Raises PrivacyError: that run had public rows, with or without labels, which are not public here, or too many
-    private units. ParameterError, DataError: not a run folder, or weights of another shape or of other classes.
+    PrivacyError: that run had public rows that are not public here, or too many private units.
     """
     if settings.first_run is None:
         return None

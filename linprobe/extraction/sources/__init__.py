@@ -111,7 +111,6 @@ def open_source(
 ) -> base.ImageSource:
     """Open the images of the SOURCE argument of `linprobe extract`; a test fraction splits by `owner_of`.
 
-    Raises UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
     PrivacyError: a private image is public too, or appears twice through links.
     """
     path = Path(source)

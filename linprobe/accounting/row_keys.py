@@ -8,10 +8,8 @@ Equal rows, images and owners have equal keys, so nothing in common is missed. T
 probability of 2^-64, which makes the total too large and never too small.
 
 The keys of a book only grow, and are on the disk before the line of the run that needs them. The book states their
-digest, so that keys that are lost or old are refused.
-
-The file also has the keys of rows, images and people that a run of the book used as public. A row that is private in
-one book and public in another is refused: no epsilon covers it.
+digest, so that keys that are lost or old are refused. The file also has keys of what a run of the book used as public.
+A row that is private in one book and public in another is refused: no epsilon covers it.
 """
 
 from __future__ import annotations
@@ -77,7 +75,6 @@ class RowKeys:
         return RowKeys(**found)
 
     def as_public(self) -> RowKeys:
-        """The same keys, of rows that are used as public."""
         return RowKeys(public=distinct(np.concatenate([getattr(self, kind) for kind in KINDS])))
 
     def private(self, unit: str) -> Keys:
@@ -88,7 +85,6 @@ class RowKeys:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of protected keys that there are."""
         return [kind for kind in KINDS if len(getattr(self, kind))]
 
     @property

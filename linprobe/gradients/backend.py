@@ -159,7 +159,6 @@ class PackedWeights:
 
 
 def whole_multiple(number: int, whole: int) -> int:
-    """`number` rounded up to a multiple of `whole`."""
     return -(-number // whole) * whole
 
 
@@ -331,7 +330,6 @@ class KernelProducts(Products):
             total: sum with one `shift` for all entries. bound: largest norm of a clipped gradient.
             parts: further scores to compute in the same pass.
             sample: the rows to add; None for all. All are scored and clipped.
-        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
         rows, y, lengths = self._checked(block, sample, inside)
@@ -432,8 +430,6 @@ class KernelProducts(Products):
                 of people outside the sample are not to be read.
         Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too without `cells`. People with more
         than `PAIRED_ROWS` rows are left out, with zeros.
-
-        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
         few = block if cells is None else block.compact()
         pairs = paired(few)

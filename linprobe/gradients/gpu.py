@@ -288,8 +288,6 @@ class DeviceProducts(Products):
         """As of the kernel's products on the host, for rows of one class each, with one `shift` for all entries.
 
         Factors are float32, at most a few roundings from the float64 factors. No scores of `parts` are computed.
-
-        Raises ValueError: a sum that `zeros` did not make.
         """
         if not isinstance(block, DeviceBlock) or block.y.ndim != 1:
             return None

@@ -53,6 +53,7 @@ LONGEST_TEXT = 1 << 20  # characters of a text of a description
 MOST_CHUNK = 1 << 28  # bytes of one chunk, which is read whole
 AT_ONCE = 1 << 28  # bytes of text that one read may make
 FEWEST_AT_ONCE = 64
+WORTH_A_CALL = 1 << 16  # bytes that are read in about the time of one call
 while h5py.h5pl.size():  # a file must not make HDF5 load a library
     h5py.h5pl.remove(0)
 
@@ -507,6 +508,9 @@ class Extents:
     def read(self, start: int, stop: int, kept: Mask | None = None) -> Floats:
         """Rows start:stop, or those of them that are `kept`, shape (b, n_features). OSError: the file is truncated."""
         runs = [(start, max(start, stop))] if kept is None else (start + runs_of(kept)).tolist()
+        row_bytes = self._width * self._dtype.itemsize
+        if kept is not None and row_bytes * len(kept) < WORTH_A_CALL * len(runs):
+            return self.read(start, stop)[kept]
         x = np.empty((sum(last - first for first, last in runs), self._width), dtype=self._dtype)
         view = x.view(np.uint8).reshape(-1).data
         for first, last in runs:

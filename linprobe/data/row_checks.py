@@ -19,6 +19,7 @@ for one process: fast, and with a secret that never leaves it.
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,9 +46,10 @@ MAGNITUDE, NEGATIVE_ZERO = 0x7FFF, 0x8000  # bits of half precision
 SCALES = (1.0, 1.3, 1.7)  # of unit rows: a number between two of half precision is not so at every scale
 SHORT, LAST_BITS = 4, np.uint32(8)  # fewer entries have few directions in half precision; float32 is rounded to these
 SAMPLED = 16  # columns compared before whole rows are
+STEPS = 4  # of a typical entry, to which a sample is rounded that small errors rarely change
 FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], dtype=np.uint64)
 NONE = np.uint64(0)  # in place of a digest
-NO_SAMPLES = np.empty((0, 1 + len(SCALES)), dtype=np.uint64)
+NO_SAMPLES = np.empty((0, 2 + len(SCALES)), dtype=np.uint64)
 
 LANES = 4  # 64-bit words of a commitment's digest
 HASHED = 2**18  # numbers at a time: they fit in the cache
@@ -61,9 +63,13 @@ class RowSet:
 
     Rows that half precision does not hold are compared as float32. So are multiples of a row with fewer than `SHORT`
     entries other than zero, which other records have in half precision by chance; a row with one entry has none. Labels
-    do not matter. 64 bytes a row are held at one scale, 96 at three. A row times a factor that is no power of 2 has
-    other last digits, which may round to other numbers of half precision. A row of 2,048 features is missed with a
-    probability of about 0.1 at one scale of unit rows, and of 0.001 at three.
+    do not matter. 40 bytes a row are held, and once a sample is found 48 more at one scale, 80 at three. A row times a
+    factor that is no power of 2 has other last digits, which may round to other numbers of half precision. A row of
+    2,048 features is missed with a probability of about 0.1 at one scale of unit rows, and of 0.001 at three.
+
+    Rows that are the same for a `Commitment`, and so for budget books, are equal here as well, though small entries
+    differ, as another machine computes them. Not where fewer than `FEWEST` entries are left: a table with one column of
+    large numbers has many such rows by chance.
 
     Args:
         blocks: gives raw rows (b, n_features), each time the same.
@@ -81,7 +87,7 @@ class RowSet:
 
     @cached_property
     def _digests_of_rows(self) -> Numbers:
-        """Digests of all rows, shape (n, 1 + n_scales). Most sets need none, as no sample is found among others."""
+        """Digests of all rows, shape (n, 2 + n_scales). Most sets need none, as no sample is found among others."""
         return np.concatenate([self._digests(x, norms_of(x)) for x in self._blocks()])
 
     @cached_property
@@ -91,7 +97,7 @@ class RowSet:
     def find(self, x: RawRows, samples: Numbers | None = None, which: Mask | None = None) -> bool:
         """Whether a row of `x` (b, n_features), of those in `which` if given, is in the set.
 
-        `samples` (b, 4) are `sampled(x)`, if at hand.
+        `samples` (b, 5) are `sampled(x)`, if at hand.
         """
         samples = sampled(x, norms_of(x)) if samples is None else samples
         found = among(samples, self._samples).any(axis=1)
@@ -110,13 +116,16 @@ class RowSet:
         return np.flatnonzero(among(self._digests_of_rows, met).any(axis=1))
 
     def _digests(self, x: RawRows, norms: Reals) -> Numbers:
-        """Digests of each row and of the unit row at each scale, shape (b, 1 + n_scales). NONE equals nothing."""
-        digests = np.empty((len(x), 1 + len(self._scales)), dtype=np.uint64)
+        """Digests of each row, as given, as unit row at each scale, and without its small entries.
+
+        Shape (b, 2 + n_scales). NONE equals nothing.
+        """
+        digests = np.empty((len(x), 2 + len(self._scales)), dtype=np.uint64)
 
         def add_part(here: slice) -> None:
             wide, size = _float32(x[here]), _sizes(x[here])
             held, entries = (size >= SMALLEST) & (size <= LARGEST), np.count_nonzero(wide, axis=1)
-            as_given, units, short = digests[here, 0], digests[here, 1:], entries < SHORT
+            as_given, units, short = digests[here, 0], digests[here, 1:-1], entries < SHORT
             as_given[:] = self._factors.hashes(_half(x[here]))
             if not held.all():
                 as_given[~held] = self._factors.hashes((wide[~held] + np.float32(0)).view(np.uint16))
@@ -125,6 +134,9 @@ class RowSet:
                 units[short, place] = self._factors.hashes(_fine(unit[short]))
             as_given[entries == 0] = NONE
             units[(entries < self._fewest) | (entries == 1)] = NONE
+            rough = _scaled_half(x[here])
+            digests[here, -1] = self._factors.hashes(rough)
+            digests[here, -1][np.count_nonzero(rough, axis=1) < FEWEST] = NONE
 
         in_slices(len(x), _at_a_time(x), add_part)
         return digests
@@ -157,7 +169,7 @@ class Commitment:
         lanes = np.empty((len(rows), LANES), dtype=np.uint64)
 
         def add_part(here: slice) -> None:
-            part = _scaled_bytes(rows[here])
+            part = (row.tobytes() for row in _scaled_half(rows[here]))
             digests = b"".join(hashlib.blake2b(row, key=self._key, digest_size=8 * LANES).digest() for row in part)
             lanes[here] = np.frombuffer(digests, dtype=np.uint64).reshape(-1, LANES)
 
@@ -227,7 +239,9 @@ def sampled(x: RawRows, norms: Reals) -> Numbers:
     """As `RowSet._digests`, but from `SAMPLED` columns: cheap, equal for equal rows, and equal for some others."""
     columns = np.linspace(0, x.shape[1] - 1, SAMPLED).astype(np.int64)
     few = _float32(x[:, columns])
-    words = _half(np.stack([few, *_units(few, norms, SCALES)], axis=1)).view(np.uint64)
+    units = list(_units(few, norms, SCALES))
+    rough = np.rint(STEPS * math.sqrt(x.shape[1]) * units[0]) + np.float32(0)
+    words = _half(np.stack([few, *units, rough], axis=1)).view(np.uint64)
     return np.asarray((words * FACTORS).sum(axis=2, dtype=np.uint64))
 
 
@@ -271,13 +285,13 @@ def _scaled(rows: RawRows, exponents: NDArray[np.integer]) -> RawRows:
     return scaled
 
 
-def _scaled_bytes(rows: RawRows) -> Iterable[bytes]:
-    """The bytes of each scaled row in half precision, with zeros for small entries."""
+def _scaled_half(rows: RawRows) -> NDArray[np.uint16]:
+    """The bits of each scaled row in half precision, with zeros for small entries: a row for `Commitment`."""
     fractions, exponents = np.frexp(_sizes(rows).astype(np.float64))
     exponents = exponents + (np.rint(fractions * SIGNIFICANT) == SIGNIFICANT)  # half precision rounds it to 1
     half = halved(_scaled(rows, exponents)).view(np.uint16)
     half *= half & MAGNITUDE >= LEAST
-    return (row.tobytes() for row in half)
+    return half
 
 
 FEWEST = 8  # entries that are not zero; rows with fewer are multiples of each other by chance

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from linprobe.data import row_checks
-from linprobe.data.row_checks import RowSet, share_a_row
+from linprobe.data.row_checks import FEWEST, ONE_SCALE, Commitment, RowSet, share_a_row
 from linprobe.parallel import threads
 
 RNG = np.random.default_rng(4)
@@ -67,6 +67,28 @@ def test_rows_of_few_entries_are_multiples_only_if_float32_says_so(width: int, f
     assert not share(rows[:2000], rows[2000:])
     found = [share(rows[:500], np.float32(factor) * row[None]) for row in rows[:100]]
     assert sum(found) >= 97
+
+
+@pytest.mark.parametrize("factor", [1, 4])
+def test_rows_that_budget_books_take_for_the_same_are_found_though_small_entries_differ(factor: int) -> None:
+    rows = RNG.random((300, 600), dtype=np.float32)
+    rows[:, ::2] *= np.float32(1e-4)
+    errors = np.float32(1e-8) * RNG.standard_normal(rows.shape, dtype=np.float32)
+    copies = factor * (rows + errors)
+    keys = [Commitment(bytes(32)) for _ in range(2)]
+    for commitment, x in zip(keys, (rows, copies), strict=True):
+        commitment.add(x)
+    same = np.flatnonzero(keys[0].row_keys() == keys[1].row_keys())
+    known = RowSet(lambda: [copies], FEWEST, ONE_SCALE)
+    known.find(rows)
+    assert len(same) > 200
+    assert set(same) <= set(known.found())
+
+
+def test_different_rows_of_a_table_with_one_large_column_are_not_taken_for_equal() -> None:
+    table = RNG.integers(0, 90, (4000, 12)).astype(np.float32)
+    table[:, 0] *= 20_000
+    assert not share(table[:2000], table[2000:])
 
 
 def test_rows_with_one_entry_are_no_multiples_of_each_other() -> None:

@@ -436,7 +436,7 @@ def test_a_run_reads_its_private_rows_twice_before_the_first_step_and_few_rows_f
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     with FeatureWriter(tmp_path / "f.h5", Description(class_names=tuple("abcd"))) as writer:
-        writer.write_group("train", N, D, [RAW], LABELS, list(map(str, range(N))))
+        writer.write_group("train", N, 16 * D, [np.tile(RAW, 16)], LABELS, list(map(str, range(N))))
     read, real = list[int](), Extents.read
 
     def counted(self: Extents, *given: Any) -> Any:

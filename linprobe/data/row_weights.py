@@ -3,8 +3,7 @@
 A weight multiplies the gradient of a row before it is clipped, so a clipped gradient is at most as long as without
 weights, whatever the weight. That bounds what a row adds. It does not protect the weights themselves: a weight computed
 from the labels of other private rows, such as one over the number of private rows of a class, would tell about them. So
-weights come from the user, who states that they are public, or from public rows. `balanced` is no weight: it moves the
-scores of the finished model by noisy class counts.
+weights come from the user, who states that they are public, or from public rows.
 """
 
 from __future__ import annotations

@@ -33,10 +33,6 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     Guarantee: post-processing. No private row is used: rows are compared with the training rows, if the run's feature
     file is here, only to refuse them. Every finding about private rows is a refusal, before anything is written. The
     budget book counts both runs as one.
-
-    Raises UsageError: a run that cannot be refined, or a signed one without its key. DataError: rows that do not fit
-    the run, or its feature file holds other rows now. PrivacyError: a run that does not verify or is not private, rows
-    of its training, or test rows that are private in a budget book.
     """
     run = RunFolder(request.run)
     verified(run)

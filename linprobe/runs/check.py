@@ -129,11 +129,7 @@ def check_complete(run: RunFolder) -> None:
 
 
 def check_run(run: RunFolder) -> Recomputed:
-    """Recompute the guarantee of a run from its ledger with all accountants; compare every figure, digest and key.
-
-    Raises PrivacyError: an edited manifest, weights or ledger, a missing file, or a figure or key that does not match.
-    DataError: not a run folder, or a damaged manifest.
-    """
+    """Recompute the guarantee of a run from its ledger with all accountants; compare every figure, digest and key."""
     path, content, manifest = run.folder / LEDGER, ledger_of(run), run.manifest
     selection = read_selection(path, content)
     events = read_ledger(path, content) if selection is None else []

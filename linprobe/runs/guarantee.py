@@ -160,7 +160,6 @@ def mechanism_text(sampled: bool, unit: str, releases: Iterable[Releases] = ()) 
 
 
 def selection_mechanism_text(unit: str) -> str:
-    """`mechanism_text` of a run that private selection chose."""
     return (
         f"private selection: the best of a geometric number of runs by {SCORE[unit]}; each run is Gaussian noise on "
         "clipped sums, composed"

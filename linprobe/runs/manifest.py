@@ -289,7 +289,6 @@ class PrivacyStatement:
     @classmethod
     @cache
     def keys(cls) -> dict[str, Kind]:
-        """The keys of the JSON object, in order, and the kinds of their values."""
         return _keys_of(cls)
 
     @classmethod

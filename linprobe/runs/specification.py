@@ -1,8 +1,7 @@
 """The specification of `linprobe verify`: what proves each key of the manifest and each file of a run folder.
 
-`KEYS` and `FILES` are the one declaration. `check.not_checked` lists what they call `STATED`, and
-`docs/run-folder.md` has them as tables. A test changes keys, lines and byte ranges of a run of each kind: each change
-is refused, or `verify` lists the key or the file as stated.
+`KEYS` and `FILES` are the one declaration; `docs/run-folder.md` has them as tables. A test changes keys, lines and byte
+ranges of a run of each kind: each change is refused, or `verify` lists the key or the file as `STATED`.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
         names = {"images": "image fingerprints", "owners": "owner names"}
         equal = " or ".join(name for kind, name in names.items() if kind in compared)
         unless = f"unless {equal} are equal" if equal else "as the file has no image fingerprints or owners"
-        changed = "another factor, sign or columns, or from another backbone"
-        yield f"not recognised: the same rows with {changed}, {unless}; keep one --book for both"
+        changed = "scaled, with other signs or columns, or from another backbone"
+        yield f"not recognised: the same rows {changed}, {unless}; give both files one --book"
     if found["not_compared"]:
         yield f"not compared: {found['not_compared']} books without row keys; run linprobe budget on their files"

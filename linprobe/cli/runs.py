@@ -127,7 +127,7 @@ def _pdp_report(request: requests.PdpReportRequest) -> None:
         typer.echo(f"mean              {rounded_up(report['mean'])}")
         for level, value in report["quantiles"].items():
             typer.echo(f"quantile {level:<8} {rounded_up(value)}")
-        typer.echo(f"below half budget {100 * report['share_below_half']:.1f} %")
+        typer.echo(f"below epsilon / 2 {100 * report['share_below_half']:.1f} %")
         typer.echo(f"sorted            {result.sparkline}")
 
 
@@ -266,7 +266,7 @@ def _audit(request: requests.AuditRequest) -> None:
                 f"the {NAMES.get(name, name)} alone: epsilon at least {rounded_down(claim['epsilon_lower_bound'])}, "
                 f"claimed {rounded_up(claim['epsilon'])}"
             )
-        _terminal.note(f"products by {audited['products']}; not covered: {', '.join(audited['not_covered'])}")
+        _terminal.note(f"clipped sums by {audited['products']}; not covered: {', '.join(audited['not_covered'])}")
         typer.echo(rounded_down(audited["epsilon_lower_bound"]))
     check_audit(audited)
 

@@ -120,6 +120,8 @@ def checked_arrays(path: Path, arrays: Arrays, **wanted: tuple[int, str]) -> lis
 def open_array(path: Path) -> NDArray[Any]:
     """The array of an .npy file, mapped into memory. Raises DataError: a damaged file, a pickle, or another size."""
     with reading(f"array file {path}", "write it again"):
+        if not path.exists():
+            raise DataError(f"array file {path} does not exist; give a file that exists")
         with path.open("rb") as stream:
             _check_header(stream, path.stat().st_size, path.name, path.stat().st_size)
         return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]

@@ -64,7 +64,9 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
         account = existing_book(features, request.book, make=True, group="test", unit=entry.unit)
         book = charge_entry(account, entry, progress)
-    progress.note(f"charged to the book of the test rows; its name tells of them: keep it private (budget book {book})")
+    progress.note(
+        f"charged to the book of the test rows; its name depends on them: keep it private (budget book {book})"
+    )
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append)
     noise = {release.purpose: release.noise_multiplier for release in entry.releases}
     released = {purpose: mechanism.release(sums[purpose], sigma, purpose=purpose) for purpose, sigma in noise.items()}

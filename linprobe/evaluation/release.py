@@ -87,7 +87,8 @@ def _checked(request: ReleaseRequest) -> _Parts:
     verified(run)
     if not run.manifest.private:
         raise PrivacyError(
-            f"run {request.run} is {run.manifest.guarantee}; only private runs may leave; use a private method, no seed"
+            f"run {request.run} is {run.manifest.guarantee}; only a private run can be released; "
+            "train with a private method and without --noise-seed"
         )
     listed = list(run.manifest.files)
     signed, has_pages = SIGNATURE in run.names, CARD in listed

@@ -295,7 +295,7 @@ class RunFolder:
             if error.errno in NO_FOLDER:
                 absent = error.errno == errno.ENOENT and not self.folder.exists()
                 wrong = "does not exist" if absent else f"is not a run folder: it has no {MANIFEST}"
-                step = "give what `linprobe train` printed"
+                step = "give the run folder that `linprobe train` printed"
                 if error.errno == errno.ENOTDIR and self.folder.is_file():
                     wrong, step = "is a file, and a run is a folder", f"unpack it first if it is an archive, or {step}"
                 raise errors.DataError(f"{self.folder} {wrong}; {step}") from None

@@ -57,10 +57,10 @@ def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[
         "signal_to_noise": g,
         "percent_with_public": list(known),
         "percent_without": list(cold),
-        "expect": f"expect accuracy {where}: the signal-to-noise ratio of a class is {g:.3g}; comparable runs, on "
-        f"rows with a small common mean, closed {known[0]} to {known[1]} % of the gap from only-public with two public "
-        f"rows per class to the best accuracy measured, and without public rows {cold[0]} to {cold[1]} % of the gap "
-        "from guessing",
+        "expect": f"expect accuracy {where}: the signal-to-noise ratio of a class is {g:.3g}; of the gap to the "
+        "best accuracy measured, comparable runs on rows with a small common mean closed "
+        f"{known[0]} to {known[1]} % from only-public (two public rows per class), and "
+        f"{cold[0]} to {cold[1]} % from guessing (no public rows)",
     }
 
 

@@ -481,7 +481,7 @@ def warnings_of(plan: Plan, dataset: Dataset, entry: Entry | None = None) -> lis
     if plan.first is not None and hold_without_a_choice(entry.releases):
         said.append(f"epsilon of this run and its first run together holds if {NO_CHOICE}; else set a cap before both")
     if dataset.public_collection is not None:
-        said.append(f"public shots leave {dataset.public_collection} public and NOT protected")
+        said.append(f"public shots make {dataset.public_collection} public and NOT protected")
     return [text for text in said if text is not None]
 
 

@@ -91,7 +91,7 @@ class Tuning:
             raise UsageError(f"grid has {name}, which is of the whole choice; give {name} beside the grid")
         if not self.grid and not self.shrink:
             raise UsageError(
-                "nothing to choose; give --grid OPTION=VALUE,VALUE,... or --shrink FACTOR,..., as --shrink 0,0.5,1"
+                "nothing to choose; give --grid OPTION=VALUE,VALUE,... or --shrink FACTOR,..., such as --shrink 0,0.5,1"
             )
         if self.grid and not 2 <= n_settings <= MOST_SETTINGS:
             found = counted(n_settings, "setting")

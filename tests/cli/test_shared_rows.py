@@ -275,7 +275,7 @@ def test_a_book_given_by_hand_counts_by_itself(cli: Cli, trained: Any, tmp_path:
     assert spent(cli, first)["compared"] == ["rows"]
     assert "counts by itself" in cli("budget", "own.jsonl").stderr
     shown = cli("budget", first).stderr
-    assert "not recognised: the same rows with another factor, sign or columns, or from another backbone" in shown
+    assert "not recognised: the same rows scaled, with other signs or columns, or from another backbone" in shown
     assert "as the file has no image fingerprints or owners" in shown
 
 
@@ -390,7 +390,7 @@ def test_the_same_images_through_two_backbones_count_together(cli: Cli, refused:
     assert found["compared"] == ["rows", "images"]
     shown = " ".join(cli("budget", "b.h5").stderr.split())
     assert "; 21 image fingerprints in common" in shown
-    assert "another factor, sign or columns, or from another backbone, unless image fingerprints are equal" in shown
+    assert "scaled, with other signs or columns, or from another backbone, unless image fingerprints are equal" in shown
 
 
 def test_private_rows_with_errors_of_rounding_are_refused_as_unlabelled_rows_before_and_after_another_run(

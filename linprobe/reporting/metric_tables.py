@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-CLASS_HEADER = ("class", "rows", "recall, %", "answers", "precision, %", "AUROC")
-LABEL_HEADER = ("label", "rows with it", "AUROC", "AP", "accuracy, %", "recall, %", "answers", "precision, %")
+CLASS_HEADER = ("class", "rows", "recall, %", "predicted", "precision, %", "AUROC")
+LABEL_HEADER = ("label", "rows with it", "AUROC", "AP", "accuracy, %", "recall, %", "predicted", "precision, %")
 PRIORS = {"train": "the class shares of training", "uniform": "equal classes"}
 FEW_CLASSES = 20  # with more classes, the ten of lowest recall and the ten of highest
 Cells = list[tuple[str, ...]]

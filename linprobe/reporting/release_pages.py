@@ -93,7 +93,9 @@ def unprotected(manifest: Manifest) -> list[str]:
     """What this run does not protect. The manifest lists what no run does."""
     shots = manifest.public_collection
     of_this_run = {
-        PUBLIC_ROWS: (PUBLIC_ROWS if shots is None else f"{PUBLIC_ROWS}, with {shots}") if manifest.n_public else "",
+        PUBLIC_ROWS: (PUBLIC_ROWS if shots is None else f"{PUBLIC_ROWS}, including {shots}")
+        if manifest.n_public
+        else "",
         TEST_ROWS: {
             "public": "test rows and the accuracy on them",
             "private": f"number of test {'people' if manifest.unit == OWNER else 'rows'}",
@@ -130,8 +132,8 @@ def composition_text(manifest: Manifest) -> str:
         return "nothing was released from private rows"
     condition = f". Epsilon holds if {NO_CHOICE}" if hold_without_a_choice(manifest.releases) else ""
     return (
-        f"one accountant ({manifest.accountant}) composes all Gaussian releases of the run: "
-        f"{_listed(manifest.releases)}. A second one ({manifest.cross_check}) checks it{condition}"
+        f"all Gaussian releases of the run, composed by {manifest.accountant} and checked by {manifest.cross_check}: "
+        f"{_listed(manifest.releases)}{condition}"
     )
 
 

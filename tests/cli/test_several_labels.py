@@ -115,7 +115,7 @@ def test_report_and_release_speak_of_labels(cli: Callable[..., Any], folder: Pat
     assert cli("report", folder / "run", "--html", "page.html").status == 0
     page = (tmp_path / "page.html").read_text()
     assert "average precision" in page
-    assert '<th scope="col">answers</th>' in page
+    assert '<th scope="col">predicted</th>' in page
     assert "Balanced accuracy" not in page
     assert cli("pdp-report", folder / "run").status == 0
     assert cli("release", folder / "run", "--out", "released").status == 0

@@ -52,7 +52,7 @@ def fit(problem: Problem, options: AdaDPSOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    summary="private gradients divided by the public second moment, over Poisson samples",
+    summary="private gradients divided by the size of public gradients, over Poisson samples",
     paper="Li et al. 2022 (AdaDPS), as Nasr et al. 2023 compare with it",
     options=AdaDPSOptions,
     fit=fit,

@@ -130,7 +130,7 @@ def fit_theory(problem: Problem, run: Run, *, radius: float | None, strong_conve
 
 
 METHOD = Method(
-    summary="warm start and clip norm from public rows, on request a subspace, then noisy descent on both",
+    summary="start and clip norm from public rows, then noisy descent on public and private rows",
     paper="Golatkar et al. 2022 (AdaMix), Algorithms 2 and 3",
     options=AdaMixOptions,
     fit=fit,

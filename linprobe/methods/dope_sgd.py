@@ -118,7 +118,7 @@ def fit(problem: Problem, options: DopeSGDOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    summary="private gradients clipped around the public one, over Poisson samples",
+    summary="private gradients clipped around the public gradient, over Poisson samples",
     paper="Nasr et al. 2023 (DOPE-SGD), Algorithms 1 and 2 and equation 2",
     options=DopeSGDOptions,
     fit=fit,

@@ -501,7 +501,7 @@ class RefineRequest(
     """Refine the weights of a run with public rows without labels, and print the new run.
 
     The new run has the guarantee of RUN and spends no budget. The rows must be public: the
-    refined weights reveal them. The feature file of RUN must hold the rows of RUN, or be gone.
+    refined weights reveal them. The feature file of RUN must hold the rows of RUN, or not exist.
     A run with centre none (see linprobe info RUN) is refused: give train --unlabelled instead.
     """
 
@@ -524,7 +524,7 @@ class PdpReportRequest(
 
     csv: Path | None = option(None, "Write id and epsilon of every record. Private.")
     plot: Path | None = option(None, "Draw the sorted epsilons of the records, .png or .svg. Private.")
-    publish_epsilon: float | None = option(None, "Epsilon to spend on a noisy histogram, a new run beside RUN.")
+    publish_epsilon: float | None = option(None, "Epsilon to spend on a noisy histogram; makes a new run beside RUN.")
     sign: Path | None = option(None, "With --publish-epsilon: the private key of a signed run.", metavar="KEY")
     book: Path | None = option(None, "With --publish-epsilon: the budget book.", unset="the book with the run")
 
@@ -598,7 +598,9 @@ class VerifyRequest(
     before: Path | None = option(
         None, "The run that was refined; verify it, and compare weights and epsilon.", flags=("--run",), metavar="RUN"
     )
-    public_key: Path | None = option(None, "Ed25519 public key (PEM); refuse a run it did not sign.", metavar="FILE")
+    public_key: Path | None = option(
+        None, "Ed25519 public key (PEM); refuse a run that this key did not sign.", metavar="FILE"
+    )
     max_epsilon: float | None = option(None, "Refuse a larger epsilon.", least=0, flags=("--max-eps",))
     max_delta: float | None = option(None, "Refuse a larger delta.", least=0)
 
@@ -624,7 +626,9 @@ class ReleaseRequest(
     use: str | None = option(None, "Intended use.", unset="not stated")
     region: str | None = option(None, "Where the data come from, or whose law applies.", unset="not stated")
     licence: str | None = option(None, "Licence id, such as cc-by-4.0.", unset="not stated", flags=("--license",))
-    public_key: Path | None = option(None, "Ed25519 public key (PEM); refuse a run it did not sign.", metavar="FILE")
+    public_key: Path | None = option(
+        None, "Ed25519 public key (PEM); refuse a run that this key did not sign.", metavar="FILE"
+    )
     sign: Path | None = option(
         None, "Ed25519 private key (PEM) that signs the release; for a signed run, the same key.", metavar="KEY"
     )

@@ -296,7 +296,8 @@ class ExtractRequest(
     def __post_init__(self) -> None:
         super().__post_init__()
         if (not self.source) == (self.table is None):
-            raise UsageError(f"SOURCE is {self.source!r} and --table {self.table}; give one of the two")
+            given = "both SOURCE and --table were" if self.source else "neither SOURCE nor --table was"
+            raise UsageError(f"{given} given; allowed: one of the two; give a folder of images, or --table FILE")
         for name, one in declared(ExtractRequest).items():
             if self.table is None and name.endswith("_column") and getattr(self, name) != one.default:
                 raise UsageError(f"option {one.spellings[0]} is about a table; give --table FILE in place of SOURCE")

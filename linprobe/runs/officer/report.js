@@ -42,7 +42,7 @@ function fill(list, lines) {
 }
 async function second() {
   if (!globalThis.crypto?.subtle) {
-    say("unsure", "This browser gives no cryptography to this page, so the second program did not run. Save the page, and open the file.");
+    say("unsure", "This browser lets this page use no cryptography, so the second program did not run. Save the page, and open the file.");
     return;
   }
   const cells = new Map([...document.querySelectorAll("[data-figure]")].map((cell) => [cell.dataset.figure, cell]));

@@ -135,7 +135,7 @@ function show(found, outside) {
   records.addEventListener("click", () => window.print());
   finish(card(found.look, found.sentence, found.promise),
     ...(found.warning ? [made("p", { class: "warning" }, found.warning)] : []),
-    ...(outside ? [made("p", { class: "warning" }, `What you gave holds ${count(outside, "file")} outside the folder of the run. Nothing was looked at there.`)] : []),
+    ...(outside ? [made("p", { class: "warning" }, `What you gave holds ${count(outside, "file")} outside the folder of the run. Nothing there was checked.`)] : []),
     ...list("Proved here", "This page computed it from the files themselves.", found.proved, "proved"),
     ...list("Recomputed as a second opinion", "Computed here in another way than the run used. It supports what the run states, and does not prove its figure.", found.opinion, "opinion"),
     ...list("Stated only", "Nothing in the folder proves it. Ask the maker.", found.stated, "stated"),
@@ -183,6 +183,6 @@ function start() {
   }
   window.addEventListener("beforeprint", () => document.querySelectorAll("#result details").forEach((part) => { part.open = true; }));
   $("key").addEventListener("change", () => last && look(last));
-  if (!globalThis.crypto?.subtle) showRefusal(new Refusal("unreadable", "This browser gives no cryptography to this page. Open the file itself, or an https address, in a current browser."));
+  if (!globalThis.crypto?.subtle) showRefusal(new Refusal("unreadable", "This browser lets this page use no cryptography. Open the file itself, or an https address, in a current browser."));
 }
 start();

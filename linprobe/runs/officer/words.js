@@ -25,7 +25,7 @@ function verdict({ manifest: m, cost, events, numbers, left = [], shortened = fa
       ? "Not private: the noise came from a seed that somebody chose."
       : "Not private: the private records were used without protection.",
     promise: seeded ? "Whoever knows the seed can subtract the noise. Treat the model as you treat the private data."
-      : "The model may give away single records. Treat it as you treat the private data." };
+      : "The model may reveal single records. Treat it as you treat the private data." };
   }
   if (cost.unused) {
     return { ...found, status: "private", look: "good", epsilon: 0, sentence: "Private: the run says that it did not use the private records. Epsilon is 0.",
@@ -104,7 +104,7 @@ function stated(m, signed, uncovered, files, left) {
 /** Whom the run protected, and whom not. */
 function whom(m) {
   const number = (n, what) => count(n, `${what} ${ONE[m.unit]}`, `${what} ${MANY[m.unit]}`);
-  const tested = known(m.test_counts) ? `; and ${number(m.n_test, "private test")}, of whom the noisy accuracy tells` : "";
+  const tested = known(m.test_counts) ? `; and ${number(m.n_test, "private test")}, used for the noisy accuracy` : "";
   const open = [...(m.n_public ? [count(m.n_public, "public row")] : []), ...(m.test_rows === "public" ? [count(m.n_test, "test row")] : [])];
   const lines = [`What was protected: ${number(m.n_private, "private")}${tested}.`];
   if (open.length) lines.push(`What was not protected: ${open.join(", and ")}.`);

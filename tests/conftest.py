@@ -140,8 +140,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Workers send no reports of setups and teardowns that passed: two of three, of which only --durations tells."""
-    if not hasattr(item.config, "workerinput") or item.config.option.durations is not None:
+    """Workers send no reports of setups and teardowns that passed, two of three, unless an option needs them."""
+    option = item.config.option
+    if not hasattr(item.config, "workerinput") or option.durations is not None or option.xmlpath:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in runtestprotocol(item, log=False, nextitem=nextitem):

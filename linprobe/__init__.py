@@ -19,10 +19,7 @@ from linprobe.options.declaration import estimator_name
 
 _COMMANDS = ("account", "budget", "compare", "evaluate", "plan", "predict", "refine", "train", "tune", "verify")
 _ESTIMATORS = "linprobe.api.estimators"  # home of the other names
-_HOMES = {
-    "PrivacyWarning": "linprobe.errors",
-    **dict.fromkeys(_COMMANDS, "linprobe.api"),
-}
+_HOMES = {"PrivacyWarning": "linprobe.errors", **dict.fromkeys(_COMMANDS, "linprobe.api")}
 
 __all__ = ["PrivacyWarning", "__version__", "load_run", *_COMMANDS]
 __all__ += sorted(estimator_name(options) for options in METHOD_OPTIONS.values())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 from contextlib import suppress
 
 INTERRUPTED = 130  # exit status of Ctrl-C
+OBJECTS = 50_000  # made between searches for cycles: imports make many objects and no cycles
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -53,6 +55,7 @@ def main() -> None:
         keep_private()
         open_closed_streams()
         end_like_ctrl_c()
+        gc.set_threshold(OBJECTS)
         from linprobe.cli import run
 
         status = run(sys.argv[1:])

@@ -41,9 +41,8 @@ _held: set[int] = set()  # descriptors locked by `held`
 def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = LinprobeError, *, wait: bool = False) -> bool:
     """Lock an open file or folder until it is closed; False on a system or file system without locks.
 
-    Network file systems lock a file only if it is open for writing, and no folder.
-
-    Raises `error`: another process holds the lock; `busy` is the message. Not with `wait`, which waits for the lock.
+    Network file systems lock a file only if it is open for writing, and no folder. Raises `error`, with the message
+    `busy`, if another process holds the lock; with `wait` it waits instead.
     """
     if fcntl is None:
         return False
@@ -60,13 +59,13 @@ def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = Linprobe
 def held(
     path: Path, busy: str = "", *, create: bool = False, error: type[LinprobeError] = LinprobeError, wait: bool = False
 ) -> Iterator[int | None]:
-    """Lock an existing folder, or with `create` a lock file, inside the block. Forked children do not keep the lock.
+    """Lock an existing folder, or with `create` a lock file, inside the block; raises as `lock`. Forked children do not
+    keep it.
 
-    The previous holder may have removed or renamed `path` before the lock was obtained; the caller checks.
+    The previous holder may have removed or renamed `path` before the lock was obtained; the caller checks. A lock file
+    to create must be no link, which could lead to any file.
 
     Yields: The open descriptor; None on a system or file system without locks.
-    Raises `error`: another process holds the lock; `busy` is the message. With `wait` the block begins when it is free.
-    Or a lock file to create is a link, which could lead to any file.
     """
     if fcntl is None:
         yield None
@@ -150,14 +149,11 @@ def open_private(path: str | Path, flags: int) -> int:
 
 
 def check_place(out: Path, what: str, flag: str = "--out") -> None:
-    """Check that an output has a name and a folder that can be made.
+    """Check that an output of the kind `what`, named by `flag`, has a name and a folder that can be made.
 
-    Args:
-        what: the kind of output, and flag: the one that names it, for messages.
     Raises UsageError: the unfinished output, `.NAME.0123abcd.partial`, or a folder of the path would have too long a
-    name, or the output is a link that leads nowhere. LinprobeError: a file is where a folder of the path would be, or
-    folders of the path would have to be made in the root folder: the path is then most likely mistyped, or a disk is
-    not mounted.
+    name, or the output is a link that leads nowhere. LinprobeError: a file is where a folder would be, or folders would
+    have to be made in the root folder: the path is then most likely mistyped, or a disk is not mounted.
     """
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
@@ -288,7 +284,6 @@ def plain_cell(value: object) -> object:
 
 
 def json_text(value: object) -> str:
-    """One JSON object as a file holds it."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -118,10 +118,7 @@ EXTRAS = {
 }
 """What each extra of linprobe is for, and the modules it brings. pyproject.toml declares the extras."""
 
-EXTRA_OF = {
-    ("device", "cuda"): "torch",
-    ("to", "onnx"): "onnx",
-}
+EXTRA_OF = {("device", "cuda"): "torch", ("to", "onnx"): "onnx"}
 """The extra that an option needs, by its name and the part of its value before a colon."""
 
 

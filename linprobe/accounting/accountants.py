@@ -32,14 +32,7 @@ import scipy
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import (
-    LARGEST_MU,
-    delta_of,
-    epsilon_of,
-    mu_and_rho,
-    rounded_up,
-    upper_float,
-)
+from linprobe.accounting.figures import LARGEST_MU, delta_of, epsilon_of, mu_and_rho, rounded_up, upper_float
 from linprobe.accounting.loss_distribution import deltas_of_kinds, epsilon_of_kinds
 from linprobe.accounting.loss_grid import Kind, renyi_epsilon
 from linprobe.errors import ParameterError, PrivacyError
@@ -454,7 +447,6 @@ def _all_full(releases: Sequence[Releases]) -> bool:
 
 
 def _terms(releases: Sequence[Releases]) -> tuple[tuple[int, float], ...]:
-    """Count and noise multiplier of every kind of release."""
     if not _all_full(releases):
         raise ValueError("sampling rate is below 1; allowed for Gaussian DP: 1")
     return tuple((release.count, release.noise_multiplier) for release in releases)

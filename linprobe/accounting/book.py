@@ -84,18 +84,14 @@ class Entry:
     """One run, as its book states it.
 
     Attributes:
-        run: its id. name: its folder, for people. method: its method.
-        unit: what its guarantee protects, `record` or `owner`.
-        private: whether its releases carry noise that nobody can subtract.
-        delta: of its guarantee; None if it is not private.
-        releases: what it made, or was going to make when it was killed, without the releases of a run in the same book
-            that it started from.
+        private: whether its releases carry noise that nobody can subtract. delta: of its guarantee; None without one.
+        releases: what it made, or was going to make when it was killed, without those of a run in the same book that it
+            started from.
         further: what was released from it afterwards.
         selection: the private selection that chose it, which states all that it released; None for an ordinary run.
         ended_early: whether its releases are those it had made when it ended, and not its plan.
-        finished: whether all its files are written.
-        cap: the epsilon that `--cap` of this run allowed all runs together; None without.
-        first: id of the run that it started from, or evaluates; None without one.
+        cap: the epsilon that `--cap` of this run allowed all runs together.
+        first: id of the run that it started from, or evaluates.
         features: the path of the feature file with the rows; None in books of 0.2.
         created: when it began, UTC; None for a selection, whose duration is secret.
     """
@@ -157,11 +153,10 @@ class Contents:
     """What a book holds.
 
     Attributes:
-        entries: by run id, in the order of their first lines. cap: None if none is set.
+        entries: by run id, in the order of their first lines.
         first_cap: the cap that the first raise replaced; None if no cap was raised after a run.
-        keys: stated digests of the row keys beside the book: "" for no file, none for a book without row keys. The
-            file has one of these digests. New keys are stated before they are written, so after a crash the file may
-            still hold earlier keys.
+        keys: stated digests of the row keys beside the book, "" for no file. The file has one of them: new keys are
+            stated before they are written, so after a crash the file may still hold earlier ones.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
@@ -224,13 +219,11 @@ def no_books(what: str, error: OSError) -> LinprobeError:
 
 
 def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
-    """Write `entry` to the book, in place of an earlier entry of the same run; returns what the book held before.
+    """Write `entry`, as counted, in place of an earlier entry of the same run; returns what the book held before.
 
-    Processes take turns, so that two of them cannot both spend what is left under a cap.
+    Processes take turns, so that two of them cannot both spend what is left under a cap. `check` gets the other entries
+    and the new one, and raises PrivacyError to refuse it. Nothing is written then.
 
-    Args:
-        entry: it is written as `Contents.as_counted` gives it.
-        check: gets the other entries and the new one, and raises PrivacyError to refuse it. Nothing is written then.
     Raises DataError: a damaged book. LinprobeError: one that cannot be written. PrivacyError: the run id of another
     run, or of a finished run.
     """
@@ -414,8 +407,8 @@ def _after(fields: dict[str, Any], entries: dict[str, Entry]) -> Entry:
     if kind == "finished":
         return replace(before, finished=True)
     if kind == "more":
-        return replace(before, further=(*before.further, *_releases(fields)))
-    releases = _releases(fields)
+        return replace(before, further=(*before.further, *releases_of(fields)))
+    releases = releases_of(fields)
     # when a selection ends is secret
     return replace(before, releases=releases, ended_early=before.selection is None)
 
@@ -491,17 +484,18 @@ def _entry(fields: dict[str, Any]) -> Entry:
         raise ValueError(f"unit is {texts['unit'][:40]!r}; allowed: {', '.join(UNITS)}")
     if chosen:
         event = SelectionEvent.from_dict(fields["selection"])
-        runs = tuple(_releases({"releases": run}) for run in fields["selection"]["runs"])
+        runs = tuple(releases_of({"releases": run}) for run in fields["selection"]["runs"])
         selection = replace(event, runs=runs)
         texts |= {"private": True, "created": None, "delta": _number(fields["delta"], 0, 1)}
         return Entry(releases=(), selection=selection, **texts)
     if not isinstance(fields["private"], bool):
         raise ValueError(f"private is {fields['private']!r}")
     delta = _number(fields["delta"], 0, 1) if fields["private"] else None
-    return Entry(private=fields["private"], delta=delta, releases=_releases(fields), **texts)
+    return Entry(private=fields["private"], delta=delta, releases=releases_of(fields), **texts)
 
 
-def _releases(fields: dict[str, Any]) -> tuple[Releases, ...]:
+def releases_of(fields: Mapping[str, Any]) -> tuple[Releases, ...]:
+    """What the line of a run released. Raises ValueError, KeyError, TypeError: a line that no run writes."""
     return tuple(_release(one) for one in fields["releases"])
 
 
@@ -537,10 +531,9 @@ class Spending:
 
     Attributes:
         runs: number of runs that released something with noise. not_private_runs: those that no epsilon covers.
-        unit: what the figures protect: `owner` if every run does, else `record`. relation: the same, as neighbours.
+        unit: `owner` if every run protects it, else `record`. relation: the same, as neighbours.
         epsilon, delta: of all `runs` together; infinity if it cannot be bounded.
         gdp_mu, zcdp_rho: the same; None if any release was sampled, or any run was a private selection.
-        accountant: of record, in words.
         epsilon_by_unit: epsilon for each unit that any run protects.
     """
 

@@ -79,10 +79,7 @@ class Ledger:
         self.position = 0 if again else len(self.events)
 
     def append(self, event: GaussianEvent) -> None:
-        """Record `event`. The operating system has received it when this returns.
-
-        Raises PrivacyError: the run is resumed and had another event at this position.
-        """
+        """Record `event`, which the system has when this returns. PrivacyError: a resumed run had another one here."""
         if self.position < len(self.events):
             before = self.events[self.position]
             if event != before:

@@ -130,12 +130,11 @@ def _unusable(path: Path, why: str) -> DataError:
 
 
 def read_with_keys(book: Path, new: RowKeys | None = None) -> tuple[Contents, RowKeys | None]:
-    """The contents of a book and the keys beside it; None if there are none.
+    """The contents of a book and the keys beside it, or None; `new` ones in place of a missing file, if the book states
+    them.
 
-    Args:
-        new: keys in place of a missing file, if they are those that the book states.
-    Raises DataError: a damaged book, damaged keys, or others than the book states: lost, or brought back from an old
-    copy; or keys beside a book that states none, so that it is not there, or has lost its lines.
+    Raises DataError: a damaged book or keys, or others than the book states: lost, or brought back from an old copy; or
+    keys beside a book that states none, so that it is not there, or has lost its lines.
     """
     path = keys_file(book)
     for attempt in range(ATTEMPTS):  # another process may write both meanwhile
@@ -170,9 +169,8 @@ def _digest(content: bytes) -> str:
 def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = None, *, spare: int = 0) -> None:
     """Raise PrivacyError if a public row of `new` is private in a book of `folder`, or a private one is public there.
 
-    Args:
-        new: keys of what a run protects and of what it uses as public. whose: the public rows, for the message.
-        unit: of the run; None if it promises nothing for its rows. spare: public rows that may be private by chance.
+    `whose` are the public rows, for the message; `unit` is of the run, None if it promises nothing for its rows;
+    `spare` public rows may be private by chance.
     """
     for path, contents, theirs in keyed_books(folder) if unit is not None or len(new.public) else ():
         private = [entry for entry in contents.counted if entry.private]
@@ -200,9 +198,7 @@ def _with_test_rows(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Contents, RowKeys]]:
-    """The books of a folder with their row keys, in the order of their names; those without keys are left out.
-
-    `but`: the file of keys of a book that is left out too.
+    """The books of a folder that have row keys, by name, but the one whose file of keys is `but`.
 
     Raises DataError: a damaged book, damaged or lost keys, keys without their book, or a link to a book elsewhere.
     """
@@ -249,11 +245,10 @@ class Account:
     """A budget book and the keys of its rows.
 
     Attributes:
-        path: of the book. keys: of the rows, and the keys in the file beside the book; None for a book given by hand,
-            which counts by itself whatever rows its runs have.
+        keys: of the rows, and the keys in the file beside the book; None for a book given by hand, which counts by
+            itself whatever rows its runs have.
         check: refuses rows that are private in one run and public in another: before keys are written, and at every
             charge, as another run may have used a row of this one as public meanwhile.
-        features: the feature file with the rows, for the entries.
         exposed: keys of rows that a run without a guarantee releases. Books and caps of these count; none is written.
     """
 
@@ -273,9 +268,8 @@ class Account:
     def charging(self) -> Iterator[Account]:
         """Write the keys to the disk, and let no other process charge a book of this folder inside the block.
 
-        Yields: the account with all keys that are on the disk.
-        Raises DataError: damaged keys. LinprobeError: they cannot be written. PrivacyError: what `check` refuses, or
-        the folder is held by another process for too long.
+        Yields: the account with all keys that are on the disk. Raises PrivacyError: what `check` refuses, or another
+        process holds the folder for too long. DataError, LinprobeError: damaged keys, or a full disk.
         """
         if self.keys is None:
             yield self

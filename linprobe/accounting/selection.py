@@ -26,14 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.accountants import (
-    FILTER_ORDERS,
-    LIMIT_EPSILONS,
-    Accountant,
-    AttackLimit,
-    choose_accountant,
-    repeated_epsilon,
-)
+from linprobe.accounting import accountants
 from linprobe.accounting.events import LARGEST_FIGURE, Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.errors import ParameterError, PrivacyError
@@ -100,13 +93,13 @@ def check_repetitions(mean: int) -> int:
     return int(mean)
 
 
-def selection_epsilon(event: SelectionEvent, delta: float, accountant: Accountant) -> float:
+def selection_epsilon(event: SelectionEvent, delta: float, accountant: accountants.Accountant) -> float:
     """Epsilon of a selection at `delta`; `accountant` judges a single run. Infinity if the bound does not apply."""
     base, first = _losses(event, delta, accountant)
     return math.nextafter(base + 2 * first, math.inf)
 
 
-def _losses(event: SelectionEvent, delta: float, accountant: Accountant) -> tuple[float, float]:
+def _losses(event: SelectionEvent, delta: float, accountant: accountants.Accountant) -> tuple[float, float]:
     """eps_Q(delta / m), and eps_1, which is at most that."""
     mean = event.mean_repetitions
     each = math.nextafter(delta / mean, 0)  # at most the quotient, which was rounded
@@ -115,7 +108,7 @@ def _losses(event: SelectionEvent, delta: float, accountant: Accountant) -> tupl
 
 
 def selection_deltas(
-    event: SelectionEvent, epsilons: Sequence[float], delta: float, accountant: Accountant
+    event: SelectionEvent, epsilons: Sequence[float], delta: float, accountant: accountants.Accountant
 ) -> NDArray[np.float64]:
     """delta(epsilon) of a selection: upper bounds, shape (len(epsilons),). `delta`: of the guarantee."""
     left = np.asarray(epsilons, dtype=np.float64) - 2 * _losses(event, delta, accountant)[1]
@@ -127,15 +120,15 @@ def selection_deltas(
 
 def selection_cross_check(event: SelectionEvent, delta: float) -> float:
     """Epsilon by the Renyi bound, the largest over the possible budgets: each is judged as if it were the only one."""
-    return max(repeated_epsilon(run, event.mean_repetitions, delta) for run in event.runs)
+    return max(accountants.repeated_epsilon(run, event.mean_repetitions, delta) for run in event.runs)
 
 
-def selection_limit(event: SelectionEvent, delta: float, accountant: Accountant) -> AttackLimit:
+def selection_limit(event: SelectionEvent, delta: float, accountant: accountants.Accountant) -> accountants.AttackLimit:
     """The limit of an attack on one record after a private selection; `accountant` judges a single run."""
-    epsilons = LIMIT_EPSILONS * selection_epsilon(event, delta, accountant)
+    epsilons = accountants.LIMIT_EPSILONS * selection_epsilon(event, delta, accountant)
     deltas = selection_deltas(event, epsilons.tolist(), delta, accountant)
     source = f"all pairs of epsilon and delta, private selection, {accountant.words}"
-    return AttackLimit(source, None, epsilons, deltas)
+    return accountants.AttackLimit(source, None, epsilons, deltas)
 
 
 def selection_divergence(one: NDArray[np.float64], mean: int, place: int) -> float:
@@ -146,14 +139,14 @@ def selection_divergence(one: NDArray[np.float64], mean: int, place: int) -> flo
     Args:
         one: of one run at `FILTER_ORDERS`, shape (len(FILTER_ORDERS),): the largest of any budget.
     """
-    orders = np.array(FILTER_ORDERS, dtype=np.float64)
+    orders = np.array(accountants.FILTER_ORDERS, dtype=np.float64)
     others = 2 * ((1 - 1 / orders) * one + math.log(mean) / orders)
-    total = float(one[place] + others.min() + math.log(mean) / (FILTER_ORDERS[place] - 1))
+    total = float(one[place] + others.min() + math.log(mean) / (accountants.FILTER_ORDERS[place] - 1))
     return total * (1 + PROFILE_ROUNDING)
 
 
 def _profile(
-    event: SelectionEvent, epsilons: NDArray[np.float64], delta: float, accountant: Accountant
+    event: SelectionEvent, epsilons: NDArray[np.float64], delta: float, accountant: accountants.Accountant
 ) -> NDArray[np.float64]:
     """delta_Q at `epsilons`."""
     small = delta / event.mean_repetitions
@@ -185,7 +178,7 @@ def calibrate_selection(
     epsilon: float,
     delta: float,
     accountant: str = "auto",
-) -> tuple[float, Accountant, SelectionEvent]:
+) -> tuple[float, accountants.Accountant, SelectionEvent]:
     """The budget of one run for which the whole selection costs at most `epsilon` at `delta`.
 
     Args:
@@ -194,11 +187,11 @@ def calibrate_selection(
     Returns: epsilon of one run at delta / m, the accountant, the event.
     Raises PrivacyError: no budget of one run is small enough.
     """
-    best: tuple[float, Accountant, SelectionEvent] | None = None
+    best: tuple[float, accountants.Accountant, SelectionEvent] | None = None
     one, low, high = epsilon / 2, 0.0, epsilon
     for _ in range(SEARCHES):
         event = SelectionEvent(mean_repetitions, tuple(dict.fromkeys(runs_at(one))))
-        judge = choose_accountant(accountant, event.releases)
+        judge = accountants.choose_accountant(accountant, event.releases)
         cost = selection_epsilon(event, delta, judge)
         if cost <= epsilon:
             best, low = (one, judge, event), one

@@ -19,27 +19,8 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from linprobe.errors import ArgumentError, ParameterError, PrivacyNote, PrivacyWarning, Progress, Silent, UsageError
 from linprobe.methods import METHODS
-from linprobe.options import DEFAULT_DELTA, Choice, RunOptions
-from linprobe.options.declaration import (
-    Option,
-    Request,
-    as_arguments,
-    declared,
-    hint,
-    naming_arguments,
-    plain_values,
-)
-from linprobe.options.requests import (
-    AccountRequest,
-    BudgetRequest,
-    CompareRequest,
-    EvaluateRequest,
-    PredictRequest,
-    RefineRequest,
-    TrainRequest,
-    TuneRequest,
-    VerifyRequest,
-)
+from linprobe.options import DEFAULT_DELTA, Choice, RunOptions, requests
+from linprobe.options.declaration import Option, Request, as_arguments, declared, hint, naming_arguments, plain_values
 from linprobe.training.tune import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]
@@ -142,7 +123,7 @@ def tune(
     from linprobe.training.tune import tune_run as run
 
     choices = _of_grid(grid or {})
-    given = _values(declared(TuneRequest), {"shrink": shrink, "repetitions": repetitions})
+    given = _values(declared(requests.TuneRequest), {"shrink": shrink, "repetitions": repetitions})
     tuning = Tuning(choices, check_shrink(given["shrink"]), given["repetitions"]).checked()
     return run(_request(features, options), tuning, progress or _Warning())
 
@@ -179,9 +160,9 @@ def compare(
     from linprobe.evaluation.compare import compare_methods as run
     from linprobe.evaluation.comparison_plan import MethodRow
 
-    rows = declared(CompareRequest)["methods"].plain(methods)
+    rows = declared(requests.CompareRequest)["methods"].plain(methods)
     rows = rows and [MethodRow.parse(str(row)) for row in rows]
-    request = _asked(CompareRequest, methods=rows, epsilons=epsilons, out=out, features=features, **options)
+    request = _asked(requests.CompareRequest, methods=rows, epsilons=epsilons, out=out, features=features, **options)
     return run(request, progress or _Warning())
 
 
@@ -208,7 +189,7 @@ def refine(
     """
     from linprobe.evaluation.refine import refine_run as run_command
 
-    request = _asked(RefineRequest, run=run, unlabelled=unlabelled, out=out, sign=sign)
+    request = _asked(requests.RefineRequest, run=run, unlabelled=unlabelled, out=out, sign=sign)
     return run_command(request, progress or _Warning())
 
 
@@ -245,7 +226,7 @@ def predict(
     from linprobe.evaluation.predict import predict_rows as run_command
 
     request = _asked(
-        PredictRequest,
+        requests.PredictRequest,
         run=run,
         features=features,
         group=group,
@@ -299,7 +280,7 @@ def evaluate(
     from linprobe.evaluation.private_test import evaluate_test_rows as run_command
 
     request = _asked(
-        EvaluateRequest,
+        requests.EvaluateRequest,
         run=run,
         features=features,
         epsilon=epsilon,
@@ -345,7 +326,7 @@ def verify(
     from linprobe.runs.check import verify_run as run_command
 
     request = _asked(
-        VerifyRequest,
+        requests.VerifyRequest,
         run=run,
         features=features,
         public_key=public_key,
@@ -377,7 +358,7 @@ def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
     """
     from linprobe.training.costs import book_cost as run_command
 
-    return run_command(_asked(BudgetRequest, source=source, **options))
+    return run_command(_asked(requests.BudgetRequest, source=source, **options))
 
 
 @_in_python
@@ -405,7 +386,9 @@ def account(
     """
     from linprobe.accounting.calibrate import releases_cost as run_command
 
-    known = {"n_steps" if name == "steps" else name: option for name, option in declared(AccountRequest).items()}
+    known = {
+        "n_steps" if name == "steps" else name: option for name, option in declared(requests.AccountRequest).items()
+    }
     given = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "n_steps": n_steps, "delta": delta}
     return run_command(**_needed("account", known, {**given, **others}))
 
@@ -420,10 +403,10 @@ class _Warning(Silent):
             warnings.warn(as_arguments(text), PrivacyWarning, stacklevel=inside[-1] + 2)
 
 
-def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:
+def _request(features: AnyPath | None, options: Mapping[str, Any]) -> requests.TrainRequest:
     """The request of named options; options of the method are all that `TrainRequest` does not have."""
     known = _of_train()
-    field_names = {field.name for field in fields(TrainRequest)} - {"options"}
+    field_names = {field.name for field in fields(requests.TrainRequest)} - {"options"}
     for flag in options.keys() - known.keys() - field_names:
         meant = [name for name, one in known.items() if f"--{flag.replace('_', '-')}" in one.spellings]
         if meant:
@@ -435,7 +418,7 @@ def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainReque
         raise ArgumentError(f"linprobe.train has no option {flag}{hint(flag, known)}; see linprobe train --help-all")
     given = _values(known, {"features": features, **options})
     rest = {name: given.pop(name) for name in given.keys() - field_names}
-    return TrainRequest(**given, options=rest or None)
+    return requests.TrainRequest(**given, options=rest or None)
 
 
 def _of_grid(grid: Mapping[str, Sequence[Any]]) -> tuple[tuple[str, tuple[Any, ...]], ...]:

@@ -34,14 +34,7 @@ from linprobe.data.labels import one_spelling
 from linprobe.data.row_checks import HASHES, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
 from linprobe.data.tables import column_order
-from linprobe.errors import (
-    ArgumentError,
-    DataError,
-    PrivacyError,
-    PrivacyWarning,
-    UsageError,
-    counted,
-)
+from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError, counted
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
 from linprobe.options.declaration import as_arguments, estimator_name, hint, naming_arguments
@@ -253,7 +246,6 @@ class LinearProbe(LinearClassifier):
         return self.method.private and vars(self).get("insecure_seed") is None
 
     def _checked(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.floating], NDArray[Any]]:
-        """Private rows and their labels as arrays. Raises and warns as `fit`."""
         shape = np.asarray(y).shape
         self.multilabel_ = len(shape) == 2 and shape[1] > 1  # public, like the number of features
         with arrays.naming_cell(X, "X"):
@@ -279,7 +271,6 @@ class LinearProbe(LinearClassifier):
         return np.concatenate([hashes, people.view(np.uint64)])
 
     def _unlabelled(self, rows: NDArray[np.floating], private: Iterable[Source]) -> ArraySource:
-        """Rows that refine the weights. Raises as `fit`."""
         reason = unrefinable(self.method, votes=vars(self).get("output") == VOTE, several_labels=self.multilabel_)
         if reason is not None:
             raise UsageError(f"X_unlabelled cannot refine this probe: {reason}; leave it out")
@@ -372,7 +363,6 @@ class LinearProbe(LinearClassifier):
     def _public(
         self, X: ArrayLike | None, y: NDArray[Any] | None, private: NDArray[np.floating]
     ) -> tuple[ArraySource | None, NDArray[Any] | None]:
-        """The public rows and their labels, if there are any. Raises as `fit`."""
         if (X is None) != (y is None):
             missing = "y_public" if y is None else "X_public"
             raise UsageError(f"{missing} is None, but X_public and y_public belong together; give both or neither")
@@ -398,7 +388,6 @@ class LinearProbe(LinearClassifier):
         return RowWeights(class_weights(self.class_weight, self.classes_.tolist(), public), by_row)
 
     def _dataset(self, private: Source, **others: Any) -> Dataset:
-        """The data of a fit; `others` are attributes of a `Dataset`."""
         names, joined = [str(name) for name in self.classes_], self.method.joins_public
         return Dataset(private, len(names), several_labels=self.multilabel_, joined=joined, class_names=names, **others)
 
@@ -468,7 +457,7 @@ class LinearProbe(LinearClassifier):
 
 
 def _refuse_private(name: str, rows: NDArray[np.floating], private: Iterable[NDArray[np.floating]]) -> None:
-    if share_a_row(private, [rows]):
+    if share_a_row(private, lambda: [rows]):
         raise PrivacyError(f"{name} holds rows of X, or protected ones; these cannot be public too; give other rows")
 
 
@@ -484,11 +473,7 @@ class TrainedProbe(LinearClassifier):
         self.folder = folder
 
     def fit(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
-        """Load the folder; a run is trained already.
-
-        Raises:
-            UsageError: rows were given.
-        """
+        """Load the folder; a run is trained already. Raises UsageError: rows were given."""
         if X is not None or y is not None:
             raise UsageError(
                 f"run {self.folder} is trained, and fit got rows; train another probe with an estimator, or wrap this "

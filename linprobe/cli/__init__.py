@@ -16,17 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli import _terminal, about, costs, features, runs, training
-from linprobe.cli._command import (
-    EVERYWHERE,
-    Command,
-    Everywhere,
-    Program,
-    defaults_from,
-    flag_of_argument,
-    taken_out,
-    typer_function,
-)
+from linprobe.cli import _command, _terminal, about, costs, features, runs, training
 from linprobe.errors import ADVICE, READ_FAULTS, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 from linprobe.parallel import available_memory
@@ -41,17 +31,17 @@ def program(only: str | None = None) -> Any:
     """The command line that typer makes, once; with `only`, other commands have no parameters, to save time."""
     app = typer.Typer(
         name="linprobe",
-        cls=Program,
-        epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
+        cls=_command.Program,
+        epilog=f"Every command takes {', '.join(words for words, _ in _command.EVERYWHERE)} too.",
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
     for name in REQUESTS:
-        app.command(name)(typer_function(name, bare=only not in (None, name)))
+        app.command(name)(_command.typer_function(name, bare=only not in (None, name)))
     for registered in app.registered_commands:
-        registered.cls = Command
+        registered.cls = _command.Command
     return typer.main.get_command(app)
 
 
@@ -87,7 +77,7 @@ def _hint(error: Any) -> str:
     name = "features" if extra else name
     if name is None or context is None:  # typer gives no context where a known option has no value, or one too many
         return ""
-    meant = flag_of_argument(context.command.name, name.lstrip("-").replace("-", "_"))
+    meant = _command.flag_of_argument(context.command.name, name.lstrip("-").replace("-", "_"))
     if extra and meant is not None and not meant.startswith("--"):
         return " To read several feature files as one, quote the pattern: 'shards/*.h5'."
     return f" Did you mean {meant}?" if meant else ""
@@ -106,7 +96,6 @@ def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
 
 
 def _misuse(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
-    """The line that explains a usage error of typer."""
     asked = f"linprobe {_command_of(words) or ''}".rstrip()
     command = getattr(getattr(error, "ctx", None), "command_path", asked)
     text = f"{error.format_message().removesuffix('.')}{_got(error, words, defaults)}"
@@ -125,22 +114,21 @@ def run(arguments: list[str]) -> int:
     with ExitStack() as stack:
         stdout = stack.enter_context(_terminal.watched())
         try:
-            everywhere, words = taken_out(arguments)
+            everywhere, words = _command.taken_out(arguments)
             stack.enter_context(_terminal.as_asked(quiet=everywhere.quiet, verbose=everywhere.verbose))
         except LinprobeError as error:
             return _fail(str(error), error.exit_status)
         return _run(words, everywhere, stdout)
 
 
-def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
-    """The values of the config file for the command, as typer takes them."""
+def _defaults(words: list[str], everywhere: _command.Everywhere) -> dict[str, Any]:
     if everywhere.config is None:
         return {}
     name = _command_of(words)
     commands = program(name).commands
     if name is None or name not in commands:
         return {}
-    return {name: defaults_from(everywhere.config, name, commands[name].params, commands)}
+    return {name: _command.defaults_from(everywhere.config, name, commands[name].params, commands)}
 
 
 def _command_of(words: list[str]) -> str | None:
@@ -151,7 +139,6 @@ def _command_of(words: list[str]) -> str | None:
 
 
 def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_stdout: bool) -> tuple[str, int]:
-    """The line that explains an error, and the exit status."""
     if isinstance(error, LinprobeError):
         return str(error), error.exit_status
     if available_memory.is_lack(error):
@@ -182,8 +169,7 @@ def _interrupted() -> int:
     return _fail("stopped by Ctrl-C or a signal; nothing half-written was left under a final name", INTERRUPTED)
 
 
-def _run(words: list[str], everywhere: Everywhere, stdout: _terminal.Watched) -> int:
-    """`run` without the options of every command."""
+def _run(words: list[str], everywhere: _command.Everywhere, stdout: _terminal.Watched) -> int:
     defaults: dict[str, Any] = {}
     try:
         available_memory.check_limit()

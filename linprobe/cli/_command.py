@@ -16,18 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from linprobe.atomic_files import given_path, given_text, path_from
 from linprobe.errors import ParameterError, UsageError, require_for
-from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Choice, Confirmation, RunOptions, Target
-from linprobe.options.declaration import (
-    REQUESTS,
-    Option,
-    Request,
-    arguments_of,
-    as_word,
-    config_keys,
-    declared,
-    methods_on_gpu,
-    nearest,
-)
+from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Choice, Confirmation, RunOptions, Target, declaration
 
 FEW = 2  # largest number of methods that a help text lists
 ARGUMENTS, OPTIONS, ANYWHERE = "Arguments", "Options", "Every command takes"
@@ -48,7 +37,7 @@ EVERYWHERE = (
 SWITCHES = ("debug", "quiet", "verbose")
 HELP_ALL = "--help-all"
 LONGEST = 400  # characters of the description of a command in the help of the program
-Asked = TypeVar("Asked", bound=Request)
+Asked = TypeVar("Asked", bound=declaration.Request)
 
 
 @dataclass
@@ -56,18 +45,17 @@ class Flag:
     """One parameter of a command. Methods may declare it differently.
 
     Attributes:
-        option: the first declaration. others: the declarations that differ from it, by method.
-        methods: methods that take the option; empty for options of the command.
+        others: the declarations that differ from `option`, by method. methods: that take it; empty for the command's
+            own.
         is_of_a_method: whether it is an option of methods, not an argument that estimators share.
-        of_command: whether it is an option of the command, which applies its default. The other options are None
-            unless they are given, so that a method can refuse an option that it does not have.
-        of_request: whether it is an option of a `Request`, whose range is in the help text, and which is required if
-            it has no default.
+        of_command: whether the command applies its default. The other options are None unless they are given, so that a
+            method can refuse an option that it does not have.
+        of_request: whether it is an option of a `Request`, whose range is in the help text.
     """
 
-    option: Option
+    option: declaration.Option
     of_command: bool = False
-    others: dict[str, Option] = field(default_factory=dict)
+    others: dict[str, declaration.Option] = field(default_factory=dict)
     methods: list[str] = field(default_factory=list)
     is_of_a_method: bool = False
     of_request: bool = False
@@ -76,7 +64,7 @@ class Flag:
     def help(self) -> str:
         """Its methods, description, words or range, and default."""
         methods = self._listed_methods
-        text = self.option.sentence.format(methods_on_gpu=", ".join(methods_on_gpu()))
+        text = self.option.sentence.format(methods_on_gpu=", ".join(declaration.methods_on_gpu()))
         if methods and text[:1].isupper() and text[1:2].islower():
             text = text[0].lower() + text[1:]
         elsewhere = {method: other.listed_words for method, other in self.others.items() if other.words}
@@ -127,7 +115,7 @@ class Flag:
             kind = list[kind]
         default: Any = inspect.Parameter.empty if self.of_request and option.default is MISSING else None
         if self._has_default:
-            default = as_word(option.default) if option.commas else option.default
+            default = declaration.as_word(option.default) if option.commas else option.default
         if default is None:
             kind |= None
         annotation = Annotated[kind, self._marked]
@@ -158,24 +146,25 @@ class Flag:
 
 
 def _on_samples() -> list[str]:
-    return [method for method, options in METHOD_OPTIONS.items() if "sampling_rate" in arguments_of(options)]
+    return [
+        method for method, options in METHOD_OPTIONS.items() if "sampling_rate" in declaration.arguments_of(options)
+    ]
 
 
 def flags_of(request: type[Any]) -> list[Flag]:
     """The flags of a request, or of a group of options: arguments first, `LAST` last."""
-    flags = [Flag(option, of_command=True, of_request=True) for option in declared(request).values()]
+    flags = [Flag(option, of_command=True, of_request=True) for option in declaration.declared(request).values()]
     return sorted(flags, key=lambda flag: LAST.get(flag.option.name, 0) - (flag.option.argument is not None))
 
 
 def train_flags() -> list[Flag]:
-    """The flags of a training run: flags of the command, then flags of methods."""
     flags: dict[str, Flag] = {}
     for group in TRAIN:
-        for option in declared(group).values():
+        for option in declaration.declared(group).values():
             named = Flag(option, of_command=group in (Target, Choice, RunOptions, Confirmation))
             flags.setdefault(option.parameter, named)
     for method, options in METHOD_OPTIONS.items():
-        for option in arguments_of(options).values():
+        for option in declaration.arguments_of(options).values():
             if option.name == "classes":
                 continue  # the feature file declares the classes
             flag = flags.setdefault(option.parameter, Flag(option, is_of_a_method=True))
@@ -203,7 +192,9 @@ def command(request: type[Asked]) -> Callable[[Callable[[Asked], None]], Callabl
     return registered
 
 
-def add_command(request: type[Request], flags: Sequence[Flag], run: Callable[[dict[str, Any]], None]) -> None:
+def add_command(
+    request: type[declaration.Request], flags: Sequence[Flag], run: Callable[[dict[str, Any]], None]
+) -> None:
     """Add the command that a request declares; `run` gets the values of the flags by parameter."""
     COMMANDS[request.command], FLAGS[request.command] = run, flags
 
@@ -214,7 +205,7 @@ def typer_function(name: str, *, bare: bool = False) -> Callable[..., None]:
     def called(**given: Any) -> None:
         COMMANDS[name](given)
 
-    called.__doc__ = REQUESTS[name].__doc__
+    called.__doc__ = declaration.REQUESTS[name].__doc__
     parameters = [] if bare else [flag.parameter for flag in FLAGS[name]]
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {}
@@ -223,17 +214,16 @@ def typer_function(name: str, *, bare: bool = False) -> Callable[..., None]:
 
 def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
     """A request with the values of its flags. Raises ParameterError: a value that is not allowed."""
-    return request(**{name: _value(one, given[one.parameter]) for name, one in declared(request).items()})
+    return request(**{name: _value(one, given[one.parameter]) for name, one in declaration.declared(request).items()})
 
 
-def _value(option: Option, given: Any) -> Any:
-    """The value of an option, from the value that typer read."""
+def _value(option: declaration.Option, given: Any) -> Any:
     if option.from_text is not None and given is not None:
         return option.from_text(option.flag, given)
     return _listed(option, given) if option.several else given
 
 
-def _listed(option: Option, value: Any) -> tuple[Any, ...] | None:
+def _listed(option: declaration.Option, value: Any) -> tuple[Any, ...] | None:
     """The values of a flag that takes several; of numbers, each once. None if it was not given and None means unset."""
     if value is None and option.default is None:
         return None
@@ -243,7 +233,7 @@ def _listed(option: Option, value: Any) -> tuple[Any, ...] | None:
     if option.kind not in (int, float):
         return tuple(words)
     whole = "whole " if option.kind is int else ""
-    example = as_word(option.default[:3]) or "0,1"
+    example = declaration.as_word(option.default[:3]) or "0,1"
     try:
         return tuple(dict.fromkeys(map(option.kind, words)))
     except ValueError:
@@ -269,13 +259,13 @@ class Command(TyperCommand):
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         super().format_usage(ctx, formatter)
         with formatter.section("Examples"):
-            for example in REQUESTS[str(self.name)].examples:
+            for example in declaration.REQUESTS[str(self.name)].examples:
                 formatter.write(f"{'':>{formatter.current_indent}}linprobe {example}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         words = ctx.meta.get("linprobe.words", ())
         method = _method_among(words)
-        short = bool(REQUESTS[str(self.name)].first) and method is None and HELP_ALL not in words
+        short = bool(declaration.REQUESTS[str(self.name)].first) and method is None and HELP_ALL not in words
         panels = self._panels(ctx, method, short=short)
         for panel, records in {**panels, ANYWHERE: [] if short else list(EVERYWHERE)}.items():
             if records:
@@ -290,11 +280,13 @@ class Command(TyperCommand):
             )
 
     def _panels(self, ctx: Any, method: str | None, *, short: bool) -> dict[str, list[tuple[str, str]]]:
-        """The names and help of arguments and options, by heading."""
-        first = REQUESTS[str(self.name)].first
+        first = declaration.REQUESTS[str(self.name)].first
         left_out: set[str] = set()  # what other methods declare, and this one does not
         if method is not None:
-            taken = {name: config_keys(*options.takes, options).keys() for name, options in METHOD_OPTIONS.items()}
+            taken = {
+                name: declaration.config_keys(*options.takes, options).keys()
+                for name, options in METHOD_OPTIONS.items()
+            }
             left_out = set().union(*taken.values()) - taken[method]
         flags = {flag.option.parameter: flag for flag in FLAGS[str(self.name)]}
         panels: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], **{group: [] for group in GROUPS}, METHOD_GROUP: []}
@@ -320,7 +312,6 @@ class Program(TyperGroup):
     """The program, whose help shows the whole first sentence of the help of every command."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands with their descriptions, over several lines if they are long."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         described = [(name, shown.get_short_help_str(LONGEST)) for name, shown in commands.items() if shown]
         with formatter.section("Commands"):
@@ -371,14 +362,10 @@ def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
 
 
 def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands: Iterable[str]) -> dict[str, Any]:
-    """Values for the parameters of a command from a TOML file, by parameter name.
+    """Values for the `parameters` of a command, as typer made them, from a TOML file, by name.
 
     A key is a flag without its dashes, or the name of an argument. Keys outside any table are for the command that is
     run; keys in a table named after a command are for that command.
-
-    Args:
-        parameters: of the command, as typer made them. commands: names of all commands.
-    Raises UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
     """
     try:
         content = tomllib.loads(given_text(path, "utf-8-sig"))
@@ -398,7 +385,7 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
     for key, value in given.items():
         parameter = by_key.get(key.replace("_", "-"))
         if parameter is None:
-            near = nearest(key, {name: name for name in by_key})
+            near = declaration.nearest(key, {name: name for name in by_key})
             hint = f"did you mean {near}?" if near else f"see linprobe {command} --help"
             raise UsageError(f"{path} sets {key}, which linprobe {command} does not have; {hint}")
         if parameter.name in values:

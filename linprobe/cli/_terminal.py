@@ -105,10 +105,8 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def printing(made: str, what: str = "its name") -> Iterator[None]:
-    """Print the result of a command inside the block, after the command has written its output.
+    """Print `what`, the result of a command, inside the block, after the command has `made` its output, if any.
 
-    Args:
-        made: what is complete and where, for the error; empty if the command writes nothing. what: goes to stdout.
     Raises LinprobeError: stdout cannot be written; the text says that nothing else is missing. BrokenPipeError: its
     reader has left, which is no error; the text is a line on stderr.
     """
@@ -156,7 +154,6 @@ def keep_stdout_private() -> None:
 
 
 def print_private_json(value: Any) -> None:
-    """`print_json` of private figures, after `keep_stdout_private`."""
     keep_stdout_private()
     print_json(value)
 
@@ -217,8 +214,7 @@ class TerminalProgress:
 def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = ("", "")) -> None:
     """Print a table, unless the command is quiet: a column of names, then columns of values; by default one, no header.
 
-    Where a table with a header is too wide, its headings get a word a line. No figure is cut: what is still too wide is
-    left to the terminal to wrap.
+    Where a table with a header is too wide, its headings get a word a line. No figure is cut.
     """
     if _quiet:
         return
@@ -243,7 +239,6 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
 
 
 def figure(value: float | None, form: str = ".4g") -> str:
-    """A number for a table; a dash for None."""
     return "-" if value is None else format(value, form)
 
 

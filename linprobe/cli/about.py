@@ -17,7 +17,6 @@ MOST_LISTED, MOST_ENTRIES = 8, 20
 
 @command(InfoRequest)
 def _info(request: InfoRequest) -> None:
-    """Print the description of a feature file or a run folder."""
     from linprobe.extraction.feature_files import info
 
     description = info(request.path)
@@ -57,7 +56,6 @@ def _methods(request: MethodsRequest) -> None:
 
 @command(DoctorRequest)
 def _doctor(request: DoctorRequest) -> None:
-    """Print what the installation has; exit status 1 if it is broken."""
     from linprobe.training.doctor import doctor
 
     found = doctor()

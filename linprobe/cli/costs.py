@@ -18,7 +18,6 @@ from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 
 @command(PlanRequest)
 def _plan(request: PlanRequest) -> None:
-    """Print the plan: the recommended row on stdout, all rows on stderr."""
     from linprobe.training.costs import recommended_rate
 
     with _terminal.TerminalProgress() as progress:
@@ -69,7 +68,6 @@ def _account(request: AccountRequest) -> None:
 
 @command(BudgetRequest)
 def _budget(request: BudgetRequest) -> None:
-    """Print the epsilon of all runs; the entries of the book go to stderr."""
     from linprobe.training.costs import book_cost
 
     found = book_cost(request)

@@ -16,7 +16,6 @@ NAMED = 10  # skipped images
 
 @command(ExtractRequest)
 def _extract(request: ExtractRequest) -> None:
-    """Print the feature file; what was extracted goes to stderr."""
     from linprobe.extraction import extract as made_by
 
     with _terminal.TerminalProgress() as progress:
@@ -51,7 +50,6 @@ def _note_made(made: Mapping[str, Any], kind: str = "class", of: str = "") -> No
 
 @command(ImportRequest)
 def _import(request: ImportRequest) -> None:
-    """Print the feature file; what it holds goes to stderr."""
     from linprobe.extraction import feature_files as made_by
 
     with _terminal.TerminalProgress() as progress:

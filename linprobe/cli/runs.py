@@ -12,38 +12,18 @@ from linprobe.accounting.figures import NOUNS, gaussian_words, limit_percent, ro
 from linprobe.atomic_files import replace_when_complete
 from linprobe.cli import _terminal
 from linprobe.cli._command import command
-from linprobe.cli._terminal import (
-    keep_stdout_private,
-    print_dry_run,
-    print_json,
-    print_made,
-    print_private_json,
-    printing,
-)
 from linprobe.cli.training import accuracy_rows
 from linprobe.errors import PrivacyError, counted, writing
-from linprobe.options.requests import (
-    AttackRequest,
-    AuditRequest,
-    EvaluateRequest,
-    ExportRequest,
-    PdpReportRequest,
-    PredictRequest,
-    RefineRequest,
-    ReleaseRequest,
-    ReportRequest,
-    VerifyRequest,
-)
+from linprobe.options import requests
 
 
-@command(VerifyRequest)
-def _verify(request: VerifyRequest) -> None:
-    """Print `verified`; PrivacyError with the reason otherwise."""
+@command(requests.VerifyRequest)
+def _verify(request: requests.VerifyRequest) -> None:
     from linprobe.runs.check import verify_run
 
     result = verify_run(request)
     if request.as_json:
-        print_json(result)
+        _terminal.print_json(result)
     if result["refused"] is not None:
         raise PrivacyError(result["refused"])
     if request.as_json:
@@ -66,7 +46,6 @@ def _verify(request: VerifyRequest) -> None:
 
 
 def _note_stated(names: list[str]) -> None:
-    """What nothing in the folder proves, in a sentence; all names of keys and files with --verbose."""
     about = {"n_private": "whom it protects", "method": "how it was made", "test_accuracy": "how accurate it is"}
     stated = ["that an unchanged linprobe made the run", *(words for key, words in about.items() if key in names)]
     _terminal.note(
@@ -78,44 +57,43 @@ def _note_stated(names: list[str]) -> None:
     _terminal.note(f"stated, not checked: {', '.join(names)}", detail=True)
 
 
-@command(ReportRequest)
-def _report(request: ReportRequest) -> None:
+@command(requests.ReportRequest)
+def _report(request: requests.ReportRequest) -> None:
     from linprobe.reporting.page import report
 
     _terminal.note(report(request))
-    print_made("page", request.html)
+    _terminal.print_made("page", request.html)
 
 
-@command(ReleaseRequest)
-def _release(request: ReleaseRequest) -> None:
+@command(requests.ReleaseRequest)
+def _release(request: requests.ReleaseRequest) -> None:
     from linprobe.evaluation import release as commands
 
     released, total = commands.release(request)
     _terminal.note(total)
     if request.as_json:
-        print_made("release", released["release"], released)
+        _terminal.print_made("release", released["release"], released)
         return
     _terminal.note(f"{', '.join(released['files'])}; read {request.out / 'README.md'} before you publish it")
-    print_made("release", released["release"])
+    _terminal.print_made("release", released["release"])
 
 
-@command(ExportRequest)
-def _export(request: ExportRequest) -> None:
+@command(requests.ExportRequest)
+def _export(request: requests.ExportRequest) -> None:
     from linprobe.evaluation import export as commands
 
     note = commands.export(request, _terminal.TerminalProgress())
     if note["private"] == "true":
         _terminal.note(f"{note['method']}: {note['guarantee']}")
-    print_made("file", request.out)
+    _terminal.print_made("file", request.out)
 
 
-@command(PdpReportRequest)
-def _pdp_report(request: PdpReportRequest) -> None:
-    """Print the summary. Private."""
+@command(requests.PdpReportRequest)
+def _pdp_report(request: requests.PdpReportRequest) -> None:
     from linprobe.evaluation import pdp_report as commands
 
     if request.dry_run:
-        print_dry_run(lambda _: commands.dry_run_of_report(request), as_json=request.as_json)
+        _terminal.print_dry_run(lambda _: commands.dry_run_of_report(request), as_json=request.as_json)
         return
     result = commands.pdp_report(request, _terminal.TerminalProgress())
     report = result.report
@@ -138,11 +116,11 @@ def _pdp_report(request: PdpReportRequest) -> None:
             _terminal.note(result.not_stated)
         report = {**report, "published": result.published}
         made.append(f"run {after} is complete and states the cost of the histogram")
-    with printing(" and ".join(made), f"the report, which linprobe pdp-report {request.run} prints again,"):
+    with _terminal.printing(" and ".join(made), f"the report, which linprobe pdp-report {request.run} prints again,"):
         if request.as_json:
-            print_private_json(report)
+            _terminal.print_private_json(report)
             return
-        keep_stdout_private()
+        _terminal.keep_stdout_private()
         typer.echo(f"{'people' if report['unit'] == 'owner' else 'records':<18}{report['records']}")
         typer.echo(f"worst case bound  {bound.format(rounded_up(epsilon), rounded_up(report['delta']))}")
         typer.echo(f"largest           {rounded_up(report['max'])}")
@@ -153,14 +131,14 @@ def _pdp_report(request: PdpReportRequest) -> None:
         typer.echo(f"sorted            {result.sparkline}")
 
 
-@command(RefineRequest)
-def _refine(request: RefineRequest) -> None:
+@command(requests.RefineRequest)
+def _refine(request: requests.RefineRequest) -> None:
     from linprobe.evaluation import refine as commands
 
     with _terminal.TerminalProgress() as progress:
         outcome = commands.refine_run(request, progress)
     if request.as_json:
-        print_made("run", outcome["run"], outcome)
+        _terminal.print_made("run", outcome["run"], outcome)
         return
     accuracy = outcome["test_accuracy"]
     measured = "" if outcome["strength"] else ", which leaves the weights as they were"
@@ -169,24 +147,23 @@ def _refine(request: RefineRequest) -> None:
         f"{counted(outcome['rows'], 'row')} without labels, strength {outcome['strength']:.2f}{measured}; epsilon "
         f"{rounded_up(outcome['epsilon'])} as before"
     )
-    print_made("run", outcome["run"])
+    _terminal.print_made("run", outcome["run"])
 
 
-@command(EvaluateRequest)
-def _evaluate(request: EvaluateRequest) -> None:
-    """Print the accuracy or macro AUROC; tables go to stderr."""
+@command(requests.EvaluateRequest)
+def _evaluate(request: requests.EvaluateRequest) -> None:
     from linprobe.evaluation.private_test import dry_run_of_evaluation, evaluate_test_rows
     from linprobe.reporting.metric_tables import tables_of
 
     if request.dry_run and request.epsilon is not None:
-        print_dry_run(partial(dry_run_of_evaluation, request), as_json=request.as_json)
+        _terminal.print_dry_run(partial(dry_run_of_evaluation, request), as_json=request.as_json)
         return
     result = evaluate_test_rows(request, _terminal.TerminalProgress())
     if request.epsilon is not None:
         _print_noisy(result, as_json=request.as_json)
         return
     if request.as_json:
-        print_json(result)
+        _terminal.print_json(result)
         return
     tables = tables_of(result)
     _terminal.table(counted(result["test_rows"], "test row"), tables.overall)
@@ -202,8 +179,8 @@ def _print_noisy(result: dict[str, Any], *, as_json: bool) -> None:
     accuracy = f"{result['test_accuracy']:.4f}"
     made = f"test accuracy {accuracy} ± {result['test_accuracy_std']:.4f} is released, and its epsilon is spent"
     if as_json:
-        with printing(made, "the JSON object"):
-            print_json(result)
+        with _terminal.printing(made, "the JSON object"):
+            _terminal.print_json(result)
         return
     by_class = result.get("test_accuracy_per_class", {})
     recalls = [(f"recall of {name}", f"{value:.4f}") for name, value in by_class.items() if value is not None]
@@ -214,22 +191,21 @@ def _print_noisy(result: dict[str, Any], *, as_json: bool) -> None:
     )
     if (hidden := hidden_classes(by_class, result["test_accuracy_std"])) is not None:
         _terminal.note(hidden)
-    with printing(made, "the accuracy"):
+    with _terminal.printing(made, "the accuracy"):
         typer.echo(accuracy)
 
 
-@command(PredictRequest)
-def _predict(request: PredictRequest) -> None:
-    """Print the predictions as CSV or JSON, or write them to a file and print its path."""
+@command(requests.PredictRequest)
+def _predict(request: requests.PredictRequest) -> None:
     from linprobe.evaluation.predict import predict_rows, write_predictions
     from linprobe.runs.run_folder import inputs_of, new_files
 
     rows = predict_rows(request, _terminal.TerminalProgress())
     if request.out is None:
         if request.as_json:
-            print_private_json({"columns": next(rows), "rows": list(rows)})
+            _terminal.print_private_json({"columns": next(rows), "rows": list(rows)})
         else:
-            keep_stdout_private()
+            _terminal.keep_stdout_private()
             write_predictions(rows, sys.stdout)
         return
     inputs = (request.features, request.calibrate, *inputs_of(request.run))
@@ -239,12 +215,11 @@ def _predict(request: PredictRequest) -> None:
         replace_when_complete(request.out, "w", private=True) as stream,
     ):
         write_predictions(rows, stream)
-    print_made("file", request.out, {"file": str(request.out)} if request.as_json else None)
+    _terminal.print_made("file", request.out, {"file": str(request.out)} if request.as_json else None)
 
 
-@command(AttackRequest)
-def _attack(request: AttackRequest) -> None:
-    """Print how well the attack does, and the limit that the guarantee sets."""
+@command(requests.AttackRequest)
+def _attack(request: requests.AttackRequest) -> None:
     from linprobe.evaluation.attack import attack
 
     with _terminal.TerminalProgress() as progress:
@@ -254,11 +229,11 @@ def _attack(request: AttackRequest) -> None:
     interval = "" if result["auc_low"] is None else f" ({result['auc_low']:.4f} to {result['auc_high']:.4f}, 95 %)"
     limits = result["tpr_limit_at_fpr"] or {}
     made = "" if request.out is None else f"{request.out} is complete"
-    with printing(made, "the figures"):
+    with _terminal.printing(made, "the figures"):
         if request.as_json:
-            print_private_json(result)
+            _terminal.print_private_json(result)
             return
-        keep_stdout_private()
+        _terminal.keep_stdout_private()
         typer.echo(f"attack            {result['attack']}{of}")
         typer.echo(f"{result['compared']:<18}{result['members']} members, {result['non_members']} non-members")
         typer.echo(f"AUC               {result['auc']:.4f}{interval}")
@@ -269,15 +244,14 @@ def _attack(request: AttackRequest) -> None:
             typer.echo(f"TPR at FPR {f'{100 * float(rate):g} %':<6} {measured}{limit}")
 
 
-@command(AuditRequest)
-def _audit(request: AuditRequest) -> None:
-    """Print the lower bound; PrivacyError if it is above the claim."""
+@command(requests.AuditRequest)
+def _audit(request: requests.AuditRequest) -> None:
     from linprobe.evaluation.audit import NAMES, audit, check_audit
 
     with _terminal.TerminalProgress() as progress:
         audited = audit(request, progress)
     if request.as_json:
-        print_json(audited)
+        _terminal.print_json(audited)
     else:
         people = ", each a person" if request.unit == "owner" else ""
         _terminal.table(

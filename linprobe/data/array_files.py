@@ -64,10 +64,7 @@ def array_names(path: Path) -> list[str]:
 
 
 def read_archive(path: Path, wanted: Collection[str] | None = None, opened: IO[bytes] | None = None) -> Arrays:
-    """The arrays of an .npz file by name; only those `wanted`, if given. `opened` is the file, if it is open already.
-
-    Raises DataError: a damaged file, a pickle, or an array larger than its bytes in the file can stand for.
-    """
+    """The arrays of an .npz file by name, or only those `wanted`. `opened` is the file, if it is open already."""
     arrays: Arrays = {}
     with (
         reading(f"array file {path}", "write it again"),
@@ -173,10 +170,7 @@ def tensor_fits(tensor: Any, path: Path) -> bool:
 
 
 def parquet_table(source: Path) -> Any:
-    """The table in a Parquet file. Text stays in dictionaries: a text that stands in all rows is held once.
-
-    Raises DataError: the file declares more values than its bytes can stand for. UsageError: pyarrow is not installed.
-    """
+    """The table in a Parquet file. Text stays in dictionaries: a text that stands in all rows is held once."""
     require("arrow", "a Parquet file")
     from pyarrow import parquet, types
 
@@ -193,7 +187,6 @@ def parquet_table(source: Path) -> Any:
 
 
 def refuse_twice(columns: Sequence[str], where: str) -> None:
-    """DataError if two columns of a table have one name."""
     counts = Counter(columns)
     for place, name in enumerate(columns, 1):
         if counts[name] > 1:

@@ -12,16 +12,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.array_files import (
-    Arrays,
-    array_names,
-    check_float32,
-    load_torch,
-    open_array,
-    read_archive,
-    tensor_fits,
-    too_large,
-)
+from linprobe.data import array_files
 from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names, data_set, open_hdf5, texts
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
@@ -72,22 +63,16 @@ _COLUMNS, _SILENT = Columns(), Silent()
 
 def read_arrays(
     sources: Sequence[Path], columns: Columns = _COLUMNS, progress: Progress = _SILENT, group: str | None = None
-) -> Arrays:
-    """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
-    class_names. A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows. Tables add `FEATURES`.
+) -> array_files.Arrays:
+    """Read arrays by key: X_train, y_train, X_test, y_test, perhaps X_public, y_public, id_*, owner_*, class_names.
 
-    A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
-    stem of the file name (`X_train.npy`). A folder means all array files in it. X and y, or features and labels, are
-    the training rows, or the rows of the group that their file is named after; so is a `.pt` with a pair (X, y).
-    features_train and targets_train, as CLIP_benchmark writes them, are X_train and y_train.
+    A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows. Tables add `FEATURES`. X and y, or
+    features and labels, and a `.pt` with a pair (X, y), are the training rows, or the rows of the group that their file
+    is named after. features_train and targets_train, as CLIP_benchmark writes them, are X_train and y_train.
 
-    Args:
-        columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
-        progress: gets the lines of a CSV, and a note about each file with arrays that are not read.
-        group: the group in the keys of a table, as in `read_table`; None for the group that it is named after.
-    Raises UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
+    `progress` gets a note about each file with arrays that are not read; `group` is of a table, None for its name.
     """
-    arrays: Arrays = {}
+    arrays: array_files.Arrays = {}
     files = _files(sources, progress)
     pair = _pair([file.stem for file in files if file.suffix in (".npy", ".pt")], "train", columns.owner or OWNER)
     for source in files:
@@ -133,7 +118,6 @@ def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
 
 
 def _check_array(key: str, values: NDArray[Any]) -> None:
-    """DataError for an array whose axes or type do not fit its key."""
     if key.startswith("X_"):
         fits, allowed = values.ndim >= 2 and values.dtype.kind in "fiub", "real numbers (rows, ...)"
     else:
@@ -145,12 +129,14 @@ def _check_array(key: str, values: NDArray[Any]) -> None:
         raise DataError(f"{key} has shape {values.shape} and type {values.dtype}; allowed: {allowed}")
 
 
-def _read_one(source: Path, columns: Columns, progress: Progress, group: str | None, pair: Mapping[str, str]) -> Arrays:
+def _read_one(
+    source: Path, columns: Columns, progress: Progress, group: str | None, pair: Mapping[str, str]
+) -> array_files.Arrays:
     """The arrays of one file; `pair` are the keys of files with one array that belong together, by their stems."""
     owner = columns.owner or OWNER
     if source.suffix == ".npz":
-        chosen = _selected(source, array_names(source), owner, progress)
-        found = read_archive(source, list(chosen.values()))
+        chosen = _selected(source, array_files.array_names(source), owner, progress)
+        found = array_files.read_archive(source, list(chosen.values()))
         return {name: found[key] for name, key in chosen.items()}
     if source.suffix in TABLES:
         return read_table(source, columns, progress, group or _group_of(source))
@@ -158,7 +144,7 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
         return _read_hdf5(source, owner, progress)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {ALLOWED}")
-    loaded = load_torch(source) if source.suffix == ".pt" else open_array(source)
+    loaded = array_files.load_torch(source) if source.suffix == ".pt" else array_files.open_array(source)
     if isinstance(loaded, dict):
         by_name = {str(key): value for key, value in loaded.items()}
         chosen = _selected(source, by_name, owner, progress)
@@ -171,7 +157,6 @@ def _read_one(source: Path, columns: Columns, progress: Progress, group: str | N
 
 
 def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Progress) -> str:
-    """The key of a file with one array; `pair` as in `_read_one`. Raises UsageError for another name."""
     key = pair.get(source.stem) or _known_key(source.stem, owner)
     if key is None and source.stem == "X":
         labels = source.with_stem("y")
@@ -183,8 +168,7 @@ def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Pr
     return key
 
 
-def _read_hdf5(source: Path, owner: str, progress: Progress) -> Arrays:
-    """The arrays of an .h5 file that have a known name. Raises UsageError if none has."""
+def _read_hdf5(source: Path, owner: str, progress: Progress) -> array_files.Arrays:
     with open_hdf5(source, str(source)) as file:
         held = [name for name in file if data_set(file, source, name) is not None]
         chosen = _selected(source, held, owner, progress)
@@ -209,17 +193,16 @@ def _group_or_train(source: Path) -> str:
     return source.stem if source.stem in GROUPS else "train"
 
 
-def _read_named(source: Path, columns: Columns) -> Arrays:
-    """The arrays that `columns` names, as training rows, or without `y` as rows without labels."""
+def _read_named(source: Path, columns: Columns) -> array_files.Arrays:
     group = UNLABELLED if columns.y is None else "train"
     named = {"X": columns.x, "y": columns.y, "id": columns.id, OWNER: columns.owner}
     wanted = {f"{kind}_{group}": name for kind, name in named.items() if name is not None}
     if source.suffix == ".npz":
-        _refuse_missing(source, wanted, array_names(source))
-        arrays = read_archive(source, list(wanted.values()))
+        _refuse_missing(source, wanted, array_files.array_names(source))
+        arrays = array_files.read_archive(source, list(wanted.values()))
         return {key: arrays[name] for key, name in wanted.items()}
     if source.suffix == ".pt":
-        held = load_torch(source)
+        held = array_files.load_torch(source)
         _refuse_missing(source, wanted, list(held) if isinstance(held, dict) else [])
         return {key: _to_numpy(held[name], source) for key, name in wanted.items()}
     if source.suffix not in HDF5:
@@ -231,7 +214,6 @@ def _read_named(source: Path, columns: Columns) -> Arrays:
 
 
 def _refuse_missing(source: Path, wanted: Mapping[str, str], found: Sequence[Any]) -> None:
-    """UsageError for a name of an array that is not among those `found`."""
     for key, name in wanted.items():
         if name not in found:
             listed = ", ".join(map(repr, sorted(map(str, found))[:6])) or "no named array"
@@ -280,18 +262,17 @@ def _to_numpy(value: Any, source: Path) -> Any:
 
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         longest = max(map(len, value), default=0)
-        if too_large(UTF32 * longest * len(value), source.stat().st_size):
+        if array_files.too_large(UTF32 * longest * len(value), source.stat().st_size):
             raise ValueError(f"a text has {longest} characters, too long for a list of {len(value)}")
         return np.array(value, dtype=np.str_)  # class names, labels or ids
     tensor = torch.as_tensor(value).detach()
-    if not tensor_fits(tensor, source):
+    if not array_files.tensor_fits(tensor, source):
         raise ValueError(f"a tensor of shape {tuple(tensor.shape)} is not dense and real, or larger than the file")
     plain = not tensor.is_floating_point() or tensor.dtype in (torch.float16, torch.float32, torch.float64)
     return (tensor if plain else tensor.float()).numpy()
 
 
 def _group_of(source: Path) -> str:
-    """The group that a table is named after. Raises UsageError."""
     if source.stem not in GROUPS:
         allowed = ", ".join(f"{group}{source.suffix}" for group in GROUPS)
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {allowed}; rename it, or give one table")
@@ -301,17 +282,10 @@ def _group_of(source: Path) -> str:
 def import_arrays(
     request: ImportRequest, classes: Sequence[str] | None = None, progress: Progress = _SILENT
 ) -> Description:
-    """Write the feature file of a request from its arrays; returns its description.
+    """Write the feature file of a request from its arrays, with declared `classes`, if any; returns its description.
 
-    Undeclared class names come from the test labels if these are public, never from training labels; several labels a
-    row are named after their columns. Where rows have owners, the labelled rows of a group are written in the order of
-    their owners' names. Image arrays (more than two dimensions) are flattened.
-
-    Args:
-        classes: the declared class names, which `request.classes` lists; None if none are declared.
-        progress: as in `read_arrays`.
-    Raises UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays, or rows that
-    are no finite float32.
+    Undeclared class names come from public test labels, never from training labels. Where rows have owners, the
+    labelled rows of a group are written in the order of their owners' names.
     """
     sources, private_test, shared = request.sources, request.private_test, request.owners_on_both_sides
     columns = Columns(
@@ -351,7 +325,7 @@ def import_arrays(
     return description
 
 
-def _note_one_large_column(arrays: Arrays, description: Description, progress: Progress) -> None:
+def _note_one_large_column(arrays: array_files.Arrays, description: Description, progress: Progress) -> None:
     """Note a column with most of the squared norm of public test rows, as in a table whose columns have other units."""
     if description.private_test or arrays.get("X_test", np.empty(0)).ndim != 2:
         return
@@ -367,7 +341,7 @@ def _note_one_large_column(arrays: Arrays, description: Description, progress: P
         )
 
 
-def _note_one_hot(arrays: Arrays, description: Description, progress: Progress) -> None:
+def _note_one_hot(arrays: array_files.Arrays, description: Description, progress: Progress) -> None:
     """Note labels of public test rows that may mean one class a row. No private labels may decide."""
     public = None if description.private_test else arrays.get("y_test")
     if public is not None and public.ndim > 1 and len(public) and (public.sum(axis=1) == 1).all():
@@ -377,7 +351,7 @@ def _note_one_hot(arrays: Arrays, description: Description, progress: Progress) 
         )
 
 
-def _read_groups(request: ImportRequest, columns: Columns, progress: Progress) -> Arrays:
+def _read_groups(request: ImportRequest, columns: Columns, progress: Progress) -> array_files.Arrays:
     sources, fraction = request.sources, request.test_fraction
     if (len(sources) != 1 and columns.x is not None) or (columns.y is not None and columns.x is None):
         raise UsageError(
@@ -393,14 +367,16 @@ def _read_groups(request: ImportRequest, columns: Columns, progress: Progress) -
     return _in_groups(arrays, fraction, columns, where, by_row=by_row) if divides else arrays
 
 
-def _test_owners(arrays: Arrays, where: str, *, shared: bool) -> str:
+def _test_owners(arrays: array_files.Arrays, where: str, *, shared: bool) -> str:
     """What a description states of people with test rows. UsageError where rows have no owners to be `shared`."""
     if shared and not {f"{OWNER}_test", f"{OWNER}_train"} <= arrays.keys():
         raise UsageError(f"--owners-on-both-sides does nothing for {where}, where rows have no owners; leave it out")
     return SHARED if shared else APART
 
 
-def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: str, *, by_row: bool) -> Arrays:
+def _in_groups(
+    arrays: array_files.Arrays, fraction: float | None, columns: Columns, where: str, *, by_row: bool
+) -> array_files.Arrays:
     """The arrays of training rows in groups, by their owners, ids or content. Raises as `divided`."""
     if {"X_train", "y_train"} - arrays.keys() or {"X_test", "X_public"} & arrays.keys():
         raise UsageError(
@@ -430,7 +406,7 @@ def _in_groups(arrays: Arrays, fraction: float | None, columns: Columns, where: 
     }
 
 
-def _check_alone(arrays: Arrays, where: str, progress: Progress, *, private_test: bool) -> None:
+def _check_alone(arrays: array_files.Arrays, where: str, progress: Progress, *, private_test: bool) -> None:
     """UsageError for other arrays or options beside rows without labels, which need no classes; a note of a table."""
     if FEATURES in arrays:
         progress.note(f"{where} has no column 'label': rows without labels; --label-column names another one")
@@ -443,8 +419,8 @@ def _check_alone(arrays: Arrays, where: str, progress: Progress, *, private_test
 
 
 def _settled(
-    arrays: Arrays, classes: Sequence[str] | None, where: str, *, private_test: bool
-) -> tuple[Arrays, tuple[str, ...], str]:
+    arrays: array_files.Arrays, classes: Sequence[str] | None, where: str, *, private_test: bool
+) -> tuple[array_files.Arrays, tuple[str, ...], str]:
     """The arrays with settled labels, the class names, and where these come from. Raises as `import_arrays`."""
     if classes is None and "class_names" in arrays:
         classes = [str(name) for name in arrays["class_names"]]
@@ -462,7 +438,7 @@ def _settled(
     return arrays, names, names_from
 
 
-def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
+def _check_present(arrays: array_files.Arrays, columns: Columns, where: str) -> None:
     if columns.owner is not None and f"{OWNER}_train" not in arrays:
         raise DataError(
             f"{where} holds no {columns.owner}_train, which --owner-column {columns.owner} "
@@ -480,7 +456,7 @@ def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
 GroupArrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]
 
 
-def _rows_of(arrays: Arrays, group: str) -> GroupArrays:
+def _rows_of(arrays: array_files.Arrays, group: str) -> GroupArrays:
     """Rows, labels or `NO_LABEL`, and ids if given, of a group. DataError if their lengths differ."""
     x, y, ids = (arrays.get(f"{kind}_{group}") for kind in KINDS)
     if x is not None and group == UNLABELLED:
@@ -495,7 +471,7 @@ def _rows_of(arrays: Arrays, group: str) -> GroupArrays:
     return x, y, ids
 
 
-def labelled_rows(arrays: Arrays, group: str, names: Sequence[str], where: str | Path) -> GroupArrays:
+def labelled_rows(arrays: array_files.Arrays, group: str, names: Sequence[str], where: str | Path) -> GroupArrays:
     """Rows, label indices or `NO_LABEL`, and ids if given, of a group. DataError as `_rows_of` and `label_indices`."""
     x, y, ids = _rows_of(arrays, group)
     labelled = y.ndim == 1 and group != UNLABELLED
@@ -503,7 +479,9 @@ def labelled_rows(arrays: Arrays, group: str, names: Sequence[str], where: str |
     return x, label_indices(y, names, f"{where}: y_{group}", shown) if labelled else y, ids
 
 
-def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
+def _write_group(
+    writer: FeatureWriter, group: str, arrays: array_files.Arrays, names: Sequence[str], where: str
+) -> None:
     x, labels, ids = labelled_rows(arrays, group, names, where)
     owners, order, made = _owners(arrays, group, len(x)), None, ContentIds(group)
     if owners is not None and group != UNLABELLED:  # who scores rows expects them in their order
@@ -534,12 +512,11 @@ def _blocks(x: NDArray[Any], order: NDArray[np.intp] | None, group: str, where: 
     for start in range(0, len(x), at_once):
         rows = np.arange(start, min(start + at_once, len(x))) if order is None else order[start : start + at_once]
         given = np.asarray(x[start : start + at_once] if order is None else x[rows]).reshape(-1, width)
-        check_float32(given, f"{where}: X_{group}", rows)
+        array_files.check_float32(given, f"{where}: X_{group}", rows)
         yield start, given.astype(np.float32)
 
 
-def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
-    """The owner of each row of a group as text, shape (n_rows,); None if none are given."""
+def _owners(arrays: array_files.Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
     given = arrays.get(f"{OWNER}_{group}")
     if given is None:
         return None

@@ -39,8 +39,6 @@ ONE_CLASS = "the rows of {} have several labels each"
 
 
 class PublicRows(ChainedSource):
-    """Public rows of one or two files."""
-
     def __init__(self, *parts: GroupRows) -> None:
         super().__init__(*parts)
         self.parts = parts
@@ -64,19 +62,15 @@ class Dataset:
     Attributes:
         private: raw private rows. Zero-out of one record leaves its place empty; with `bounds`, of one person.
         n_classes: labels of all rows are 0 to n_classes - 1; or the number of labels of each row.
-        public: labelled public rows, or None.
         text_weights: class-name encodings, shape (n_features, n_classes), or None.
-        bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row
-            is a unit of privacy by itself.
-        weights: public factors on the losses of the private rows; None for ones. Public rows have the
-            weights of their classes.
+        bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row is
+            a unit of privacy by itself.
+        weights: public factors on the losses of the private rows; public rows have the weights of their classes.
         several_labels: whether each row has a 0 or 1 for every class, (n_rows, n_classes), in place of one class.
         joined: whether public rows are protected like private rows.
         features: the feature file of the private rows; None for rows of a caller.
         people: names of the people, in the order of `bounds`. Private.
-        shots: public training rows per class; None if not given.
-        unlabelled: public rows without labels, which refine the weights after training, or None.
-        class_names: the classes in label order; empty if the caller does not name them.
+        shots: public training rows per class. unlabelled: public rows without labels, which refine the weights.
         present: which units of `private` have their rows, shape (n_units,); None for all. The places of the others are
             empty: a neighbour under zero-out, for audits and tests.
     """
@@ -137,7 +131,6 @@ class Dataset:
 
     @cached_property
     def unit(self) -> str:
-        """The unit of privacy, `record` or `owner`."""
         return RECORD if self.bounds is None else OWNER
 
     @property
@@ -246,9 +239,8 @@ class Split:
 
     Attributes:
         shots: public training rows of each class; None for the group `public` of the file.
-        seed: chooses public shots, and the rows of a person.
+        seed: chooses public shots, and the rows of a person, of which `per_owner_rows` at most are used.
         unit: `owner` to protect people, `record` or None to protect rows.
-        per_owner_rows: most rows of a person; None for all.
         joined: whether the method protects public rows too.
     """
 
@@ -263,11 +255,9 @@ class Split:
 def open_features(
     path: Path | None, *, whole: bool = True, labelled: bool = True, progress: Progress | None = None
 ) -> Iterator[FeatureFile | ShardedFeatures]:
-    """The feature file at `path`, the shards that match a pattern such as `shards/*.h5`, or the digits for None.
+    """The feature file at `path`, the shards of a pattern such as `shards/*.h5`, or the digits for None.
 
-    Args:
-        whole: check every row first. labelled: refuse a file without training rows. progress: gets a note of the check.
-    Raises DataError: as `FeatureFile`, `ShardedFeatures` and `check_rows`, or unlabelled rows where labels are needed.
+    `whole`: check every row first, with a note. `labelled`: refuse a file without training rows.
     """
     if path is None or (str(path) == DIGITS and not path.exists()):
         with tempfile.TemporaryDirectory() as folder:
@@ -290,7 +280,6 @@ def open_features(
 
 
 def note_equal_rows(features: FeatureReader, progress: Progress) -> None:
-    """Note test rows that equal training rows, where they are few enough to be chance."""
     if features.equal is not None and features.equal.few:
         progress.note(features.equal.note)
 
@@ -306,9 +295,8 @@ def dataset_of(
 
     Of the rows of `features` only private test rows are read, to compare them with public ones.
 
-    Raises UsageError: options that do not fit the files, or `owner` without owners. DataError: files that do not belong
-    together, rows of a person that are not adjacent, classes with fewer rows than `shots`. PrivacyError: a person with
-    private and with public rows, or a private test row that is public.
+    Raises UsageError: options that do not fit the files. DataError: files that do not belong together, rows of a person
+    that are not adjacent, too few rows of a class. PrivacyError: a person or a test row that is private and public.
     """
     split = split or Split()
     # a method that joins public rows protects all rows
@@ -383,8 +371,6 @@ def public_shots(
 
     With `owners`, the people whose names have the lowest `id_hashes` are public with all of their rows, so that each
     class has at least `shots` public rows.
-
-    Raises DataError: a class has fewer than `shots` rows, or no private row would be left.
     """
     order = id_hashes(ids if owners is None else owners, split_seed)
     public = np.zeros(len(labels), dtype=bool)
@@ -430,7 +416,6 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
 
 
 def _check_made_alike(features: FeatureReader, other: FeatureReader) -> None:
-    """DataError if the rows of two files differ in width, or in a setting of their extraction."""
     if other.n_features != features.n_features:
         raise DataError(
             f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; make both with "
@@ -480,12 +465,7 @@ def _refuse_private_outside(
 def private_units(
     features: FeatureReader, taken: Mask | None, split: Split
 ) -> tuple[GroupRows, Bounds | None, list[str]]:
-    """The training rows that are not `taken` (n_train,) as public shots, and the person of each row.
-
-    Returns: rows, and with unit `owner` where the rows of each person begin and the names; else None and no names.
-    Raises UsageError: `owner` without owners, or `per_owner_rows` without `owner`. DataError: rows of a person that are
-    not adjacent.
-    """
+    """The training rows not `taken` (n_train,) as shots; with unit `owner` where people begin, and their names."""
     rows, most = GroupRows(features, "train", None if taken is None else ~taken), split.per_owner_rows
     if (split.unit or RECORD) == RECORD:
         if most is not None:
@@ -511,11 +491,8 @@ def unit_of(features: FeatureReader, unit: str | None, group: str = "train") -> 
         return unit or RECORD
     names, allowed, step = "does not name", RECORD, f"make it with an array owner_{group}, or --owner-column"
     if owned:
-        names, allowed, step = (
-            "names",
-            "owner, record",
-            "give --unit owner for people, or --unit record for single rows",
-        )
+        names, allowed = "names", "owner, record"
+        step = "give --unit owner for people, or --unit record for single rows"
     raise UsageError(
         f"unit is {unit or 'not given'}, and {features.path} {names} the owners of its {group} rows; allowed: "
         f"{allowed}; {step}"
@@ -529,10 +506,7 @@ def refuse_training_rows(features: FeatureReader) -> None:
 
 
 def check_test_rows(features: FeatureReader, use: str, *, private: bool = False, released: str = "") -> None:
-    """DataError without test rows for a `use`, or if they train; PrivacyError for private ones, unless `private`.
-
-    `released`: a run that has released a noisy accuracy.
-    """
+    """DataError without test rows for a `use`, or if they train; PrivacyError for private ones, unless `private`."""
     refuse_training_rows(features)
     if "test" not in features.sizes:
         raise DataError(f"{features.path} has no test rows, which {use}; give a feature file with the group test")

@@ -3,9 +3,9 @@
 A file of new images has unlabelled `rows` instead. The schema is documented in `features/README.md`. Rows are read in
 blocks; memory use does not grow with their number.
 
-A file may come from a stranger. HDF5 data may lie in other files: behind external and soft links, in external storage,
-in virtual data sets. A FIFO there would never end. A data set may declare far more than the file stores. Test rows may
-be the bytes of the private rows. All of it is refused before memory is allocated.
+A file may come from a stranger. HDF5 data may lie in other files (external and soft links, external storage, virtual
+data sets), perhaps in a FIFO, which never ends. A data set may declare far more than the file stores. Test rows may be
+the bytes of the private rows. All of it is refused before memory is allocated.
 
 Shards, `shards/*.h5` in place of the path of a file, are read in the order of their names, as if their rows were in one
 file: the same digest, row keys, people and shards of processes. A process reads the rows of its own part only, and so
@@ -42,16 +42,18 @@ from linprobe.data.feature_reader import (
     FeatureReader,
     extraction_of,
     first_difference,
+    runs_of,
     shown,
 )
 from linprobe.data.labels import APART, LONGEST_NAME, MOST_CLASSES, SHARED, TASKS, check_stored, refuse_long
 from linprobe.errors import DataError, counted, printable, read_fault, reading
-from linprobe.parallel.array_api import Floats, Indices, Singles
+from linprobe.parallel.array_api import Floats, Indices, Mask, Singles
 
 LONGEST_TEXT = 1 << 20  # characters of a text of a description
 MOST_CHUNK = 1 << 28  # bytes of one chunk, which is read whole
 AT_ONCE = 1 << 28  # bytes of text that one read may make
 FEWEST_AT_ONCE = 64
+WORTH_A_CALL = 1 << 16  # bytes that are read in about the time of one call
 while h5py.h5pl.size():  # a file must not make HDF5 load a library
     h5py.h5pl.remove(0)
 
@@ -238,10 +240,8 @@ def as_labels(y: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 class FeatureFile(FeatureReader):
-    """A feature file open for reading, with its schema checked. Use as a context manager.
+    """A feature file open for reading, its schema checked, called `shown_as` in messages. Use as a context manager.
 
-    Args:
-        shown_as: path for messages, if not `path`.
     Raises DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
     labels outside the declared classes, fewer than two classes; later, a file that was written to meanwhile.
     """
@@ -352,7 +352,6 @@ class FeatureFile(FeatureReader):
         return n_rows, width
 
     def _shape_of(self, name: str, x: h5py.Dataset) -> tuple[int, int]:
-        """Number of rows and features of a group."""
         if x.shape[:1] == (0,):
             raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
         if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
@@ -409,7 +408,7 @@ class FeatureFile(FeatureReader):
         with self._reading("text/weights"):
             return np.asarray(self._sets["text/weights"][:], dtype=np.float32)
 
-    def rows(self, group: str, part: slice) -> Floats:
+    def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
         with self._reading(f"{group}/x"):
             start, stop, step = part.indices(self.sizes[group])
             if group not in self._extents:
@@ -419,15 +418,15 @@ class FeatureFile(FeatureReader):
                     self._extents[group] = None
             extents = self._extents[group]
             if extents is not None and step == 1:
-                found = extents.read(start, stop)
+                found = extents.read(start, stop, kept)
             else:
                 found = np.asarray(self._sets[f"{group}/x"][part])
+                found = found if kept is None else found[kept]
         if self._written() != self._as_opened:  # the rows that were checked, and that a budget book knows, are others
             raise DataError(f"{self.path} was written to after it was opened; stop what writes to it, then run again")
         return found
 
     def _written(self) -> tuple[int, int]:
-        """Size of the file, and when it was last written to."""
         found = os.fstat(self._file.id.get_vfd_handle())
         return found.st_size, found.st_mtime_ns
 
@@ -474,14 +473,9 @@ def _no_file(path: Path) -> DataError:
 
 
 class Extents:
-    """Byte ranges of an uncompressed HDF5 data set, for direct reads from the file.
+    """Byte ranges of an uncompressed HDF5 data set, for direct reads: HDF5 would copy rows once more, under a lock.
 
-    The HDF5 library would copy the rows once more, under a lock that blocks other threads.
-
-    Args:
-        descriptor: of the open file.
-        chunk: rows per chunk. offsets: position of each chunk in the file, in bytes, shape (chunks,).
-        width: values per row. dtype: of a value.
+    `chunk` is in rows, `offsets` (chunks,) and `width` are the places of chunks in bytes and the values per row.
     """
 
     def __init__(self, descriptor: int, chunk: int, offsets: Indices, width: int, dtype: np.dtype[Any]) -> None:
@@ -512,12 +506,22 @@ class Extents:
             return None
         return cls(file.id.get_vfd_handle(), chunk, offsets, width, dataset.dtype)
 
-    def read(self, start: int, stop: int) -> Floats:
-        """Rows start:stop, shape (stop - start, n_features). Raises OSError if the file is truncated."""
-        x = np.empty((max(stop - start, 0), self._width), dtype=self._dtype)
+    def read(self, start: int, stop: int, kept: Mask | None = None) -> Floats:
+        """Rows start:stop, or those of them that are `kept`, shape (b, n_features). OSError: the file is truncated."""
+        runs = [(start, max(start, stop))] if kept is None else (start + runs_of(kept)).tolist()
+        row_bytes = self._width * self._dtype.itemsize
+        if kept is not None and row_bytes * len(kept) < WORTH_A_CALL * len(runs):
+            return self.read(start, stop)[kept]
+        x = np.empty((sum(last - first for first, last in runs), self._width), dtype=self._dtype)
+        view = x.view(np.uint8).reshape(-1).data
+        for first, last in runs:
+            view = self._fill(view, first, last)
+        return x
+
+    def _fill(self, view: memoryview, start: int, stop: int) -> memoryview:
+        """Read rows start:stop to the beginning of `view`; returns what is left of it."""
         row_bytes = self._width * self._dtype.itemsize
         chunk_bytes = self._chunk * row_bytes
-        view = x.view(np.uint8).reshape(-1).data
         while start < stop:
             first = last = start // self._chunk
             while (last + 1) * self._chunk < stop and self._offsets[last + 1] - self._offsets[last] == chunk_bytes:
@@ -531,7 +535,7 @@ class Extents:
                     raise OSError(f"the file ends at byte {offset}, inside its rows")
                 view, offset, size = view[count:], offset + count, size - count
             start = end
-        return x
+        return view
 
 
 OTHER_FILES = 256  # that a process may have open besides shards
@@ -565,12 +569,9 @@ def _matching(pattern: Path) -> list[Path]:
 
 
 class ShardedFeatures(FeatureReader):
-    """The rows of several feature files, one file after another. Use as a context manager.
+    """The rows of several feature files, one file after another: a context manager.
 
     A group holds the rows of this group of every shard that has it, so that test rows may be in one shard of their own.
-
-    Raises DataError: as `FeatureFile`; or no file matches, or shards differ in classes, width, type of numbers, how
-    rows were made, labels, text weights, or in whether a group has owners.
     """
 
     def __init__(self, pattern: Path) -> None:
@@ -605,7 +606,6 @@ class ShardedFeatures(FeatureReader):
         return [shard for shard in self._shards if group in shard.sizes]
 
     def _check_owners(self, group: str) -> None:
-        """DataError unless the group has owners in every shard or in none."""
         having = self._having(group)
         without = [shard for shard in having if not shard.has_owners(group)]
         if without and len(without) < len(having):
@@ -641,8 +641,17 @@ class ShardedFeatures(FeatureReader):
         # of the byte order that is in the digest
         return found[0] if len(found) == 1 else np.concatenate(found, dtype=found[0].dtype)
 
-    def rows(self, group: str, part: slice) -> Floats:
-        return self._joined(group, part, FeatureFile.rows)
+    def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
+        left = kept
+
+        def read(shard: FeatureFile, group: str, here: slice) -> Floats:
+            nonlocal left
+            if left is None:
+                return shard.rows(group, here)
+            own, left = np.split(left, [here.stop - here.start])
+            return shard.rows(group, here, own)
+
+        return self._joined(group, part, read)
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
         return self._joined(group, part, FeatureFile.labels)
@@ -673,7 +682,6 @@ class ShardedFeatures(FeatureReader):
 
 
 def _refuse_different(first: FeatureFile, other: FeatureFile) -> None:
-    """DataError unless two files can be shards of one data set."""
     here, there = first.description, other.description
     facts = {name: (getattr(here, name), getattr(there, name)) for name in ALIKE}
     facts["width"] = first.n_features, other.n_features

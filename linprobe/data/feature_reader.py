@@ -59,16 +59,13 @@ class EqualRows:
 
 @dataclass(frozen=True)
 class Description:
-    """Class names and provenance of a feature file.
+    """Class names and provenance of a feature file; texts are empty if unknown.
 
     Attributes:
         class_names: names in label order; declared, never taken from private labels.
-        backbone, weights, weights_digest, preprocessing, normalisation, source: free text, empty if unknown.
-        tensor: which tensor of the network is a row.
-        extraction: settings of `linprobe extract`, as JSON.
-        extraction_digest: SHA-256 of network, weights, tensor and preprocessing; rows of two files are comparable if
-            it is equal.
-        class_names_from: origin of the class names.
+        tensor: which tensor of the network is a row. extraction: settings of `linprobe extract`, as JSON.
+        extraction_digest: SHA-256 of network, weights, tensor and preprocessing; rows of two files are comparable if it
+            is equal.
         ids_from: origin of the training rows' ids: `given`, `file names` or `content`.
         test_rows: `public`, or `private`; accuracy on private ones is released with noise only.
         task: `multiclass`, one class a row, or `multilabel`.
@@ -100,7 +97,6 @@ class Description:
 
     @property
     def shares_owners(self) -> bool:
-        """Whether people may be on both sides."""
         return self.test_owners == SHARED
 
     @property
@@ -118,10 +114,9 @@ class FeatureReader(ABC):
     """The contents of a feature file, on disk or in memory.
 
     Attributes:
-        path: for messages. description: class names and provenance.
-        sizes: number of rows of each group. n_features: features per row.
-        equal: test rows that equal training rows, as `check_rows` found them; None for none, or before `check_rows`.
-        checked: whether `check_rows` has read the file.
+        path: for messages. sizes: number of rows of each group.
+        equal: test rows that equal training rows; None for none, or before `check_rows`, which states that it has
+            `checked`.
     """
 
     path: Path
@@ -135,8 +130,8 @@ class FeatureReader(ABC):
         self._digests: dict[tuple[str, bytes], str] = {}
 
     @abstractmethod
-    def rows(self, group: str, part: slice) -> Floats:
-        """Raw rows of a group, shape (b, n_features)."""
+    def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
+        """Raw rows of a group, shape (b, n_features); of `part`, those where `kept` is true, if it is given."""
 
     @abstractmethod
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
@@ -180,8 +175,9 @@ class FeatureReader(ABC):
                 continue
             if part.stop > labels_start + len(labels):
                 labels_start, labels = start, self.labels(group, slice(start, start + RECORDS_AT_ONCE))
-            kept = ALL if keep is None or keep[part].all() else keep[part]
-            yield self.rows(group, part)[kept], labels[part.start - labels_start : part.stop - labels_start][kept]
+            kept = None if keep is None or keep[part].all() else keep[part]
+            here = labels[part.start - labels_start : part.stop - labels_start]
+            yield self.rows(group, part, kept), here if kept is None else here[kept]
 
     def batches(
         self, texts: Callable[[str, slice], list[str]], group: str, keep: Mask | None = None
@@ -212,13 +208,10 @@ class FeatureReader(ABC):
 
 
 class GroupDigest:
-    """A digest of a group. Blocks of rows are added as they are read, in the order of `FeatureReader.blocks`.
+    """A digest of a group, where `keep` (n_rows,) is true. Blocks are added in the order of `FeatureReader.blocks`.
 
     Rows of a mask are hashed in blocks as a file of these rows alone would be: how they lie between other rows, which
     may be private, changes no digest.
-
-    Args:
-        keep: mask of the rows, shape (n_rows,); None for all. by_blocks: as in `FeatureReader.digest`.
     """
 
     def __init__(self, features: FeatureReader, group: str, keep: Mask | None, *, by_blocks: bool = False) -> None:
@@ -233,8 +226,12 @@ class GroupDigest:
         for owners in features.batches(features.owners, group, keep) if features.has_owners(group) else ():
             self._sha.update("".join(f"\0{len(owner)}:{owner}" for owner in owners).encode())
 
-    def add(self, rows: Floats, labels: Indices) -> None:
-        """Add the next block of rows (b, n_features) and their labels."""
+    def add(self, rows: Floats, labels: Indices, kept: Mask | None = None) -> None:
+        """Add the next block of rows (b, n_features) and their labels, or those of them that are `kept`."""
+        for first, last in ((0, len(rows)),) if kept is None else runs_of(kept).tolist():
+            self._add(rows[first:last], labels[first:last])
+
+    def _add(self, rows: Floats, labels: Indices) -> None:
         start = 0
         while start < len(rows):
             if not self._room:
@@ -257,6 +254,11 @@ class GroupDigest:
     def keep(self) -> None:
         """Let the reader keep the digest of the rows that were added."""
         self._features._digests[self._known] = self.value()
+
+
+def runs_of(mask: Mask) -> Indices:
+    """Where each run of true entries of a mask (n,) begins and ends, shape (n_runs, 2)."""
+    return np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
 
 
 def _mask_digest(keep: Mask | None) -> bytes:
@@ -352,8 +354,8 @@ class LoadedFeatures(FeatureReader):
         self._keys = {(group, k): features.image_keys(group, k) for group in self.sizes for k in (PIXELS, SOURCE)}
         self._text = features.text_weights()
 
-    def rows(self, group: str, part: slice) -> Floats:
-        return self._rows[group][part]
+    def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
+        return self._rows[group][part] if kept is None else self._rows[group][part][kept]
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
         return self._labels[group][part]
@@ -375,12 +377,7 @@ class LoadedFeatures(FeatureReader):
 
 
 def extraction_of(description: Description) -> dict[str, Any]:
-    """How the rows of a feature file were made, JSON-ready.
-
-    Returns: extraction_digest, backbone, weights, weights_digest, arguments, tensor, preprocessing (an object, or the
-        text of an imported file), image_size, normalisation, precision, dtype. None or empty where the file does not
-        say. And layer, if it is not the network's own output, and columns of a table.
-    """
+    """How the rows of a feature file were made, JSON-ready; None or empty where the file does not say."""
     settings = _object(description.extraction) or {}
     return {
         "extraction_digest": description.extraction_digest,
@@ -400,7 +397,6 @@ def extraction_of(description: Description) -> dict[str, Any]:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """The JSON object in a text; None for any other text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -419,10 +415,9 @@ def weights_from_file(weights: str) -> bool:
 
 
 def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Name and both values, as short texts, of the first entry in which two results of `extraction_of` differ.
+    """Name and both values, in short, of the first difference of two results of `extraction_of`; None without one.
 
-    None if they agree. Rows that were imported are compared by the backbone, the digest of its weights and the columns
-    alone, where both are stated.
+    Imported rows are compared by the backbone, the digest of its weights and the columns, where both are stated.
     """
     if is_known(mine) and is_known(theirs):
         if mine["extraction_digest"] == theirs["extraction_digest"]:

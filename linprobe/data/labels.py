@@ -1,7 +1,5 @@
 """What a row carries beside its features: a label or several, a record id, and an owner, the person it belongs to.
 
-Labels go from imported arrays to a feature file as class indices, or as 0 and 1 for each of several labels.
-
 An id made from content never depends on the place of a row: deleting a row leaves the ids of all others as they are.
 Public shots, which are chosen by id, then stay the same too.
 
@@ -96,11 +94,7 @@ def class_list(
 ) -> tuple[tuple[str, ...], str]:
     """Class names and their origin: declared, or else taken from the test labels, if these are public.
 
-    Whole test labels that begin at 0 count the classes; others are the names of the classes, in order. `where` is the
-    file, for messages.
-
-    Raises DataError: no names are declared, and there are no public test labels, or a label is missing or in two
-    spellings.
+    Whole test labels that begin at 0 count the classes; others are the names of the classes, in order.
     """
     if declared is not None:
         return tuple(declared), "declared"
@@ -129,9 +123,6 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str, ids: Seq
     """Labels as indices into `names`, shape (rows,).
 
     Text is matched by name. Whole numbers are matched by name if all names are whole numbers; else they are indices.
-
-    Raises DataError: a label outside the classes, with its row, or one that could be a name or the index of another;
-    `key` names the labels, and `ids` their rows, if given.
     """
     listed = f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
     numbers = [
@@ -167,7 +158,6 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str, ids: Seq
 
 
 def holds_label_matrix(arrays: Mapping[str, NDArray[Any]]) -> bool:
-    """Whether the labels of any group have two axes."""
     return any(array.ndim == 2 for key, array in arrays.items() if key.startswith("y_"))
 
 
@@ -176,11 +166,7 @@ def settle_matrix(
 ) -> tuple[Arrays, tuple[str, ...], str]:
     """The arrays with labels as uint8, the names of the labels, and where these come from.
 
-    The number of labels is the width of `y_train`, which is public like the number of features. Undeclared labels are
-    named after their column: 0, 1, 2, ...
-
-    Raises DataError: groups of different widths, fewer than 2 labels or more than `MOST_LABELS`, another number of
-    names, or a value that is neither 0 nor 1.
+    Undeclared labels are named after their column of `y_train`, whose number is public: 0, 1, 2, ...
     """
     labels = {key: array for key, array in arrays.items() if key.startswith("y_")}
     shapes = {key: array.shape for key, array in labels.items()}
@@ -255,15 +241,12 @@ Bounds = Indices  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_unit
 
 
 class ContentIds:
-    """Ids `PREFIX/DIGEST` of the rows of one group, in row order.
+    """Ids `PREFIX/DIGEST` of the rows of one group, in row order: `names` has those of all rows added so far.
 
     The digest is BLAKE2b of a row's shape, type, bytes and label. Rows that are equal in all of them are numbered from
     the second on: `PREFIX/DIGEST-2`, `PREFIX/DIGEST-3`. Deleting one of them removes the last number, which may be of
     another person (`first_of_equal`). The digest has no key, so whoever knows a row can find its id: the ids of private
     rows are private.
-
-    Attributes:
-        names: the ids of all rows added so far.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -384,7 +367,6 @@ def refuse_spellings(names: Iterable[str], where: str, what: str = "owner") -> N
 
 
 def _missing(names: Iterable[str]) -> list[str]:
-    """The names that stand for none, in order."""
     return sorted(name for name in names if name.strip().lower() in MISSING)
 
 
@@ -392,12 +374,7 @@ def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | Non
     """Refuse owners that do not name one person each: missing names, a person in several spellings, several people.
 
     A person with a missing name would count as another person. If one of several people were removed, the row would
-    belong to another person.
-
-    Args:
-        owners: of rows, shape (n_rows,). where: the rows, for the message, which names rows and nobody. rows: their
-            names, by default their places. known: a set of owners of other rows as well; None for `owners` alone.
-    Raises DataError: an owner that is missing, that lists people, or in several spellings.
+    belong to another person. `rows` are names of rows for the message; `known` also has owners of other rows.
     """
     each = set(owners)
     if missing := _missing(each):
@@ -430,13 +407,7 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
 
 
 def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> Mask:
-    """Mask of the test rows, about `fraction` of all, shape (rows,).
-
-    A row's side depends on its own id only. With `owner_of` it depends on its owner's name only, so that all rows
-    of a person are on one side.
-
-    Raises UsageError: `fraction` is not between 0 and 1. DataError: all rows, or none, fall on the test side.
-    """
+    """Mask of the test rows, about `fraction` of all, by their ids; with `owner_of` a person's rows are on one side."""
     if not 0 < fraction < 1:
         raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
     test = in_share(ids if owner_of is None else (owner_of(one) or one for one in ids), fraction)

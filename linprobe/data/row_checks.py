@@ -19,10 +19,12 @@ for one process: fast, and with a secret that never leaves it.
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -44,8 +46,10 @@ MAGNITUDE, NEGATIVE_ZERO = 0x7FFF, 0x8000  # bits of half precision
 SCALES = (1.0, 1.3, 1.7)  # of unit rows: a number between two of half precision is not so at every scale
 SHORT, LAST_BITS = 4, np.uint32(8)  # fewer entries have few directions in half precision; float32 is rounded to these
 SAMPLED = 16  # columns compared before whole rows are
+STEPS = 4  # of a typical entry, to which a sample is rounded that small errors rarely change
 FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], dtype=np.uint64)
 NONE = np.uint64(0)  # in place of a digest
+NO_SAMPLES = np.empty((0, 2 + len(SCALES)), dtype=np.uint64)
 
 LANES = 4  # 64-bit words of a commitment's digest
 HASHED = 2**18  # numbers at a time: they fit in the cache
@@ -59,32 +63,45 @@ class RowSet:
 
     Rows that half precision does not hold are compared as float32. So are multiples of a row with fewer than `SHORT`
     entries other than zero, which other records have in half precision by chance; a row with one entry has none. Labels
-    do not matter. 64 bytes a row are held at one scale, 96 at three. A row times a factor that is no power of 2 has
-    other last digits, which may round to other numbers of half precision. A row of 2,048 features is missed with a
-    probability of about 0.1 at one scale of unit rows, and of 0.001 at three.
+    do not matter. 40 bytes a row are held, and once a sample is found 48 more at one scale, 80 at three. A row times a
+    factor that is no power of 2 has other last digits, which may round to other numbers of half precision. A row of
+    2,048 features is missed with a probability of about 0.1 at one scale of unit rows, and of 0.001 at three.
+
+    Rows that are the same for a `Commitment`, and so for budget books, are equal here as well, though small entries
+    differ, as another machine computes them. Not where fewer than `FEWEST` entries are left: a table with one column of
+    large numbers has many such rows by chance.
 
     Args:
-        blocks: raw rows (b, n_features).
+        blocks: gives raw rows (b, n_features), each time the same.
         scales: of the unit rows that are compared.
         fewest: a row with fewer entries other than zero is compared with equal rows only, not with its multiples, which
             may be other records by chance; above 0, rows of zeros equal nothing.
     """
 
-    def __init__(self, blocks: Iterable[RawRows], fewest: int = 0, scales: Sequence[float] = SCALES) -> None:
-        self._fewest, self._scales, self._factors = fewest, scales, Factors()
-        samples, digests = ([np.empty((0, 1 + len(used)), np.uint64)] for used in (SCALES, scales))
-        for x in blocks:
-            norms = norms_of(x)
-            samples.append(sampled(x, norms))
-            digests.append(self._digests(x, norms))
-        self._digests_of_rows = np.concatenate(digests)
-        self._samples, self._known = distinct(np.concatenate(samples)), distinct(self._digests_of_rows)
+    def __init__(
+        self, blocks: Callable[[], Iterable[RawRows]], fewest: int = 0, scales: Sequence[float] = SCALES
+    ) -> None:
+        self._blocks, self._fewest, self._scales, self._factors = blocks, fewest, scales, Factors()
+        self._samples = distinct(np.concatenate([NO_SAMPLES, *(sampled(x, norms_of(x)) for x in blocks())]))
         self._found: list[Numbers] = []
 
-    def find(self, x: RawRows, samples: Numbers | None = None) -> bool:
-        """Whether one of the rows `x` (b, n_features) is in the set; `samples` (b, 4) are `sampled(x)`, if at hand."""
+    @cached_property
+    def _digests_of_rows(self) -> Numbers:
+        """Digests of all rows, shape (n, 2 + n_scales). Most sets need none, as no sample is found among others."""
+        return np.concatenate([self._digests(x, norms_of(x)) for x in self._blocks()])
+
+    @cached_property
+    def _known(self) -> Numbers:
+        return distinct(self._digests_of_rows)
+
+    def find(self, x: RawRows, samples: Numbers | None = None, which: Mask | None = None) -> bool:
+        """Whether a row of `x` (b, n_features), of those in `which` if given, is in the set.
+
+        `samples` (b, 5) are `sampled(x)`, if at hand.
+        """
         samples = sampled(x, norms_of(x)) if samples is None else samples
-        likely = x[among(samples, self._samples).any(axis=1)]
+        found = among(samples, self._samples).any(axis=1)
+        likely = x[found if which is None else found & which]
         if not len(likely):
             return False
         digests = self._digests(likely, norms_of(likely))
@@ -93,17 +110,22 @@ class RowSet:
 
     def found(self) -> NDArray[np.intp]:
         """Indices in the set of the rows that `find` met, in order."""
-        met = distinct(np.concatenate([np.empty(0, dtype=np.uint64), *self._found]))
+        if not self._found:
+            return np.empty(0, dtype=np.intp)
+        met = distinct(np.concatenate(self._found))
         return np.flatnonzero(among(self._digests_of_rows, met).any(axis=1))
 
     def _digests(self, x: RawRows, norms: Reals) -> Numbers:
-        """Digests of each row and of the unit row at each scale, shape (b, 1 + n_scales). NONE equals nothing."""
-        digests = np.empty((len(x), 1 + len(self._scales)), dtype=np.uint64)
+        """Digests of each row, as given, as unit row at each scale, and without its small entries.
+
+        Shape (b, 2 + n_scales). NONE equals nothing.
+        """
+        digests = np.empty((len(x), 2 + len(self._scales)), dtype=np.uint64)
 
         def add_part(here: slice) -> None:
             wide, size = _float32(x[here]), _sizes(x[here])
             held, entries = (size >= SMALLEST) & (size <= LARGEST), np.count_nonzero(wide, axis=1)
-            as_given, units, short = digests[here, 0], digests[here, 1:], entries < SHORT
+            as_given, units, short = digests[here, 0], digests[here, 1:-1], entries < SHORT
             as_given[:] = self._factors.hashes(_half(x[here]))
             if not held.all():
                 as_given[~held] = self._factors.hashes((wide[~held] + np.float32(0)).view(np.uint16))
@@ -112,12 +134,15 @@ class RowSet:
                 units[short, place] = self._factors.hashes(_fine(unit[short]))
             as_given[entries == 0] = NONE
             units[(entries < self._fewest) | (entries == 1)] = NONE
+            rough = _scaled_half(x[here])
+            digests[here, -1] = self._factors.hashes(rough)
+            digests[here, -1][np.count_nonzero(rough, axis=1) < FEWEST] = NONE
 
         in_slices(len(x), _at_a_time(x), add_part)
         return digests
 
 
-def share_a_row(private: Iterable[RawRows], public: Iterable[RawRows]) -> bool:
+def share_a_row(private: Iterable[RawRows], public: Callable[[], Iterable[RawRows]]) -> bool:
     """Whether blocks of private rows share a row, or a positive multiple, in half precision with public ones."""
     known = RowSet(public)
     return any(known.find(x) for x in private)
@@ -144,7 +169,7 @@ class Commitment:
         lanes = np.empty((len(rows), LANES), dtype=np.uint64)
 
         def add_part(here: slice) -> None:
-            part = _scaled_bytes(rows[here])
+            part = (row.tobytes() for row in _scaled_half(rows[here]))
             digests = b"".join(hashlib.blake2b(row, key=self._key, digest_size=8 * LANES).digest() for row in part)
             lanes[here] = np.frombuffer(digests, dtype=np.uint64).reshape(-1, LANES)
 
@@ -214,7 +239,9 @@ def sampled(x: RawRows, norms: Reals) -> Numbers:
     """As `RowSet._digests`, but from `SAMPLED` columns: cheap, equal for equal rows, and equal for some others."""
     columns = np.linspace(0, x.shape[1] - 1, SAMPLED).astype(np.int64)
     few = _float32(x[:, columns])
-    words = _half(np.stack([few, *_units(few, norms, SCALES)], axis=1)).view(np.uint64)
+    units = list(_units(few, norms, SCALES))
+    rough = np.rint(STEPS * math.sqrt(x.shape[1]) * units[0]) + np.float32(0)
+    words = _half(np.stack([few, *units, rough], axis=1)).view(np.uint64)
     return np.asarray((words * FACTORS).sum(axis=2, dtype=np.uint64))
 
 
@@ -258,13 +285,13 @@ def _scaled(rows: RawRows, exponents: NDArray[np.integer]) -> RawRows:
     return scaled
 
 
-def _scaled_bytes(rows: RawRows) -> Iterable[bytes]:
-    """The bytes of each scaled row in half precision, with zeros for small entries."""
+def _scaled_half(rows: RawRows) -> NDArray[np.uint16]:
+    """The bits of each scaled row in half precision, with zeros for small entries: a row for `Commitment`."""
     fractions, exponents = np.frexp(_sizes(rows).astype(np.float64))
     exponents = exponents + (np.rint(fractions * SIGNIFICANT) == SIGNIFICANT)  # half precision rounds it to 1
     half = halved(_scaled(rows, exponents)).view(np.uint16)
     half *= half & MAGNITUDE >= LEAST
-    return (row.tobytes() for row in half)
+    return half
 
 
 FEWEST = 8  # entries that are not zero; rows with fewer are multiples of each other by chance
@@ -313,7 +340,7 @@ def check_rows(
 
 def _check_all_but_training_rows(features: FeatureReader) -> RowSet | None:
     """Check test rows, public rows, text weights, ids and owners; returns the test rows, None without such rows."""
-    tested = (x for x, _, _ in _finite_blocks(features, "test"))
+    tested = partial(_rows_of, partial(_finite_blocks, features, "test"))
     test = RowSet(tested, FEWEST, ONE_SCALE) if "test" in features.sizes else None
     for group in {"public", UNLABELLED} & features.sizes.keys():
         for _ in _finite_blocks(features, group):
@@ -338,22 +365,20 @@ def _check_training_rows(
     sha: GroupDigest | None,
 ) -> None:
     """The pass of `check_rows` over the training rows; `masks` are `keep` and `guarded`."""
-    sets = [(part, RowSet(x for x, _ in part.blocks())) for part in public]
+    sets = [(part, RowSet(partial(_rows_of, part.blocks))) for part in public]
     shared: list[GroupRows] = []
-    with ExitStack() as stack:  # digests hold no lock while they are computed
-        of_all = () if commitment is None else (stack.enter_context(behind(commitment.add, WAITING)),)
-        of_private = () if sha is None else (stack.enter_context(behind(sha.add, WAITING)),)
+    with ExitStack() as stack:  # digests are computed in threads, and hold no lock
+        digests = [] if commitment is None else [lambda x, *_: commitment.add(x)]
+        digests += [] if sha is None else [sha.add]
+        adds = [stack.enter_context(behind(add, WAITING)) for add in digests]
         start = 0
         for x, y, norms in _finite_blocks(features, "train"):
-            kept, guarded = (_kept(mask, slice(start, start + len(x))) for mask in masks)
-            for add in of_all:
-                add(x)
-            rows, labels = x[kept], y[kept]
-            for add in of_private if len(rows) else ():
-                add(rows, labels)
+            kept, guarded = (None if mask is None else mask[start : start + len(x)] for mask in masks)
+            for add in adds:
+                add(x, y, kept)
             if test is not None or sets:
                 samples = sampled(x, norms)
-                shared = shared or _sharing(sets, x[guarded], samples[guarded])
+                shared = shared or [part for part, known in sets if known.find(x, samples, guarded)]
                 if test is not None:
                     test.find(x, samples)
             start += len(x)
@@ -363,19 +388,9 @@ def _check_training_rows(
         sha.keep()
 
 
-def _kept(keep: Mask | None, part: slice) -> Mask | slice:
-    """An index of the rows of a block where `keep` is true: a slice, which copies no row, if it is true everywhere."""
-    return slice(None) if keep is None or keep[part].all() else keep[part]
-
-
-def _sharing(sets: Iterable[tuple[GroupRows, RowSet]], rows: RawRows, samples: Numbers) -> list[GroupRows]:
-    """The public rows among which is one of the `rows`; `samples` are theirs."""
-    return [part for part, known in sets if len(rows) and known.find(rows, samples)]
-
-
 def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_others: int, what: str) -> EqualRows | None:
     """Compare test rows with `n_others` others, called `what`, as `check_rows` does. DataError: too many for chance."""
-    test = RowSet((x for x, _ in features.blocks("test")), FEWEST, ONE_SCALE)
+    test = RowSet(partial(_rows_of, partial(features.blocks, "test")), FEWEST, ONE_SCALE)
     for x in others:
         test.find(x)
     equal = _judged(test, features, n_others, what)
@@ -386,8 +401,8 @@ def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_othe
 
 def share_rows(private: GroupRows, public: GroupRows) -> bool:
     """Whether two groups have rows of one image, which may differ, or a row in common as `share_a_row` finds it."""
-    rows = ((x for x, _ in group.blocks()) for group in (private, public))
-    return _share_an_image(private, public) or share_a_row(*rows)
+    rows = partial(_rows_of, public.blocks)
+    return _share_an_image(private, public) or share_a_row(_rows_of(private.blocks), rows)
 
 
 def share_people(private: GroupRows, public: GroupRows) -> bool:
@@ -436,6 +451,10 @@ def _judged(test: RowSet, features: FeatureReader, n_others: int, what: str) -> 
     rows = found[:NAMED].tolist()
     both = f"{found.size:,} of {n_test:,} test rows equal {what}, or multiples of them, first at test rows {rows}"
     return EqualRows(f"{features.path}: {both}", allowed, few=bool(found.size <= allowed))
+
+
+def _rows_of(blocks: Callable[[], Iterable[tuple[Any, ...]]]) -> Iterator[RawRows]:
+    return (x for x, *_ in blocks())
 
 
 def _finite_blocks(features: FeatureReader, group: str) -> Iterator[tuple[RawRows, NDArray[Any], Reals]]:

@@ -82,9 +82,8 @@ class Columns:
 
 
 def _listed(names: Sequence[str], wanted: str, flag: str, *, by_name: bool) -> str:
-    """The columns `names` of a table, and the next step of who `wanted` another one, which the flag names.
-
-    `by_name`: whether the table is named after its group, which then has labels.
+    """The columns `names` of a table, and the next step of who `wanted` another one; `by_name`: it is named after its
+    group.
     """
     shown = [*map(repr, names[:6]), *["..."][: len(names) > 8], *map(repr, names[6:][-2:])]
     near = "".join([f"did you mean {name!r}? " for name in names if name.lower() == wanted.lower()][:1])
@@ -119,11 +118,9 @@ def column_order(names: Collection[str], n_features: int) -> str:
 
 
 def read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    """X, y and, where there are such columns, id and owner of one group, by key, such as `X_train`; and `FEATURES`.
+    """X, y and, where there are such columns, id and owner of one `group`, by key, such as `X_train`; and `FEATURES`.
 
-    Args:
-        group: in the keys; the group of rows without labels becomes `train` if there is a column of labels.
-    Raises UsageError: no such column. DataError: a damaged table, or cells that are no numbers.
+    The group of rows without labels becomes `train` if there is a column of labels.
     """
     if source.suffix == ".parquet":
         return _read_parquet(source, columns, group)
@@ -172,7 +169,6 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
 
 
 def _lines(reader: Any, source: Path, width: int) -> list[tuple[int, list[str]]]:
-    """The next lines that are not empty, each with its number in the file."""
     rows = [(reader.line_num, row) for row in islice(reader, LINES_AT_ONCE) if row]
     for number, row in rows:
         if len(row) != width:

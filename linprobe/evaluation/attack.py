@@ -1,7 +1,5 @@
 """`linprobe attack`: membership inference against a run.
 
-How well the scores of a released probe separate its training rows from other rows.
-
 Yeom, Giacomelli, Fredrikson, Jha, "Privacy Risk in Machine Learning", CSF 2018: the loss as a score (threshold attack).
 Carlini, Chien, Nasr, Song, Terzis, Tramèr, "Membership Inference Attacks From First Principles", S&P 2022: likelihood
 ratios against shadow models (LiRA, Algorithm 1), true-positive rates at small false-positive rates.
@@ -32,14 +30,7 @@ from scipy.special import log_softmax, logsumexp
 from linprobe.accounting.figures import NOUNS
 from linprobe.atomic_files import write_json
 from linprobe.data.blocks import ArraySource, ChainedSource, RawBlocks, concatenated, normalise_rows
-from linprobe.data.dataset import (
-    Dataset,
-    check_one_class,
-    check_test_rows,
-    dataset_of,
-    open_features,
-    unlabelled_group,
-)
+from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features, unlabelled_group
 from linprobe.data.feature_reader import FeatureReader, GroupRows
 from linprobe.data.row_weights import RowWeights
 from linprobe.errors import DataError, ParameterError, PrivacyError, Progress, UsageError, writing
@@ -103,11 +94,7 @@ class Membership:
 
 
 def membership(members: Scores, others: Scores, resamples: int = 0) -> Membership:
-    """Compare the scores of members (n,) with the scores of non-members (m,).
-
-    The bootstrap resamples members and non-members separately. Scores are replaced by their ranks, so that a resample
-    costs one count and one cumulative sum.
-    """
+    """Compare the scores of members (n,) with those of non-members (m,). The bootstrap resamples both separately."""
     values, places = np.unique(np.concatenate([members, others]), return_inverse=True)
     member_places, other_places = np.split(places, [len(members)])
     counted = [np.bincount(part, minlength=len(values)) for part in (member_places, other_places)]
@@ -145,10 +132,8 @@ def likelihood_ratios(target: Scores, shadows: Scores, inside: NDArray[np.bool_]
     few shadow models.
 
     Args:
-        target: log odds of each record under the attacked model, (n,).
-        shadows: the same under each shadow model, (n_shadows, n).
-        inside: which records each shadow model was trained on, (n_shadows, n). Every record must be in at least two
-            shadow models and outside at least two.
+        target, shadows: log odds of each record under the attacked model, (n,), and each shadow, (n_shadows, n).
+        inside: which records each shadow was trained on, (n_shadows, n): each in at least two, and out of at least two.
     """
     ratio = np.zeros_like(target)
     for sign, part in ((1, inside), (-1, ~inside)):
@@ -174,13 +159,7 @@ PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publ
 
 
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
-    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private.
-
-    Returns: run, manifest_digest, method, attack, auc, auc_low, auc_high, tpr_at_fpr, tpr_limit_at_fpr, tpr_limit_from
-        (in words), compared (`rows` or `people`), members, non_members, confidence, shadows, epsilon, delta,
-        private_output.
-    Raises DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
-    """
+    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private."""
     _check(request)
     inputs = (*inputs_of(request.run), request.features, request.public)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
@@ -344,7 +323,6 @@ def _lira(
 
 
 def _public_rows(features: FeatureReader, given: Path | None, run: RunFolder) -> ArraySource | None:
-    """The run's public rows in memory, from the file `given` or else the file it was trained with."""
     manifest = run.manifest
     named, digest = manifest.public_file, manifest.public_digest
     path = given if given is not None or named is None else Path(named)

@@ -1,8 +1,6 @@
 """`linprobe audit`: a measured lower bound on epsilon, to compare with the upper bound that accounting claims.
 
-Canaries are planted records; a coin toss decides whether each one is in a run. An adversary guesses from the releases
-which canaries were in. If the guesses are better than (epsilon, delta) allows, the implementation is not
-(epsilon, delta)-DP.
+`docs/audit.md` explains canaries, tests and paths.
 
     1  for r = 1..R:  toss b_ri for i = 1..m;  run the part on the background rows and the canaries with b_ri = 1, on
                       one path of `train` after the other
@@ -23,8 +21,8 @@ row. `SPARE` columns S are zero in all rows and canaries. They hold -m_S times t
 
 holds no other row. Its noise has the variance 1 + m_i^2 / ||m_S||^2, by which z is scaled.
 
-Where people are audited, a canary is a person with `CANARY_ROWS` rows, all of them the unit vector of the column, and
-background rows belong to people too. A canary that is out leaves its place empty: `Dataset.present`.
+Where people are audited, a canary is a person with `CANARY_ROWS` equal rows, and background rows belong to people too.
+A canary that is out leaves its place empty: `Dataset.present`.
 
 The parts, each through the function that releases it:
 
@@ -111,7 +109,6 @@ class Path:
 
     @property
     def n_ranks(self) -> int:
-        """Number of members of the group."""
         return 2 if self.rows == "two ranks" else 1
 
 
@@ -145,11 +142,6 @@ def audit(
 
     The audited code is the code that `train`, `tune` and `pdp-report` run, on every path in turn; tests pass another
     `mechanism`, and `insecure_seed`, which makes coin tosses and noise reproducible, but for the part `tune`.
-
-    Returns: method, part, unit, epsilon (claimed), delta, epsilon_lower_bound, others (epsilon and epsilon_lower_bound
-        of each single release besides the steps, by purpose), confidence, runs, canaries, steps, noise_multiplier,
-        sampling_rate, paths (covered), products (`kernel` or `numpy`, of the paths on the host), not_covered, tests
-        (see `lower_bounds`).
     """
     subject, trials = played(request, progress, mechanism=mechanism, insecure_seed=insecure_seed)
     return _stated(request, subject, trials)
@@ -270,7 +262,6 @@ def _of_histogram(request: AuditRequest, plan: Plan, planted: Planted, paths: Se
 def _trained(
     plan: Plan, planted: Planted, inside: NDArray[np.bool_], runtime: Runtime, watch: Callable[[], Watching]
 ) -> Seen:
-    """Scores in the releases of `train`."""
     observer = watch()
     execute(plan, planted.with_canaries(inside), runtime, observer=observer)
     return observer.adversary.scores, observer.adversary.others
@@ -324,7 +315,6 @@ def _published(
     runtime: Runtime,
     watch: Callable[[], Watching],
 ) -> Seen:
-    """Scores in a histogram for each canary."""
     trained: Trained = execute(plan, planted.with_canaries(np.ones_like(inside)), runtime, observer=watch())
     if plan.budget is None or trained.losses is None or runtime.group.rank:
         return [], {}
@@ -341,7 +331,6 @@ def _published(
 
 
 def check_audit(audited: dict[str, Any]) -> None:
-    """PrivacyError if a lower bound is above the claimed epsilon."""
     for name, claim in {"": audited, **audited["others"]}.items():
         found = claim["epsilon_lower_bound"]
         if found > claim["epsilon"]:
@@ -363,19 +352,12 @@ def play(
     sampler: SamplerFactory = PoissonSampler,
     insecure_seed: int | None = None,
 ) -> Trials:
-    """Lines 1 and 2: run a part `runs` times, with about half of the canaries in.
-
-    Args:
-        on_run: called after every run. device: where the rows of device paths are, such as `cuda`.
-        mechanism, sampler: audited in place of the production classes.
-        insecure_seed: makes coin tosses and noise reproducible, for tests of the audit.
-    """
+    """Lines 1 and 2: run a part `runs` times, with about half of the canaries in; tests pass the last arguments."""
     plan, planted, paths = subject.plan, subject.planted, subject.paths
     inside = np.random.default_rng(insecure_seed).random((runs, planted.n_canaries)) < 0.5
     scale = hessian_scale(plan.settings.options) if plan.method is NEWTON else 0.0
 
     def scored(run: int, group: Group) -> Seen:
-        """The scores of a run, as one member of its group computes them."""
         path = paths[run % len(paths)]
         seed = None if insecure_seed is None else insecure_seed * runs + run
         audited = replace(plan, settings=replace(plan.settings, per_record=path.observed, insecure_seed=seed))

@@ -1,6 +1,4 @@
-"""Statistical tests of an audit: lower bounds on epsilon from what the adversary observed.
-
-The tests and their sources:
+"""Statistical tests of an audit, with sources: lower bounds on epsilon from what the adversary observed.
 
 - `sum`, `difference` and `pattern` compare a statistic of the trials in and out by Student's t-test. If the statistic
   is normal, its noncentrality bounds mu of Gaussian DP from below (Dong, Roth, Su 2022: mu-GDP is testing N(0, 1)
@@ -10,10 +8,9 @@ The tests and their sources:
 - `one run f-DP` counts the same guesses against the trade-off function of mu-GDP, not against one (epsilon, delta)
   (Mahloujifar, Melis, Chaudhuri 2024, "Auditing f-Differential Privacy in One Run", Algorithm 3).
 
-A release besides the steps, such as `mean`, has its own claim. So it is tested by itself, with the test `sum`.
-
-Every test is done on all runs together and on the runs of each path. Each bound has confidence
-1 - (1 - confidence) / (number of bounds), so all hold together at `confidence` (Bonferroni).
+A release besides the steps, such as `mean`, is tested by itself, with the test `sum`. Every test is done on all runs
+together and on the runs of each path. Each bound has confidence 1 - (1 - confidence) / (number of bounds), so all hold
+together at `confidence` (Bonferroni).
 """
 
 from __future__ import annotations
@@ -46,8 +43,7 @@ class Trials:
         inside: whether each canary was in, shape (runs, canaries).
         scores: z, shape (runs, steps, canaries), in units of the claimed noise.
         others: the same in each release besides the steps by purpose, shape (runs, canaries); NaN is no trial.
-        paths: the path of each run.
-        products: what computed products on the host, `kernel` or `numpy`.
+        paths: of each run. products: what computed products on the host, `kernel` or `numpy`.
     """
 
     inside: NDArray[np.bool_]
@@ -108,8 +104,8 @@ def summed(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 def change(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """log sum_t (z_{t+1} - z_t)^2, shape (runs, canaries): the change from step to step.
 
-    With fresh noise it reveals almost nothing. Noise that is used twice cancels and leaves the canary's own gradient,
-    which turns as the weights change. The mechanism's rounding grid is added as a floor.
+    Noise that is used twice cancels and leaves the canary's own gradient, which turns as the weights change. The
+    mechanism's rounding grid is added as a floor.
     """
     squares = np.square(np.diff(scores, axis=1))
     return np.asarray(np.log((squares + 4.0**-GRID_BITS).sum(axis=1)))

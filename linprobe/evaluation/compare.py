@@ -87,12 +87,6 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     """Train every method at every epsilon, setting and seed, each run in its own folder; write tables and figures.
 
     Runs that exist already are checked and not trained again. Every run is a release; `composed` is their total cost.
-
-    Returns: out, composed, commonest_class and commonest_share (of the public test rows), balanced_limit (balanced
-        accuracy above which a row is clearly better than one class for all rows), summary (one object for each row,
-        setting and epsilon), runs (one object each), figures; if requested attacks, one object for each run, private.
-    Raises UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
-    finished runs are kept, and the same command continues.
     """
     refuse_copies("compare")
     with interrupted_once(), _opened(request) as found, ExitStack() as stack:
@@ -203,7 +197,6 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
 
 
 def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
-    """Warnings to print before the missing runs are trained: methods left out, a large delta, runs without privacy."""
     n_units = dataset_of(found.reader, None, Split(shots=0, unit=found.request.unit)).n_units
     warning = large_delta(found.request.delta, n_units) if any(run.spends for run in missing) else None
     unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
@@ -229,14 +222,12 @@ def _shared(stack: ExitStack, path: Path | None, *, scored: bool = False) -> Fea
 
 
 def _rows(stack: ExitStack, features: Features) -> FeatureReader:
-    """The rows of `features`, open until the stack is closed."""
     if isinstance(features, FeatureReader):
         return features
     return stack.enter_context(open_features(features, whole=False))
 
 
 def _unlabelled(stack: ExitStack, path: Path | None, given: Path | None = None) -> FeatureReader | None:
-    """The rows without labels in a file, which is shown as it was `given`."""
     if path is None:
         return None
     opened = stack.enter_context(open_features(path, labelled=False))
@@ -349,7 +340,6 @@ def _run_row(run: Planned, manifest: Manifest, result: comparison.Result) -> dic
 
 
 def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
-    """The name of the data and the number of private rows or people, for titles of figures."""
     name = name_of(request.features) or "built-in digits"
     least, most = (choose(run["n_private"] for run in runs) for choose in (min, max))
     numbers = f"{least:,}" if least == most else f"{least:,} to {most:,}"
@@ -369,16 +359,9 @@ def _guessing(features: FeatureReader) -> dict[str, Any]:
 
 
 def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.DryRun:
-    """Check a request of `compare` as far as that is possible without a release.
+    """Check a request of `compare` as far as that is possible without a release; raises as `compare` before it trains.
 
     Runs that differ in their seed alone are taken to cost what the first of them costs.
-
-    Returns: as `rows_facts` of the first run, without method and why; rows (one object for each method, setting and
-        epsilon with missing runs: method, shots, public, epsilon, runs, plans); finished, missing and not_private
-        (numbers of runs); together (runs, not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the
-        budget book with the missing ones); out, book (None if there is none yet); seconds (of the steps of `timed`
-        runs); warnings.
-    Raises LinprobeError: as `compare`, before its first run.
     """
     with _opened(request) as found, ExitStack() as stack:
         request = found.request
@@ -443,7 +426,6 @@ def _ready_of(found: _Comparison, run: Planned, stack: ExitStack) -> Ready:
 
 
 def _missing(planned: Sequence[Planned]) -> list[list[Planned]]:
-    """The runs without a folder; those that differ in their seed alone together."""
     groups: dict[Any, list[Planned]] = {}
     for run in (run for run in planned if not run.folder.exists()):
         groups.setdefault((run.row, run.setting, run.request.epsilon), []).append(run)
@@ -451,7 +433,6 @@ def _missing(planned: Sequence[Planned]) -> list[list[Planned]]:
 
 
 def _plan(ready: Ready, run: Planned) -> tuple[Plan | Selection, Dataset]:
-    """The plan of a run, and its rows. Raises LinprobeError: as `train` or `tune`, before anything is charged."""
     dataset = ready.dataset()
     if run.tuning is None:
         return plan_run(make_settings(run.request, ready.method), dataset), dataset
@@ -508,7 +489,6 @@ def _row(runs: list[Planned], seen: Preview) -> dict[str, Any]:
 
 
 def _row_lines(row: dict[str, Any]) -> list[str]:
-    """One line for each row of a comparison that spends."""
     if row["epsilon"] is None:
         return []
     public = "" if not row["public"] else f", public {row['public']}"

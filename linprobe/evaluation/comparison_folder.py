@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.book import Contents, Entry, spending
+from linprobe.accounting.book import Contents, Entry, releases_of, spending
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import AppendOnlyFile, read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent
@@ -34,9 +34,9 @@ RESULTS = ("*.csv", "*.md", "*.png", *TORN)
 class ComparisonFolder:
     """An open comparison; made by `open_comparison`.
 
-    `spent.jsonl` has one line for every run that ever finished here, and for every unfinished one whose folder was
-    removed after a release. A line is written as soon as its run finishes, or before its folder is removed, and it is
-    never removed, since a run whose folder is deleted was still released.
+    `spent.jsonl` has a line for every run that ever finished here, and for every unfinished one whose folder was
+    removed after a release. It is written before that, and never removed: a run whose folder is deleted was still
+    released.
     """
 
     def __init__(self, out: Path, of: dict[str, Any]) -> None:
@@ -49,13 +49,11 @@ class ComparisonFolder:
         return sorted(manifest.parent for manifest in self.runs.glob("[!.]*/manifest.json"))
 
     def manifest(self, run: Path) -> Manifest:
-        """The manifest of a finished run, read once."""
         if run.name not in self._manifests:
             self._manifests[run.name] = RunFolder(run).manifest
         return self._manifests[run.name]
 
     def check(self, run: Path) -> None:
-        """PrivacyError if a finished run does not verify; see `check_run`."""
         opened = RunFolder(run)
         check_run(opened)
         self._manifests[run.name] = opened.manifest
@@ -91,13 +89,7 @@ class ComparisonFolder:
         self._recorded[key] = self._entry_of(line)
 
     def composed(self, delta: float) -> dict[str, Any]:
-        """The total cost of all runs that ever were here, for a record or person private in all of them.
-
-        `linprobe budget` composes in the same way: see `linprobe.accounting.book`.
-
-        Returns: private_runs (runs that released something, killed and diverged ones included), not_private_runs,
-            epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant, unit.
-        """
+        """The total cost of all runs that ever were here, for a record or person private in all of them."""
         spent = asdict(spending(self.entries(), delta))
         del spent["epsilon_by_unit"]  # all runs of a comparison have one unit
         return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
@@ -112,7 +104,6 @@ class ComparisonFolder:
         return [*unfinished, *self._recorded.values()]
 
     def _read_entries(self) -> list[Entry]:
-        """The runs in `spent.jsonl`. Raises PrivacyError: it cannot be read."""
         path = self.out / SPENT
         if not path.exists():
             return []
@@ -124,20 +115,13 @@ class ComparisonFolder:
             ) from None
 
     def _entry_of(self, line: dict[str, Any]) -> Entry:
-        releases = [
-            Releases(
-                str(one["purpose"]), float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"])
-            )
-            for one in line["releases"]
-        ]
         selection = SelectionEvent.from_dict(line["selection"]) if line.get("selection") else None
         private = line["private"]
         if not isinstance(private, bool):
             raise ValueError(f"private is {private!r:.40}")
-        return self._entry(str(line["run_key"]), releases, selection, private=private)
+        return self._entry(str(line["run_key"]), releases_of(line), selection, private=private)
 
     def _unfinished(self, ledger: Path) -> Entry:
-        """An unfinished or diverged run, by its ledger. Raises PrivacyError: it cannot be read."""
         event = read_selection(ledger)
         return self._entry(ledger.parent.name, grouped(read_ledger(ledger)) if event is None else (), event)
 
@@ -217,9 +201,6 @@ def open_comparison(
     """Create or continue the comparison in `out`, locked for this process.
 
     `protected`: digests of the files with public rows that a method protects, by name.
-
-    Raises UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a
-    run in it does not verify. DataError: a damaged file.
     """
     is_new_comparison(out, of)
     busy = f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"

@@ -103,13 +103,11 @@ class Planned:
 
 
 def rows_of(request: CompareRequest) -> list[MethodRow]:
-    """The rows of the table; those given as text are parsed."""
     methods = COMPARED if request.methods is None else request.methods
     return [row if isinstance(row, MethodRow) else MethodRow.parse(row) for row in methods]
 
 
 def check_request(request: CompareRequest) -> None:
-    """Raise UsageError or ParameterError unless the request can be carried out."""
     methods = rows_of(request)
     if not methods:
         raise UsageError("methods is empty; allowed: names from `linprobe methods`; give --methods adamix,noisy-gd")

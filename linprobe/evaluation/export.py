@@ -13,8 +13,6 @@ the voters as first axis. The votes of a class are the voters whose p is largest
 votes, and ties go to the higher sum of p.
 
 safetensors: `weight` and `bias` in the layout of `torch.nn.Linear`.
-
-The package of a format is imported when a file of it is made.
 """
 
 from __future__ import annotations
@@ -45,10 +43,9 @@ class Probe:
 
     Attributes:
         weights (n_features, n_classes), bias (n_classes,): float32; with the voters as first axis if the probe votes.
-        class_names: in label order.
         note: statements about the probe, by name; values that are no text are JSON.
-        several_labels: whether a row has several labels, named by `class_names`, in place of one class. A label applies
-            where its score is above 0, with probability sigmoid(score).
+        several_labels: whether each label applies by itself, where its score is above 0, with probability
+            sigmoid(score).
     """
 
     weights: NDArray[np.float32]
@@ -59,7 +56,6 @@ class Probe:
 
     @property
     def votes(self) -> bool:
-        """Whether voters decide on the class, each with one vote."""
         return self.weights.ndim == 3
 
 
@@ -72,8 +68,6 @@ def safetensors_bytes(probe: Probe) -> bytes:
 
 
 class _Graph:
-    """Nodes and constants in the order in which they are added."""
-
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
@@ -151,13 +145,7 @@ VOTES = "every voter votes for its most probable class; shares of votes; ties go
 
 
 def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
-    """Write a verified run to a file; a run that is not private is exported with a warning.
-
-    Returns: the note that the file holds.
-    Raises UsageError: an unknown format or one whose package is missing, a run too large for the format, or see
-    `new_files` and `temperature_of`. PrivacyError: the run does not verify. DataError: not a run folder, or see
-    `temperature_of`.
-    """
+    """Write a verified run to a file, with a warning if it is not private; returns the file's note."""
     to = _format_of(request)
     require_for({"to": to})
     inputs = (*inputs_of(request.run), request.calibrate)
@@ -188,7 +176,6 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
 
 
 def _format_of(request: ExportRequest) -> str:
-    """The format that is asked for, or that the name of the file ends in. Raises UsageError for another one."""
     to = request.out.suffix.removeprefix(".") if request.to is None else request.to
     if to not in FORMATS:
         allowed = ", ".join(FORMATS)

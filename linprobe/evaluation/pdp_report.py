@@ -59,8 +59,6 @@ def publish(
     The charge is written to the budget book and the ledger before the noise is drawn.
 
     Returns: the histogram with its place, the manifest of the run with it, and what that does not state of others.
-    Raises PrivacyError: a run that is not private, or one that does not match its manifest; or see `refuse_moving`.
-    UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
     """
     manifest, key = run.manifest, signing_key(run, sign)
     events, planned = _planned(run, epsilon)
@@ -141,7 +139,6 @@ def _saying_what_counts(out: Path, epsilon: float, progress: Progress) -> Iterat
 
 
 def _planned(run: RunFolder, epsilon: float) -> tuple[list[GaussianEvent], Releases]:
-    """The checked ledger of a run, and the release of a histogram for `epsilon`."""
     check_run(run)
     refuse_moving(run.manifest)
     events = read_ledger(run.folder / LEDGER, run[LEDGER])
@@ -202,7 +199,6 @@ def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
 
 
 def _charged(manifest: Manifest, events: Sequence[GaussianEvent], published: Published) -> Manifest:
-    """The manifest with figures recomputed from `events`, the whole ledger, and one more histogram."""
     releases, (_, delta) = grouped(events), manifest.bound
     total = accountant_of(manifest).epsilon(releases, delta)
     figures: dict[str, Any] = gaussian_figures(releases)
@@ -259,11 +255,7 @@ class PdpReport:
 
 
 def pdp_report(request: PdpReportRequest, progress: Progress | None = None) -> PdpReport:
-    """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
-
-    Raises UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
-    PrivacyError: a histogram of a run that is not private.
-    """
+    """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram."""
     with _checked_files(request):
         run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
         not_stated = None
@@ -291,13 +283,7 @@ def pdp_report(request: PdpReportRequest, progress: Progress | None = None) -> P
 
 
 def dry_run_of_report(request: PdpReportRequest) -> DryRun:
-    """What `pdp_report` would read, spend and write. Its facts are public; no loss of a record is among them.
-
-    Returns: run, records, epsilon and delta of the run (epsilon None if it is not private); publish_epsilon; with it
-        noise_std, epsilon_after, file and signed; together (runs, not_private_runs, epsilon, delta and epsilon_by_unit
-        of all runs of the budget book with the histogram); book; private_files (`csv` and `plot`).
-    Raises LinprobeError: as `pdp_report`.
-    """
+    """What `pdp_report` would read, spend and write; raises as it. No loss of a record is among its facts."""
     with _checked_files(request):
         run = _loaded(request.run)
         ids, _ = _losses(run)
@@ -336,7 +322,6 @@ def dry_run_of_report(request: PdpReportRequest) -> DryRun:
 
 
 def _checked_files(request: PdpReportRequest) -> AbstractContextManager[None]:
-    """`new_files` for the curve and the losses of the records, after a check of the options."""
     if request.plot is not None:
         plots.check_format(request.plot)
     if request.publish_epsilon is not None:
@@ -351,7 +336,6 @@ def _checked_files(request: PdpReportRequest) -> AbstractContextManager[None]:
 
 
 def _loaded(folder: Path) -> RunFolder:
-    """A run with per-record losses. UsageError: a run that has none."""
     run = run_folder.read_run(folder)
     check_digests(run)
     manifest = run.manifest

@@ -38,15 +38,10 @@ from linprobe.training.charge import refuse_private_in_books, refuse_protected_t
 
 
 def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[str | float, ...]]:
-    """The names of the columns, then (id, class name, its probability) of every row of a group of a feature file, or of
-    a `.npy` array. A run with several labels a row gives 0 or 1 for each label in place of name and probability.
+    """The names of the columns, then (id, class name, its probability) of each row of a group of a file, or `.npy`.
 
-    With `together`, the weights are refined on these rows first, and the rows get the classes that they have together.
-    They are then needed in memory, up to a number at which a fixed part of them refines.
-
-    Raises DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
-    `temperature_of`. UsageError: an unknown group, a group of an array, a temperature for a run that votes, or a prior
-    for a run without class counts.
+    A run with several labels a row gives 0 or 1 for each label in place of name and probability. With `together`, the
+    weights are refined on these rows first, which are then needed in memory.
     """
     features, group, prior, together = request.features, request.group, request.prior, request.together
     allow_other, all_classes = request.allow_other_features, request.probabilities
@@ -55,7 +50,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
     run = run_folder.read_run(request.run)
     if together:
         refuse_unrefinable(run, "leave out --together")
-    moved = _moved(run, prior)
+    moved = moved_bias(run, prior)
     temperature = temperature_of(run, request.calibrate, progress, moved[0], allow_other=allow_other)
     answers = run.manifest.class_names if run.manifest.several_labels else ["label", "score"]
     yield "id", *answers, *(f"p_{name}" for name in run.manifest.class_names if all_classes)
@@ -134,7 +129,6 @@ def _scored(
 
 
 def _rows_of(array_file: Path, width: int) -> NDArray[Any]:
-    """The rows of an array file. DataError unless they are real numbers with two axes; `width` is for the message."""
     array = open_array(array_file)
     if array.dtype.kind not in "fiub" or array.ndim != 2:
         raise DataError(
@@ -145,7 +139,6 @@ def _rows_of(array_file: Path, width: int) -> NDArray[Any]:
 
 
 def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
-    """The same blocks; DataError at the first NaN, infinity, or number that float32 cannot hold."""
     start = 0
     for x in blocks:
         check_float32(x, str(where), range(start, start + len(x)))
@@ -172,15 +165,11 @@ def _predicted(
 def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
     """Metrics of a run on the test rows of a feature file, with a note if it is no better than the majority class.
 
-    Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`; for a run with class counts,
-        by_prior: test_accuracy and balanced_accuracy for the class shares of training, `train`, and for equal ones,
-        `uniform`.
-    Raises DataError, UsageError: see `temperature_of`. UsageError: a prior for a run without class counts. DataError:
-    the file has other classes or another number of features than the run, rows made otherwise, no test rows, or test
-    rows or people that the run was trained on. PrivacyError: its test rows are private, or private in a budget book.
+    Returns: run, temperature, and the keys of `figures_by_task`; for a run with class counts, by_prior: accuracies for
+    the class shares of training, `train`, and for equal ones, `uniform`.
     """
     run, allow_other = run_folder.read_run(request.run), request.allow_other_features
-    bias = bias_for(run, request.prior)
+    bias = moved_bias(run, request.prior)[0]
     temperature = temperature_of(run, request.calibrate, progress, bias, allow_other=allow_other)
     with open_features(matching.features_of(run, request.features), progress=progress) as opened:
         matching.check_fits(run, opened, progress, allow_other=allow_other)
@@ -193,7 +182,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
         by_prior: dict[str, Any] = {}
         if _movable_shares(run) is not None:
             found = {
-                word: figures_by_task(*given, bias_for(run, word), run.manifest.class_names, most_passes=0)
+                word: figures_by_task(*given, moved_bias(run, word)[0], run.manifest.class_names, most_passes=0)
                 for word in (TRAINED, UNIFORM)
             }
             kept = ("test_accuracy", "balanced_accuracy")
@@ -204,20 +193,12 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
     return {"run": str(request.run), "temperature": temperature, **by_prior, **figures}
 
 
-def bias_for(run: run_folder.RunFolder, prior: str | None) -> NDArray[np.float32]:
-    """The bias of a run that makes its scores those for other class shares: post-processing of its class counts.
+def moved_bias(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
+    """The bias that makes the scores of a run those for other class shares, and these; None if nobody counted.
 
-    Args:
-        prior: `train`, the estimated shares of the private rows; `uniform`; shares as in `shares_given`; or None for
-            the bias as it is.
-    Raises UsageError: a run without class counts, or whose scores are no log-odds. ParameterError, DataError: as
-    `shares_given`.
+    It is post-processing of the class counts. `prior` is `train`, the estimated shares of the private rows; `uniform`;
+    shares as in `shares_given`; or None for the bias as it is.
     """
-    return _moved(run, prior)[0]
-
-
-def _moved(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
-    """The bias that `bias_for` gives, and the class shares that the scores are then for; None if nobody counted."""
     if prior is None:
         return run.bias, kept_shares(run)
     shares = _movable_shares(run)
@@ -248,14 +229,7 @@ def temperature_of(
     *,
     allow_other: bool = False,
 ) -> float:
-    """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
-
-    Args:
-        bias: shape (n_classes,), in place of the bias of the run; None to use the bias of the run.
-        allow_other: fit on rows that were extracted with other settings than the rows of the run, with a note.
-    Raises UsageError: a run that votes, or a multilabel run. DataError: a file without the group `public`, with other
-    classes, other settings of extraction, or another number of features. PrivacyError: a row that is private.
-    """
+    """The temperature fitted on the public rows of a feature file for `bias`, with a note; 1 without a file."""
     if public is None:
         return 1.0
     if run.weights.ndim == 3:

@@ -22,7 +22,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features, unit_of
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.errors import Progress, UsageError
-from linprobe.evaluation.predict import bias_for, evaluate_run
+from linprobe.evaluation.predict import evaluate_run, moved_bias
 from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
@@ -56,17 +56,12 @@ def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str
 def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
     """Release noisy counts of correct predictions, and of scores, on private test rows. Each call spends budget.
 
-    Returns: run, run_private (whether the run has a guarantee), unit, epsilon, delta, noise_multiplier (of the correct
-        predictions), auroc_noise_multiplier (None if no scores are released), the keys of the manifest about noisy test
-        rows, and test_macro_auroc with test_macro_auroc_std where it is known. A note names the book, as its name
-        depends on private rows.
-    Raises UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has
-    no owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
+    A note names the book, as its name depends on private rows.
     """
     refuse_copies("evaluate")
     with _prepared(request, progress) as (run, features, entry):
         n_test = test_units(features, entry.unit)
-        bias, people = bias_for(run, request.prior), test_people(features, entry.unit)
+        bias, people = moved_bias(run, request.prior)[0], test_people(features, entry.unit)
         sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
         account = existing_book(features, request.book, make=True, group="test", unit=entry.unit)
         book = charge_entry(account, entry, progress)
@@ -123,7 +118,7 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
     if request.epsilon is None or request.calibrate is not None:
         raise UsageError("--calibrate changes no prediction, nor the noisy AUROC; leave it out with --epsilon")
     epsilon, run = check_epsilon(request.epsilon), read_run(request.run)
-    bias_for(run, request.prior)
+    moved_bias(run, request.prior)
     refuse_book_inside(request.book)
     with open_features(features_of(run, request.features), progress=progress) as features:
         _check(run, features, request, progress)
@@ -151,7 +146,6 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
 
 
 def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, progress: Progress) -> None:
-    """Refuse rows that do not fit the run, or that cost nothing."""
     check_one_class(features, "evaluate --epsilon")
     check_fits(run, features, progress, allow_other=request.allow_other_features)
     check_test_rows(features, "accuracy is measured on", private=True)

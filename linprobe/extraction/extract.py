@@ -27,12 +27,8 @@ OF_LABELLED = (
 def extract(request: ExtractRequest, progress: Progress) -> dict[str, Any] | None:
     """Make the feature file that `request` describes, resuming an interrupted run with the same settings.
 
-    Under torchrun, all processes make this call; rank 0 assembles the file and reports.
+    Under torchrun, all processes make this call; rank 0 assembles the file and reports, the others return None.
 
-    Returns: file, backbone, rows (number of each group), n_features, n_classes, class_names_from, extracted (images
-        passed through the network in this run), seconds (of the pass over them), waiting_share (fraction of it spent
-        waiting for images), device, precision, skipped (id and reason of each skipped image); None in processes other
-        than rank 0.
     Raises UsageError: an option, or an unfinished run with other settings. DataError: images or weights. PrivacyError:
     private images would become public or several records. LinprobeError: memory, disk, a worker or another process.
     """
@@ -72,7 +68,6 @@ def _checked(request: ExtractRequest) -> Recipe | None:
 
 
 def _check_out(request: ExtractRequest) -> None:
-    """UsageError if `out` is no place for a feature file, or an input of the command."""
     from linprobe.data.feature_file import is_hdf5
     from linprobe.runs.run_folder import inputs_of
 
@@ -93,7 +88,6 @@ def _check_out(request: ExtractRequest) -> None:
 
 
 def _refuse_idle(request: ExtractRequest, idle: Iterable[str], beside: str) -> None:
-    """UsageError for an option among `idle` that was given, and does nothing beside another."""
     for name in idle:
         one = declared(ExtractRequest)[name]
         if getattr(request, name) != one.default:
@@ -101,7 +95,6 @@ def _refuse_idle(request: ExtractRequest, idle: Iterable[str], beside: str) -> N
 
 
 def _recipe(path: Path) -> Recipe:
-    """How the rows of a run or a feature file were made."""
     from linprobe.data.feature_file import FeatureFile
     from linprobe.data.feature_reader import extraction_of
     from linprobe.runs.run_folder import RunFolder

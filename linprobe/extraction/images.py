@@ -94,11 +94,8 @@ class ImageTransform:
     Attributes:
         resize: length of the short side, or exact (height, width), in pixels; None to keep the size.
         crop: (height, width) of the centre crop, in pixels; None for no crop.
-        interpolation: one of INTERPOLATIONS.
-        mean, std: one number per channel, for values in [0, 1].
-        mode: RGB, or L for one grey channel.
+        mean, std: one number per channel, for values in [0, 1]. mode: RGB, or L for one grey channel.
         views: number of views of an image, the first ones of VIEWS.
-    Raises ParameterError: a value out of range, or another number of means or stds than of channels.
     """
 
     resize: int | tuple[int, int] | None
@@ -141,12 +138,7 @@ class ImageTransform:
         std: tuple[float, ...] | None,
         interpolation: str | None,
     ) -> ImageTransform:
-        """A copy with every argument that is not None replaced.
-
-        One mean or std applies to all channels; 0 for `resize` or `crop` turns that step off.
-
-        Raises ParameterError: as for the constructor.
-        """
+        """A copy with each argument that is not None replaced; one mean or std for all channels; 0 turns a step off."""
         channels = len(self.mode)
         mean, std = (each * channels if each is not None and len(each) == 1 else each for each in (mean, std))
         return replace(
@@ -173,8 +165,6 @@ class ImageTransform:
         """Resized and cropped pixels of all views, uint8 (views, height, width, channels).
 
         A shifted view that reaches beyond the image's border shows the image's reflection there.
-
-        Raises UnreadableImage: the image is smaller than the crop, or so narrow that resizing exceeds MAX_PIXELS.
         """
         if self.resize is not None:
             size = [self.resize] if isinstance(self.resize, int) else list(self.resize)
@@ -223,7 +213,6 @@ class Batches(Dataset[Batch]):
         self.members, self.transform, self.batch_size, self.size = members, transform, batch_size, size
 
     def rows(self, batch: int) -> range:
-        """The rows of a batch; the last batch may be short."""
         start = batch * self.batch_size
         return range(start, min(start + self.batch_size, len(self.members)))
 
@@ -262,12 +251,10 @@ class Batches(Dataset[Batch]):
 
 
 def _key_of(content: bytes | memoryview) -> NDArray[np.uint8]:
-    """A digest of the content of an image file, or of its pixels."""
     return np.frombuffer(hashlib.blake2b(content, digest_size=IMAGE_KEY_BYTES).digest(), dtype=np.uint8)
 
 
 def _decoded(members: Members, count: int, mode: str | None) -> Iterator[Image.Image]:
-    """The readable ones among the first `count` images."""
     for row in range(min(count, len(members))):
         with suppress(UnreadableImage):
             yield decode(members.read(row), mode)

@@ -1,7 +1,7 @@
 """Images to a feature file: batches through a frozen network, rows to disk, and the feature file at the end.
 
-The batch size alone decides which images share a batch, so a resumed run, or a run in several processes, makes the same
-file. Worker processes decode, the device computes and a thread writes, all at the same time.
+The batch size alone decides which images share a batch, so a resumed run, or one in several processes, makes the same
+file.
 """
 
 from __future__ import annotations
@@ -25,21 +25,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from linprobe import errors
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import Description, common_keys, people_by_group, shown
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import APART
-from linprobe.errors import (
-    DataError,
-    LinprobeError,
-    PrivacyError,
-    Progress,
-    UsageError,
-    advice,
-    counted_groups,
-    reading,
-    writing,
-)
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batch, Batches
 from linprobe.extraction.partial import CHANGED, DONE, PIXEL_KEY, SETTINGS, SKIPPED, Partial, locked
@@ -56,11 +46,8 @@ NAMED_IN_ERROR = 3
 
 
 def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) -> Generator[Batch, None, None]:
-    """The batches numbered `wanted`, in that order. One worker decodes a whole batch.
+    """The batches numbered `wanted`, in that order. One worker decodes a whole batch; none decodes in this process.
 
-    Args:
-        workers: number of decoding processes; 0 decodes in this process.
-        pin: use pinned memory, for faster copies to a GPU.
     Raises LinprobeError: an image could not be read for a reason outside its file. RuntimeError, ConnectionError,
     EOFError: a worker died; see `_stopped`.
     """
@@ -75,35 +62,30 @@ def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) ->
     try:
         yield from loader
         return
-    except LinprobeError as error:  # torch puts the traceback of the worker before its message
-        unread = str(error).rstrip().rpartition(f"{LinprobeError.__name__}: ")[2]
+    except errors.LinprobeError as error:  # torch puts the traceback of the worker before its message
+        unread = str(error).rstrip().rpartition(f"{errors.LinprobeError.__name__}: ")[2]
         # torch's frame holds the error, whose traceback holds the workers: collected as garbage, each takes 5 s to end
         traceback.clear_frames(error.__traceback__)
-    raise LinprobeError(unread)
+    raise errors.LinprobeError(unread)
 
 
 def _ignore_ctrl_c(_: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles it
 
 
-def _stopped(error: Exception, first: str) -> LinprobeError | None:
+def _stopped(error: Exception, first: str) -> errors.LinprobeError | None:
     """The error of a worker that died at the batch from `first`, as torch raises it anywhere; None for another one."""
     if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
         return None
     reason = (str(error) or type(error).__name__).splitlines()[0]
-    return LinprobeError(
+    return errors.LinprobeError(
         f"a worker process died at the batch that begins with {first} ({reason}); give fewer --workers or a "
         "smaller --batch-size if memory ran out; the same command continues"
     )
 
 
 class Network:
-    """The backbone on its device, in its precision.
-
-    Args:
-        plan: backbone, device and precision.
-        shrink: on running out of memory, halve the number of views per forward pass instead of failing.
-    """
+    """The backbone on its device, in its precision; with `shrink`, a lack of memory halves the views at once."""
 
     def __init__(self, plan: ExtractionPlan, *, shrink: bool) -> None:
         self.device, self.shrink = plan.device, shrink
@@ -123,8 +105,6 @@ class Network:
 
         A row is the mean of the features of the views of one image, so it is a function of this image alone. It stays
         on the device.
-
-        Raises LinprobeError: out of memory, and shrinking is off or at one image already.
         """
         while True:
             try:
@@ -135,7 +115,7 @@ class Network:
                 if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                     raise
             if not self.shrink or self.at_once == 1:
-                raise LinprobeError(
+                raise errors.LinprobeError(
                     f"memory of {self.device} ran out with {self.at_once} images at once; give a smaller --batch-size"
                 )
             self.at_once //= 2
@@ -158,15 +138,9 @@ def extract_group(
     partial: Partial,
     request: ExtractRequest,
     local_size: int,
-    progress: Progress | None,
+    progress: errors.Progress | None,
 ) -> float:
-    """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images.
-
-    Args:
-        local_size: number of extracting processes on this machine, which share its cores.
-    Raises DataError: an unreadable image, unless `on_error` is skip, or features that do not fit the dtype on disk.
-    LinprobeError: out of memory, or a worker that died.
-    """
+    """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images."""
     if not numbers:
         return 0.0
     batches = plan.batches[group]
@@ -180,7 +154,7 @@ def extract_group(
             for following, (number, pixels, status, keys, unread) in zip([*numbers[1:], None], loaded, strict=True):
                 waited += time.perf_counter() - asked
                 if unread and request.on_error == "fail":
-                    raise DataError(_unreadable(batches, unread))
+                    raise errors.DataError(_unreadable(batches, unread))
                 for row, reason in unread:
                     partial.skip(group, row, batches.members.id(row), reason)
                 while len(writes) >= WRITES_AHEAD:
@@ -234,11 +208,11 @@ def _write(
     if bad.size:
         name = batches.members.id(start + int(bad[0]))
         if np.isfinite(values[bad[0]]).all():
-            raise DataError(
+            raise errors.DataError(
                 f"features of {name} reach {np.abs(values[bad[0]]).max():.3g}, more than {partial.dtype} holds; "
                 "give --dtype float32"
             )
-        raise DataError(f"features of {name} are not finite; give --precision float32, or other weights")
+        raise errors.DataError(f"features of {name} are not finite; give --precision float32, or other weights")
     rows[marks != DONE] = 0
     partial.write(group, start, rows, marks, keys.numpy())
 
@@ -250,7 +224,7 @@ NEXT_STEP = "start all of them again; the same command continues"
 
 
 def run_extraction(
-    request: ExtractRequest, recipe: Recipe | None, source: ImageSource, progress: Progress
+    request: ExtractRequest, recipe: Recipe | None, source: ImageSource, progress: errors.Progress
 ) -> dict[str, Any] | None:
     """`linprobe.extraction.extract`, once the request is checked and its images are listed."""
     with torch_group.group(TIMEOUT, NEXT_STEP) as group:
@@ -272,7 +246,6 @@ def run_extraction(
 
 
 def _planned(request: ExtractRequest, recipe: Recipe | None, source: ImageSource, group: Group) -> ExtractionPlan:
-    """The plan of an extraction, with its network. No feature is computed, and no file written."""
     device = choose_device(request.device, group.local_rank)
     # rank 0 chooses the backbone; the others wait until it has downloaded the weights
     named = request.backbone if group.rank == 0 else group.broadcast_text("")
@@ -286,9 +259,11 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, source: ImageSource
     return make_plan(request, recipe, source, backbone, device)
 
 
-def _begin(plan: ExtractionPlan, request: ExtractRequest, stack: contextlib.ExitStack, progress: Progress) -> bool:
+def _begin(
+    plan: ExtractionPlan, request: ExtractRequest, stack: contextlib.ExitStack, progress: errors.Progress
+) -> bool:
     """Lock the partial folder until `stack` ends, and begin or resume; true if the feature file is there already."""
-    with writing(plan.folder, fault="cannot be made"):
+    with errors.writing(plan.folder, fault="cannot be made"):
         for folder in [folder for folder in plan.out.parents if not folder.exists()]:
             stack.callback(_remove_empty, folder)
         plan.out.parent.mkdir(parents=True, exist_ok=True)
@@ -296,7 +271,7 @@ def _begin(plan: ExtractionPlan, request: ExtractRequest, stack: contextlib.Exit
     if _made_already(plan, request):
         (plan.folder / SETTINGS).unlink(missing_ok=True)  # left by a run that was killed after it renamed the file
         return True
-    with writing(plan.folder):
+    with errors.writing(plan.folder):
         resumed = plan.partial().begin(plan.settings, overwrite=request.overwrite)
     if resumed:
         progress.note(f"resuming {plan.folder}")
@@ -308,9 +283,9 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _describe(plan: ExtractionPlan, progress: Progress) -> None:
+def _describe(plan: ExtractionPlan, progress: errors.Progress) -> None:
     source, backbone = plan.source, plan.backbone
-    images = counted_groups({name: len(members) for name, members in source.groups.items()}, "image")
+    images = errors.counted_groups({name: len(members) for name, members in source.groups.items()}, "image")
     images += f", {len(source.class_names)} classes" if source.class_names else ""
     progress.note(f"{source.name}: {images}; {backbone.name}, {backbone.weights or 'no'} weights")
     for note in backbone.notes:
@@ -322,22 +297,23 @@ def _describe(plan: ExtractionPlan, progress: Progress) -> None:
 
 
 def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
-    """Whether the file exists and was made with these settings; always false with `--overwrite`."""
     if request.overwrite or not plan.out.exists():
         return False
-    with FeatureFile(plan.out) as features, reading(f"{plan.out}: its extraction", "give --overwrite"):
+    with FeatureFile(plan.out) as features, errors.reading(f"{plan.out}: its extraction", "give --overwrite"):
         made = json.loads(features.description.extraction or "{}") | {"fingerprint": features.fingerprint()}
     wanted = json.loads(json.dumps(plan.public_settings | {"fingerprint": plan.settings["fingerprint"]}))
     for name, value in wanted.items():
         if made.get(name) != value:
-            raise UsageError(
+            raise errors.UsageError(
                 f"{plan.out} exists, made with {name} {shown(made.get(name))} where this run has "
                 f"{shown(value)}{CHANGED.get(name, '')}; give --overwrite, or another --out"
             )
     return True
 
 
-def _run(plan: ExtractionPlan, request: ExtractRequest, group: Group, progress: Progress) -> dict[str, Any] | None:
+def _run(
+    plan: ExtractionPlan, request: ExtractRequest, group: Group, progress: errors.Progress
+) -> dict[str, Any] | None:
     """Compute the batches that are not done, then assemble the file. Each process takes every `size`-th batch."""
     network = Network(plan, shrink=request.batch_size is None)
     started, waited = time.perf_counter(), 0.0
@@ -363,12 +339,14 @@ def _run(plan: ExtractionPlan, request: ExtractRequest, group: Group, progress: 
     except BaseException as error:
         stopped = _after_a_stop(plan, group, progress)
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
-            raise LinprobeError(f"{plan.folder} cannot be written ({error}); {advice(error)}{stopped}") from None
+            raise errors.LinprobeError(
+                f"{plan.folder} cannot be written ({error}); {errors.advice(error)}{stopped}"
+            ) from None
         raise
     return _outcome(plan, left, seconds, waited / seconds if seconds else 0.0)
 
 
-def _after_a_stop(plan: ExtractionPlan, group: Group, progress: Progress) -> str:
+def _after_a_stop(plan: ExtractionPlan, group: Group, progress: errors.Progress) -> str:
     """Note how many images are kept, or mark the folder for removal if there are none; returns the next step."""
     if group.rank > 0 or not plan.folder.is_dir():
         return ""
@@ -455,7 +433,7 @@ def assemble(plan: ExtractionPlan) -> str | None:
     made = plan.folder / "made.h5"
     with plan.partial() as partial:
         if "public" in plan.sizes and common_keys(*(partial.keys(name)[:, PIXEL_KEY] for name in ("train", "public"))):
-            raise PrivacyError(
+            raise errors.PrivacyError(
                 f"{plan.source.name}: some public images are private too; a private image cannot be public; "
                 "take them out of the public images"
             )
@@ -463,7 +441,7 @@ def assemble(plan: ExtractionPlan) -> str | None:
             for group, batches in plan.batches.items():
                 kept = partial.status(group) == DONE
                 if not kept.any():
-                    raise DataError(f"{plan.source.name}: no {group} image can be read; allowed: at least one")
+                    raise errors.DataError(f"{plan.source.name}: no {group} image can be read; allowed: at least one")
                 members, rows, dtype = batches.members, partial.rows(group), plan.dtype.type
                 labels = None if group == UNLABELLED else members.labels[kept]
                 owners = members.owners[kept].tolist() if isinstance(members, OwnedMembers) else None

@@ -30,12 +30,7 @@ SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
 
 @dataclass(frozen=True)
 class Part:
-    """Products with a range of features.
-
-    Attributes:
-        first: the first feature of the range.
-        products: weights of the features in the range.
-    """
+    """Products with a range of features, from `first` on."""
 
     first: int
     products: Products

@@ -89,11 +89,9 @@ class Clip:
     """How gradients are clipped, and what all threads of a clipped sum share.
 
     Attributes:
-        margin: share of `clip_norm` reserved for rounding errors.
-        rate: probability with which units joined the sample.
+        margin: share of `clip_norm` reserved for rounding errors. rate: probability with which units joined the sample.
         observed: whether the factors of units outside the sample are wanted. If not, their rows are not read.
-        wide: whether sums of a few rows are float64.
-        scores: float64 scores of rows, for rows that change their places.
+        wide: whether sums of a few rows are float64. scores: float64 scores of rows, for rows that change their places.
     """
 
     clip_norm: float

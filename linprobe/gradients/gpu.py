@@ -65,11 +65,7 @@ def check_device(name: str) -> torch.device:
 
 @dataclass(frozen=True)
 class DeviceBlock(Block):
-    """Rows in the memory of a GPU, in their storage type, padded with zeros.
-
-    Attributes:
-        width: number of features without the padding.
-    """
+    """Rows in the memory of a GPU, in their storage type, `width` features padded with zeros."""
 
     width: int = 0
 
@@ -132,12 +128,7 @@ class DeviceRows(Rows):
 
 
 class Kernel(NamedTuple):
-    """The compiled kernel for one shape and one GPU, and how to start it.
-
-    Attributes:
-        start: the function of torch. n_blocks, threads: blocks of threads, and threads in each.
-        shared: bytes of dynamic shared memory of a block.
-    """
+    """The compiled kernel for one shape and one GPU: torch's function, blocks of threads, their shared bytes."""
 
     start: Callable[..., None]
     n_blocks: int

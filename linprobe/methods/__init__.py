@@ -106,20 +106,6 @@ def choose(facts: Facts) -> ChosenMethod:
 
 
 __all__ = [
-    "CHOICES",
-    "METHODS",
-    "PAPER_METHODS",
-    "PAPER_NOISE_MULTIPLIER",
-    "ChosenMethod",
-    "Facts",
-    "Fitted",
-    "Method",
-    "Problem",
-    "PublicFacts",
-    "Run",
-    "Schedule",
-    "choose",
-    "find_method",
-    "paper_options",
-    "register",
-]
+    "CHOICES", "METHODS", "PAPER_METHODS", "PAPER_NOISE_MULTIPLIER", "ChosenMethod", "Facts", "Fitted", "Method",
+    "Problem", "PublicFacts", "Run", "Schedule", "choose", "find_method", "paper_options", "register",
+]  # fmt: skip

@@ -270,13 +270,9 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a method needs besides the data and its options.
+    """Everything a method needs besides the data and its options: what makes releases and samples, and where rows are.
 
-    Attributes:
-        schedule: number and noise of the releases. mechanism, sampler: make the releases and the samples.
-        on_step: called after every step. per_record: whether to compute the contribution of each record.
-        keeper: writes checkpoints. group: the processes, each with a shard of the private rows.
-        backend: holds rows, weights and noise.
+    `on_step` is called after every step; `keeper` writes checkpoints; each process of `group` has a shard of the rows.
     """
 
     schedule: Schedule
@@ -371,7 +367,6 @@ class Fitted:
 
     Attributes:
         weights: in training space, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes.
-        history: one dictionary of public facts per step.
         bias: class scores of a zero row, shape (n_classes,) or (ensemble, n_classes), or 0.
         start, start_bias: the weights and bias before the first step; None if the method has no such weights.
     """
@@ -534,20 +529,13 @@ def public_generator(step: int = 0) -> np.random.Generator:
 
 
 def initial_weights(
-    problem: Problem,
-    *,
-    init: Init,
-    weight_decay: float,
-    loss: Loss = "softmax",
-    backend: Backend = HOST,
+    problem: Problem, *, init: Init, weight_decay: float, loss: Loss = "softmax", backend: Backend = HOST
 ) -> Weights:
     """W_1, shape (n_features, n_classes): zeros, the public optimum, text weights, or weights of an earlier run.
 
     `auto` is `public` if there are public rows, else `text` if there are text weights, else `zero`. With both, weight
-    decay of the public optimum pulls towards half of the scale at which text weights alone fit the public rows best,
-    as far as these tell: a scale is taken for normal around 0 with deviation `TEXT_SCALE_SPREAD`.
-
-    Raises UsageError: `public` without public rows, `text` without text weights, or `run` without weights of a run.
+    decay of the public optimum pulls towards half of the scale at which text weights alone fit the public rows best, as
+    far as these tell: a scale is taken for normal around 0 with deviation `TEXT_SCALE_SPREAD`.
     """
     text = problem.text_weights if init == "auto" else None
     if init == "auto":

@@ -50,15 +50,7 @@ from linprobe.data.rows import Rows
 from linprobe.gradients.clipped_sum import Reduce, row_sum
 from linprobe.gradients.loss import Weights
 from linprobe.mechanisms.gaussian import ClippedSum
-from linprobe.methods._base import (
-    Fitted,
-    Method,
-    Problem,
-    Run,
-    Share,
-    public_generator,
-    starting_point,
-)
+from linprobe.methods._base import Fitted, Method, Problem, Run, Share, public_generator, starting_point
 from linprobe.methods._descent import Descent
 from linprobe.methods.private_mean import MEAN, released_mean, text_mean
 from linprobe.options import DescentOptions, DPSGDFOptions

@@ -1,8 +1,7 @@
 """Every option of `linprobe train` and every argument of an estimator, declared once.
 
-A declaration states the name, type and default of an option, its range or words, its help text, and which of its values
-work on a GPU. The class of a method states which options the method takes. `linprobe.options.declaration` derives the
-checks, hints and help texts.
+The class of a method states which options the method takes. `linprobe.options.declaration` derives checks, hints and
+help texts from the declarations.
 
 To add a method, declare a class for it below the others. Its fields are the options that no class above the methods
 has. A subclass may change a default by repeating the field.
@@ -544,11 +543,7 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
     public_batch: int | None = option(None, "Public rows per step.", unset="all", above=0, most=1e9)
     augment_public: int = option(0, "Number of public rows to draw from fitted Gaussians.", least=0, most=1e9)
     extended: float = option(
-        0.0,
-        "Share of the public rows that are sampled and clipped like private rows.",
-        least=0,
-        most=1,
-        on_gpu=(0.0,),
+        0.0, "Share of the public rows that are sampled and clipped like private rows.", least=0, most=1, on_gpu=(0.0,)
     )
 
     def check_together(self) -> None:

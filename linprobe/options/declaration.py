@@ -34,22 +34,20 @@ class Option:
 
     Attributes:
         name: name as an argument of an estimator. kind: its type; for a Literal, the type of the words.
-        words: the allowed words; empty for other types. optional: whether None is allowed.
-        default: `dataclasses.MISSING` if the option is required.
+        words: the allowed words; empty for other types. default: `dataclasses.MISSING` if the option is required.
         help: one sentence. For an option with words: a phrase without a full stop, or empty; the words follow it.
         after: text after the words or the range.
         several: whether the value is a sequence of `kind`. commas: whether the command line has it as one word with
-            commas, and not as a repeated flag.
+            commas.
         above, below, least, most: its range, of each value of a sequence; `above` and `below` are exclusive. unit: of
-            the range, for errors.
-        unset: meaning of None. shown: the default in words.
+            it.
+        unset: meaning of None. shown: the default in words. group: heading in the help of a command with many options.
         also: a word that represents values outside `words`, and a description of these values.
         on_gpu: values that work on a GPU; None for all.
         asked: name on the command line and in `TrainRequest`, if it differs. flags: spellings, if not `--asked`.
         metavar, argument: names in the help of the command line; an option with `argument` has no flag.
-        group: heading above it in the help of a command with many options.
-        from_text: makes the value from the name of the flag and its word, or the words of a repeated flag if the value
-            is a dictionary; for types that the command line does not know.
+        from_text: makes the value from the name of the flag and its word, or the words of a repeated flag for a
+            dictionary.
     """
 
     name: str
@@ -151,9 +149,7 @@ class Option:
                 raise ParameterError(f"{self.flag} is {got}; allowed: {self.allowed}")
 
     def plain(self, value: Any, name: str = "") -> Any:
-        """The value as Python's own number or flag, or a list or mapping of such; other values as they are.
-
-        NumPy's numbers have another precision and are no JSON.
+        """The value as Python's own number or flag, or a list or mapping of such; NumPy's are no JSON.
 
         Raises ParameterError: a value of another type; about `name`, or the flag.
         """
@@ -214,12 +210,12 @@ def as_word(value: Any) -> str:
 class Request:
     """Base of the classes that declare a command. The docstring of a subclass is the help text of its command.
 
-    A request checks its values when it is made: ParameterError for one that is not allowed.
+    A request checks its values when it is made, unless `checked_later`: the range of an option may depend on the
+    method.
 
     Class arguments:
         command: its name. examples: command lines without `linprobe`, for the help text; a test runs each of them.
         first: parameters that `--help` shows, while `--help-all` shows all; empty if `--help` shows all.
-        checked_later: check nothing yet: the range of an option depends on the method.
     """
 
     command: ClassVar[str] = ""
@@ -228,11 +224,7 @@ class Request:
     checked_later: ClassVar[bool] = False
 
     def __init_subclass__(
-        cls,
-        command: str = "",
-        examples: tuple[str, ...] = (),
-        first: tuple[str, ...] = (),
-        checked_later: bool = False,
+        cls, command: str = "", examples: tuple[str, ...] = (), first: tuple[str, ...] = (), checked_later: bool = False
     ) -> None:
         super().__init_subclass__()
         if command:
@@ -294,12 +286,10 @@ def declared(group: type[Any]) -> Mapping[str, Option]:
 
 
 def check_value(group: type[Any], name: str, value: object) -> None:
-    """Check one value of an option that a group declares. Raises ParameterError: a value that is not allowed."""
     declared(group)[name].check(value)
 
 
 def check_declared(group: type[Any], values: object) -> None:
-    """Check the attributes of `values` that a group declares. Raises ParameterError: a value that is not allowed."""
     for name, option in declared(group).items():
         option.check(getattr(values, name))
 
@@ -359,11 +349,7 @@ def methods_on_gpu() -> list[str]:
 
 
 def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
-    """The options of a method with the values of `given`; the others have their defaults.
-
-    Raises UsageError: an option that the method does not have, or one that does nothing beside another. ParameterError:
-    a value that is not allowed.
-    """
+    """The options of a method with the `given` values, else their defaults. Raises UsageError, ParameterError."""
     declarations = declared(options)
     for name in given:
         if name not in declarations:

@@ -38,16 +38,9 @@ HOST_ROWS, DEVICE_ROWS = ("memory", "streamed", "two ranks"), ("device",)  # whe
 RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses, and 2 without
 IMAGES, TABLE, NETWORK = "Images", "Columns of the table", "Network"  # headings of the help of extract
 BACKBONES = (  # CAPITALS stand for names that the family defines
-    "resnet50",
-    "wide-resnet50-2",
-    "clip:MODEL/PRETRAINED",
-    "wrn-16-4",
-    "wrn-40-4",
-    "wrn-28-10",
-    "timm:NAME",
-    "pixels",
+    "resnet50", "wide-resnet50-2", "clip:MODEL/PRETRAINED", "wrn-16-4", "wrn-40-4", "wrn-28-10", "timm:NAME", "pixels",
     "scattering",
-)
+)  # fmt: skip
 OF_BACKBONE = "the default of the backbone"
 SPEED = "Speed and reliability"
 SPLIT = "Group of the row: train, test (or val, validation, valid) or public."
@@ -519,11 +512,7 @@ class PredictRequest(
 
 @dataclass(frozen=True)
 class RefineRequest(
-    JsonOption,
-    OfRun,
-    Request,
-    command="refine",
-    examples=("refine runs/first unlabelled.h5 --out runs/refined",),
+    JsonOption, OfRun, Request, command="refine", examples=("refine runs/first unlabelled.h5 --out runs/refined",)
 ):
     """Refine the weights of a run with public rows without labels, and print the new run.
 
@@ -839,17 +828,11 @@ class CompareRequest(
     )
     out: Path | None = option(None, "Folder; an unfinished comparison in it is continued.", unset="comparisons/NAME")
     features: Path | None = option(
-        None,
-        "Feature file; -: path from stdin. Without it: the built-in digits.",
-        argument="[FEATURES|-]",
+        None, "Feature file; -: path from stdin. Without it: the built-in digits.", argument="[FEATURES|-]"
     )
     delta: float = option(DEFAULT_DELTA, "Target delta of each run, below 1/N_private.")
     seeds: int = option(
-        5,
-        "Runs of each method and epsilon.",
-        after="; the seed chooses the public shots",
-        least=1,
-        most=1000,
+        5, "Runs of each method and epsilon.", after="; the seed chooses the public shots", least=1, most=1000
     )
     shots: Sequence[int] = option(
         (),
@@ -897,8 +880,7 @@ class BudgetRequest(
     """
 
     source: Path = option(
-        help="Feature file, the word digits, or a budget book; - reads its path from stdin.",
-        argument="FEATURES|BOOK|-",
+        help="Feature file, the word digits, or a budget book; - reads its path from stdin.", argument="FEATURES|BOOK|-"
     )
     book: Path | None = option(None, "Budget book of the feature file.", unset="as for `linprobe train`")
     delta: float | None = option(None, "Delta of the figures.", unset="the smallest of the runs", above=0, below=1)

@@ -1,8 +1,5 @@
 """A comparison in tables, sentences and plots.
 
-A table has one row for each method and setting and one column for each epsilon. A plot has one panel for each row of
-the table, so that lines that coincide stay apart.
-
 Figures of merit: Golatkar et al. 2022 (AdaMix), section 4: test error against epsilon, and the performance boost.
 """
 
@@ -45,11 +42,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Runs that differ only in their seed: mean and sample standard deviation (None for a single run), number.
-
-    Attributes:
-        mean, std, best: of accuracy. balanced_mean, balanced_std, balanced_best: the same of balanced accuracy.
-    """
+    """Runs that differ only in their seed: mean and sample standard deviation (None for a single run), number."""
 
     row: str
     setting: Setting
@@ -88,14 +81,11 @@ def summarise(results: Iterable[Result]) -> list[Summary]:
 
 
 def _figures(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean and the sample standard deviation, None for a single value."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 def boost(error_public: float, error_private: float, error_paragon: float) -> float | None:
-    """(err_public - err_paragon) / (err_private - err_paragon): 1 for a private run no better than public rows alone,
-    larger the closer it is to the non-private paragon; None if it reaches the paragon.
-    """
+    """(err_public - err_paragon) / (err_private - err_paragon), 1 for no gain; None if it reaches the paragon."""
     gap = error_private - error_paragon
     return (error_public - error_paragon) / gap if gap > 0 else None
 
@@ -122,9 +112,8 @@ def comparison_table(
 ) -> tuple[Header, Rows]:
     """Header and cells; a cell is the test accuracy, or the balanced accuracy, in percent as `mean ± std`.
 
-    The cell that beats the others of its column and setting is bold, as in Markdown. In a `plain` cell, `mean±std`, `*`
-    marks it, and a terminal finds no blank to break lines at. Rows that spend nothing have the same figure in every
-    column. `summary` has objects as `linprobe compare` writes them, in the order of the table.
+    The best cell of its column and setting is bold, as in Markdown. In a `plain` cell, `mean±std`, `*` marks it, and a
+    terminal finds no blank to break lines at.
     """
     mean, std, top = (f"balanced_{key}" if balanced else key for key in ("mean", "std", "best"))
     epsilons = sorted({line["epsilon"] for line in summary if line["epsilon"] is not None})
@@ -143,8 +132,7 @@ def comparison_table(
 
 
 def comparison_tables(summary: Sequence[Mapping[str, Any]], *, plain: bool = False) -> dict[str, tuple[Header, Rows]]:
-    """The tables of a comparison by what they state: balanced accuracy only where it differs from accuracy anywhere, as
-    the test classes have different numbers of rows."""
+    """The tables of a comparison by what they state: balanced accuracy only where it differs from accuracy anywhere."""
     found = {"test accuracy": comparison_table(summary, plain=plain)}
     if any(abs(line["balanced_mean"] - line["mean"]) > 1e-9 for line in summary):
         found["balanced accuracy"] = comparison_table(summary, balanced=True, plain=plain)
@@ -190,13 +178,10 @@ def footer(composed: dict[str, Any]) -> str:
 def accuracy_against_epsilon(
     path: Path, summaries: Sequence[Summary], public: str, paragon: str, about: str, *, guessing: float
 ) -> Path | None:
-    """Test accuracy against epsilon (the AdaMix paper's figure 1), a panel for each row and setting that spends.
+    """Test accuracy against epsilon (the AdaMix paper's figure 1), a panel for each row that spends; None without one.
 
     A panel shows its row with one standard deviation, the other rows of the setting in grey, and the rows `public` and
-    `paragon`, which spend nothing, as lines. `about` names the data and their number. The axis of accuracy begins at
-    `guessing`, the accuracy of always predicting the majority class.
-
-    Returns: `path`, or None if no row spends.
+    `paragon`, which spend nothing, as lines. The axis of accuracy begins at `guessing`, the majority class.
     """
     spending = [one for one in summaries if one.epsilon is not None]
     if not spending:
@@ -245,14 +230,12 @@ def _curves(
 
 
 def _title(setting: Setting) -> str:
-    """The source of public rows, in words."""
     rows = "row" if setting.shots == 1 else "rows"
     shots = "" if setting.shots is None else f"{setting.shots} public {rows} per class"
     return ", ".join(part for part in (f"public rows: {setting.public}" if setting.public else "", shots) if part)
 
 
 def _spread(summaries: Sequence[Summary], *, several: bool) -> str:
-    """What points, shade and grey lines are, and over how many runs."""
     runs = sorted({summary.runs for summary in summaries})
     seeds = f"{runs[0]} seed{'s' * (runs[0] != 1)}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} seeds"
     spread = ", no spread." if runs[-1] == 1 else "; shaded: one standard deviation."

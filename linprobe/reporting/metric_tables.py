@@ -15,13 +15,10 @@ Cells = list[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class MetricTables:
-    """Tables of the metrics of a model on test rows.
+    """Tables of the metrics of a model on test rows: of all rows, and by class or label, as `by` says, in label order.
 
-    Attributes:
-        overall: names and texts of the metrics of all rows. header, rows: metrics by class or label, in label order.
-        lowest, highest: rows of the ten classes of lowest recall, lowest first, and of highest, highest first; empty
-            with few classes, and for labels.
-        by: what a row is, in words. headline: the metric that a script reads.
+    `lowest` and `highest` are the ten classes of lowest recall, lowest first, and of highest, highest first; empty with
+    few classes, and for labels. A script reads `headline`.
     """
 
     overall: Cells
@@ -55,7 +52,6 @@ def tables_of(metrics: Mapping[str, Any]) -> MetricTables:
 
 
 def _overall_rows(metrics: Mapping[str, Any]) -> Cells:
-    """Names and texts of the metrics of all test rows, or of all labels, together."""
     if "per_label" in metrics:
         labels = metrics["per_label"].values()
         ranked, mean = sum(one["auroc"] is not None for one in labels), f"mean of {len(labels):,} labels"
@@ -93,7 +89,6 @@ def _label_row(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _share(one: Mapping[str, Any], name: str) -> str:
-    """A share and its interval in per cent."""
     value, interval = one[name], one[f"{name}_interval"]
     if value is None or interval is None:
         return "-"

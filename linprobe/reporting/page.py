@@ -1,9 +1,8 @@
 """`linprobe report`: the page of a verified run, one HTML file without fonts, addresses or requests.
 
-The text is in `page.html.jinja`, which escapes every value, as class and file names come from the user. Figures are
-computed here. The drawing is SVG made with `xml.etree`, which escapes text and attributes: 360 units wide, the width of
-a phone, so that its text is readable there. Its colours are classes of `page.css`. The only script is the check of
-`verify.html`, which judges a copy of the run's files and stands beside what Python found.
+`page.html.jinja` escapes every value, as class and file names come from the user. The drawing is SVG made with
+`xml.etree`, 360 units wide: the width of a phone. The only script is the check of `verify.html`, which judges a copy of
+the run's files and stands beside what Python found.
 """
 
 from __future__ import annotations
@@ -54,13 +53,12 @@ class Evidence:
     """The contents of the page.
 
     Attributes:
-        name: of the run folder. manifest: its manifest, which has been verified.
-        checked: what `verified` recomputed.
+        manifest: which has been verified. checked: what that recomputed. stated: what nothing in the folder proves.
         histograms: the published files, in the manifest's order.
         test_metrics: what `figures_by_task` found on public test rows; None without such rows.
         title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
             for a blank line to fill in.
-        stated: keys and files that nothing in the folder proves. total: of all runs on the feature file, in words.
+        total: of all runs on the feature file, in words.
         copy: of the run's files, for the check in the browser; None for a run that is too large.
     """
 
@@ -77,10 +75,7 @@ class Evidence:
 
 
 def report(request: ReportRequest) -> str:
-    """Verify a run as `verify` does, then write its page; returns a private line on what all runs cost together.
-
-    Raises PrivacyError: the run does not verify. UsageError: no name of a page. DataError: a damaged histogram.
-    """
+    """Verify a run as `verify` does, then write its page; returns a private line on what all runs cost together."""
     html, folder = request.html, request.run
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
@@ -154,12 +149,10 @@ def _percent(share: float) -> str:
 
 
 def _percent_above(share: float) -> str:
-    """A bound in per cent, rounded up."""
     return f"{limit_percent(share)}\N{NO-BREAK SPACE}%"
 
 
 def _figure(value: float | None) -> str:
-    """A privacy figure, rounded up."""
     return "none" if value is None else rounded_up(value)
 
 
@@ -203,7 +196,6 @@ def _right_guesses_at(epsilon: Any, delta: Any) -> Any:
 
 
 def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
-    """A row for each kind of release: purpose, count, noise multiplier, sampling rate, epsilon."""
     accountant, (_, delta) = accountant_of(manifest), manifest.bound
     return [
         (
@@ -218,7 +210,6 @@ def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
 
 
 def _accuracy(figures: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
-    """Tables of the figures on public test rows, a small confusion matrix, and a warning if it applies."""
     tables = tables_of(figures)
     always = {
         "overall": tables.overall,
@@ -239,7 +230,6 @@ def _accuracy(figures: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
 
 
 def _frequent_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    """True class, predicted class, rows and share of the true class, of the ten most frequent mistakes."""
     matrix, names = figures["confusion_matrix"] or (), list(figures["per_class"])
     found = [
         (count, true, predicted)
@@ -255,7 +245,6 @@ def _frequent_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, str
 
 
 def _histogram(number: int, histogram: dict[str, Any], release: Published, unit: str) -> dict[str, Any]:
-    """A published histogram: its label and rows, and the release that paid for it."""
     edges, counts = histogram["bin_edges"], histogram["noisy_counts"]
     many = "people" if unit == OWNER else "records"
     bins = zip(edges[:-1], edges[1:], counts, strict=True)

@@ -131,16 +131,15 @@ def name_ends(axes: Any, ends: Sequence[End]) -> None:
         )
 
 
-def name_level(axes: Any, y: float, name: str, *, right: bool, above: bool) -> None:
-    """A horizontal line with its name, inside the axes."""
+def name_level(axes: Any, y: float, name: str, *, above: bool) -> None:
     axes.axhline(y, color=INK, linestyle="--", linewidth=1)
     axes.annotate(
         name,
-        (0.98 if right else 0.02, y),
+        (0.02, y),
         (0, 2 if above else -2),
         xycoords=("axes fraction", "data"),
         textcoords="offset points",
-        ha="right" if right else "left",
+        ha="left",
         va="bottom" if above else "top",
         fontsize=SMALL,
     )
@@ -151,9 +150,7 @@ def accuracy_curves(
 ) -> list[End]:
     """Accuracy against epsilon: the `shown` curves with shaded spread before all others in grey, and levels as lines.
 
-    The axis of accuracy begins at `least`, the accuracy of guessing, or at the lowest point below it.
-
-    Returns: ends of the shown curves and of the levels, for `name_ends`.
+    The axis of accuracy begins at `least`, or at the lowest point below it. Returns: ends of lines, for `name_ends`.
     """
     epsilons = sorted({point[0] for curve in curves.values() for point in curve})
     for name in (name for name in curves if name not in shown):  # in the order of the data: the same bytes every time
@@ -176,16 +173,13 @@ def accuracy_curves(
 
 
 def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, about: str, units: str = "rows") -> None:
-    """The sorted curve of epsilon_i below the worst case (the AdaMix paper's figure 3) of a run; mode 0600.
-
-    `about` names the run and its data, `units` what the run protects; the title adds their number.
-    """
+    """The sorted curve of epsilon_i below the worst case (the AdaMix paper's figure 3) of a run; mode 0600."""
     title = f"Privacy loss of each of {epsilons.size:,} private {units}\n{about}"
     with new_figure(path, (COLUMN, 4.4), private=True, title=title) as (axes,):
         axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color=BLUE)
         axes.set_ylim(0, 1.15 * epsilon)
         axes.set_xlim(1, max(2, epsilons.size))
-        name_level(axes, epsilon, f"worst case: epsilon {rounded_up(epsilon)}", right=False, above=True)
+        name_level(axes, epsilon, f"worst case: epsilon {rounded_up(epsilon)}", above=True)
         middle, half = max(1, epsilons.size // 2), float(np.median(epsilons))
         axes.plot(middle, half, "o", color=BLUE)
         right = half < 0.8 * epsilon
@@ -196,10 +190,7 @@ def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, a
 
 
 def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow, title: str) -> None:
-    """The noise of an epoch at each sampling rate, sigma / sqrt(q), and sigma in words. Not private.
-
-    Dörmann et al. 2021, figure 2, draw sigma. The axis begins at 0, so that heights compare as the noise does.
-    """
+    """The noise of an epoch at each sampling rate, sigma / sqrt(q), and sigma (Dörmann et al. 2021, figure 2)."""
     with new_figure(path, (COLUMN, 3.6), title=title) as (axes,):
         rates, noise = zip(*((row.sampling_rate, row.noise_per_epoch) for row in rows), strict=True)
         axes.plot(rates, noise, color=BLUE, marker="o")
@@ -215,7 +206,7 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
         axes.xaxis.set_ticks([row.sampling_rate for row in named], labels)
         axes.xaxis.set_ticks([], minor=True)
         limit = f"{100 * (GOOD_ENOUGH - 1):.0f} % above the least"
-        name_level(axes, GOOD_ENOUGH * min(noise), limit, right=False, above=False)
+        name_level(axes, GOOD_ENOUGH * min(noise), limit, above=False)
         place = (recommended.sampling_rate, recommended.noise_per_epoch)
         axes.plot(*place, color=VERMILION, marker="D", markersize=8)
         axes.annotate(

@@ -4,8 +4,7 @@
 github.com/opendp/deployments-registry-data, tier 3, whose schema allows no other keys.
 
 Both are filled from the manifest, and answer the points of NIST SP 800-226 (2025) on evaluating differential privacy
-guarantees; `docs/privacy.md` gives the reasons. The text is in `model_card.md.jinja`, `claim.yaml.jinja` and, for both,
-`sentences.jinja`. Every value is escaped, as class and file names come from the user.
+guarantees; `docs/privacy.md` gives the reasons. Every value is escaped: class and file names come from the user.
 """
 
 from __future__ import annotations
@@ -35,10 +34,8 @@ MOST_CLASSES = 20  # listed with their accuracy, the lowest first
 class Publisher:
     """What the publisher says of a release; the manifest does not know it.
 
-    Attributes:
-        name: of the model. curators: who publishes it. use: what it is for. region: where the data come from, or whose
-            law applies. licence: a licence id, such as cc-by-4.0. published: date, YYYY-MM-DD. total: what all runs on
-            the feature file have cost, as a line of `recorded_totals` that may be published.
+    `region` is where the data come from, or whose law applies; `published` is YYYY-MM-DD; `total` is a line of
+    `recorded_totals` that may be published.
     """
 
     name: str
@@ -106,7 +103,6 @@ def unprotected(manifest: Manifest) -> list[str]:
 
 
 def test_text(manifest: Manifest) -> str:
-    """Whether the test rows of this run are protected."""
     if manifest.test_rows != "private":
         return "public, not protected" if manifest.test_rows == "public" else "none"
     if manifest.test_counts is None:
@@ -116,7 +112,6 @@ def test_text(manifest: Manifest) -> str:
 
 
 def unit_text(manifest: Manifest) -> str:
-    """The unit of privacy, in words."""
     if manifest.unit == OWNER:
         return "one person: all private rows of that person together"
     return "one record: one row of features, made from one image where the rows come from images"

@@ -91,12 +91,7 @@ EARLIER_CROSS_CHECK = "privacy-loss distribution (dp-accounting)"  # of sums ove
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What the ledger of a run costs by all accountants, as computed now.
-
-    Attributes:
-        epsilon_autodp, epsilon_dp_accounting: a third opinion, the second on samples; None where the library has none.
-        releases: their number.
-    """
+    """What the ledger of a run costs by all accountants, as computed now; None where the library has no opinion."""
 
     epsilon: float | None
     epsilon_cross_check: float | None
@@ -263,7 +258,6 @@ def _of_delta_and_seed(manifest: Manifest) -> Iterator[str]:
 
 
 def ledger_of(run: RunFolder) -> bytes:
-    """The content of the ledger. PrivacyError if it cannot be read."""
     try:
         return run[LEDGER]
     except OSError as error:
@@ -288,10 +282,7 @@ def check_digests(run: RunFolder) -> None:
 
 
 def _of_releases(
-    manifest: Manifest,
-    events: list[GaussianEvent],
-    releases: tuple[Releases, ...],
-    accountant: accountants.Accountant,
+    manifest: Manifest, events: list[GaussianEvent], releases: tuple[Releases, ...], accountant: accountants.Accountant
 ) -> Iterator[str]:
     """The steps, histograms and releases that are stated are those of the ledger, which the accountant covers."""
     steps = [release for release in releases if release.purpose == GRADIENT]
@@ -327,7 +318,6 @@ def _of_selection(manifest: Manifest, selection: SelectionEvent) -> Iterator[str
 
 
 def _of_keys(manifest: Manifest) -> Iterator[str]:
-    """A key agrees with the others from which it follows."""
     method = rules.registered(manifest.method)
     yield from _unequal(manifest, {"paper": method.paper})
     yield from _of_unit(manifest)
@@ -353,7 +343,6 @@ def _of_keys(manifest: Manifest) -> Iterator[str]:
 
 
 def _of_unit(manifest: Manifest) -> Iterator[str]:
-    """The unit, its adjacency and its numbers agree."""
     n_units = manifest.n_private if manifest.n_units is None else manifest.n_units
     if manifest.adjacency != ADJACENCIES[manifest.unit] or n_units != manifest.n_private:
         yield (
@@ -392,7 +381,6 @@ def _of_noise(manifest: Manifest) -> Iterator[str]:
 
 
 def _of_refinement(manifest: Manifest, method: Method) -> Iterator[str]:
-    """A run can have the refinement that its manifest states."""
     refined, votes = manifest.refined, manifest.options.get("output") == VOTE
     if refined is None:
         return
@@ -460,7 +448,6 @@ def _of_no_noisy_test(manifest: Manifest) -> Iterator[str]:
 
 
 def _unequal(manifest: Manifest, expected: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of a manifest that differ from what follows from the run."""
     for key, value in expected.items():
         if getattr(manifest, key) != value:
             yield f"{key} follows from the run as {value!r}, the manifest says {getattr(manifest, key)!r}"
@@ -532,11 +519,9 @@ def check_signature(run: RunFolder, key: Ed25519PublicKey) -> None:
 
 @dataclass(frozen=True)
 class FirstModel:
-    """The initial weights that a run takes from an earlier run.
+    """The initial weights that a run takes from an earlier run: the mean over voters if that run votes.
 
-    Attributes:
-        weights (n_features, n_classes), bias (n_classes,): as in `RunFolder`; the mean over voters if the run votes.
-        releases: the earlier run's releases, all under the purpose `inherited`. manifest: of the earlier run.
+    `releases` are all releases of that run, under the purpose `inherited`; `manifest` is its manifest.
     """
 
     weights: NDArray[np.floating]
@@ -563,11 +548,7 @@ class FirstRun:
 
     @cached_property
     def model(self) -> FirstModel:
-        """The weights and the releases they depend on, at the first use.
-
-        Raises DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a
-        run that starts from it cannot be private either, or a private selection chose it.
-        """
+        """The weights and the releases they depend on; raises as `check_run`, and PrivacyError: not private."""
         run = self.run
         manifest, weights, bias = run.manifest, run.weights, run.bias
         events = read_ledger(run.folder / LEDGER, ledger_of(run))
@@ -588,12 +569,8 @@ class FirstRun:
 def verify_run(request: VerifyRequest) -> dict[str, Any]:
     """Check that a run is private and intact, and that all accountants agree on its guarantee.
 
-    Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp and epsilon_dp_accounting (third
-        opinions on sums over all rows and over samples; None where the library has none), delta, gdp_mu, zcdp_rho,
-        releases, data, signature and per_record (what was checked, in words), not_covered (pages that no digest and so
-        no signature covers), stated_not_checked (keys of the manifest and files that nothing in the folder proves),
-        refused (why it is not verified). Figures that were not verified are None.
-    Raises DataError: not a run folder, or an unreadable key or feature file.
+    Returns: the keys of `linprobe verify --json`, for which `docs/run-folder.md` has the proofs; None for what was not
+    verified.
     """
     folder, features, unlabelled, before = request.run, request.features, request.unlabelled, request.before
     result: dict[str, Any] = {"run": str(folder), "verified": False, **dict.fromkeys(FINDINGS)}
@@ -622,7 +599,6 @@ def verify_run(request: VerifyRequest) -> dict[str, Any]:
 
 
 def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any]) -> list[str]:
-    """The files that the key proves."""
     if public_key is None:
         if SIGNATURE in run.names:
             result["signature"] = "not checked: give --public-key FILE"

@@ -8,22 +8,13 @@ Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", 
 Hanley, McNeil, "The Meaning and Use of the Area under a ROC Curve", Radiology 1982.
 Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017: the calibration error.
 
-    recall_c           share of the rows of class c that are predicted as c
-    precision_c        share of the rows predicted as c that are of class c
-    balanced accuracy  mean of recall_c over the classes with rows
-    AUROC_c            probability that a row of class c gets a higher probability of c than another row; a tie counts
-                       one half
+    balanced accuracy  mean recall of the classes with rows
     calibration error  sum over bins b of n_b / n |accuracy_b - confidence_b|; a bin holds the rows whose largest
                        probability, the confidence, is in ((b - 1) / 15, b / 15]
-
-Where a row has several labels, a label is given where its probability, the sigmoid of its score, is above one half:
-
-    AUROC              as above, of rows with the label against the others
     average precision  sum over thresholds of (recall_t - recall_{t-1}) precision_t, one threshold for each score
-    accuracy           share of the rows for which the label is right; recall and precision as above
 
-No figure counts a row with several labels as right or wrong as a whole: with many labels few rows are right in all of
-them. Intervals take rows as independent. Several rows of one person make the true interval wider.
+`docs/metrics.md` and `docs/labels.md` define the others. A label is given where its probability, the sigmoid of its
+score, is above one half. Intervals take rows as independent. Several rows of one person make the true interval wider.
 
 Temperature scaling: Guo et al. 2017, section 4.2.
 
@@ -176,10 +167,10 @@ def _people(blocks: RawBlocks, bounds: Bounds) -> RawBlocks:
 def count_private(
     weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds | None
 ) -> tuple[float, float]:
-    """Number of correct predictions, and of rows that are not zero. A zero row, an empty place, counts in neither.
+    """Number of correct predictions, and of rows that are not zero: an empty place counts in neither.
 
-    With `bounds`, the sum over people of the share of their rows that the model labels right, and the number of people
-    who have rows.
+    With `bounds`, the sum over people of the share of their rows that are right, and the number of people who have
+    rows.
     """
     right, total = 0.0, 0
     for scores, y in _scored(rows.blocks(), weights, bias, bounds):
@@ -220,8 +211,7 @@ Marks = NDArray[np.bool_]
 def no_better_than_guessing(figures: Mapping[str, Any], manifest: Manifest) -> str | None:
     """A warning if the model of a run is no more accurate than always predicting the majority class, or labels.
 
-    There is no warning if the balanced accuracy is more than `CLEARLY` standard errors above the balanced accuracy of
-    the majority class: a model for equal classes may have a lower accuracy, and yet find every class.
+    A model for equal classes may be less accurate, and yet find every class: its balanced accuracy is `CLEARLY` better.
     """
     if "per_label" in figures:
         if figures["label_accuracy"] > figures["commonest_accuracy"]:
@@ -285,11 +275,9 @@ def figures_by_task(
         temperature: divides the class scores before the softmax; without effect on votes.
         most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
             `SCORES_A_PASS` probabilities.
-    Returns: test_rows, test_accuracy, balanced_accuracy, macro_auroc (mean over the classes that have one, else None),
-        calibration_error, commonest_class and commonest_share (of the test rows), per_class (by name: n, recall,
-        recall_interval, predicted, precision, precision_interval, auroc; None for a share of no rows, and for the AUROC
-        of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class; None
-        above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
+    Returns: as `docs/metrics.md` explains it; None for a share of no rows, for the AUROC of a class that no row or
+    every row has, and for the matrix above `MOST_CLASSES_IN_MATRIX` classes (rows: true class, columns: predicted
+    class).
     """
     if task == MULTILABEL:
         return label_figures(read, n_rows, weights, bias, names)
@@ -352,10 +340,7 @@ def class_auroc(y: Counts, share: Floats, first: int) -> list[float | None]:
 
 
 def auroc_of(mine: NDArray[np.bool_], score: Floats) -> float:
-    """The share of pairs of a row of `mine` and another row in which the former has the higher score, from ranks.
-
-    Twice the mean rank of equal scores is the number of lower scores, plus the number that are not higher, plus 1.
-    """
+    """The share of pairs of a row of `mine` and another row in which the former has the higher score, from ranks."""
     own, ordered, n = score[mine], np.sort(score), int(mine.sum())
     ranks = sum(int(ordered.searchsorted(own, side).sum()) for side in ("left", "right")) + n
     return (ranks - n * (n + 1)) / (2 * n * (len(mine) - n))
@@ -398,18 +383,14 @@ def label_figures(
     bias: NDArray[np.floating],
     names: Sequence[str],
 ) -> dict[str, Any]:
-    """AUROC, average precision, accuracy, recall and precision of each label, and their means.
+    """AUROC, average precision, accuracy, recall and precision of each label, and their means (`docs/labels.md`).
 
     Args:
         read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
             pass holds `SCORES_A_PASS` scores; more labels take more passes.
-        n_rows: their number, at least 1.
-        weights, bias: (n_features, n_labels) and (n_labels,).
-    Returns: test_rows, macro_auroc and macro_average_precision (means over the labels that some, but not all, test rows
-        have, else None), label_accuracy (mean over labels), commonest_accuracy (label accuracy of always predicting the
-        majority answer), per_label (by name: n rows with the label, predicted, accuracy, accuracy_interval, auroc,
-        average_precision, recall, recall_interval, precision, precision_interval; None for a share of no rows, and for
-        the AUROC and average precision of a label that no row or every row has).
+        n_rows: their number, at least 1. weights, bias: (n_features, n_labels) and (n_labels,).
+    Returns: None for a share of no rows, and for the AUROC and average precision of a label that no row or every row
+    has.
     """
     width = max(1, SCORES_A_PASS // n_rows)
     found: dict[str, dict[str, Any]] = {}
@@ -676,11 +657,7 @@ def test_units(features: FeatureReader, unit: str | None) -> int:
 def test_epsilon_of(
     features: FeatureReader, given: float | None, delta: float, method: Method, unit: str | None
 ) -> float | None:
-    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
-
-    Raises UsageError: --test-epsilon without private test rows, for a method that spends nothing, or for people where
-    the test rows have no owners. PrivacyError: delta of at least 1 / (number of test rows, or people).
-    """
+    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy."""
     if given is None:
         return None
     if "test" not in features.sizes or not features.description.private_test:

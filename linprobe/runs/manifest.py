@@ -21,17 +21,8 @@ from typing import Annotated, Any, Self, get_type_hints
 from linprobe import __version__
 from linprobe.accounting.events import HISTOGRAM, OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
+from linprobe.data import labels
 from linprobe.data.feature_reader import weights_from_file
-from linprobe.data.labels import (
-    APART,
-    LONGEST_NAME,
-    MOST_CLASSES,
-    MULTICLASS,
-    MULTILABEL,
-    SHARED,
-    TASKS,
-    of_collection,
-)
 from linprobe.errors import DataError, PrivacyError
 from linprobe.mechanisms.correct_predictions import NoisyGain
 from linprobe.methods.similar_rows import SimilarRows
@@ -76,12 +67,10 @@ def one_of(*words: str) -> Kind:
 
 
 def list_of(kind: Kind) -> Kind:
-    """A list whose entries are of a kind."""
     return _kind(f"a list: {kind['description']}", type="array", maxItems=MOST_ENTRIES, items=kind)
 
 
 def by_name(kind: Kind) -> Kind:
-    """An object with values of a kind, under any names."""
     words = f"an object: {kind['description']}"
     return _kind(words, type="object", maxProperties=MOST_ENTRIES, additionalProperties=kind)
 
@@ -111,12 +100,12 @@ SCALAR = {
 }
 DIGEST = _kind("64 hexadecimal digits", type="string", pattern="^[0-9a-f]{64}$")
 NAMES = _kind(
-    f"2 to {MOST_CLASSES} different names of at most {LONGEST_NAME} characters",
+    f"2 to {labels.MOST_CLASSES} different names of at most {labels.LONGEST_NAME} characters",
     type="array",
     minItems=2,
-    maxItems=MOST_CLASSES,
+    maxItems=labels.MOST_CLASSES,
     uniqueItems=True,
-    items={"type": "string", "maxLength": LONGEST_NAME},
+    items={"type": "string", "maxLength": labels.LONGEST_NAME},
 )
 RELEASES = list_of(record(purpose=TEXT, noise_multiplier=POSITIVE, sampling_rate=RATE, count=COUNT))
 SELECTION = record(event=one_of("selection"), distribution=TEXT, mean_repetitions=COUNT, runs=list_of(RELEASES))
@@ -147,7 +136,6 @@ def _keys_of(fields: type) -> dict[str, Kind]:
 
 
 def object_of(fields: type) -> Kind:
-    """An object with the annotated fields of a dataclass as keys."""
     return record(**_keys_of(fields))
 
 
@@ -194,7 +182,6 @@ def fits(kind: Kind, value: Any) -> bool:  # long: one line for each rule of a J
 
 
 def _shown(value: Any) -> str:
-    """A value for an error, cut short."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
@@ -265,9 +252,8 @@ class CountsByClass:
 class PrivacyStatement:
     """The guarantee of a run and how it was reached. The annotated fields are the keys of the JSON object, in order.
 
-    Attributes:
-        absent: keys that are left out while they hold their default: `later` ones of an earlier manifest, and those
-            of other kinds of run.
+    Keys that are `absent` are left out while they hold their default: those of later versions, or of other kinds of
+    run.
     """
 
     guarantee: Annotated[str, TEXT]
@@ -338,7 +324,7 @@ class RunStatement(PrivacyStatement):
     n_classes: Annotated[int, COUNT]
     class_names: Annotated[list[str], NAMES]
     class_names_from: Annotated[str, TEXT]
-    task: Annotated[str, one_of(*TASKS)] = MULTICLASS
+    task: Annotated[str, one_of(*labels.TASKS)] = labels.MULTICLASS
     ids_from: Annotated[str | None, TEXT] = None
     options: Annotated[dict[str, Any], by_name(SCALAR)]
     preset: Annotated[str, TEXT]
@@ -356,7 +342,7 @@ class RunStatement(PrivacyStatement):
     public_digest: Annotated[str | None, none_or(DIGEST)] = None
     class_counts: Annotated[CountsByClass | None, none_or(object_of(CountsByClass))] = None
     class_prior: Annotated[str, one_of(TRAINED, UNIFORM)] = TRAINED
-    test_owners: Annotated[str, one_of(APART, SHARED)] = APART
+    test_owners: Annotated[str, one_of(labels.APART, labels.SHARED)] = labels.APART
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,7 +390,7 @@ class Manifest(Accuracy, RunStatement):
     @classmethod
     def of(cls, privacy: PrivacyStatement, accuracy: Accuracy, **stated: Any) -> Self:
         """The manifest of a new run, not yet sealed; `stated` are the keys of `RunStatement` and `tuning`."""
-        others = () if stated["task"] == MULTILABEL else OF_LABELS
+        others = () if stated["task"] == labels.MULTILABEL else OF_LABELS
         absent = privacy.absent | {"refined", "selection", "test_owners", *NOISY_TEST, *WITH_COUNTS, *others}
         parts = {**vars(privacy), **vars(accuracy), **stated, "published": (), "absent": absent}
         return cls(**parts, private_commitment=None, per_record_commitment=None, files={}, manifest_digest="")
@@ -477,7 +463,7 @@ class Manifest(Accuracy, RunStatement):
 
     @property
     def several_labels(self) -> bool:
-        return self.task == MULTILABEL
+        return self.task == labels.MULTILABEL
 
     @property
     def tests_people(self) -> bool:
@@ -496,10 +482,10 @@ class Manifest(Accuracy, RunStatement):
         if not self.public_shots:
             return None
         if self.unit != OWNER:
-            return of_collection(self.public_shots * self.n_classes)
+            return labels.of_collection(self.public_shots * self.n_classes)
         if self.n_public_owners is None:
             return "people of the same collection"  # earlier versions did not count them
-        return of_collection(None if self.public_file else self.n_public, self.n_public_owners)
+        return labels.of_collection(None if self.public_file else self.n_public, self.n_public_owners)
 
     @property
     def histogram_files(self) -> list[str]:
@@ -508,7 +494,6 @@ class Manifest(Accuracy, RunStatement):
 
 
 def _check_together(found: Mapping[str, Any]) -> None:  # long: a list of rules, each about other keys
-    """ValueError if values that are right by themselves cannot stand together."""
     if found["accountant"] is not None:
         needed = [*WITH_NOISE, "epsilon" if found["private"] else "epsilon_if_seed_were_secret"]
         empty = [key for key in needed if found.get(key) is None]
@@ -569,7 +554,6 @@ def _finite(text: str) -> float:
 
 
 def _as_json(value: Any) -> Any:
-    """A value of a manifest as JSON has it."""
     if isinstance(value, SelectionEvent):
         return value.as_dict()
     if isinstance(value, tuple):

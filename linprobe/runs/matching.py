@@ -46,12 +46,10 @@ def features_of(run: RunFolder, features: Path | None) -> Path | None:
 def training_file(
     run: RunFolder, other: FeatureReader, progress: Progress, *, unchanged: bool = False
 ) -> Iterator[FeatureReader | None]:
-    """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
+    """The feature file that a run was trained on, to compare with the rows of `other`, which it may be. Not checked.
 
-    It is `other` itself if the run was trained on that file. None if it is not where the manifest says, or if its rows
-    now have another width than the run. A note says so, and if it does not hold the rows of the run.
-
-    Raises DataError: it does not hold the rows of the run, and must be `unchanged`, for results that would tell.
+    None, with a note, if it is not where the manifest says, or if its rows now have another width than the run. A note
+    too if it does not hold the rows of the run; DataError if it must be `unchanged`, for results that would tell.
     """
     try:
         path = features_of(run, None)
@@ -85,20 +83,9 @@ def holds_rows(run: RunFolder, features: FeatureReader) -> bool:
 
 
 def check_made_alike(
-    run: RunFolder,
-    path: Path,
-    given: dict[str, Any],
-    n_features: int,
-    progress: Progress,
-    *,
-    allow_other: bool = False,
+    run: RunFolder, path: Path, given: dict[str, Any], n_features: int, progress: Progress, *, allow_other: bool = False
 ) -> None:
-    """Compare how some rows were made, and their width, with what the manifest states of the training rows.
-
-    Args:
-        given: `extraction_of` the rows in `path`. If they state no settings, a note says so.
-    Raises DataError: another width; or made otherwise, by the first difference, or a note of it with `allow_other`.
-    """
+    """Compare how some rows were made, as `given` by `extraction_of`, and their width, with the training rows."""
     trained_on: dict[str, Any] = run.manifest.extraction or {}
     differs = first_difference(trained_on, given)
     if differs is not None:
@@ -119,7 +106,6 @@ def check_made_alike(
 
 
 def how_to_make(run: RunFolder, images: Path) -> str:
-    """How to make rows for a run from a folder of images."""
     if not is_known(run.manifest.extraction or {}):
         return (
             f"the rows of run {run.folder} were imported: make rows of {images} with the same network, and give the "
@@ -167,8 +153,7 @@ def check_classes(run: RunFolder, features: FeatureReader) -> None:
 def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progress) -> None:
     """DataError if test rows of a file, or the people they belong to, are rows of the `private_groups` of a run.
 
-    Private test rows may be those of the run: they are released with noise. The rows of one file were compared when it
-    was opened. A note says so if the feature file of the run is not here, or holds other rows now.
+    Private test rows may be those of the run: they are released with noise.
     """
     with training_file(run, features, progress) as training, ExitStack() as stack:
         for hidden, words in () if training is None else private_groups(run, training, stack):
@@ -194,10 +179,7 @@ def refuse_private_as_public(
     """PrivacyError if a row of a public group, or its image, is a training or private test row of the run's file.
 
     After a run by owner, a row of a private person is private too, and public rows that the method protects are
-    private.
-
-    Args:
-        use: what the public rows are for, for the message. training: that file, as `training_file` gives it.
+    private. `use` says what the public rows are for; `training` is that file, as `training_file` gives it.
     """
     step = f"{use} from private rows would leak; give other public rows"
     with ExitStack() as stack:
@@ -221,7 +203,6 @@ def private_groups(run: RunFolder, training: FeatureReader, stack: ExitStack) ->
 
 
 def split_of(manifest: Manifest) -> Split:
-    """How the feature file of a run was split."""
     # a run without public rows records no shots, even if the file has a public group
     shots = 0 if manifest.public_from == "nowhere" else manifest.public_shots
     joined = find_method(manifest.method).joins_public
@@ -229,9 +210,7 @@ def split_of(manifest: Manifest) -> Split:
 
 
 def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] | None:
-    """Mask of the training rows of `features` that were private, (n_train,), checked against the data commitment.
-
-    None if the run released nothing about private rows, so that it has no commitment.
+    """Mask of the training rows of `features` that were private, (n_train,), checked against the commitment, if any.
 
     Raises DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
     """
@@ -274,7 +253,6 @@ def check_stated(run: RunFolder, features: FeatureReader) -> list[str]:
 
 
 def _rows(manifest: Manifest, features: FeatureReader) -> list[str]:
-    """Keys about public and private rows."""
     if manifest.public_file is not None or find_method(manifest.method).joins_public:
         return []
     try:
@@ -310,11 +288,8 @@ def _test_rows(run: RunFolder, features: FeatureReader) -> list[str]:
 
 
 def _close(key: str, value: float | None, found: float | None, n_rows: int, features: FeatureReader) -> None:
-    if value == found:
-        return
-    near = None not in (value, found) and math.isclose(value or 0, found or 0, abs_tol=ROUNDING + 1.5 / max(n_rows, 1))
-    if not near:
-        raise PrivacyError(f"{key} is {value} in the manifest, and {features.path} gives {found}; do not trust it")
+    if value is None or found is None or not math.isclose(value, found, abs_tol=ROUNDING + 1.5 / max(n_rows, 1)):
+        _same(key, value, found, features)
 
 
 def _same(key: str, value: Any, found: Any, features: FeatureReader) -> None:

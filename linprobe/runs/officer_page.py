@@ -2,8 +2,7 @@
 
 The check is a second implementation of `linprobe verify`, in JavaScript, from `docs/run-folder.md` and the manifest's
 JSON Schema. It shares no code with `linprobe.runs.check`, so an error in one of them is not an error in the other. The
-files in `officer/` are put together here; the page's security policy admits this one script and this one style sheet.
-A report holds the same check, and a copy of the files that it reads.
+page's security policy admits this one script and one style sheet, from `officer/`. A report holds the same check.
 """
 
 from __future__ import annotations
@@ -98,14 +97,12 @@ def _source(name: str) -> str:
 
 
 def _check() -> str:
-    """The check as a script that does nothing by itself."""
     schema, methods = (json.dumps(facts, separators=(",", ":")) for facts in (json_schema(), _methods()))
     parts = "\n".join(_source(name) for name in ("exact.js", "check.js", "words.js"))
     return f'"use strict";\n/* check begins */\nconst SCHEMA = {schema};\nconst METHODS = {methods};\n{parts}'
 
 
 def _methods() -> dict[str, dict[str, Any]]:
-    """What the check knows of each method."""
     return {
         method.name: {
             "paper": method.paper,

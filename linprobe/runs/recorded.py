@@ -64,7 +64,6 @@ def _of_file(features: str | None, recorded: Mapping[str, tuple[Path, Entry]], m
 
 
 def _cost(entries: Sequence[Entry], what: str, manifest: Manifest, own: str) -> str:
-    """The cost of all `entries`, runs on `what`, and of the run of `manifest`, `own`, in words."""
     spent = spending(entries)
     if manifest.epsilon is not None and (manifest.delta, manifest.unit) != (spent.delta, spent.unit):
         own += f" at delta {rounded_up(manifest.delta)} for {ONE[manifest.unit]}"

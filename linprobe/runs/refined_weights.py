@@ -126,9 +126,8 @@ class Known:
     """What is public about the noise of a run.
 
     Attributes:
-        n_units: number of private rows or people. mu: signal over noise of all releases that the weights depend on; 0
-            for a run without private rows.
-        centred: whether the rows of training were centred on their mean.
+        n_units: number of private rows or people.
+        mu: signal over noise of all releases that the weights depend on; 0 for a run without private rows.
         similar: lower bound on the share of private units near unlabelled rows, from the noisy count; None without one.
         near_shots: public shots near unlabelled rows, as `Surroundings.shots_near`; None without them.
     """
@@ -156,10 +155,8 @@ class Refined:
 
     Attributes:
         weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, float32.
-        scores: of the unlabelled rows, predicted together, in nats, (n, n_classes).
-        strength: from 0 (nothing changed) to 1.
+        scores: of the unlabelled rows, predicted together, in nats, (n, n_classes). strength: from 0 (unchanged) to 1.
         class_shares: that the rows keep, (n_classes,), if given; None if they were estimated.
-        near_shots: as in `Known`.
         expected_gain: the share of rows by which accuracy is expected to rise, before private rows are asked.
     """
 
@@ -328,7 +325,6 @@ def _propagated(graph: _Graph, scores: Matrix, shares: NDArray[np.float64], pull
 
 
 def _between(value: float, none: float, whole: float) -> float:
-    """From 0 at `none` to 1 at `whole`."""
     return min(1.0, max(0.0, (value - none) / (whole - none)))
 
 

@@ -20,14 +20,7 @@ from linprobe.methods.similar_rows import NearShots, SimilarRows, Surroundings
 from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Manifest, Refinement
 from linprobe.runs.matching import split_of
-from linprobe.runs.refined_weights import (
-    Known,
-    Refined,
-    mu_of_weights,
-    refined_weights,
-    unlabelled_rows,
-    unrefinable,
-)
+from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows, unrefinable
 from linprobe.runs.release_rules import similar_share
 from linprobe.runs.run_folder import RunFolder
 
@@ -44,8 +37,7 @@ def refinement(
     similar: SimilarRows | None = None,
     gain: NoisyGain | None = None,
 ) -> Refinement:
-    """What the manifest states of a refinement; `parent` is the run that was refined, None for training itself, which
-    may have released the number of `similar` rows and the `gain`."""
+    """What the manifest states of a refinement; `parent` is the run that was refined, None for training itself."""
     return Refinement(
         file=str(unlabelled.path),
         rows=unlabelled.sizes[UNLABELLED],
@@ -92,7 +84,6 @@ def kept_shares(run: RunFolder) -> NDArray[np.float64] | None:
 
 
 def known_of(manifest: Manifest) -> Known:
-    """The public facts about the noise of a run."""
     mu, centred = mu_of_weights(claimed_releases(manifest)), manifest.centre != "none"
     return Known(manifest.n_private, mu, centred, similar_share(manifest))
 
@@ -111,13 +102,9 @@ def refuse_unrefinable(run: RunFolder, step: str = "give another run") -> None:
 def check_refinement(
     run: RunFolder, unlabelled: Path | None, parent: RunFolder | None, features: Path | None = None
 ) -> list[str]:
-    """The keys and files that the named rows and run prove.
+    """The keys and files that the named rows and the run that was refined, which the caller verifies, prove.
 
-    Args:
-        unlabelled: feature file that must hold the rows; the refinement is computed anew. parent: the run that must
-            have been refined, which the caller verifies. features: feature file of the run, whose public shots are
-            compared with the rows.
-    Raises UsageError: a run that was not refined. PrivacyError: other rows, another run, or other weights.
+    The refinement of the rows `unlabelled` is computed anew; public shots of `features` are compared with them.
     """
     stated, before, proved = run.manifest.refined, run.unrefined, []
     if stated is None or before is None:

@@ -14,13 +14,7 @@ from io import BytesIO, StringIO
 from typing import Any, NamedTuple
 
 from linprobe.accounting.calibrate import GRADIENT
-from linprobe.accounting.events import (
-    HISTOGRAM,
-    INHERITED,
-    TEST_ACCURACY,
-    GaussianEvent,
-    Releases,
-)
+from linprobe.accounting.events import HISTOGRAM, INHERITED, TEST_ACCURACY, GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.correct_predictions import GAIN, SENSITIVITY, USUAL_GAIN, NoisyGain, correct_counts_sensitivity
@@ -299,7 +293,6 @@ def _unlike(run: Sequence[Releases], setting: _Setting, numbers: Mapping[str, tu
 
 
 def steps_of(manifest: Manifest) -> Releases:
-    """The training steps that a manifest states."""
     stated = manifest.noise_multiplier, manifest.sampling_rate, manifest.steps
     return Releases(GRADIENT, *stated)  # type: ignore[arg-type]  # not None beside an accountant
 

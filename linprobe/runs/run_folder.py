@@ -30,22 +30,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from linprobe import atomic_files
+from linprobe import atomic_files, errors
 from linprobe.accounting.events import INHERITED
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.per_instance import ORDERS, RecordLosses
 from linprobe.data.array_files import checked_arrays, is_archive_of, read_archive
-from linprobe.errors import (
-    DataError,
-    DivergedError,
-    LinprobeError,
-    PrivacyError,
-    UsageError,
-    printable,
-    read_fault,
-    reading,
-    writing,
-)
 from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
 from linprobe.runs.figures import contradictions
@@ -107,7 +96,6 @@ def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
 
 
 def write_per_record(folder: Path, private: PerRecordFile) -> None:
-    """Write the private sidecar, mode 0600."""
     with atomic_files.replace_when_complete(folder / PER_RECORD, private=True) as stream:
         np.savez(
             stream,
@@ -119,15 +107,14 @@ def write_per_record(folder: Path, private: PerRecordFile) -> None:
         )
 
 
-class NotForThisUserError(LinprobeError):
+class NotForThisUserError(errors.LinprobeError):
     """A private file of a run, which this user may not read."""
 
 
 def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
     """The private sidecar of a run whose manifest states the commitment `committed`.
 
-    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to. NotForThisUserError:
-    this user may not read it.
+    Raises DataError: missing or damaged. PrivacyError: another file than the manifest commits to. NotForThisUserError.
     """
     path = folder / PER_RECORD
     try:
@@ -138,25 +125,25 @@ def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
             "the run to give this command"
         ) from None
     except OSError as error:
-        raise read_fault(str(path), error) or DataError(
+        raise errors.read_fault(str(path), error) or errors.DataError(
             f"{folder} has no readable {PER_RECORD} ({error.strerror}); it is private and written only by "
             "methods that spend privacy; use the folder where the run was trained"
         ) from None
     with stream:
         arrays = read_archive(path, None, stream)
     if not set(arrays) <= set(PER_RECORD_ARRAYS) or str(arrays.get("note", NOTE)) != NOTE:
-        raise DataError(f"{path} holds more than {', '.join(PER_RECORD_ARRAYS)}; restore it from a copy")
+        raise errors.DataError(f"{path} holds more than {', '.join(PER_RECORD_ARRAYS)}; restore it from a copy")
     ids, mu, renyi = checked_arrays(path, arrays, id=(1, "U"), mu=(1, "f"), renyi=(2, "f"))
     (key,) = checked_arrays(path, arrays, key=(1, "u"))
     known = len(mu) in (0, len(ids)) and len(renyi) == len(mu) and renyi.shape[1] in (0, len(ORDERS))
     if not known or not (np.isfinite(mu).all() and (mu >= 0).all() and not np.isnan(renyi).any()):
-        raise DataError(
+        raise errors.DataError(
             f"{path} holds {len(ids)} ids, mu of {mu.shape} and renyi of {renyi.shape}; allowed: losses of 0 or more, "
             "one for each id, or none; restore it from a copy"
         )
     found = PerRecordFile(ids.tolist(), RecordLosses(mu, renyi), key.tobytes())
     if commitment(found.key, per_record_digest(found.ids, found.losses)) != committed:
-        raise PrivacyError(f"{path} was edited, or belongs to another run; restore it from a copy")
+        raise errors.PrivacyError(f"{path} was edited, or belongs to another run; restore it from a copy")
     return found
 
 
@@ -180,26 +167,21 @@ def new_folders(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite: bool | None = None) -> Iterator[bool]:
-    """Hold the name of an output, by a lock on `.NAME.lock` beside it.
+    """Hold the name of an output of the kind `what`, which `flag` names, by a lock on `.NAME.lock` beside it.
 
-    The system releases the lock of a killed process, so a lock file that was left behind blocks nobody. Parent
-    folders are made, and removed again if they stay empty.
+    The system releases the lock of a killed process, so a lock file that was left behind blocks nobody. Parent folders
+    are made, and removed again if they stay empty. `overwrite` is None if the command never replaces one.
 
-    Args:
-        what: the kind of output, and flag: the one that names it, for messages.
-        overwrite: whether the output may exist already; None if the command never replaces one.
     Yields: whether the name is held; False on a file system without locks, where two processes may make one output.
-    Raises UsageError: the output exists, lies in a run folder, has the name - or too long a one, or another process
-    holds the name. LinprobeError: the place is not writable.
     """
     if out.name == "-":
-        raise UsageError(f"{what} {out} would be a file of that name, not standard output; give another name")
+        raise errors.UsageError(f"{what} {out} would be a file of that name, not standard output; give another name")
     atomic_files.check_place(out, what, flag)
     refuse_existing(out, what, overwrite=overwrite)
     _refuse_inside_run(out, what)
     lock_file = out.with_name(f".{out.name}.lock")
     with new_folders(out.parent), ExitStack() as stack:
-        with writing(f"{what} {out}", flag, "cannot be made"):
+        with errors.writing(f"{what} {out}", flag, "cannot be made"):
             out.parent.mkdir(parents=True, exist_ok=True)
             while (locked := _hold(lock_file, out, what, stack)) is None:
                 stack.close()
@@ -213,18 +195,19 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
 
 
 def refuse_existing(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None) -> None:
-    """Raise UsageError if the output exists, unless `overwrite` is true; arguments as of `claimed`."""
     if out.exists() and not overwrite:
         next_step = ", or --overwrite to replace it" if overwrite is False else ", or remove it first"
         found, next_step = (" as a file", "") if overwrite is None and out.is_file() else ("", next_step)
-        raise UsageError(f"{what} {out} already exists{found}; give another name{next_step}")
+        raise errors.UsageError(f"{what} {out} already exists{found}; give another name{next_step}")
 
 
 def _refuse_inside_run(out: Path, what: str) -> None:
     """Raise UsageError if the output would lie in a run folder, which `verify` then refuses."""
     for parent in out.absolute().parents:
         if all((parent / name).is_file() for name in RUN_MARKS):
-            raise UsageError(f"{what} {out} would lie in the run folder {parent}, which takes none; give another place")
+            raise errors.UsageError(
+                f"{what} {out} would lie in the run folder {parent}, which takes none; give another place"
+            )
 
 
 def refuse_book_inside(book: Path | None, out: Path | None = None) -> None:
@@ -233,15 +216,17 @@ def refuse_book_inside(book: Path | None, out: Path | None = None) -> None:
         return
     place = book.resolve()
     if out is not None and out.resolve() in (place, *place.parents):
-        raise UsageError(f"budget book {book} would lie in {out}, which is only for a run; give --book another place")
-    with writing(f"budget book {book}", "--book", "cannot be used"):  # a folder may be closed to this user
+        raise errors.UsageError(
+            f"budget book {book} would lie in {out}, which is only for a run; give --book another place"
+        )
+    with errors.writing(f"budget book {book}", "--book", "cannot be used"):  # a folder may be closed to this user
         _refuse_inside_run(place, "budget book")
 
 
 def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | None:
     """Lock the file until the stack is closed: whether there are locks; None if its last holder has just removed it."""
     busy = f"{what} {out} is being made by another process; nothing was read or spent; wait, or give another name"
-    descriptor = stack.enter_context(atomic_files.held(lock_file, busy, create=True, error=UsageError))
+    descriptor = stack.enter_context(atomic_files.held(lock_file, busy, create=True, error=errors.UsageError))
     if descriptor is None:
         return False
     return True if lock_file.exists() and os.path.samestat(os.fstat(descriptor), lock_file.stat()) else None
@@ -286,14 +271,10 @@ class RunFolder:
         except OSError as error:
             if error.errno in NO_FOLDER:
                 return frozenset()
-            raise PrivacyError(f"{self.folder} cannot be listed ({error.strerror}); make it readable") from None
+            raise errors.PrivacyError(f"{self.folder} cannot be listed ({error.strerror}); make it readable") from None
 
     def __getitem__(self, name: str) -> bytes:
-        """The content of a file. `per_record.npz` may be large; `per_record` reads it.
-
-        Raises:
-            OSError: missing, too large, or anything but a regular file. LinprobeError: the disk or the system failed.
-        """
+        """The content of a file, but `per_record.npz`, which may be large. OSError: missing, too large, not regular."""
         if name not in self._read:
             try:
                 self._read[name] = atomic_files.read_bytes(
@@ -303,7 +284,7 @@ class RunFolder:
                 self._read[name] = error  # a file that appears later is not part of what is checked
         found = self._read[name]
         if isinstance(found, OSError):
-            raise read_fault(str(self.folder / name), found) or found
+            raise errors.read_fault(str(self.folder / name), found) or found
         return found
 
     @cached_property
@@ -319,7 +300,7 @@ class RunFolder:
                 step = "give what `linprobe train` printed"
                 if error.errno == errno.ENOTDIR and self.folder.is_file():
                     wrong, step = "is a file, and a run is a folder", f"unpack it first if it is an archive, or {step}"
-                raise DataError(f"{self.folder} {wrong}; {step}") from None
+                raise errors.DataError(f"{self.folder} {wrong}; {step}") from None
             raise DamagedManifestError(f"{path} cannot be read ({error}); restore it from a copy") from None
 
     def _arrays(self, name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -327,22 +308,24 @@ class RunFolder:
         try:
             content = self[name]
         except OSError as error:
-            raise DataError(f"{model} cannot be read ({error.strerror}); restore it from a copy") from None
+            raise errors.DataError(f"{model} cannot be read ({error.strerror}); restore it from a copy") from None
         arrays = read_archive(model, None, BytesIO(content))
         votes = int(arrays["weights"].ndim == 3) if "weights" in arrays else 0
         weights, bias = checked_arrays(model, arrays, weights=(2 + votes, "f"), bias=(1 + votes, "f"))
         shape = (manifest.n_features, manifest.n_classes)
         if {weights.dtype.str, bias.dtype.str} != {"<f4"}:
-            raise DataError(f"{model} holds {weights.dtype} and {bias.dtype}; allowed: float32; restore it from a copy")
+            raise errors.DataError(
+                f"{model} holds {weights.dtype} and {bias.dtype}; allowed: float32; restore it from a copy"
+            )
         if weights.shape[-2:] != shape or bias.shape != (*weights.shape[:-2], shape[1]) or not weights.size:
-            raise DataError(
+            raise errors.DataError(
                 f"{model} holds shapes {weights.shape} and {bias.shape}; allowed: {shape} and {shape[1:]}; restore it"
             )
         if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
-            raise DataError(f"{model} holds NaN or infinity; restore it from a copy")
+            raise errors.DataError(f"{model} holds NaN or infinity; restore it from a copy")
         if not is_archive_of(content, arrays) or list(arrays) != ["weights", "bias"]:
-            more = printable(", ".join(sorted(set(arrays) - {"weights", "bias"}))[:80]) or "other bytes"
-            raise DataError(f"{model} holds {more} besides weights and bias; restore it from a copy")
+            more = errors.printable(", ".join(sorted(set(arrays) - {"weights", "bias"}))[:80]) or "other bytes"
+            raise errors.DataError(f"{model} holds {more} besides weights and bias; restore it from a copy")
         return weights, bias
 
     @cached_property
@@ -356,13 +339,12 @@ class RunFolder:
             elif not 0 < len(histogram["noisy_counts"]) == len(histogram["bin_edges"]) - 1:
                 wrong = "it must have one more bin edge than counts"
             if wrong is not None:
-                raise DataError(f"{self.folder / name}: {wrong}; restore it from a copy")
+                raise errors.DataError(f"{self.folder / name}: {wrong}; restore it from a copy")
             found.append({key: histogram[key] for key in ("bin_edges", "noisy_counts")})
         return found
 
     def _json(self, name: str) -> Any:
-        """The value of a JSON file. Raises DataError: it cannot be read, is no JSON, or holds a key twice."""
-        with reading(str(self.folder / name), "restore it from a copy"):
+        with errors.reading(str(self.folder / name), "restore it from a copy"):
             return json.loads(self[name].decode(), object_pairs_hook=no_repeated_keys)
 
     @cached_property
@@ -399,7 +381,7 @@ class RunFolder:
             return None
         metrics: dict[str, Any] = self._json(TEST_FIGURES)
         for wrong in contradictions(metrics, self.manifest):
-            raise DataError(f"{self.folder / TEST_FIGURES}: {wrong}; restore it from a copy")
+            raise errors.DataError(f"{self.folder / TEST_FIGURES}: {wrong}; restore it from a copy")
         return metrics
 
     @cached_property
@@ -434,7 +416,7 @@ def unfinished_folder(out: Path) -> Path | None:
     """The one of `unfinished_folders`; None without one. Raises UsageError: several."""
     found = unfinished_folders(out)
     if len(found) > 1:
-        raise UsageError(
+        raise errors.UsageError(
             f"--resume finds {len(found)} unfinished runs of {out}; allowed: 1: "
             f"{', '.join(str(path) for path in found)}; remove or rename all but one"
         )
@@ -451,13 +433,12 @@ def new_run_folder(
     complete: Callable[[RunFolder], None] | None = None,
     paid: bool = True,
 ) -> Iterator[Path]:
-    """A temporary folder beside `out`, renamed to `out` when the block succeeds; with `resume` the folder of an
-    unfinished run if there is one. One that is complete gets its name, after `complete` has accepted it.
+    """A temporary folder beside `out`, renamed to it when the block succeeds; with `resume` that of an unfinished run.
 
-    On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it is complete (and
-    `paid`: making it again costs), or holds a checkpoint from which a second attempt may succeed. With `keep_ledger`
-    the folder stays, with the ledger alone, if anything was released. The ledger of a run that diverged is kept. A
-    killed process leaves the folder behind, under a name ending in `.partial`, with the ledger of what it spent.
+    One that is complete gets its name, after `complete` has accepted it. On an error or Ctrl-C the folder is removed,
+    with everything computed from private rows, unless it is complete (and `paid`: making it again costs), or holds a
+    checkpoint from which a second attempt may succeed. With `keep_ledger` the folder stays, with the ledger alone, if
+    anything was released. The ledger of a run that diverged is kept. A killed process leaves the folder behind.
     """
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
@@ -476,7 +457,7 @@ def new_run_folder(
             _name_complete(partial, out)
             raise CompleteError(f"nothing was left to do: run {out} was complete, and has its name now")
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
-            raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
+            raise errors.UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
         try:
             for torn in partial.glob(".*.partial"):  # left by a killed process; may hold private figures
                 torn.unlink()
@@ -484,12 +465,12 @@ def new_run_folder(
                 (partial / RUN_ID).write_text(secrets.token_hex(16), encoding="utf-8")
             yield partial
             _name_complete(partial, out)
-        except DivergedError as error:
+        except errors.DivergedError as error:
             kept = _keep_charge(partial, out, str(error))
             if kept is None:
                 _remove(partial)
                 raise
-            raise DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
+            raise errors.DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
         except BaseException as error:
             if paid and (partial / MANIFEST).exists():
                 _remove_marks(partial)
@@ -501,13 +482,13 @@ def new_run_folder(
             raise
 
 
-class CompleteError(UsageError):
+class CompleteError(errors.UsageError):
     """The unfinished run had all its files, and has its name now."""
 
 
 def _new_partial(out: Path) -> Path:
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
-    with writing(f"run folder {out}", fault="cannot be made"):
+    with errors.writing(f"run folder {out}", fault="cannot be made"):
         partial.mkdir(mode=atomic_files.PRIVATE_FOLDER)
     return partial
 
@@ -519,27 +500,25 @@ def _name_complete(partial: Path, out: Path) -> None:
     except OSError:
         if not out.exists():
             raise
-        raise UsageError(
+        raise errors.UsageError(
             f"run folder {out} was made by another process meanwhile; this run is complete; rename {partial}"
         ) from None
 
 
 def _remove_marks(partial: Path) -> None:
-    """Remove what only an unfinished run has."""
     for name in (CHECKPOINT, RUN_ID):
         (partial / name).unlink(missing_ok=True)
 
 
 def _worth_keeping(partial: Path, error: BaseException, *, resumed: bool) -> bool:
-    """Whether the folder holds a checkpoint that another attempt may use."""
-    return (resumed or not isinstance(error, LinprobeError)) and (partial / CHECKPOINT).exists()
+    return (resumed or not isinstance(error, errors.LinprobeError)) and (partial / CHECKPOINT).exists()
 
 
 def run_id(partial: Path) -> str:
     """The random id of an unfinished run, kept when it is resumed, as in book and manifest. Raises DataError: none."""
     text = (partial / RUN_ID).read_text(encoding="utf-8", errors="replace")
     if not re.fullmatch("[0-9a-f]{32}", text):
-        raise DataError(f"{partial / RUN_ID} holds no run id; train anew without --resume")
+        raise errors.DataError(f"{partial / RUN_ID} holds no run id; train anew without --resume")
     return text
 
 
@@ -594,8 +573,8 @@ def write_manifest(
 ) -> Manifest:
     """Write the pages if any are made, then the signature if there is a key for one, then `manifest.json`.
 
-    Args:
-        contents: of the files in the folder that the manifest lists, by name, without pages. They are not read again.
+    `contents` are of the files in the folder that the manifest lists, without pages. They are not read again.
+
     Returns: the sealed manifest. It lists the pages too, so that its signature covers them.
     """
     made = {} if pages is None else pages(manifest.sealed(contents))
@@ -624,11 +603,6 @@ def write_run(
 ) -> Manifest:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
-    `weights` (n_features, n_classes) and `bias` (n_classes,), or a stack of voters for each. `history` has the public
-    facts of each step, none for a run without steps.
-    `test_metrics` of public test rows are as `figures_by_task` gives them; None without public test rows.
-    `config` is the text of its config file. `pages` makes the pages of a run that is signed.
-    `unrefined` are weights and bias before refinement; None without.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
     # weights of a run without a guarantee may reveal private rows
@@ -660,24 +634,16 @@ def write_run(
 def new_files(
     paths: Mapping[str, Path | None], *, what: str = "file", inputs: Iterable[Path | None] = (), overwrite: bool = False
 ) -> Iterator[None]:
-    """Hold the names of output files inside the block, before anything is read. Missing folders are made.
-
-    Args:
-        paths: the files to write by the flags that name them; None for one that is not asked for.
-        what: their kind, for messages.
-        inputs: files that the command reads. overwrite: whether to replace an existing file.
-    Raises UsageError: an existing file without `overwrite`, a folder, an input, one name twice, or a file that another
-    process is making. LinprobeError: the place is not writable.
-    """
+    """Hold the names of output files, by the flags that name them, inside the block, before anything is read."""
     wanted = {flag: path for flag, path in paths.items() if path is not None}
     for place, path in enumerate(wanted.values()):
         if path.is_dir():
-            raise UsageError(f"{what} {path} is a folder; give a file name")
+            raise errors.UsageError(f"{what} {path} is a folder; give a file name")
         for given in inputs:
             if given is not None and path.exists() and given.exists() and path.samefile(given):
-                raise UsageError(f"{what} {path} would replace an input of the command; give another name")
+                raise errors.UsageError(f"{what} {path} would replace an input of the command; give another name")
         if path.absolute() in [other.absolute() for other in list(wanted.values())[:place]]:
-            raise UsageError(f"{what} {path} is named twice; give two names")
+            raise errors.UsageError(f"{what} {path} is named twice; give two names")
     with ExitStack() as stack:
         for flag, path in wanted.items():
             stack.enter_context(claimed(path, what, flag, overwrite=overwrite))
@@ -688,7 +654,7 @@ def inputs_of(run: Path) -> tuple[Path, ...]:
     """The files of a run folder, and the feature files of its rows; none if its manifest cannot be read."""
     try:
         manifest = RunFolder(run).manifest
-    except LinprobeError:  # the command will say so when it reads the run
+    except errors.LinprobeError:  # the command will say so when it reads the run
         return ()
     return *run.iterdir(), *(Path(name) for name in (manifest.features, manifest.public_file) if name)
 

@@ -49,17 +49,15 @@ KEY_BYTES = 32
 class BookFinder:
     """Finds the budget book of a feature file while its training rows are read.
 
-    The name of a default book is a keyed commitment to all training rows, including public shots, in any
-    order, with any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else
-    whether a set of rows was used. Beside the book lie the keys of its rows, which tell which other books count
-    together with it.
+    The name of a default book is a keyed commitment to all training rows, including public shots, in any order, with
+    any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else whether a
+    set of rows was used. Beside the book lie the keys of its rows, which tell which other books count together with it.
 
     Args:
         given: the book; None for the default one. make: make the key of default books, and the keys of the rows, if
             there are none yet.
     Attributes:
         commitment: to add the training rows to, with `check_rows`; None if there is no book to find.
-    Raises DataError: a damaged or missing key. LinprobeError: a folder that cannot be written.
     """
 
     def __init__(self, given: Path | None, *, make: bool = True) -> None:
@@ -92,8 +90,7 @@ class BookFinder:
             planned: a run that would exceed a cap is refused before keys of its rows are written.
             exposed: private test rows of runs without a guarantee, as in `Account`.
         Returns: None if there is no book of any rows yet and none is to be made.
-        Raises DataError: damaged keys. LinprobeError: keys that cannot be written. PrivacyError: a public row that is
-        private in a book, or a private one that is public in a book; or a run above a cap.
+        Raises DataError: damaged keys. PrivacyError: a row that is public and private in books; or a run above a cap.
         """
         path, rows, home = self._given, GroupRows(features, group), None
         if path is None:
@@ -208,9 +205,8 @@ def record_public(run: str, public: GroupRows) -> None:
 def refuse_protected_test_rows(features: FeatureReader) -> None:
     """PrivacyError if public test rows, except a few by chance, are private in a default budget book.
 
-    Where people may be on both sides, test rows of private people are public, as the user declared. A key ignores
-    entries that are small beside the largest, so a test row may have the key of a training row of its file: the two
-    are different, as the check of the file compared every entry.
+    Where people may be on both sides, test rows of private people are public, as the user declared. A key ignores small
+    entries, so a test row may have the key of a training row of its file, though the check of the file told them apart.
     """
     folder = books_folder()
     if "test" not in features.sizes or features.description.private_test or not files_of_books(folder, KEY):
@@ -235,13 +231,7 @@ def existing_book(
     unit: str | None = None,
     protected: Sequence[GroupRows] = (),
 ) -> Account | None:
-    """The budget book of a feature file: `given`, or by default the book of its training rows, which are read.
-
-    Args:
-        group: of the rows, in place of the training rows. unit, protected: as for `BookFinder.account`.
-    Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
-    Raises DataError, LinprobeError, PrivacyError: as `BookFinder`.
-    """
+    """The budget book of a feature file: `given`, or that of its training rows or of `group`; None if there is none."""
     finder = BookFinder(given, make=make)
     if finder.commitment is not None:
         for x, _ in features.blocks(group):
@@ -250,7 +240,6 @@ def existing_book(
 
 
 def _key(folder: Path) -> bytes:
-    """The key of the books in `folder`, made at the first call."""
     path = folder / KEY
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -288,13 +277,10 @@ class RunCharge(Observer):
     if the run passed a cap by its own figure alone, as the time of its end may depend on results.
 
     Args:
-        account: the book. folder: of the unfinished run. out: the run folder that it becomes. ledger: of the run.
-        cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the cap in
-            the book alone.
-        progress: gets the steps, and a line on what this run and earlier ones cost together.
-        group: processes that train together; rank 0 writes.
+        folder: of the unfinished run. out: the run folder that it becomes.
+        cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the book's.
     Attributes:
-        run: id of the run; empty in other ranks.
+        run: id of the run; empty in ranks that do not write.
     """
 
     def __init__(
@@ -346,11 +332,7 @@ class RunCharge(Observer):
         self._progress.step()
 
     def budget(self, plan: Plan) -> None:
-        """Write what the run is going to release, before a private row is used; again if the plan changes.
-
-        Raises PrivacyError: the run would exceed the cap. DataError: a damaged book. LinprobeError: one that cannot be
-        written.
-        """
+        """Write what the run is going to release, before a private row is used; again if the plan changes."""
         if not self.run or self._account is None or not plan.charged:
             return  # another rank writes, or no private row is used
         name = str(self._out.absolute())
@@ -403,12 +385,7 @@ def charged_selection(
     """Charge a private selection to its budget book, before its first run. It counts in full however it ends.
 
     The line has no time, and the book gets the time of the end, as the files of the run do: the time between both would
-    tell the number of runs.
-
-    Args:
-        account, folder, out, cap, progress: as in `RunCharge`. entry: of the selection, without a name.
-    Yields: id of the run.
-    Raises PrivacyError, DataError, LinprobeError: as `RunCharge.budget`.
+    tell the number of runs. Yields: id of the run. Arguments and errors as of `RunCharge`.
     """
     run = run_folder.run_id(folder)
     entry = replace(entry, run=run, name=str(out.absolute()), created=None, cap=cap)
@@ -468,7 +445,6 @@ def _check_caps(path: Path, shared: Sequence[SharedBook], *, histogram: bool = F
 
 
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared: Sequence[SharedBook]) -> None:
-    """Say what a new entry and the earlier ones cost together."""
     together = with_shared(others, shared).counted
     if not together or not entry.private:
         return
@@ -498,14 +474,11 @@ def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
 
 
 def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> str | None:
-    """Charge a histogram of a finished run to the book of the run.
+    """Charge a histogram of a finished run, named in its purpose, to the book `given`, or the default book of the run.
 
-    Args:
-        histogram: its purpose is `histogram` and a name, which no other has.
-        given: the book, None for the one among the default books that has the run. A book without the run gets all
-            that the run released.
+    A book without the run gets all that the run released. Raises PrivacyError: the cap. LinprobeError: no such book.
+
     Returns: what all histograms cost with the run, if the book has more of them than the manifest states with this one.
-    Raises PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
     """
     path, entry = _book_with_entry(run, given)
     account = Account.at(path)

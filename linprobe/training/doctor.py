@@ -101,7 +101,6 @@ def _device() -> list[Finding]:
 
 
 def _extras() -> list[Finding]:
-    """Optional packages, by the extra that installs them."""
     findings = []
     for extra, (purpose, _) in EXTRAS.items():
         absent, remedy = missing(extra), f"for {purpose}: pip install 'linprobe[{extra}]'"
@@ -111,7 +110,6 @@ def _extras() -> list[Finding]:
 
 
 def _caches() -> list[Finding]:
-    """Where weights are looked for before they are downloaded."""
     if missing("extract"):
         return []
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -77,18 +77,15 @@ class Selected:
 
 @dataclass(frozen=True)
 class Runtime:
-    """How a run is computed: nothing here changes its method, budget or guarantee.
-
-    Precision and device change the rounding of the result.
+    """How a run is computed: nothing here changes its method, budget or guarantee, but perhaps its rounding.
 
     Attributes:
         precision: storage type of the rows; clip factors are computed from the rounded rows.
         device: `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise. Some methods train on `cpu` only.
         group: processes that train together with the same arguments, each on its shard of the private rows.
         streamed: whether rows are read again in every pass, though they fit in memory.
-        shard_units: a shard begins at a multiple of this number of units. With None, the result has the same bits for
-            any number of processes.
-        keep: checkpoints of the run; None for none.
+        shard_units: a shard begins at a multiple of this number of units; None for the same bits in any number of
+            processes.
     """
 
     precision: Precision = "float32"
@@ -99,11 +96,7 @@ class Runtime:
     keep: Checkpoints | None = None
 
     def check(self, settings: Settings, unit: str) -> None:
-        """Refuse a device or a group that cannot train with these settings, or samples of people.
-
-        Raises UsageError: a method, an option, samples or a group that need device cpu, or an option that needs one
-        process. Errors of `choose_backend`.
-        """
+        """UsageError for a device or a group that cannot train with these settings, or samples of people."""
         options, size = settings.options, self.group.size
         extended = getattr(options, "extended", 0)
         if extended and size > 1:
@@ -158,17 +151,15 @@ class Trained:
     Attributes:
         weights, bias: for L2-normalised raw rows, float32, shapes (n_features, n_classes) and (n_classes,); with the
             voters as first axis if the run votes.
-        history: public facts of each step. n_steps: number of steps.
+        history: public facts of each step.
         centre: `public`, `private` or `unlabelled` if rows were centred on such a mean, else `none`.
-        privacy: the guarantee and how it was reached.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
         unrefined: weights and bias before refinement, and refined: its result; None without unlabelled rows.
         tested: noisy numbers of correct and wrong predictions on private test rows, and noisy histograms of their
-            scores; None if not released.
-        selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
-        class_counts: noisy numbers of private rows by class; None if not released.
+            scores.
+        selected: the shrinkage that noisy counts of correct predictions chose. class_counts: noisy numbers of rows.
         similar: noisy number of private rows near unlabelled ones, and gain: of correct predictions on private rows by
-            refinement; None without unlabelled rows.
+            refinement. All are None if not released.
     """
 
     weights: NDArray[np.float32]
@@ -215,10 +206,9 @@ def execute(
     Guarantee: (epsilon, delta) of the plan, as its method defines it, under zero-out of one private row, or of one
     person with all private rows if `dataset` has `bounds`.
 
-    What is refused after a release may depend on it: it counts as divergence, without figures.
+    What is refused after a release may depend on it: it counts as divergence, without figures. `ledger` records each
+    event before its result exists.
 
-    Args:
-        ledger: records each event before its result exists; None for a ledger in memory.
     Raises UsageError: a device or a number of processes that the plan cannot have. DivergedError: weights without
     bound, no bound on one record at weights that depend on releases, or another refusal after the first release.
     """
@@ -257,11 +247,7 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
         keeper.begin(source, slice(rows.first, rows.first + rows.n_local))
     ledger.inherit(plan.inherited)
     mechanism = observer.mechanism(
-        source,
-        ledger.append,
-        first_step=ledger.position,
-        group=group,
-        repeated=() if keeper is None else keeper.early,
+        source, ledger.append, first_step=ledger.position, group=group, repeated=() if keeper is None else keeper.early
     )
     similar: SimilarRows | None = None
     if early and rows is not None:
@@ -342,7 +328,6 @@ def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
 def _class_counts(
     plan: Plan, dataset: Dataset, rows: Rows | None, mechanism: GaussianMechanism, group: Group, backend: Backend
 ) -> ClassCounts | None:
-    """The noisy class counts, if the plan releases them."""
     if not plan.settings.class_counts or rows is None:
         return None
     noise, several = plan.schedule.others[CLASS_COUNTS], dataset.several_labels
@@ -494,8 +479,7 @@ def _software_versions() -> dict[str, str]:
 def _counted(
     prepared: _Prepared, models: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]
 ) -> tuple[list[tuple[float, float]], int]:
-    """For each model its correct predictions on private rows and the rows present, 0 on all ranks but the first; and
-    the number of units here whose losses are tracked."""
+    """Correct predictions and rows present for each model, 0 on all ranks but the first; and units tracked here."""
     dataset, run = prepared.dataset, prepared.run
     first, tracked = run.group.rank == 0, prepared.problem.private_rows.n_local if run.per_record else 0
     return [count_private(*one, dataset.trained, dataset.bounds) if first else (0, 0) for one in models], tracked
@@ -543,7 +527,6 @@ def released_histogram(
 
 
 def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weights and bias for raw rows."""
     weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
     return np.ascontiguousarray(weights), bias
 

@@ -28,6 +28,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe import methods
 from linprobe.accounting.accountants import round_up
 from linprobe.accounting.book import Entry, rows_of_a_person
 from linprobe.accounting.calibrate import Budget, calibrate, check_delta, check_epsilon, large_delta
@@ -40,16 +41,6 @@ from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
 from linprobe.mechanisms.correct_predictions import GAIN
 from linprobe.mechanisms.score_histogram import AUROC_SHARE, MOST_ERROR, TEST_AUROC, expected_error
-from linprobe.methods import (
-    METHODS,
-    PAPER_METHODS,
-    PAPER_NOISE_MULTIPLIER,
-    Method,
-    PublicFacts,
-    Schedule,
-    paper_options,
-    text_scale,
-)
 from linprobe.methods.class_counts import CLASS_COUNTS, gives_log_odds
 from linprobe.methods.private_mean import MEAN
 from linprobe.methods.similar_rows import SIMILAR_ROWS
@@ -94,28 +85,21 @@ class Settings:
     """What a run trains. Defaults are for methods that do not have the parameter.
 
     Attributes:
-        method: a registered method. options: its own options, an instance of `method.options`.
         first_run: the run with the initial weights; None if `options.init` determines them.
         epsilon, delta: target. noise_multiplier, n_steps: the given one of the two; None to calibrate it.
-        sampling_rate: q, in (0, 1]. accountant: `auto`, or the name of one.
-        per_record: whether to track each record's own privacy loss.
-        centre: `auto`, `none` or `public`.
         intercept: value of the constant bias column; 0 for none, None for the default.
-        condition: `auto`, `none` or `mean`: a private mean is subtracted.
-        others: further releases that the budget pays for.
-        class_counts: whether `COUNTS_SHARE` of mu^2 pays for noisy class counts.
-        balanced: whether these move the scores of the finished model to equal classes.
+        condition: `auto`, `none` or `mean`: a private mean is subtracted. others: releases that the budget pays for.
+        class_counts: whether `COUNTS_SHARE` of mu^2 pays for noisy class counts, which move the scores if `balanced`.
         similar: whether `SIMILAR_SHARE` and `GAIN_SHARE` of mu^2 at most pay for the number of private rows near
             unlabelled ones, and for the gain of private rows by refinement.
         test_epsilon: part of `epsilon` that pays for a noisy accuracy and AUROC on private test rows; or None.
         n_test, n_classes: number of the private test rows, or people, and of their classes, where they are released.
         shrink: factors on the update W - W_1, one of which noisy counts of correct predictions choose, for
             `SELECTION_SHARE` of epsilon; empty for no count. A single factor is only counted.
-        insecure_seed: seed of reproducible noise, for tests; None for secret noise.
-        parameters: all parameters by name, as the caller gave them.
+        insecure_seed: seed of reproducible noise, for tests. parameters: by name, as the caller gave them.
     """
 
-    method: Method
+    method: methods.Method
     options: Any
     first_run: FirstRun | None = None
     epsilon: float | None = None
@@ -140,7 +124,7 @@ class Settings:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, method: Method, parameters: Mapping[str, Any]) -> Settings:
+    def of(cls, method: methods.Method, parameters: Mapping[str, Any]) -> Settings:
         """Settings from named parameters: a method's options, and fields. ParameterError: out of range, no number."""
         parameters = plain_values(method.arguments, parameters)
         own = set(declared(method.options))
@@ -149,7 +133,7 @@ class Settings:
         return cls(method=method, options=options, first_run=first_run, parameters=dict(parameters), **shared)
 
     @classmethod
-    def of_given(cls, method: Method, given: Mapping[str, Any]) -> Settings:
+    def of_given(cls, method: methods.Method, given: Mapping[str, Any]) -> Settings:
         """`of`, with declared defaults. Raises ArgumentError: an unknown argument, or a missing one."""
         arguments = {name: option for name, option in method.arguments.items() if name not in OF_LABELS}
         unknown = sorted(set(given) - set(arguments))
@@ -198,10 +182,7 @@ class Settings:
             others.append(Releases(CLASS_COUNTS, round_up(1 / mu), 1.0, 1))
         if self.similar:
             mu = largest_mu(epsilon, check_delta(self.delta, n_private))
-            for purpose, part, enough in (
-                (SIMILAR_ROWS, SIMILAR_SHARE, SIMILAR_NOISE),
-                (GAIN, GAIN_SHARE, GAIN_NOISE),
-            ):
+            for purpose, part, enough in ((SIMILAR_ROWS, SIMILAR_SHARE, SIMILAR_NOISE), (GAIN, GAIN_SHARE, GAIN_NOISE)):
                 noise = max(round_up(1 / (math.sqrt(part) * mu)), enough * n_private)
                 others.append(Releases(purpose, noise, 1.0, 1))
         if self.test_epsilon is not None:
@@ -230,8 +211,7 @@ def paid_by(epsilon: float, delta: float, n_units: int, purpose: str, count: int
 def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int) -> tuple[Releases, ...]:
     """The releases of correct predictions and of scores on private test rows, which cost `epsilon` together.
 
-    There is none of scores if so few test rows, or people, would give an AUROC that is too uncertain to state; 0 of
-    them stand for any number.
+    There is none of scores if so few test units would give an AUROC too uncertain to state; 0 stand for any number.
     """
     n_units = max(1, n_test)
     accuracy = paid_by(epsilon, delta, n_units, TEST_ACCURACY)
@@ -245,7 +225,7 @@ def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int) -> 
 _SHARED = {each.name for each in fields(Settings)} - {"method", "options", "first_run", "parameters"}
 
 
-def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, FirstRun | None]:
+def method_options(method: methods.Method, given: Mapping[str, Any]) -> tuple[Any, FirstRun | None]:
     """A method's options, and the run of `init`, if no word. UsageError: unknown. ParameterError: out of range."""
     init = given.get("init", "auto")
     if init in INIT_WORDS or not issubclass(method.options, Start):
@@ -253,7 +233,7 @@ def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, First
     return method.make_options({**given, "init": "run"}), FirstRun(init)
 
 
-def make_settings(request: TrainRequest, method: Method) -> Settings:
+def make_settings(request: TrainRequest, method: methods.Method) -> Settings:
     """The settings of a request, with defaults. Raises ParameterError, UsageError: an option that is not allowed."""
     check_value(RunOptions, "preset", request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
@@ -275,27 +255,27 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
     return Settings.of_given(method, options).with_counts(request.class_counts, request.class_weight)
 
 
-def _of_preset(request: TrainRequest, method: Method) -> TrainRequest:
+def _of_preset(request: TrainRequest, method: methods.Method) -> TrainRequest:
     """The request with the settings of the AdaMix paper for all options that it leaves open."""
-    if method.name not in PAPER_METHODS:
+    if method.name not in methods.PAPER_METHODS:
         raise UsageError(
             f"preset {request.preset} is the AdaMix paper's, which has no {method.name}; leave it out, or choose one "
-            f"of {', '.join(PAPER_METHODS)}"
+            f"of {', '.join(methods.PAPER_METHODS)}"
         )
-    options = {**paper_options(method, request.preset), **(request.options or {})}
+    options = {**methods.paper_options(method, request.preset), **(request.options or {})}
     if options.get("subspace") == "none" and "subspace_dim" not in (request.options or {}):
         del options["subspace_dim"]  # the preset's, of a subspace that the caller turned off
     by_paper = method.spends and request.sigma is None and request.steps is None
     return replace(
         request,
         options=options,
-        sigma=PAPER_NOISE_MULTIPLIER if by_paper else request.sigma,
+        sigma=methods.PAPER_NOISE_MULTIPLIER if by_paper else request.sigma,
         centre=request.centre or "none",
         condition=request.condition or "none",
     )
 
 
-def _refuse_idle(request: TrainRequest, method: Method) -> None:
+def _refuse_idle(request: TrainRequest, method: methods.Method) -> None:
     """UsageError for a missing budget, and for options on noise that do nothing for the method."""
     if not method.spends:
         spending = {
@@ -340,12 +320,9 @@ SHORTEST_MEAN = 0.2
 
 
 def settled(settings: Settings, n_private: int, n_features: int, *, known: str | None) -> Settings:
-    """`settings` with `condition` either `mean` or `none`, and the release that it needs.
+    """`settings` with `condition` either `mean` or `none`, and the release that it needs, for rows of this size.
 
-    Args:
-        n_private, n_features: of the private rows; both are public.
-        known: what makes a private mean unnecessary or impossible, such as public rows; None if nothing does.
-    Raises ParameterError: an unknown condition. UsageError: condition `mean` with something known.
+    `known`: what makes a private mean unnecessary or impossible, such as public rows. UsageError: `mean` with it.
     """
     check_value(Conditioning, "condition", settings.condition)
     if settings.condition == "none":
@@ -366,8 +343,7 @@ class Plan:
     """All that is public about a run before it starts.
 
     Attributes:
-        settings: with the options that public facts decide.
-        preprocessing: the map to the training space, before a private mean.
+        settings: with the options that public facts decide. preprocessing: to training space, before a private mean.
         budget: every release with its cost; None for a method that spends nothing.
         first: the run with the initial weights, or None. first_weights: these weights in training space.
         text_weights: scaled class encodings for raw rows, (n_features, n_classes), or None.
@@ -388,7 +364,7 @@ class Plan:
     centre_unlabelled: bool = False
 
     @cached_property
-    def method(self) -> Method:
+    def method(self) -> methods.Method:
         return self.settings.method
 
     @property
@@ -401,13 +377,14 @@ class Plan:
         return "none" if self.preprocessing.centre is None else "public"
 
     @cached_property
-    def schedule(self) -> Schedule:
-        """Steps and noise; no steps without a budget."""
+    def schedule(self) -> methods.Schedule:
         budget = self.budget
         if budget is None:
-            return Schedule(0, 0.0, 0.0)
+            return methods.Schedule(0, 0.0, 0.0)
         others = {release.purpose: release.noise_multiplier for release in budget.others}
-        return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
+        return methods.Schedule(
+            budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others
+        )
 
     @property
     def inherited(self) -> tuple[Releases, ...]:
@@ -437,7 +414,6 @@ class Plan:
         return tuple(plan.budget for plan in self.possible if plan.budget is not None)
 
     def entry(self, run: str = "", name: str = "") -> Entry:
-        """The entry of the budget book."""
         spent = self.budget if self.private else None
         counted = () if self.first is None else self.first.recorded
         return Entry(
@@ -489,7 +465,7 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     )
     shape = dataset.private.n_features + bool(preprocessing.intercept), dataset.n_classes
     for n_steps in sorted({budget.n_steps for budget in plan.budgets} or {0}) if checked else ():
-        facts = PublicFacts(n_steps, *shape, dataset.free_public, dataset.encodings is not None)
+        facts = methods.PublicFacts(n_steps, *shape, dataset.free_public, dataset.encodings is not None)
         settings.method.refuse(settings.options, facts)
     return plan
 
@@ -573,7 +549,6 @@ def beside_text(settings: Settings, dataset: Dataset) -> bool:
 
 
 def _centres(settings: Settings, dataset: Dataset) -> bool:
-    """Whether rows are centred on the mean of the public rows."""
     centre, public = settings.centre, dataset.free_public
     check_value(Centring, "centre", centre)
     if centre == "public" and public is None:
@@ -603,9 +578,8 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
 def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
 
-    Raises PrivacyError: that run had public rows, with or without labels, which it did not protect, and they are
-    not the public rows of this run; or so many private units that delta is not below 1/N. ParameterError,
-    DataError: not a run folder, or weights of another shape or of other classes.
+    Raises PrivacyError: that run had public rows, with or without labels, which are not public here, or too many
+    private units. ParameterError, DataError: not a run folder, or weights of another shape or of other classes.
     """
     if settings.first_run is None:
         return None
@@ -681,7 +655,7 @@ def _text_weights(settings: Settings, dataset: Dataset, budget: Budget | None) -
         return np.asarray(encodings - encodings.mean(axis=1, keepdims=True))
     scale = getattr(settings.options, "text_scale", None)
     if scale is None:
-        scale = text_scale(encodings, None if budget is None else budget.nominal_mu, dataset.n_units)
+        scale = methods.text_scale(encodings, None if budget is None else budget.nominal_mu, dataset.n_units)
     return scale * encodings
 
 
@@ -691,7 +665,7 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
     _refuse_labels(settings, dataset)
     method, variant = settings.method, getattr(settings.options, "variant", "practical")
     if dataset.weights is not None and (not method.weighs or variant == "theory"):
-        allowed = ", ".join(name for name, other in METHODS.items() if other.weighs)
+        allowed = ", ".join(name for name, other in methods.METHODS.items() if other.weighs)
         raise UsageError(
             f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, without variant "
             "theory; leave them out"
@@ -722,7 +696,7 @@ def _refuse_counts(settings: Settings, dataset: Dataset) -> None:
             "class weight 'balanced' counts rows without weights, and these rows have weights; leave one out"
         )
     if not gives_log_odds(method, vars(options)):
-        allowed = ", ".join(name for name, other in METHODS.items() if other.weighs and other.spends)
+        allowed = ", ".join(name for name, other in methods.METHODS.items() if other.weighs and other.spends)
         raise UsageError(
             f"class weight is 'balanced', which needs scores that are log-odds; the scores of {method.name} are not; "
             f"allowed: {allowed}, with loss softmax and without variant theory"
@@ -730,12 +704,11 @@ def _refuse_counts(settings: Settings, dataset: Dataset) -> None:
 
 
 def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
-    """UsageError for settings without a meaning for multilabel rows."""
     if not dataset.several_labels:
         return
     method, options = settings.method, settings.options
     if not method.several_labels:
-        allowed = ", ".join(name for name, other in METHODS.items() if other.several_labels)
+        allowed = ", ".join(name for name, other in methods.METHODS.items() if other.several_labels)
         raise UsageError(
             f"method is {method.name}, for one class a row, and these have several labels; allowed: {allowed}"
         )
@@ -758,7 +731,6 @@ def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
 
 
 def _refuse_units(settings: Settings, dataset: Dataset) -> None:
-    """UsageError for settings without a meaning, or a proof, where the unit of privacy is a person."""
     if dataset.bounds is None:
         return
     method = settings.method
@@ -774,7 +746,6 @@ def _refuse_units(settings: Settings, dataset: Dataset) -> None:
 
 
 def _refuse_text_scale(settings: Settings, dataset: Dataset) -> None:
-    """UsageError for a scale of text weights if training starts from other weights."""
     options = settings.options
     init = getattr(options, "init", "text")
     if init == "text" or "text_scale" not in declared(type(options)):

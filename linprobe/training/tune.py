@@ -7,7 +7,6 @@ Two mechanisms, which may be combined:
 
 The first is an ordinary run with one more release. The second is private selection. Only the chosen run is written: the
 other runs and their number are neither stored nor shown, files have the time of the end, and no progress is shown.
-`Tuning` has the values of options as text; `Selection` states what the choice costs.
 """
 
 from __future__ import annotations
@@ -57,11 +56,9 @@ OF_THE_CHOICE = {"epsilon", "eps", "delta", "accountant"}
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is chosen on private rows.
+    """What is chosen on private rows: every combination of the values of options in `grid`, or a factor on the update.
 
-    Attributes:
-        grid: options and the values of each; every combination is a setting. shrink: factors on the update.
-        repetitions: mean number of runs for the grid; None for the number of settings, at most 5.
+    `repetitions` is the mean number of runs for the grid; None for the number of settings, at most 5.
     """
 
     grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()
@@ -171,11 +168,9 @@ def check_start(dataset: Dataset, candidates: Sequence[Settings]) -> None:
 
 @dataclass(frozen=True)
 class Selection:
-    """A private selection, calibrated.
+    """A private selection, calibrated: plans of every candidate at the budget of one run, `epsilon` at delta / mean.
 
-    Attributes:
-        plans: of every candidate, at the budget of one run. epsilon: of one run, at delta / mean.
-        delta: of the whole choice. accountant: of one run. event: for the ledger.
+    `delta` is of the whole choice, `accountant` of one run, `event` for the ledger.
     """
 
     plans: Sequence[Plan]
@@ -257,10 +252,7 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
     """Train with the settings that have the best noisy accuracy on private rows; all of it costs `request.epsilon`.
 
     Guarantee: (epsilon, delta)-DP of everything that is returned or left on disk, under zero-out of one private row, or
-    of one person with `unit` owner.
-
-    Returns: as `train`, without the seconds, and `tuning`, the choice as in the manifest.
-    Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
+    of one person with `unit` owner. Returns: as `train`, and `tuning`, the choice. No run folder is left by an error.
     """
     refuse_copies("tune")
     request, choice, candidates = candidates_of(request, tuning)

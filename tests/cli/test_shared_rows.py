@@ -391,3 +391,21 @@ def test_the_same_images_through_two_backbones_count_together(cli: Cli, refused:
     shown = " ".join(cli("budget", "b.h5").stderr.split())
     assert "; 21 image fingerprints in common" in shown
     assert "another factor, sign or columns, or from another backbone, unless image fingerprints are equal" in shown
+
+
+def test_private_rows_with_errors_of_rounding_are_refused_as_unlabelled_rows_before_and_after_another_run(
+    cli: Cli, refused: Cli, trained: Any, tmp_path: Path
+) -> None:
+    """A run that took them for public would have voided the promise of its own rows."""
+    rng = np.random.default_rng(0)
+    small = np.concatenate([ROWS, 1e-4 * rng.random((N, 60))], axis=1).astype(np.float32)
+    copies = small + (1e-7 * rng.standard_normal(small.shape)).astype(np.float32)
+    source = written(tmp_path / "a.h5", small, test=small[:40] + 1)
+    unlabelled = tmp_path / "u.h5"
+    with FeatureWriter(unlabelled, Description(class_names=(), backbone="test")) as writer:
+        writer.write_group("rows", N, copies.shape[1], [copies], None, [f"u{place}" for place in range(N)])
+    run = ("train", source, *FEW, "--unlabelled", unlabelled, "--out", "b")
+    refused(cli(*run), 4, ["u.h5 holds training rows of ", "a.h5"])
+    trained(source, "a")
+    refused(cli(*run), 4, ["u.h5 holds training rows of ", "a.h5"])
+    refused(cli("refine", "a", unlabelled, "--out", "c"), 4, ["u.h5 holds training rows"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from linprobe.data import row_checks
-from linprobe.data.row_checks import RowSet, share_a_row
+from linprobe.data.row_checks import FEWEST, ONE_SCALE, Commitment, RowSet, share_a_row
 from linprobe.parallel import threads
 
 RNG = np.random.default_rng(4)
@@ -18,7 +18,7 @@ PUBLIC = RNG.standard_normal((20, 40)).astype(np.float32)
 
 
 def share(private: np.ndarray, public: np.ndarray) -> bool:
-    return share_a_row(np.array_split(private, 3), np.array_split(public, 2))
+    return share_a_row(np.array_split(private, 3), lambda: np.array_split(public, 2))
 
 
 @pytest.mark.parametrize("place", [0, 137, 299])
@@ -55,7 +55,7 @@ def test_a_multiple_of_a_wide_row_is_found_though_its_last_digits_differ(factor:
     """At one scale of unit rows a tenth of them would be missed, and one in a thousand is now."""
     rows = RNG.standard_normal((200, 2048)).astype(np.float32)
     copies = rows * np.float32(factor)
-    assert sum(share_a_row([row[None]], [copy[None]]) for row, copy in zip(rows, copies, strict=True)) >= 197
+    assert sum(share(row[None], copy[None]) for row, copy in zip(rows, copies, strict=True)) >= 197
 
 
 @pytest.mark.parametrize("width", [2, 3])
@@ -67,6 +67,28 @@ def test_rows_of_few_entries_are_multiples_only_if_float32_says_so(width: int, f
     assert not share(rows[:2000], rows[2000:])
     found = [share(rows[:500], np.float32(factor) * row[None]) for row in rows[:100]]
     assert sum(found) >= 97
+
+
+@pytest.mark.parametrize("factor", [1, 4])
+def test_rows_that_budget_books_take_for_the_same_are_found_though_small_entries_differ(factor: int) -> None:
+    rows = RNG.random((300, 600), dtype=np.float32)
+    rows[:, ::2] *= np.float32(1e-4)
+    errors = np.float32(1e-8) * RNG.standard_normal(rows.shape, dtype=np.float32)
+    copies = factor * (rows + errors)
+    keys = [Commitment(bytes(32)) for _ in range(2)]
+    for commitment, x in zip(keys, (rows, copies), strict=True):
+        commitment.add(x)
+    same = np.flatnonzero(keys[0].row_keys() == keys[1].row_keys())
+    known = RowSet(lambda: [copies], FEWEST, ONE_SCALE)
+    known.find(rows)
+    assert len(same) > 200
+    assert set(same) <= set(known.found())
+
+
+def test_different_rows_of_a_table_with_one_large_column_are_not_taken_for_equal() -> None:
+    table = RNG.integers(0, 90, (4000, 12)).astype(np.float32)
+    table[:, 0] *= 20_000
+    assert not share(table[:2000], table[2000:])
 
 
 def test_rows_with_one_entry_are_no_multiples_of_each_other() -> None:
@@ -85,5 +107,5 @@ def test_threads_that_share_a_set_hash_with_the_same_factors(monkeypatch: pytest
     monkeypatch.setattr(row_checks, "HASHED", 40 * 50)
     monkeypatch.setattr(threads, "n_threads", lambda: 3)
     monkeypatch.setattr(row_checks.secrets, "token_bytes", slow)
-    known = RowSet([PRIVATE])
+    known = RowSet(lambda: [PRIVATE])
     assert all(known.find(PRIVATE[place : place + 1]) for place in range(len(PRIVATE)))

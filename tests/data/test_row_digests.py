@@ -89,8 +89,8 @@ def test_row_hashes_are_equal_for_equal_rows_only() -> None:
 
 def test_rows_in_columns_are_compared_like_others() -> None:
     in_columns = np.asfortranarray(EXACT)
-    assert share_a_row([in_columns], [2 * in_columns[250:]])
-    assert not share_a_row([in_columns], [in_columns + 1])
+    assert share_a_row([in_columns], lambda: [2 * in_columns[250:]])
+    assert not share_a_row([in_columns], lambda: [in_columns + 1])
 
 
 @pytest.mark.parametrize("change", ["more rows between", "other rows"])

@@ -73,6 +73,9 @@ def test_shards_hold_the_rows_of_one_file(folder: Path) -> None:
                 assert np.array_equal(many.rows(group, part), one.rows(group, part))
                 assert np.array_equal(many.labels(group, part), one.labels(group, part))
                 assert many.ids(group, part) == one.ids(group, part)
+            keep = np.random.default_rng(1).random(size) < 0.3
+            for found, expected in zip(many.blocks(group, keep), one.blocks(group, keep), strict=True):
+                assert all(map(np.array_equal, found, expected))
         assert np.array_equal(many.rows("train", slice(290, 420)), one.rows("train", slice(290, 420)))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import linprobe.cli
+from linprobe.cli._command import taken_out
 from tests.docs.commands import GENERATED, PAGES, commands_of, linprobe_words
 
 PROGRAM: Any = linprobe.cli.program()
@@ -19,7 +20,7 @@ SHOWN = {page: [line for text in commands_of(page) for line in linprobe_words(te
 def test_the_commands_of_a_page_can_be_parsed(page: str) -> None:
     for line in SHOWN[page]:
         words = shlex.split(re.sub(r"\s[12]?>.*", "", line), comments=True)
-        words = ["stdin" if word == "-" else word for word in linprobe.cli.taken_out(words)[1] if word != "--help"]
+        words = ["stdin" if word == "-" else word for word in taken_out(words)[1] if word != "--help"]
         PROGRAM.commands[words[0]].make_context(words[0], words[1:])
 
 

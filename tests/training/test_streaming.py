@@ -32,8 +32,9 @@ from linprobe.data.blocks import (
     row_norms,
     widened,
 )
-from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import GroupRows, LoadedFeatures
+from linprobe.data.feature_file import Extents, FeatureFile
+from linprobe.data.feature_reader import Description, GroupRows, LoadedFeatures
+from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.row_checks import check_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, Rows, StreamedRows, prepare
 from linprobe.errors import DataError, Silent, UsageError
@@ -324,9 +325,9 @@ def test_blocks_without_a_row_to_keep_are_not_read(features_file: Path, monkeypa
     starts = []
     real = FeatureFile.rows
 
-    def watched(self: FeatureFile, group: str, part: slice) -> Any:
+    def watched(self: FeatureFile, group: str, part: slice, kept: Any) -> Any:
         starts.append(part.start)
-        return real(self, group, part)
+        return real(self, group, part, kept)
 
     monkeypatch.setattr(FeatureFile, "rows", watched)
     monkeypatch.setattr("linprobe.data.feature_reader.BLOCK_ROWS", 100)
@@ -428,3 +429,25 @@ def test_a_file_that_is_written_to_after_its_rows_were_checked_ends_the_run(
     with pytest.raises(DataError, match=r"edited\.h5 was written to after it was opened"):
         train_run(request, Silent())
     assert not request.out.exists()
+
+
+@pytest.mark.parametrize("method", ["adamix", "noisy-gd"])
+def test_a_run_reads_its_private_rows_twice_before_the_first_step_and_few_rows_for_public_shots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    with FeatureWriter(tmp_path / "f.h5", Description(class_names=tuple("abcd"))) as writer:
+        writer.write_group("train", N, 16 * D, [np.tile(RAW, 16)], LABELS, list(map(str, range(N))))
+    read, real = list[int](), Extents.read
+
+    def counted(self: Extents, *given: Any) -> Any:
+        found = real(self, *given)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(Extents, "read", counted)
+    shots = 3 * (method == "adamix")
+    request = TrainRequest(
+        method=method, features=tmp_path / "f.h5", out=tmp_path / "run", epsilon=1, steps=2, public_shots=shots
+    )
+    train_run(request, Silent())
+    assert 2 * N - 4 * shots <= sum(read) <= 2 * N + 10 * 4 * shots

@@ -58,11 +58,7 @@ def build_or_fetch(
 ) -> Any:
     """Build a network by another library, and perhaps fetch its weights from the Hugging Face hub.
 
-    Args:
-        name: of the backbone. arguments: of its constructor. Both are for messages.
-        random: as in `build_network`.
-        fetched: the weights that `build` fetches and where they are cached, for messages; empty if it fetches none.
-    Raises UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
+    `fetched` names the weights that `build` fetches and where they are cached, empty if it fetches none.
     """
     try:
         with quietly():
@@ -146,7 +142,6 @@ def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: 
 
 
 def load_file(model: nn.Module, weights: str, head: Iterable[str] = ()) -> None:
-    """`load_strictly` from the file `weights`."""
     load_strictly(model, read_weights(Path(weights)), Path(weights), head)
 
 
@@ -160,17 +155,14 @@ class Backbone:
     """A frozen network that maps each image to one row of features.
 
     Attributes:
-        name: as the user gives it, with defaults filled in.
         model: float images (rows, channels, height, width) to features (rows, n_features), in `eval()` mode.
-        transform: its preprocessing; with `transform_for`, replaced once the test images are known.
-        tensor: description of the tensor that is a row.
-        layer: the layer of that tensor, as `--layer` names it; None for the network's own output.
+        transform: its preprocessing; with `transform_for`, which gets (mode, height, width) of test images, replaced.
+        tensor: description of the tensor that is a row. layer: as `--layer` names it; None for the network's own
+            output.
         layers: model and tensor of each other layer, by name; it has the same weights.
         weights: name of the weights; `random` for random ones, empty for a network without weights.
         arguments: constructor arguments that differ from the defaults.
         encode_text: prompts to encodings (prompts, n_features); None without a text tower.
-        notes: facts to tell the user about the network.
-        transform_for: preprocessing for test images of the given (mode, height, width); None if it is fixed.
         float32_only: whether it computes in float32 on every device.
         batch_on_cpu: default number of images per batch on a CPU; None for the default of networks.
     """
@@ -208,13 +200,8 @@ def load_backbone(
 ) -> Backbone:
     """Load the frozen network `name` with its weights, in `eval()` mode on the CPU.
 
-    Args:
-        weights: a name that the family defines, or a file; None for the family's default.
-        random: use random weights from a fixed seed, for tests.
-        arguments: passed to the network's constructor.
-        layer: whose features are the rows, without text weights; None for the network's own output.
-    Raises UsageError: no such backbone, weights, argument or layer. DataError: weights missing, damaged, or of another
-    network.
+    `weights`: a name that the family defines, or a file; None for its default. `random`: weights from a fixed seed, for
+    tests. `layer`: whose features are the rows, without text weights.
     """
     family = family_of(name)
     if random and weights is not None:

@@ -100,7 +100,6 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
 
 
 def _checked(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments. UsageError for an argument that linprobe sets itself."""
     taken = sorted(set(arguments) & SETTLED)
     if taken:
         raise UsageError(f"backbone argument {taken[0]} is set by linprobe; use the name, --weights, or --mean ...")

@@ -49,7 +49,6 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
 
 
 def _named_weights(name: str, entry: Any) -> dict[str, Any]:
-    """torchvision's own weights, from its cache or downloaded into it."""
     where = Path(torch.hub.get_dir()) / "checkpoints" / Path(entry.url).name
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)

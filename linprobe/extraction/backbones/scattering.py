@@ -137,7 +137,6 @@ class Scattering(nn.Module):
     """Images (rows, channels, height, width) to features (rows, channels * MAPS * (height // 4) * (width // 4))."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalised coefficients, flattened as (channel, map, row, column)."""
         height, width = images.shape[2:]
         if min(height, width) < SMALLEST_SIDE:
             raise ValueError(f"allowed: {SMALLEST_SIDE} x {SMALLEST_SIDE} or more")
@@ -185,8 +184,6 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     """`scattering` or `pixels`, networks without weights. Argument `mode`: RGB, or L, one grey channel.
 
     By default the mode of `pixels` is RGB, and `scattering` has the mode of the test images.
-
-    Raises UsageError: weights, or another argument.
     """
     if weights is not None or random:
         raise UsageError(f"backbone {name} has no weights; leave out --weights and --random-weights")
@@ -222,5 +219,4 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
 
 
 def _transform(resize: int | None, crop: tuple[int, int] | None, mode: str) -> ImageTransform:
-    """Preprocessing that leaves values in [0, 1]."""
     return ImageTransform(resize, crop, "bilinear", (0.0,) * len(mode), (1.0,) * len(mode), mode)

@@ -25,11 +25,7 @@ LAYER = f"last{BLOCKS}+avg"
 
 
 class LastBlocks(nn.Module):
-    """Class tokens of the last blocks of a vision transformer, and its mean patch token.
-
-    Args:
-        network: a transformer whose first token is the class token. Other prefix tokens, as registers, are left out.
-    """
+    """Class tokens of the last blocks of a vision transformer, and its mean patch token; no other prefix tokens."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -90,7 +86,6 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
 
 
 def _transform(name: str, model: Any) -> ImageTransform:
-    """Preprocessing for evaluation, from the network's own configuration."""
     config: Any = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
     height, width = config["input_size"][1:]
     share = config["crop_pct"]

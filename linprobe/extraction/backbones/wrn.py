@@ -6,10 +6,8 @@ Private training uses them because they have no batch normalisation. A network w
 blocks and 16 k, 32 k, 64 k channels. A block applies ReLU, norm and convolution twice and adds its input. Order,
 shortcuts and padding follow the authors' code (jax_privacy), so that converted weights give the same features.
 
-There are no public PyTorch weights under a standard name, so the user gives a file. Its parameter names are
-`stem.weight`, `stages.S.B.norm1.weight`, `stages.S.B.conv1.weight`, `stages.S.B.conv1.gain`,
-`stages.S.0.shortcut.weight`, `stages.S.0.shortcut_norm.weight`, `norm.weight` and so on, as in the modules below. A
-classifier under `fc` is ignored.
+There are no public PyTorch weights under a standard name, so the user gives a file, with the parameter names of the
+modules below, such as `stages.S.B.conv1.gain`. A classifier under `fc` is ignored.
 """
 
 from __future__ import annotations
@@ -62,7 +60,6 @@ class ResidualBlock(nn.Module):
         self.shortcut = StandardisedConv(n_in, n_out, 1, stride) if first else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """(rows, n_in, height, width) to (rows, n_out, height / stride, width / stride)."""
         active = functional.relu(images)
         passed = images
         if self.shortcut is not None and self.shortcut_norm is not None:
@@ -87,7 +84,6 @@ class WideResNet(nn.Module):
         self.norm = nn.GroupNorm(groups, n_in)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(rows, 3, 32, 32) to (rows, 64 * width)."""
         images = self.stem(images)
         for stage in self.stages:
             for block in stage:  # type: ignore[attr-defined]

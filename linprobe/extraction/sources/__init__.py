@@ -62,11 +62,8 @@ def table_source(
 ) -> tuple[base.ImageSource, base.Owners | None]:
     """The images that `table` lists, with the owners of its column, or `owners`.
 
-    Undeclared class names are the test labels, if these are public.
-
-    Raises UsageError: no such column, owners from two places, or not exactly one of a split column and a test fraction.
-    DataError: private test rows without declared classes; a table that cannot be read, a repeated id, a label outside
-    the classes, or an unsuitable split. PrivacyError: a file is listed twice.
+    Undeclared class names are the test labels, if these are public. Raises UsageError, DataError; PrivacyError: a file
+    is listed twice.
     """
     arrays = _columns(request, table)
     paths = arrays["path"].tolist()
@@ -112,13 +109,8 @@ def open_source(
     owner_of: OwnerOf | None = None,
     private_test: bool = False,
 ) -> base.ImageSource:
-    """Open the images of the SOURCE argument of `linprobe extract`.
+    """Open the images of the SOURCE argument of `linprobe extract`; a test fraction splits by `owner_of`.
 
-    Args:
-        classes: class names in label order; None to take them from the source.
-        test_fraction: share of the images to use for testing, if the source has no test group.
-        owner_of: the person of an image; all images of a person are on one side of the split.
-        private_test: whether test labels are private, so that no class list may come from them.
     Raises UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
     PrivacyError: a private image is public too, or appears twice through links.
     """
@@ -171,7 +163,6 @@ class ArrayMembers:
         return np.asarray(self._images[row])
 
     def fingerprint(self) -> str:
-        """SHA-256 of the files' names, sizes and modification times, and the labels."""
         sha = hashlib.sha256(self.labels.tobytes())
         for path in sorted(self.source.iterdir()) if self.source.is_dir() else [self.source]:
             status = path.stat()
@@ -180,7 +171,6 @@ class ArrayMembers:
 
 
 def _array_source(path: Path, classes: Sequence[str] | None, *, private_test: bool) -> base.ImageSource:
-    """Images from X_train, y_train, X_test, y_test and perhaps X_public, y_public. UsageError, DataError."""
     arrays = read_arrays([path])
     if any(key.startswith("owner_") for key in arrays):
         raise UsageError(

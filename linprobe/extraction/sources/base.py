@@ -108,7 +108,6 @@ class Subset:
         return self.whole.read(int(self.rows[row]))
 
     def fingerprint(self) -> str:
-        """SHA-256 of the whole's fingerprint, the rows and the labels."""
         sha = hashlib.sha256(self.whole.fingerprint().encode())
         sha.update(self.rows.tobytes() + self.labels.tobytes())
         return sha.hexdigest()

@@ -59,11 +59,10 @@ def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = Linprobe
 def held(
     path: Path, busy: str = "", *, create: bool = False, error: type[LinprobeError] = LinprobeError, wait: bool = False
 ) -> Iterator[int | None]:
-    """Lock an existing folder, or with `create` a lock file, inside the block; raises as `lock`. Forked children do not
-    keep it.
+    """Lock an existing folder, or with `create` a lock file, inside the block; raises as `lock`.
 
-    The previous holder may have removed or renamed `path` before the lock was obtained; the caller checks. A lock file
-    to create must be no link, which could lead to any file.
+    Forked children do not keep it. The previous holder may have removed or renamed `path` before the lock was obtained;
+    the caller checks. A lock file to create must be no link, which could lead to any file.
 
     Yields: The open descriptor; None on a system or file system without locks.
     """
@@ -91,10 +90,8 @@ def alone(path: Path) -> Iterator[None]:
     """Hold an existing file or folder inside the block, which begins when no other process holds it.
 
     On a file system without locks a file `.NAME.held` is the lock: to make a file that must not exist is atomic on
-    network file systems too. A process that is killed inside the block leaves that file behind. Another machine may be
-    at work, so no process removes the file of another one.
-
-    Raises PrivacyError: another process has held it for `PATIENCE` seconds.
+    network file systems too. A process that is killed inside the block leaves that file behind, and none removes the
+    file of another one, which may run on another machine. PrivacyError after `PATIENCE` seconds.
     """
     with held(path, wait=True) as locked:
         if locked is not None:
@@ -151,9 +148,7 @@ def open_private(path: str | Path, flags: int) -> int:
 def check_place(out: Path, what: str, flag: str = "--out") -> None:
     """Check that an output of the kind `what`, named by `flag`, has a name and a folder that can be made.
 
-    Raises UsageError: the unfinished output, `.NAME.0123abcd.partial`, or a folder of the path would have too long a
-    name, or the output is a link that leads nowhere. LinprobeError: a file is where a folder would be, or folders would
-    have to be made in the root folder: the path is then most likely mistyped, or a disk is not mounted.
+    Folders in the root folder are refused: the path is then most likely mistyped, or a disk is not mounted.
     """
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
@@ -252,6 +247,14 @@ def read_bytes(path: Path, most: int) -> bytes:
 def read_text(path: Path) -> str:
     """The text of a regular file of at most `MOST_TEXT` bytes. Raises OSError or UnicodeDecodeError."""
     return read_bytes(path, MOST_TEXT).decode()
+
+
+def no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object without repeated keys: a person would read the first value, a program the last."""
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
+    return dict(pairs)
 
 
 def given_text(path: Path, encoding: str = "utf-8") -> str:

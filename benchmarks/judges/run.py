@@ -31,8 +31,7 @@ import numpy as np
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import epsilon_of
-from linprobe.errors import Silent
-from linprobe.evaluation.audit import played, subject_of
+from linprobe.evaluation.audit import play, subject_of
 from linprobe.evaluation.audit_bounds import guess, mu_lower_bound, one_run_bound, one_run_mu, summed
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS
@@ -98,7 +97,8 @@ def canaries(
 
     request = AuditRequest(method, epsilon, part=part, runs=runs, canaries=count)  # type: ignore[arg-type]
     started = time.process_time()
-    subject, trials = played(request, Silent(), insecure_seed=SEED, **how)
+    subject = subject_of(request, METHODS[method])
+    trials = play(subject, runs=runs, on_run=int, insecure_seed=SEED, **how)
     seconds = time.process_time() - started
     releases = {"steps": (trials.inside, summed(trials.scores), subject.epsilon)}
     for name, scores in trials.others.items():

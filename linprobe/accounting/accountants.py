@@ -392,7 +392,6 @@ def _accountant_called(name: str) -> Accountant:
 
 
 def accountant_versions() -> dict[str, str]:
-    """Installed versions of the libraries that accountants of record use."""
     return {name: installed_version(name) for name in ("python-flint", "dp-accounting")}
 
 

@@ -4,8 +4,6 @@ A line is on the disk before the run reads a private row, with everything that t
 ends early, a second line says what it had released by then. A crash in between makes the book over-count, never
 under-count. A run that is resumed keeps its id, so that it is counted once.
 
-The default name of a book is a commitment to the rows without their scale.
-
 The line of a private selection has no time, and no second line says that it ended early. The number of its runs is
 secret, so the book must not tell how long it took or how far it came.
 
@@ -14,8 +12,7 @@ distributions compose everything, or above `MOST_KINDS` kinds of releases the fa
 upper bound for a record, or a person, that was private in all runs.
 
 Runs that protect records and runs that protect people have different neighbours, so a figure is for one relation
-(`events.py`). Releases of a run with other neighbours are converted by a proven rule. A run that
-protects records gives no bound for a person with any number of rows, but one for a person with at most k rows.
+(`events.py`). Releases of a run with other neighbours are converted by a proven rule.
 
 A private selection is no Gaussian release. Basic composition joins k selections and everything else: each part has an
 equal share of delta, and the epsilons add up,
@@ -223,9 +220,6 @@ def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
 
     Processes take turns, so that two of them cannot both spend what is left under a cap. `check` gets the other entries
     and the new one, and raises PrivacyError to refuse it. Nothing is written then.
-
-    Raises DataError: a damaged book. LinprobeError: one that cannot be written. PrivacyError: the run id of another
-    run, or of a finished run.
     """
     with _opened(path) as (lines, contents):
         entry = contents.as_counted(entry)
@@ -550,7 +544,6 @@ class Spending:
 
     @property
     def in_words(self) -> str:
-        """What the runs cost together, and for whom."""
         return cost_in_words(self.epsilon_by_unit, self.delta)
 
     def as_dict(self) -> dict[str, Any]:

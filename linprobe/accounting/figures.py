@@ -55,7 +55,6 @@ def finite(value: float | None) -> float | None:
 
 
 def cost_in_words(epsilon_by_unit: Mapping[str, float], delta: float) -> str:
-    """What several runs cost together, and for whom."""
     return "; ".join(
         NO_PERSON
         if unit == OWNER and math.isinf(cost)

@@ -61,12 +61,8 @@ class AppendOnlyFile:
 class Ledger:
     """Events of one run, in order; kept in memory and, when given a path, in a JSON-lines file.
 
-    Args:
-        path: file to append to, created if absent; None keeps the ledger in memory only.
-        again: whether the run is resumed. It then repeats the events in the file, which are not counted twice.
-
-    Attributes:
-        events: all events. position: number of events that this process recorded, or found as expected.
+    `again`: the run is resumed. It then repeats the events in the file, which are not counted twice: `position` is the
+    number of events that this process recorded, or found as expected.
     """
 
     def __init__(self, path: Path | None = None, *, again: bool = False) -> None:

@@ -8,10 +8,8 @@ Equal rows, images and owners have equal keys, so nothing in common is missed. T
 probability of 2^-64, which makes the total too large and never too small.
 
 The keys of a book only grow, and are on the disk before the line of the run that needs them. The book states their
-digest, so that keys that are lost or old are refused.
-
-The file also has the keys of rows, images and people that a run of the book used as public. A row that is private in
-one book and public in another is refused: no epsilon covers it.
+digest, so that keys that are lost or old are refused. The file also has keys of what a run of the book used as public.
+A row that is private in one book and public in another is refused: no epsilon covers it.
 """
 
 from __future__ import annotations
@@ -77,7 +75,6 @@ class RowKeys:
         return RowKeys(**found)
 
     def as_public(self) -> RowKeys:
-        """The same keys, of rows that are used as public."""
         return RowKeys(public=distinct(np.concatenate([getattr(self, kind) for kind in KINDS])))
 
     def private(self, unit: str) -> Keys:
@@ -88,7 +85,6 @@ class RowKeys:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of protected keys that there are."""
         return [kind for kind in KINDS if len(getattr(self, kind))]
 
     @property
@@ -130,11 +126,10 @@ def _unusable(path: Path, why: str) -> DataError:
 
 
 def read_with_keys(book: Path, new: RowKeys | None = None) -> tuple[Contents, RowKeys | None]:
-    """The contents of a book and the keys beside it, or None; `new` ones in place of a missing file, if the book states
-    them.
+    """The contents of a book and the keys beside it, or None, or `new` ones for a missing file if the book states them.
 
-    Raises DataError: a damaged book or keys, or others than the book states: lost, or brought back from an old copy; or
-    keys beside a book that states none, so that it is not there, or has lost its lines.
+    DataError: damage, or other keys than the book states: lost, or brought back from an old copy; or keys beside a book
+    that states none, so that it is not there, or has lost its lines.
     """
     path = keys_file(book)
     for attempt in range(ATTEMPTS):  # another process may write both meanwhile
@@ -198,10 +193,7 @@ def _with_test_rows(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Contents, RowKeys]]:
-    """The books of a folder that have row keys, by name, but the one whose file of keys is `but`.
-
-    Raises DataError: a damaged book, damaged or lost keys, keys without their book, or a link to a book elsewhere.
-    """
+    """The books of a folder that have row keys, by name, but the one whose file of keys is `but`."""
     found = []
     books = {
         path.with_suffix(BOOK_SUFFIX) for end in (BOOK_SUFFIX, SUFFIX) for path in files_of_books(folder, f"*{end}")
@@ -268,8 +260,7 @@ class Account:
     def charging(self) -> Iterator[Account]:
         """Write the keys to the disk, and let no other process charge a book of this folder inside the block.
 
-        Yields: the account with all keys that are on the disk. Raises PrivacyError: what `check` refuses, or another
-        process holds the folder for too long. DataError, LinprobeError: damaged keys, or a full disk.
+        Yields: the account with all keys that are on the disk. PrivacyError: what `check` refuses.
         """
         if self.keys is None:
             yield self

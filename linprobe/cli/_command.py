@@ -45,11 +45,10 @@ class Flag:
     """One parameter of a command. Methods may declare it differently.
 
     Attributes:
-        others: the declarations that differ from `option`, by method. methods: that take it; empty for the command's
-            own.
+        others: the declarations that differ from `option`, by method. methods: that take it; empty for a command's own.
         is_of_a_method: whether it is an option of methods, not an argument that estimators share.
-        of_command: whether the command applies its default. The other options are None unless they are given, so that a
-            method can refuse an option that it does not have.
+        of_command: whether the command applies its default. The others are None unless they are given, so that a method
+            can refuse an option that it does not have.
         of_request: whether it is an option of a `Request`, whose range is in the help text.
     """
 

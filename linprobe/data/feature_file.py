@@ -242,8 +242,7 @@ def as_labels(y: NDArray[np.integer]) -> NDArray[np.integer]:
 class FeatureFile(FeatureReader):
     """A feature file open for reading, its schema checked, called `shown_as` in messages. Use as a context manager.
 
-    Raises DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
-    labels outside the declared classes, fewer than two classes; later, a file that was written to meanwhile.
+    DataError later too, if the file was written to meanwhile.
     """
 
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:

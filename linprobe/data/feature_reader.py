@@ -43,7 +43,6 @@ class EqualRows:
 
     @property
     def note(self) -> str:
-        """What to say where the rows are only written or described."""
         if self.few:
             return f"{self.found}; a row in both has no more protection than a test row; remove it from one group"
         return f"{self.found}; commands that score test rows refuse this file; remove these rows from one group"
@@ -64,11 +63,9 @@ class Description:
     Attributes:
         class_names: names in label order; declared, never taken from private labels.
         tensor: which tensor of the network is a row. extraction: settings of `linprobe extract`, as JSON.
-        extraction_digest: SHA-256 of network, weights, tensor and preprocessing; rows of two files are comparable if it
-            is equal.
+        extraction_digest: SHA-256 of network, weights, tensor and preprocessing, equal for rows that are comparable.
         ids_from: origin of the training rows' ids: `given`, `file names` or `content`.
         test_rows: `public`, or `private`; accuracy on private ones is released with noise only.
-        task: `multiclass`, one class a row, or `multilabel`.
         test_owners: `apart`, or `shared` if people may have rows in test and in another group, as the user declared.
         columns: of a table of features, as `tables.column_order` gives them.
     """
@@ -289,7 +286,6 @@ class GroupRows:
         self.n_features = features.n_features
 
     def blocks(self) -> RawBlocks:
-        """Blocks of raw rows and class indices, in file order."""
         for x, y in self.features.blocks(self.group, self.keep):
             yield x, y if self.relabel is None else self.relabel[y]
 

@@ -88,14 +88,10 @@ class FeatureWriter:
         dtype: type[np.floating] = np.float32,
         owners: Sequence[str] | None = None,
     ) -> None:
-        """Write one group: train, test or public; or `rows`, which have no labels.
+        """Write one group: train, test or public; or `rows`, which have no labels: y is None.
 
-        Args:
-            blocks: rows in order, each block of shape (b, n_features), n_rows in total.
-            y: class indices (n_rows,), or labels 0 and 1 (n_rows, n_classes); None for `rows`.
-            ids: one stable id per row; read after the last block.
-            owners: the person of each row; rows of a person are adjacent. None if rows have no owners.
-        Raises DataError: no rows, no features, or another number of rows than `n_rows`. OSError: a full disk.
+        `blocks` are of shape (b, n_features), n_rows in total. y: class indices (n_rows,), or labels 0 and 1 (n_rows,
+        n_classes). `ids` are read after the last block; rows of one of the `owners` are adjacent.
         """
         if n_rows < 1 or n_features < 1:
             raise DataError(

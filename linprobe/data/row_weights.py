@@ -3,8 +3,7 @@
 A weight multiplies the gradient of a row before it is clipped, so a clipped gradient is at most as long as without
 weights, whatever the weight. That bounds what a row adds. It does not protect the weights themselves: a weight computed
 from the labels of other private rows, such as one over the number of private rows of a class, would tell about them. So
-weights come from the user, who states that they are public, or from public rows. `balanced` is no weight: it moves the
-scores of the finished model by noisy class counts.
+weights come from the user, who states that they are public, or from public rows.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.atomic_files import given_text
+from linprobe.atomic_files import given_text, no_repeated_keys
 from linprobe.errors import DataError, ParameterError, reading
 from linprobe.parallel.array_api import Indices, Reals
 
@@ -52,7 +51,7 @@ def sample_weights(given: Any, n_rows: int) -> Reals:
     """Weights by row, shape (n_rows,); if all are below 1, divided by the largest, as noise drowns small gradients."""
     try:
         weights = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         weights = np.empty(0)
     outside = np.flatnonzero(~((weights >= 0) & (weights <= MOST_WEIGHT)))
     if weights.shape != (n_rows,):
@@ -95,6 +94,8 @@ def class_weights(
         )
     try:
         weights = np.array([float(weight_of.get(name, 1.0)) for name in names])
+    except OverflowError:
+        given, weights = "a number of more than 308 digits", np.full(len(names), math.nan)
     except (TypeError, ValueError):
         weights = np.full(len(names), math.nan)
     if not (np.isfinite(weights).all() and weights.min() >= 0 and weights.max() > 0):
@@ -117,8 +118,8 @@ def _parsed(text: str | Mapping[Any, float], what: str) -> Mapping[Any, Any]:
     if not isinstance(text, str):
         raise ParameterError(f"{what} is {text!r}; allowed: a dictionary of class names and numbers, or text")
     if text.endswith(".json"):
-        with reading(f"{what} {text}", "give a JSON object of numbers"):
-            found = json.loads(given_text(Path(text)))
+        with reading(f"{what} {text}", "give a JSON object of numbers, each class once"):
+            found = json.loads(given_text(Path(text)), object_pairs_hook=no_repeated_keys)
         if not isinstance(found, dict):
             raise DataError(f"{what} {text} holds no JSON object; give one of class names and numbers")
         return found

@@ -142,19 +142,9 @@ def audit(
 
     The audited code is the code that `train`, `tune` and `pdp-report` run, on every path in turn; tests pass another
     `mechanism`, and `insecure_seed`, which makes coin tosses and noise reproducible, but for the part `tune`.
+
+    Raises ParameterError, UsageError: a method without noise, or sizes not allowed.
     """
-    subject, trials = played(request, progress, mechanism=mechanism, insecure_seed=insecure_seed)
-    return _stated(request, subject, trials)
-
-
-def played(
-    request: AuditRequest,
-    progress: Progress,
-    *,
-    mechanism: MechanismFactory = GaussianMechanism,
-    insecure_seed: int | None = None,
-) -> tuple[Subject, Trials]:
-    """Lines 1 and 2 for a request. Raises ParameterError, UsageError: a method without noise, or sizes not allowed."""
     method = find_method(request.method)
     if not method.spends:
         spending = ", ".join(name for name, other in METHODS.items() if other.spends)
@@ -177,7 +167,7 @@ def played(
         mechanism=mechanism,
         insecure_seed=insecure_seed,
     )
-    return subject, trials
+    return _stated(request, subject, trials)
 
 
 def _stated(request: AuditRequest, subject: Subject, trials: Trials) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 Source: AdaMix (Golatkar et al. 2022), Figure 3 and Proposition 14.
 
-A published histogram makes a run of its own beside the run, which states the cost of both. A finished run is never
-changed. `run.published-1` is `run` with one histogram, `run.published-2` the same with two. Their ledgers begin with
-the lines of `run`, and the budget book counts all of them as one run.
+A published histogram makes a run of its own beside the run, which is never changed: `run.published-1` is `run` with one
+histogram, `run.published-2` the same with two. Their ledgers begin with the lines of `run`, and the budget book counts
+all of them as one run.
 """
 
 from __future__ import annotations

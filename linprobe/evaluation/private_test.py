@@ -3,8 +3,7 @@
 `linprobe.mechanisms.correct_predictions` and `linprobe.mechanisms.score_histogram` have the sums and their
 sensitivities, and the weights are released already. So the two releases are private by themselves, together at the
 epsilon that was asked for, under zero-out of one test row or person. They are charged, before noise is drawn, to the
-budget book of the test rows. That book counts together with every book that has a row, an image or an owner in common,
-so a person who has training rows too is charged for both.
+budget book of the test rows, which counts together with every book that has a row, an image or an owner in common.
 """
 
 from __future__ import annotations

@@ -33,10 +33,6 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     Guarantee: post-processing. No private row is used: rows are compared with the training rows, if the run's feature
     file is here, only to refuse them. Every finding about private rows is a refusal, before anything is written. The
     budget book counts both runs as one.
-
-    Raises UsageError: a run that cannot be refined, or a signed one without its key. DataError: rows that do not fit
-    the run, or its feature file holds other rows now. PrivacyError: a run that does not verify or is not private, rows
-    of its training, or test rows that are private in a budget book.
     """
     run = RunFolder(request.run)
     verified(run)
@@ -60,7 +56,8 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
                         "rows of another kind; train with --unlabelled, which counts the private rows near them"
                     )
                 unlabelled = unlabelled_rows(given, run.weights.shape[1])
-                near = None if training is None else near_shots(run, unlabelled, training)
+                unproven = training is None or run.manifest.public_file is not None  # which rows were the public shots
+                near = None if training is None or unproven else near_shots(run, unlabelled, training)
                 refined = refined_by(run, run.weights, run.bias, unlabelled, near)
                 accuracy, figures = _measured(run, refined, training, progress)
             stated = refinement(rows, refined, run)

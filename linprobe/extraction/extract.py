@@ -28,9 +28,6 @@ def extract(request: ExtractRequest, progress: Progress) -> dict[str, Any] | Non
     """Make the feature file that `request` describes, resuming an interrupted run with the same settings.
 
     Under torchrun, all processes make this call; rank 0 assembles the file and reports, the others return None.
-
-    Raises UsageError: an option, or an unfinished run with other settings. DataError: images or weights. PrivacyError:
-    private images would become public or several records. LinprobeError: memory, disk, a worker or another process.
     """
     recipe = _checked(request)
     from linprobe.extraction.sources import listed_source

@@ -2,7 +2,6 @@
 
 Every file either decodes completely or is reported as unreadable. Unusual but valid images are converted to what a
 viewer shows: CMYK and palette images to RGB, 16-bit images to 8 bits, rotated images upright by their EXIF tag.
-Preprocessing uses public constants of the network.
 """
 
 from __future__ import annotations

@@ -54,7 +54,6 @@ def family_of(backbone: str) -> str:
 
 
 def check_layer(backbone: str, layer: str | None, allowed: Collection[str]) -> None:
-    """UsageError if a layer is named that is none of the `allowed` ones of this backbone."""
     if layer is not None and layer not in allowed:
         raise UsageError(
             f"layer is {layer!r}; allowed for backbone {backbone}: {', '.join(allowed) or 'none'}; leave out --layer "

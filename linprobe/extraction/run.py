@@ -411,8 +411,7 @@ def write_text(plan: ExtractionPlan) -> None:
 def assemble(plan: ExtractionPlan) -> str | None:
     """Write the feature file from the partial folder, then remove the folder; returns the note of `scan`.
 
-    Raises DataError: a group without a readable image, or what `scan` refuses. PrivacyError: an image is both private
-    and public, as its pixels are equal after the transform.
+    PrivacyError: an image is both private and public, as its pixels are equal after the transform.
     """
     settings = plan.public_settings
     description = Description(

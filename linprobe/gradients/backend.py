@@ -79,8 +79,6 @@ class Products:
         """Add sum_i r_i x_i^T to `total`, for r (b, n_classes), over the rows of `sample`, or all.
 
         Each run of `SUM_ROWS` rows, or of `sample`, is summed in float32. Their sum is rounded to the grid of `total`.
-
-        Raises ValueError: shapes that do not fit.
         """
         self.check(x, r.shape == (len(x), self.n_classes) and (sample is None or sample.fits(len(x))))
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
@@ -161,7 +159,6 @@ class PackedWeights:
 
 
 def whole_multiple(number: int, whole: int) -> int:
-    """`number` rounded up to a multiple of `whole`."""
     return -(-number // whole) * whole
 
 
@@ -333,7 +330,6 @@ class KernelProducts(Products):
             total: sum with one `shift` for all entries. bound: largest norm of a clipped gradient.
             parts: further scores to compute in the same pass.
             sample: the rows to add; None for all. All are scored and clipped.
-        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
         rows, y, lengths = self._checked(block, sample, inside)
@@ -374,8 +370,6 @@ class KernelProducts(Products):
         """Score and clip the rows, and sum them, or those at places `summed`, in runs that end at `ends`.
 
         The scores and factor of a row depend on no other row.
-
-        Raises ValueError: a sum with a shift for each entry. IndexError: a class index out of range.
         """
         if len(clipped.y) and not 0 <= clipped.y.min() <= clipped.y.max() < self.n_classes:
             raise IndexError(
@@ -436,8 +430,6 @@ class KernelProducts(Products):
                 of people outside the sample are not to be read.
         Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too without `cells`. People with more
         than `PAIRED_ROWS` rows are left out, with zeros.
-
-        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
         few = block if cells is None else block.compact()
         pairs = paired(few)

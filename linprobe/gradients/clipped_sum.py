@@ -113,7 +113,6 @@ class Clip:
 
     @property
     def bound(self) -> float:
-        """Largest norm of a clipped gradient."""
         return longest_left(self.clip_norm, self.margin)
 
 

@@ -46,8 +46,7 @@ CHECKED_ROWS, CHECKED_BOUND, AGREED = 300, 0.5, 1e-4  # of the kernel's check ag
 def check_device(name: str) -> torch.device:
     """The torch device `name`: cpu, cuda (the current GPU) or cuda:N.
 
-    Raises ParameterError: any other name, or a GPU that torch does not find. LinprobeError: a GPU whose inverse normal
-    distribution differs too much from the host.
+    LinprobeError: a GPU whose inverse normal distribution differs too much from the host.
     """
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     found = ["cpu", *(["cuda"] if n_gpus else []), *(f"cuda:{number}" for number in range(n_gpus))]
@@ -289,8 +288,6 @@ class DeviceProducts(Products):
         """As of the kernel's products on the host, for rows of one class each, with one `shift` for all entries.
 
         Factors are float32, at most a few roundings from the float64 factors. No scores of `parts` are computed.
-
-        Raises ValueError: a sum that `zeros` did not make.
         """
         if not isinstance(block, DeviceBlock) or block.y.ndim != 1:
             return None

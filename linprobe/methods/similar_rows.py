@@ -6,8 +6,9 @@
     3  s_i  <- 1 if a(x_i) >= t and ||x_i - m|| <= r, else 0;   for a person, the mean over the person's rows
     4  n~   <- sum_i s_i + N(0, sigma^2),   share <- (n~ - sigma) / N
 
-About 1 - `FAR_SHARE` of private rows of the same kind count, and hardly any row of another kind. Rows of classes that U
-lacks do not count either. U is thinned evenly to `MOST_ROWS` rows; k is `NEIGHBOUR`, less for few rows.
+About 1 - `FAR_SHARE` of private rows of the same kind count, and hardly any row of another kind if the rows of U lie in
+groups. If they lie in all directions, as isotropic noise does, most rows of every kind count. Rows of classes that U
+lacks do not count. U is thinned evenly to `MOST_ROWS` rows; k is `NEIGHBOUR`, less for few rows.
 
 If U has few rows, cosines are not enough: seen from the mean of U, all rows of another kind lie in one direction, and
 some row of U may lie there too. But rows of another kind are far from m. A row of the same kind is as far from the mean

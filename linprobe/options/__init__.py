@@ -77,8 +77,6 @@ class Choice:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Output, public rows, and how the run is computed."""
-
     out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME", group="Output")
     public: Path | None = option(
         None, "Feature file of public rows from the same backbone, added to any public shots.", group="Data"
@@ -169,8 +167,6 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The confirmation that a run without privacy requires."""
-
     insecure_seed: bool = option(
         False, "Confirm that --noise-seed voids the guarantee.", flags=("--insecure-seed",), group="Privacy"
     )
@@ -181,8 +177,6 @@ class Confirmation:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The privacy budget."""
-
     epsilon: float = option(
         help=f"Target epsilon, above 0, at most {MAX_EPSILON:g}.",
         above=0,
@@ -213,8 +207,6 @@ def _steps(unset: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Noise multiplier, or number of steps."""
-
     noise_multiplier: float | None = option(
         None, "Noise multiplier; the number of steps follows.", asked="sigma", group="Privacy"
     )
@@ -223,8 +215,6 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class NewtonSteps:
-    """Number of second-order steps."""
-
     n_steps: int | None = _steps(str(NEWTON_STEPS))
 
 
@@ -246,22 +236,16 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True)
 class PerRecord:
-    """Whether to track each record's own privacy loss."""
-
     per_record: bool = option(True, "Compute each record's own privacy loss.", shown="on", group="Privacy")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Centring:
-    """Whether the public mean is subtracted from rows."""
-
     centre: Centre = option("auto", "Subtract the public mean", group="Data")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditioning:
-    """Whether a private mean is subtracted from rows."""
-
     condition: Condition = option(
         "auto",
         "Without public rows, subtract a noisy private mean",
@@ -272,8 +256,6 @@ class Conditioning:
 
 @dataclass(frozen=True, kw_only=True)
 class Intercept:
-    """The constant column."""
-
     intercept: float | None = option(
         None,
         "Value of a constant bias column; 0 for none.",
@@ -287,8 +269,6 @@ class Intercept:
 
 @dataclass(frozen=True, kw_only=True)
 class Seed:
-    """Reproducible noise, for tests."""
-
     insecure_seed: int | None = option(None, "Seed for the noise: NOT PRIVATE.", asked="noise_seed", group="Privacy")
 
 
@@ -333,8 +313,6 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipNorm:
-    """L2 bound on the gradient of one record."""
-
     clip_norm: float = option(0.5, "Clip norm, the L2 bound on one record's contribution.", above=1e-9, most=1e6)
 
 
@@ -374,15 +352,11 @@ class Steps(WeightDecay):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """The practical variant, or the variant of the paper's theory."""
-
     variant: Literal["practical", "theory"] = option("practical", "Version of the algorithm", on_gpu=("practical",))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Radius:
-    """Bound on the distance of the weights from their reference."""
-
     radius: float | None = option(
         None,
         "Largest distance from the reference weights; for adamix, variant theory only.",
@@ -403,8 +377,6 @@ class NoiseRidge:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCovariance(NoiseRidge):
-    """Share of the budget for the covariance of the features."""
-
     covariance_epsilon_share: float = option(0.65, "Share of epsilon spent on the covariance.", above=0, most=0.99)
 
 
@@ -415,8 +387,6 @@ class NoisyCovariance(NoiseRidge):
 class NoisyGDOptions(
     Radius, TextScale, Steps, ClipNorm, Start, Options, method="noisy-gd", takes=(*PRIVATE, *COLD_ROWS), on_gpu="steps"
 ):
-    """Options of `noisy-gd`."""
-
     schedule: Literal["constant", "theory"] = option("constant", "Schedule of step sizes")
 
     def check_together(self) -> None:
@@ -495,8 +465,6 @@ class DPSGDOptions(DescentOptions, method="dp-sgd", takes=(*PRIVATE, Samples, *C
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, Samples)):
-    """Options of `dpsgd-f`."""
-
     clip_norm: float = 0.1
     centre: Literal["auto", "private", "public"] = option("auto", "Mean to subtract from rows")
     feature_epsilon_share: float | None = option(
@@ -514,8 +482,6 @@ class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, 
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIVATE, Samples, *ROWS), on_gpu="sums"):
-    """Options of `mirror-descent`."""
-
     update: Literal["first-order", "exact"] = option("first-order", "Update rule")
     alpha: float | None = option(None, "Constant weight of private gradients.", unset="cosine", above=0, most=1)
     horizon: int | None = option(None, "K of the cosine schedule.", unset="4 times the steps", above=0, most=1e9)
@@ -608,8 +574,6 @@ class FullyPrivateOptions(
 
 @dataclass(frozen=True, kw_only=True)
 class OnlyPublicOptions(WeightDecay, Options, method="only-public", takes=(Classes, *ROWS)):
-    """Options of `only-public`."""
-
     init: Literal["auto", "public"] = option("auto", "Weights that fit the public rows: near text weights, or near 0")
 
 

@@ -108,17 +108,14 @@ class Option:
 
     @property
     def values(self) -> str:
-        """Its words, or its type in words."""
         return self.listed_words or TYPES[self.kind][1]
 
     @property
     def sentence(self) -> str:
-        """Help text and words."""
         return f"{self.help and f'{self.help}: '}{self.listed_words}{self.after}." if self.words else self.help
 
     @property
     def default_text(self) -> str:
-        """The default as text; empty if there is none."""
         if self.default is MISSING:
             return ""
         if self.default is None:
@@ -149,10 +146,7 @@ class Option:
                 raise ParameterError(f"{self.flag} is {got}; allowed: {self.allowed}")
 
     def plain(self, value: Any, name: str = "") -> Any:
-        """The value as Python's own number or flag, or a list or mapping of such; NumPy's are no JSON.
-
-        Raises ParameterError: a value of another type; about `name`, or the flag.
-        """
+        """The value as Python's own number or flag, or a list or mapping of such; NumPy's are no JSON."""
         if value is None and self.optional:
             return value
         if self.several:
@@ -201,7 +195,6 @@ def option(default: Any = MISSING, help: str = "", **rest: Any) -> Any:
 
 
 def as_word(value: Any) -> str:
-    """A value as a word of the command line."""
     if isinstance(value, float):
         return f"{value:g}"
     return ",".join(map(as_word, value)) if isinstance(value, tuple) else str(value)
@@ -425,7 +418,6 @@ def hint(name: str, known: Mapping[str, Option]) -> str:
 
 
 def nearest(name: str, known: Mapping[str, str]) -> str | None:
-    """The value of the key most similar to `name`; None if no key is similar."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, n=1)

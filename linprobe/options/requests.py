@@ -63,43 +63,31 @@ RATE_FLAGS = ("--sampling-rate", "--q")
 
 @dataclass(frozen=True, kw_only=True)
 class OfRun:
-    """The run folder."""
-
     run: Path = option(help="Run folder; - reads its path from stdin.", argument="RUN|-")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JsonOption:
-    """Whether to print JSON."""
-
     as_json: bool = option(False, "Print one JSON object on stdout.", flags=("--json",))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateJsonOption:
-    """Whether to print JSON with private figures."""
-
     as_json: bool = option(False, "Print one JSON object on stdout. Private.", flags=("--json",))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DryRunOption:
-    """Whether to stop before the command spends or writes anything."""
-
     dry_run: bool = option(False, "Print what the command would read, spend and write, and how long it takes.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverwriteOption:
-    """Whether to replace files."""
-
     overwrite: bool = option(False, "Replace existing output files.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How rows are scored."""
-
     allow_other_features: bool = option(
         False, "Score rows even if they were extracted with settings other than the settings of the run."
     )
@@ -107,8 +95,6 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrate:
-    """The temperature of the scores."""
-
     calibrate: Path | None = option(
         None, "Divide the class scores by a temperature fitted on the public rows of this file.", metavar="FILE"
     )
@@ -116,8 +102,6 @@ class Calibrate:
 
 @dataclass(frozen=True, kw_only=True)
 class ForPrior:
-    """The class shares that scores are for."""
-
     prior: str | None = option(
         None,
         "Class shares to predict for: train, uniform, LABEL=SHARE,..., or a JSON file; from the run's class counts.",

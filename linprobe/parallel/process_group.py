@@ -1,8 +1,7 @@
 """The processes of one command: rank, size, and the collective operations that methods and extraction use.
 
-`linprobe.parallel.torch_group` has processes started by torchrun. The members of a `ThreadGroup` are threads of one
-process, for audits and tests. All-reduce adds parts in rank order, so that training in several processes gives the same
-bits as in one.
+`linprobe.parallel.torch_group` has processes started by torchrun. A `ThreadGroup` is of threads, for audits and tests.
+All-reduce adds parts in rank order, so that training in several processes gives the same bits as in one.
 """
 
 from __future__ import annotations

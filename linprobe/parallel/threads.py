@@ -35,9 +35,8 @@ MOST_JOBS = 8  # default limit: each process keeps its own copy of the rows
 def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jobs: int | None) -> Iterator[Any]:
     """Results of `call(*given)` for each `given` of `arguments`, by `jobs` processes, in order of completion.
 
-    Large arrays are shared with the processes through memory that has no name, so that nothing of it outlives the
-    processes, however they end. A system without such memory (macOS, Windows) sends each process a copy. With one job,
-    calls run in this process, in order. Raises LinprobeError: one of the processes was killed.
+    Large arrays are shared through memory that has no name, so that nothing of it outlives the processes, however they
+    end. A system without it (macOS, Windows) sends each process a copy. One job runs in this process, in order.
     """
     processors = n_processors()
     wanted = list(arguments)

@@ -56,9 +56,6 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
 
     The block ends with a barrier. `timeout` is the longest wait for another process, once all are connected within
     `CONNECTION`; `next_step` ends the message if one has ended.
-
-    Raises UsageError: no torch, one without torch.distributed, or a variable of torchrun that is no number of its
-    range. LinprobeError: another process ended or is unreachable.
     """
     if not _by_torchrun():
         yield ALONE

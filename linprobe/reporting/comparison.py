@@ -160,7 +160,6 @@ def no_better(compared: dict[str, Any]) -> str | None:
 
 
 def footer(composed: dict[str, Any]) -> str:
-    """The total cost of all runs of a comparison, in one or two sentences."""
     text, one = "no run released anything with noise", ONE[composed["unit"]]
     if composed["private_runs"]:
         text = (

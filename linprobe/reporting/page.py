@@ -53,11 +53,9 @@ class Evidence:
     """The contents of the page.
 
     Attributes:
-        manifest: which has been verified. checked: what that recomputed. stated: what nothing in the folder proves.
-        histograms: the published files, in the manifest's order.
+        checked: what `verified` recomputed. stated: what nothing in the folder proves.
         test_metrics: what `figures_by_task` found on public test rows; None without such rows.
-        title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
-            for a blank line to fill in.
+        title, owner: in the user's words; None for a title from the run, and for a blank line to fill in.
         total: of all runs on the feature file, in words.
         copy: of the run's files, for the check in the browser; None for a run that is too large.
     """

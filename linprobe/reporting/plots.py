@@ -1,8 +1,7 @@
 """One style of plots with matplotlib, which is imported when the first one is drawn.
 
-Plots are as wide as a column of text, and their text has at least 8 points there. Lines are named at their ends, spread
-is shaded, and marker or dashes tell lines apart as well as colour does. Colours have a contrast of 4.5:1 or more on
-white, so that the names of lines can have them too.
+Plots are as wide as a column of text, with text of at least 8 points. Lines are named at their ends, and marker or
+dashes tell them apart as well as colour does. Colours have a contrast of 4.5:1 or more on white.
 """
 
 from __future__ import annotations

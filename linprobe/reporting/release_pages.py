@@ -118,7 +118,6 @@ def unit_text(manifest: Manifest) -> str:
 
 
 def composition_text(manifest: Manifest) -> str:
-    """What was composed, and by which accountants."""
     event = manifest.selection
     if event is not None:
         runs = ", or ".join(dict.fromkeys(_listed(run) for run in event.runs))

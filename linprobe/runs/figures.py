@@ -271,13 +271,10 @@ def figures_by_task(
     Args:
         task: for multilabel it returns what `label_figures` does, without the last two arguments.
         read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
-        n_rows: their number, at least 1. weights, bias: one set or a stack of voters.
         temperature: divides the class scores before the softmax; without effect on votes.
-        most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
-            `SCORES_A_PASS` probabilities.
+        most_passes: leave AUROC out if it needs more passes over the rows, of `SCORES_A_PASS` probabilities each.
     Returns: as `docs/metrics.md` explains it; None for a share of no rows, for the AUROC of a class that no row or
-    every row has, and for the matrix above `MOST_CLASSES_IN_MATRIX` classes (rows: true class, columns: predicted
-    class).
+    every row has, and for the matrix (rows: true class) above `MOST_CLASSES_IN_MATRIX` classes.
     """
     if task == MULTILABEL:
         return label_figures(read, n_rows, weights, bias, names)
@@ -385,12 +382,9 @@ def label_figures(
 ) -> dict[str, Any]:
     """AUROC, average precision, accuracy, recall and precision of each label, and their means (`docs/labels.md`).
 
-    Args:
-        read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
-            pass holds `SCORES_A_PASS` scores; more labels take more passes.
-        n_rows: their number, at least 1. weights, bias: (n_features, n_labels) and (n_labels,).
-    Returns: None for a share of no rows, and for the AUROC and average precision of a label that no row or every row
-    has.
+    `read` starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
+    pass holds `SCORES_A_PASS` scores; more labels take more passes. None for a share of no rows, and for the AUROC and
+    average precision of a label that no row or every row has.
     """
     width = max(1, SCORES_A_PASS // n_rows)
     found: dict[str, dict[str, Any]] = {}

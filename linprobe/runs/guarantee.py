@@ -160,7 +160,6 @@ def mechanism_text(sampled: bool, unit: str, releases: Iterable[Releases] = ()) 
 
 
 def selection_mechanism_text(unit: str) -> str:
-    """`mechanism_text` of a run that private selection chose."""
     return (
         f"private selection: the best of a geometric number of runs by {SCORE[unit]}; each run is Gaussian noise on "
         "clipped sums, composed"
@@ -213,6 +212,11 @@ def accountant_of(manifest: Manifest) -> accountants.Accountant:
         one.words if selection is None else selection_accountant_text(one): one
         for one in accountants.ACCOUNTANTS.values()
     }
+    if accountants.GOOGLE.words in str(manifest.accountant):
+        raise PrivacyError(
+            f"the accountant is {manifest.accountant!r}, by which version 0.2 could state too small an epsilon of sums "
+            "over samples; train anew"
+        )
     if manifest.accountant not in known:
         raise PrivacyError(f"the accountant is {manifest.accountant!r}; allowed: {', '.join(known)}; do not trust it")
     found = known[manifest.accountant]

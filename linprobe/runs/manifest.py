@@ -21,6 +21,7 @@ from typing import Annotated, Any, Self, get_type_hints
 from linprobe import __version__
 from linprobe.accounting.events import HISTOGRAM, OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
+from linprobe.atomic_files import no_repeated_keys
 from linprobe.data import labels
 from linprobe.data.feature_reader import weights_from_file
 from linprobe.errors import DataError, PrivacyError
@@ -288,7 +289,6 @@ class PrivacyStatement:
     @classmethod
     @cache
     def keys(cls) -> dict[str, Kind]:
-        """The keys of the JSON object, in order, and the kinds of their values."""
         return _keys_of(cls)
 
     @classmethod
@@ -536,14 +536,6 @@ def json_schema() -> dict[str, Any]:
         "required": ["format", *(name for name in keys if not Manifest.is_later(name))],
         "additionalProperties": False,
     }
-
-
-def no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object without repeated keys: a person would read the first value, a program the last."""
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) != len(keys):
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
-    return dict(pairs)
 
 
 def _finite(text: str) -> float:

@@ -210,10 +210,7 @@ def split_of(manifest: Manifest) -> Split:
 
 
 def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] | None:
-    """Mask of the training rows of `features` that were private, (n_train,), checked against the commitment, if any.
-
-    Raises DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
-    """
+    """Mask of the training rows of `features` that were private, (n_train,), checked against the commitment, if any."""
     manifest = run.manifest
     if manifest.private_commitment is None:
         return None

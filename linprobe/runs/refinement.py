@@ -67,11 +67,9 @@ def refined_by(
 
 
 def near_shots(run: RunFolder, rows: NDArray[np.float32], features: FeatureReader) -> NearShots | None:
-    """Public shots near the unlabelled `rows`; None without shots in `features`, or where private rows were counted."""
-    manifest = run.manifest
-    if not split_of(manifest).shots or manifest.public_file is not None or similar_share(manifest) is not None:
-        return None
-    shots = dataset_of(features, None, split_of(manifest)).free_shots
+    """Public shots near the unlabelled `rows`; None without shots in `features`."""
+    split = split_of(run.manifest)
+    shots = dataset_of(features, None, split).free_shots if split.shots else None
     return None if shots is None else Surroundings(rows).shots_near(shots.blocks())
 
 
@@ -128,7 +126,7 @@ def check_refinement(
                 f"{run.folder / MODEL} does not follow from {UNREFINED} and {unlabelled}: it is {off:.3g} away, "
                 f"allowed: {TOLERANCE * change:.3g}; do not trust it"
             )
-        proved += ["refined", MODEL]
+        proved += [MODEL] if features is None and stated.near_shots else ["refined", MODEL]
     return proved
 
 
@@ -146,17 +144,18 @@ def _unlike(found: Refined, stated: Refinement, shares: NDArray[np.float64] | No
 def _checked_shots(
     run: RunFolder, stated: Refinement, rows: NDArray[np.float32], features: Path | None
 ) -> NearShots | None:
-    """The shots near the rows that the manifest states; None if the feature file was not at hand."""
+    """The shots near the rows that the manifest states, compared with `features`; None if it states none."""
     if stated.near_shots is None:
         return None
-    named, found = NearShots(**stated.near_shots), None
+    named = NearShots(**stated.near_shots)
     if features is not None:
         with open_features(features, whole=False) as opened:
             found = near_shots(run, rows, opened)
-    if found is not None and (found.of != named.of or abs(found.near - named.near) > TOLERANCE * found.of):
-        raise PrivacyError(
-            f"refined.near_shots is {stated.near_shots}, and {features} gives {asdict(found)}; do not trust it"
-        )
+        if found is None or found.of != named.of or abs(found.near - named.near) > TOLERANCE * found.of:
+            gives = None if found is None else asdict(found)
+            raise PrivacyError(
+                f"refined.near_shots is {stated.near_shots}, and {features} gives {gives}; do not trust it"
+            )
     return named
 
 

@@ -324,17 +324,29 @@ def similar_share(manifest: Manifest) -> float | None:
 
 def _of_refinement(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str]:
     """Both counts of a refinement by training have a release and its noise, are possible, and allow what was done."""
-    refined, share = manifest.refined, similar_share(manifest)
+    refined = manifest.refined
     trained = manifest.accountant is not None and refined is not None and refined.run is None
     similar, gain = _both_counts(manifest)
     for name, purpose, found in (("similar", SIMILAR_ROWS, similar), ("gain", GAIN, gain)):
         noise = {one.noise_multiplier for one in releases if one.purpose == purpose}
         if (found is not None) != trained or noise != ({found.std} if found else set()):
             yield f"refined.{name}, a release for {purpose} with its noise and a refinement by training need each other"
-    if manifest.centre == UNLABELLED_CENTRE and (share or 0) < SAME_KIND:
-        yield f"centre is {UNLABELLED_CENTRE}, and too few rows are similar to them"
+    yield from _of_near_rows(manifest, releases)
     if similar is not None and gain is not None:
         yield from _of_what_was_counted(manifest, similar, gain)
+
+
+def _of_near_rows(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str]:
+    """Private rows near those without labels allow to centre on their mean; public shots are counted in their place."""
+    centred, share, shots = manifest.centre == UNLABELLED_CENTRE, similar_share(manifest), manifest.public_shots
+    if centred and (share or 0) < SAME_KIND:
+        yield f"centre is {UNLABELLED_CENTRE}, and too few rows are similar to them"
+    if centred and MEAN in {one.purpose for one in releases}:
+        yield f"centre is {UNLABELLED_CENTRE}, and a mean was released"
+    near = None if manifest.refined is None else manifest.refined.near_shots
+    if near and not (shots and near["near"] <= near["of"] <= manifest.n_public and share is None):
+        beside = f"public_shots {shots}, n_public {manifest.n_public} and a share {share} of similar private rows"
+        yield f"refined.near_shots is {near}, beside {beside}"
 
 
 def _both_counts(manifest: Manifest) -> tuple[SimilarRows | None, NoisyGain | None]:

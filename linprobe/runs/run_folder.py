@@ -1,9 +1,8 @@
 """The run folder: `manifest.json`, `ledger.jsonl`, `model.npz`, `history.csv`, and the private `per_record.npz`.
 
-A run with public test rows also has `test_figures.json`, one of `linprobe train` `config.toml`; a signed run has
-`manifest.json.sig`, `README.md` and `claim.yaml`. No pickle anywhere. `per_record.npz` has mode 0600 and must not be
-published. `RunFolder` reads a run; `new_run_folder`, `write_run` and `write_manifest` make one.
-Only the process that holds the name of an output, by `claimed`, reads private rows and makes the output.
+`docs/run-folder.md` has the other files. `per_record.npz` has mode 0600 and must not be published. `RunFolder` reads a
+run; `new_run_folder`, `write_run` and `write_manifest` make one. Only the process that holds the name of an output, by
+`claimed`, reads private rows and makes the output.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ from linprobe.runs.manifest import (
     Manifest,
     fits,
     list_of,
-    no_repeated_keys,
     record,
 )
 from linprobe.runs.signature import LONGEST_SIGNATURE, sign
@@ -345,7 +343,7 @@ class RunFolder:
 
     def _json(self, name: str) -> Any:
         with errors.reading(str(self.folder / name), "restore it from a copy"):
-            return json.loads(self[name].decode(), object_pairs_hook=no_repeated_keys)
+            return json.loads(self[name].decode(), object_pairs_hook=atomic_files.no_repeated_keys)
 
     @cached_property
     def _model(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

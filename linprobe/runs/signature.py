@@ -1,8 +1,7 @@
 """The signature of a run: who vouches for its manifest.
 
-`manifest.json.sig` is the 64-byte Ed25519 signature (RFC 8032) of the bytes of `manifest.json`. The manifest holds the
-digest of every other public file, the model card and the registry entry included, so the signature covers the run and
-its release. Keys are PEM files, as `openssl` makes them.
+`manifest.json.sig` is the 64-byte Ed25519 signature (RFC 8032) of the bytes of `manifest.json`, which holds the digest
+of every other public file, so the signature covers the run and its release. Keys are PEM files, as of `openssl`.
 """
 
 from __future__ import annotations

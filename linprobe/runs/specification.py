@@ -1,8 +1,7 @@
 """The specification of `linprobe verify`: what proves each key of the manifest and each file of a run folder.
 
-`KEYS` and `FILES` are the one declaration. `check.not_checked` lists what they call `STATED`, and
-`docs/run-folder.md` has them as tables. A test changes keys, lines and byte ranges of a run of each kind: each change
-is refused, or `verify` lists the key or the file as stated.
+`KEYS` and `FILES` are the one declaration; `docs/run-folder.md` has them as tables. A test changes keys, lines and byte
+ranges of a run of each kind: each change is refused, or `verify` lists the key or the file as `STATED`.
 """
 
 from __future__ import annotations
@@ -85,7 +84,9 @@ PROOFS: Mapping[str, Proof] = {
         "`delta`, `n_steps`, `noise_multiplier`, `sampling_rate` and `clip_norm` agree with the ledger; an `init` that "
         "is no folder excludes `inherited` releases",
     ),
-    "centre": Proof(STATED, "`private` needs a `mean` release, `unlabelled` enough `similar` rows in `refined`"),
+    "centre": Proof(
+        STATED, "`private` needs a `mean` release, `unlabelled` none, and enough `similar` rows in `refined`"
+    ),
     "per_owner_rows": Proof(STATED, "null unless `unit` is owner"),
     "class_weights": Proof(STATED, "names the classes"),
     "public_digest": Proof(STATED, "`--features` proves it"),
@@ -110,7 +111,7 @@ PROOFS: Mapping[str, Proof] = {
     "refined": Proof(
         STATED,
         "stands beside `unrefined.npz`; `--unlabelled` proves all but the counts of `similar` and `gain`, which have "
-        "the noise of their releases, and `--run` names the same run",
+        "the noise of their releases, with `--features` if it has `near_shots`, and `--run` names the same run",
     ),
     "published": Proof(STATED, "one `histogram` line each, with its noise"),
     "selection": Proof(RECOMPUTED, "equal to the ledger's line"),

@@ -47,17 +47,14 @@ KEY_BYTES = 32
 
 
 class BookFinder:
-    """Finds the budget book of a feature file while its training rows are read.
+    """Finds the budget book of a feature file, `given` or the default one, while its training rows are read.
 
     The name of a default book is a keyed commitment to all training rows, including public shots, in any order, with
     any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else whether a
     set of rows was used. Beside the book lie the keys of its rows, which tell which other books count together with it.
+    `make`: make these keys if there are none yet.
 
-    Args:
-        given: the book; None for the default one. make: make the key of default books, and the keys of the rows, if
-            there are none yet.
-    Attributes:
-        commitment: to add the training rows to, with `check_rows`; None if there is no book to find.
+    `commitment` is to add the training rows to, with `check_rows`; None if there is no book to find.
     """
 
     def __init__(self, given: Path | None, *, make: bool = True) -> None:
@@ -86,11 +83,9 @@ class BookFinder:
         Args:
             protected: rows that a run protects besides the training rows: public ones, and private test rows.
             public: rows from outside the training rows that the run uses as public, protected or not.
-            unit: of the guarantee of the run; None if it has none.
             planned: a run that would exceed a cap is refused before keys of its rows are written.
             exposed: private test rows of runs without a guarantee, as in `Account`.
         Returns: None if there is no book of any rows yet and none is to be made.
-        Raises DataError: damaged keys. PrivacyError: a row that is public and private in books; or a run above a cap.
         """
         path, rows, home = self._given, GroupRows(features, group), None
         if path is None:
@@ -276,11 +271,8 @@ class RunCharge(Observer):
     plan goes on to count if the run was resumed, as its folder may be an earlier copy, whose ledger is too short; and
     if the run passed a cap by its own figure alone, as the time of its end may depend on results.
 
-    Args:
-        folder: of the unfinished run. out: the run folder that it becomes.
-        cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the book's.
-    Attributes:
-        run: id of the run; empty in ranks that do not write.
+    `cap`: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the book's.
+    `run` is the id of the run; empty in ranks that do not write.
     """
 
     def __init__(
@@ -304,7 +296,7 @@ class RunCharge(Observer):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """State how the run ended. If the early end cannot be written, the whole plan counts.
 
-        Raises DataError, LinprobeError: a complete run whose end cannot be stated; without it, a copy may be resumed.
+        A complete run whose end cannot be stated is an error: without it, a copy may be resumed.
         """
         if self._charged is None or self._account is None:
             return
@@ -476,7 +468,7 @@ def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
 def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> str | None:
     """Charge a histogram of a finished run, named in its purpose, to the book `given`, or the default book of the run.
 
-    A book without the run gets all that the run released. Raises PrivacyError: the cap. LinprobeError: no such book.
+    A book without the run gets all that the run released.
 
     Returns: what all histograms cost with the run, if the book has more of them than the manifest states with this one.
     """

@@ -11,9 +11,8 @@ noise from its step up to the next write, or to the end of the run if there is n
 The number of releases at the last write lies beside the budget book too, outside the folder of the run. So an earlier
 copy of the folder is refused: it would go on with another key, a second run that the book counts once.
 
-A resumed run repeats the releases that the ledger has beyond the checkpoint, with the same noise on the same rows, so
-it releases the same values. It writes no checkpoint until it has repeated them. Other rows, settings or versions are
-refused.
+A resumed run repeats the releases that the ledger has beyond the checkpoint, with the same noise on the same rows. It
+writes no checkpoint until it has repeated them. Other rows, settings or versions are refused.
 """
 
 from __future__ import annotations
@@ -58,10 +57,8 @@ class Checkpoints:
     Args:
         ledger: synced to the disk before each checkpoint; moved to the step of a restored state.
         identity: settings and versions, which a resumed run must share, as `run_identity` gives them.
-        account: the budget book; None for none. every: seconds between checkpoints; 0 for one after every step.
+        every: seconds between checkpoints; 0 for one after every step.
         at_once: write the first checkpoint after the first step, so that a restart repeats that step at no cost.
-    Attributes:
-        path: of the file. keeps: whether the run writes checkpoints.
     """
 
     def __init__(

@@ -199,7 +199,6 @@ def previewed(request: TrainRequest, plan: Plan | Selection, dataset: Dataset) -
 
 
 def possible_entries(plan: Plan | Selection) -> tuple[Entry, ...]:
-    """The `entries` of a `Preview`."""
     return tuple(one.entry() for one in (plan.possible if isinstance(plan, Plan) else (plan,)))
 
 
@@ -228,7 +227,6 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
 
 
 def rows_lines(facts: dict[str, Any]) -> words.Lines:
-    """`rows_facts` in words, without memory."""
     unlabelled, people = facts["unlabelled_rows"], facts["test_people"]
     tested = "" if people is None else f", {counted(people, 'test person')}"
     private, public, test = (counted(facts[f"{kind}_rows"], f"{kind} row") for kind in ("private", "public", "test"))

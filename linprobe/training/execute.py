@@ -84,8 +84,7 @@ class Runtime:
         device: `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise. Some methods train on `cpu` only.
         group: processes that train together with the same arguments, each on its shard of the private rows.
         streamed: whether rows are read again in every pass, though they fit in memory.
-        shard_units: a shard begins at a multiple of this number of units; None for the same bits in any number of
-            processes.
+        shard_units: a shard begins at a multiple of it; None for the same bits in any number of processes.
     """
 
     precision: Precision = "float32"
@@ -116,7 +115,6 @@ class Runtime:
         choose_backend(self.device)  # here, before a budget is charged
 
     def check_plan(self, plan: Plan) -> None:
-        """`check` for a plan. Raises UsageError: as `check`, `check_column` and `row_parts`."""
         self.check(plan.settings, plan.unit)
         check_column(plan.preprocessing.intercept, self.precision)
         if self.group.size > 1 and "private" in plan.method.needs:

@@ -1,8 +1,7 @@
 """All that is public about a run before it starts.
 
 `Settings` are what the arguments of `linprobe train`, or the parameters of an estimator, become. `plan_run` reads
-public facts only: settings, sizes, public rows, text weights, the run of a warm start. What it states can be printed,
-compared and charged. `execute` in `linprobe.training` follows it and may only refuse to go on.
+public facts only, so what it states can be printed, compared and charged. `execute` follows it and may only refuse.
 
 Centring (docs/decisions/0025-private-mean.md): with public rows, their mean is subtracted. Without them:
 
@@ -234,7 +233,6 @@ def method_options(method: methods.Method, given: Mapping[str, Any]) -> tuple[An
 
 
 def make_settings(request: TrainRequest, method: methods.Method) -> Settings:
-    """The settings of a request, with defaults. Raises ParameterError, UsageError: an option that is not allowed."""
     check_value(RunOptions, "preset", request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
     given = request if request.preset == "default" else _of_preset(request, method)
@@ -543,7 +541,6 @@ def _from_text(settings: Settings, dataset: Dataset) -> bool:
 
 
 def beside_text(settings: Settings, dataset: Dataset) -> bool:
-    """Whether training starts from public rows and text weights together."""
     auto = getattr(settings.options, "init", None) == "auto" and settings.first_run is None
     return auto and dataset.free_public is not None and dataset.encodings is not None
 
@@ -578,8 +575,7 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
 def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
     """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
 
-    Raises PrivacyError: that run had public rows, with or without labels, which are not public here, or too many
-    private units. ParameterError, DataError: not a run folder, or weights of another shape or of other classes.
+    PrivacyError: that run had public rows that are not public here, or too many private units.
     """
     if settings.first_run is None:
         return None

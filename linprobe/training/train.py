@@ -37,7 +37,7 @@ from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
 from linprobe.errors import DataError, PrivacyError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import RECORD, TRAIN, VOTE, RunOptions
+from linprobe.options import OWNER, RECORD, TRAIN, VOTE, RunOptions
 from linprobe.options.declaration import check_declared, config_keys
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.array_api import distinct
@@ -500,26 +500,31 @@ def tell(manifest: Manifest, plan: Plan, measured: dict[str, Any] | None, progre
             f"took {manifest.steps} steps"
             f"{'; only --unlabelled at training could refine it' if manifest.refined is None else ''}"
         )
-    if manifest.refined is not None:
-        rows, share = f"{counted(manifest.refined.rows, 'row')} without labels", similar_share(manifest)
-        part, near = part_by_share(share), f"{max(share or 0, 0):.1%} by a noisy count"
-        gain = manifest.refined.gain
-        if part == 0:
-            few = f"few private rows are near rows without labels (at least {near}; needed: above {OTHER_KIND:.0%})"
-            progress.note(f"{few}, so the {rows} did not refine the weights")
-        elif gain is not None and gain.harms(manifest.n_private):
-            more = f"{gain.count:+,.1f} more private rows are labelled right after refinement, by a noisy count"
-            needed = f"± {gain.std:,.1f}; needed: {gain.least(manifest.n_private):+,.1f}"
-            progress.note(f"{more} ({needed}), so the {rows} did not refine the weights")
-        else:
-            of_full = f": {part:.0%} of full strength, as the share of private rows near them is at least {near}"
-            strength = f"strength {manifest.refined.strength:.2f}"
-            progress.note(f"refined with {rows}, {strength}{of_full if part < 1 else ''}")
     no_better = None if measured is None else figures.no_better_than_guessing(measured, manifest)
     hidden = figures.hidden_classes(manifest.test_accuracy_per_class, manifest.test_accuracy_std)
-    for note in (no_better, hidden):
+    for note in (_of_refinement(manifest, plan), no_better, hidden):
         if note is not None:
             progress.note(note)
+
+
+def _of_refinement(manifest: Manifest, plan: Plan) -> str | None:
+    """What rows without labels did to the weights, and why; None without such rows."""
+    refined = manifest.refined
+    if refined is None:
+        return None
+    rows, share, gain = f"{counted(refined.rows, 'row')} without labels", similar_share(manifest), refined.gain
+    part, near = part_by_share(share), f"at least {max(share or 0, 0):.1%} by a noisy count"
+    units, same = "people" if plan.unit == OWNER else "private rows", f"so the {rows} did not change the weights"
+    if part == 0:
+        return f"few {units} are near rows without labels ({near}; needed: above {OTHER_KIND:.0%}), {same}"
+    if gain is not None and gain.harms(manifest.n_private):
+        gains = gain.count, gain.least(manifest.n_private)
+        found, needed = (f"{abs(one):,.1f} {'fewer' if one < 0 else 'more'}" for one in gains)
+        told = f"{found} {units} are labelled right after refinement, by a noisy count"
+        return f"{told} (± {gain.std:,.1f}; needed: {needed} or better), {same}"
+    why = f": {part:.0%} of full strength, as the share of {units} near them is {near}" if part < 1 else ""
+    kept = "" if refined.strength else ", which leaves the weights as they were"
+    return f"refined with {rows}, strength {refined.strength:.2f}{kept}{why}"
 
 
 def write_trained(

@@ -86,7 +86,6 @@ class Tuning:
         return cls(parsed, check_shrink(shrink), repetitions).checked()
 
     def checked(self) -> Tuning:
-        """The same. Raises UsageError or ParameterError if there is nothing to choose."""
         n_settings = math.prod(len(values) for _, values in self.grid)
         for name in dict(self.grid).keys() & OF_THE_CHOICE:
             raise UsageError(f"grid has {name}, which is of the whole choice; give {name} beside the grid")
@@ -107,7 +106,6 @@ class Tuning:
 
     @property
     def settings(self) -> list[dict[str, Any]]:
-        """Every combination of the grid, one dictionary of options each."""
         names = [name for name, _ in self.grid]
         return [dict(zip(names, values, strict=True)) for values in product(*(values for _, values in self.grid))]
 
@@ -120,7 +118,6 @@ class Tuning:
 
 
 def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
-    """The settings of every run that may be made. Raises UsageError, ParameterError: an option that is not allowed."""
     varied_settings = []
     for setting in tuning.settings:
         asked = {name: value for name, value in setting.items() if name in REQUEST_OPTIONS}
@@ -180,7 +177,6 @@ class Selection:
     event: SelectionEvent
 
     def entry(self) -> Entry:
-        """The entry of the budget book, without run and name."""
         return Entry(
             run="",
             name="",
@@ -227,7 +223,6 @@ def check_shrink(factors: Sequence[float]) -> tuple[float, ...]:
 
 
 def option_kinds(method: Method) -> dict[str, Any]:
-    """Type of every option of a run with `method`, by its name in `TrainRequest`."""
     declarations = [*declared(RunOptions).values(), *method.arguments.values()]
     return {declaration.parameter: declaration.kind for declaration in declarations}
 
@@ -278,7 +273,6 @@ def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, 
 
 
 def tune_on(ready: train.Ready, tuning: Tuning, candidates: Sequence[Settings], progress: Progress) -> dict[str, Any]:
-    """`tune_run` on open feature files."""
     dataset = tunable_rows(ready, tuning, candidates)
     if tuning.grid:
         return _select(ready, dataset, tuning, candidates, progress)

@@ -26,7 +26,6 @@ class DryRun:
 
 
 def bytes_in_words(count: float) -> str:
-    """A number of bytes, as `12 MiB`."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}"
@@ -78,7 +77,6 @@ def cost_of_all(spent: Spending) -> str:
 
 
 def written(*texts: str, book: Path | None) -> Lines:
-    """The lines on what would be written, the budget book last."""
     return listed("writes", (*texts, f"budget book {NO_BOOK if book is None else book}"))
 
 

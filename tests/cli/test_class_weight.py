@@ -93,7 +93,7 @@ def test_wrong_weights_are_refused(
     assert not Path("run").exists()
 
 
-def test_weights_by_class_come_from_public_labels_only() -> None:
+def test_weights_by_class_come_from_public_labels_only(tmp_path: Path) -> None:
     public = np.array([0] * 8 + [1] * 2 + [2])
     assert class_weights("public", ["a", "b", "c"], public).tolist() == [1 / 8, 1 / 2, 1]
     for labels in (None, public[:10]):
@@ -103,6 +103,11 @@ def test_weights_by_class_come_from_public_labels_only() -> None:
     assert class_weights({3: 1, 5: 4}, [3, 5], None).tolist() == [0.25, 1]
     with pytest.raises(ParameterError, match="'x'"):
         class_weights({"x": 1}, ["a"], None)
+    with pytest.raises(ParameterError, match="more than 308 digits'; allowed"):
+        class_weights({"a": 10**400}, ["a"], None)
+    (tmp_path / "twice.json").write_text('{"a": 2, "a": 50}')
+    with pytest.raises(DataError, match="'a' occurs twice"):
+        class_weights(str(tmp_path / "twice.json"), ["a"], None)
 
 
 X, Y = gaussian_rows("train", 300)

@@ -43,13 +43,15 @@ def test_a_manifest_that_is_read_and_written_is_the_same(kinds: dict[str, Path])
 
 
 def test_the_words_of_version_0_2_for_the_second_accountant_verify_for_sums_over_all_rows(
-    cli: Cli, kinds: dict[str, Path], tmp_path: Path
+    cli: Cli, refused: Callable[..., None], kinds: dict[str, Path], tmp_path: Path
 ) -> None:
     words = "privacy-loss distribution (dp-accounting)"
     for kind, status in {"plain": 0, "sampled": 4}.items():
         copy = shutil.copytree(kinds[kind], tmp_path / kind)
         sealed(copy, cross_check=words)
         assert cli("verify", copy).status == status
+    sealed(copy, accountant=words)
+    refused(cli("verify", copy), 4, ["version 0.2", "too small an epsilon", "train anew"])
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from linprobe.runs.run_folder import read_run
 from linprobe.training import execute, train
 from tests.cli.outcomes import NOISY, Cli, result_of, write_sealed
 from tests.conftest import N_FEATURES, gaussian_rows, write_unlabelled
+from tests.hostile.officer import officer
 from tests.hostile.runs import sealed
 
 SEED = ["--noise-seed", "1", "--insecure-seed"]
@@ -168,8 +169,44 @@ def test_public_shots_tell_rows_of_another_kind(
         again = read_run(Path(f"train-{given.stem}")).manifest.refined
         assert again is not None
         assert (again.near_shots, again.strength) == (stated.near_shots, stated.strength)
-        _forge(out, lambda found: found["refined"].update(near_shots={"near": 1, "of": 2}))
-        refused(cli(*proof), 4, ["refined.near_shots is {'near': 1, 'of': 2}"])
+        alone = result_of(cli(*proof[:4], "--json"))["stated_not_checked"]
+        assert "refined" in alone
+        assert "model.npz" not in alone
+        for near_shots, words in (({"near": 1, "of": 2}, proof), ({"near": 13, "of": 12}, proof[:2])):
+            _forge(out, lambda found, new=near_shots: found["refined"].update(near_shots=new))
+            refused(cli(*words), 4, [f"refined.near_shots is {near_shots}"])
+
+
+def test_shots_of_a_run_with_another_public_file_are_proved(
+    cli: Cli, refused: Callable[..., None], private_file: Path, rows: Path, tmp_path: Path
+) -> None:
+    x, y = gaussian_rows("other", 20)
+    with FeatureWriter(tmp_path / "public.h5", Description(**BACK)) as writer:
+        writer.write_group("train", 20, N_FEATURES, [x], y, [f"p/{row}" for row in range(20)])
+    words = ["--method", "only-public", "--public-shots", "3", "--public", "public.h5", "--unlabelled", rows]
+    assert cli("train", private_file, *words, "--out", "run").status == 0
+    proof = ["verify", "run", "--unlabelled", rows, "--features", private_file]
+    assert cli(*proof).status == 0
+    _forge(Path("run"), lambda found: found["refined"]["near_shots"].update(near=0))
+    refused(cli(*proof), 4, ["refined.near_shots is {'near': 0, 'of': 12}"])
+
+
+def test_verify_and_the_page_refuse_what_no_run_has_together(
+    cli: Cli, private_file: Path, rows: Path, tmp_path: Path
+) -> None:
+    assert cli("train", private_file, *STEPS, "--unlabelled", rows, "--out", "run").status == 0
+    manifest = read_run(Path("run")).manifest
+    assert manifest.centre == "private"
+    assert manifest.refined.similar.share(400) > 0.5
+    forged: list[dict[str, Any]] = [{"centre": "unlabelled"}]
+    honest = json.loads(Path("run/manifest.json").read_text())
+    forged += [{"refined": {**honest["refined"], "near_shots": {"near": 5, "of": 12}}}]
+    with officer(tmp_path) as page:
+        assert "refused" not in page.run(Path("run"))
+        for changes in forged:
+            write_sealed(Path("run"), {**honest, **changes})
+            assert cli("verify", "run").status == 4
+            assert "refused" in page.run(Path("run"))
 
 
 def test_a_refinement_without_the_feature_file_verifies_with_it(cli: Cli, private_file: Path, rows: Path) -> None:
@@ -519,6 +556,10 @@ def test_the_count_decides_what_unlabelled_rows_do(cli: Cli, private_file: Path,
     run = read_run(Path("run"))
     assert (run.manifest.centre, run.manifest.refined.strength) == ("none", 0.0)
     np.testing.assert_array_equal(run.weights, run.unrefined[0])
+    assert cli("report", "run", "--out", "report.html").status == 0
+    assert "200 public rows without labels did not change the weights" in Path("report.html").read_text()
+    with officer(tmp_path) as page:
+        assert "That public rows without labels did not change the model." in page.run(Path("run"))["stated"]
 
 
 def test_weights_stay_where_private_rows_lose_by_refinement(
@@ -530,19 +571,21 @@ def test_weights_stay_where_private_rows_lose_by_refinement(
 
     monkeypatch.setattr(execute, "gain", lost)
     told = cli("train", private_file, *STEPS, "--unlabelled", rows, "--out", "run")
-    assert "more private rows are labelled right after refinement, by a noisy count" in told.stderr
-    assert "did not refine the weights" in told.stderr
+    assert "fewer private rows are labelled right after refinement, by a noisy count" in told.stderr
+    assert "did not change the weights" in told.stderr
     run = read_run(Path("run"))
     assert run.manifest.refined.gain.count == pytest.approx(-300, abs=6 * run.manifest.refined.gain.std)
     assert run.manifest.refined.strength == 0
     np.testing.assert_array_equal(run.weights, run.unrefined[0])
     assert cli("verify", "run", "--unlabelled", rows, "--features", private_file).status == 0
+    assert cli("release", "run", "--out", "new").status == 0
+    assert "200 public rows without labels, which did not change the weights" in Path("new/README.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("share", "says"),
     [
-        (0.59, ["59.0% by a noisy count", "did not refine"]),
+        (0.59, ["few people are near", "59.0% by a noisy count", "did not change"]),
         (0.7485, ["strength 0.40", "99% of full strength", "at least 74.9%"]),
         (0.75, ["refined with 200 rows without labels, strength 0.40"]),
         (None, ["refined with 200 rows without labels, strength 0.40"]),
@@ -555,7 +598,7 @@ def test_a_refinement_is_told_by_the_share_that_decided_it(
     refined = SimpleNamespace(rows=200, strength=0.4, gain=None)
     manifest = SimpleNamespace(centre="none", refined=refined, test_accuracy_per_class=None, test_accuracy_std=None)
     monkeypatch.setattr(train, "similar_share", lambda _: share)
-    plan = SimpleNamespace(settings=SimpleNamespace(condition="none"))
+    plan = SimpleNamespace(settings=SimpleNamespace(condition="none"), unit="owner")
     train.tell(manifest, plan, None, SimpleNamespace(note=notes.append))
     (note,) = notes
     assert all(word in note for word in says), note
@@ -567,7 +610,7 @@ def test_a_run_that_cannot_be_refined_later_says_so(monkeypatch: pytest.MonkeyPa
     notes: list[str] = []
     stated = {"steps": 3, "refined": refined, "test_accuracy_per_class": None, "test_accuracy_std": None}
     monkeypatch.setattr(train, "similar_share", lambda _: None)
-    plan = SimpleNamespace(settings=SimpleNamespace(condition="mean"))
+    plan = SimpleNamespace(settings=SimpleNamespace(condition="mean"), unit="record")
     train.tell(SimpleNamespace(centre="none", **stated), plan, None, SimpleNamespace(note=notes.append))
     assert "not centred" in notes[0]
     assert ("--unlabelled" in notes[0]) == (refined is None)

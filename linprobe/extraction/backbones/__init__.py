@@ -157,14 +157,11 @@ class Backbone:
     Attributes:
         model: float images (rows, channels, height, width) to features (rows, n_features), in `eval()` mode.
         transform: its preprocessing; with `transform_for`, which gets (mode, height, width) of test images, replaced.
-        tensor: description of the tensor that is a row. layer: as `--layer` names it; None for the network's own
-            output.
+        tensor: description of the tensor that is a row. layer: as `--layer` names it; None for the output.
         layers: model and tensor of each other layer, by name; it has the same weights.
         weights: name of the weights; `random` for random ones, empty for a network without weights.
         arguments: constructor arguments that differ from the defaults.
         encode_text: prompts to encodings (prompts, n_features); None without a text tower.
-        float32_only: whether it computes in float32 on every device.
-        batch_on_cpu: default number of images per batch on a CPU; None for the default of networks.
     """
 
     name: str

@@ -3,8 +3,8 @@
 The layer `pre-projection` is the features before the linear projection to the embedding space, from which A. Radford et
 al., "Learning Transferable Visual Models From Natural Language Supervision", 2021, train linear probes of ViTs.
 
-OpenAI's weights, and some others, were trained with QuickGELU. open_clip builds most networks with GELU and only warns
-of a mismatch, which lowers accuracy. Here the pretrained tag decides the activation.
+Some weights were trained with QuickGELU. open_clip builds most networks with GELU and only warns of a mismatch, which
+lowers accuracy. Here the pretrained tag decides the activation.
 """
 
 from __future__ import annotations

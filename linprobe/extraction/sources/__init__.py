@@ -1,7 +1,4 @@
-"""Open the SOURCE argument: an image folder, or images in array files, which `linprobe import` would read too.
-
-A table lists images: a line for each image, with its file, its class and, if there are such columns, more.
-"""
+"""Open the SOURCE argument: an image folder, images in array files, or a table with a line for each image."""
 
 from __future__ import annotations
 
@@ -111,7 +108,6 @@ def open_source(
 ) -> base.ImageSource:
     """Open the images of the SOURCE argument of `linprobe extract`; a test fraction splits by `owner_of`.
 
-    Raises UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
     PrivacyError: a private image is public too, or appears twice through links.
     """
     path = Path(source)

@@ -471,6 +471,9 @@ function checkPurposes(m, releases) {
     must(!known(found) || possible(found.count, found.std, least), `refined.${name} has a number that noise cannot make.`);
   }
   must(m.centre !== "unlabelled" || (known(similar) && (similar.count - similar.std) / m.n_private >= SAME_KIND), "centre is unlabelled, and too few rows are similar to them.");
+  must(m.centre !== "unlabelled" || !made.has("mean"), "centre is unlabelled, and a mean was released.");
+  const shots = m.refined?.near_shots;
+  must(!known(shots) || (shots.near <= shots.of && shots.of <= m.n_public && m.public_shots > 0 && !known(similar)), "refined.near_shots is not possible in this run.");
   must(!known(gain) || Math.abs(gain.expected) <= USUAL_GAIN, "refined.gain.expected is out of range.");
   must(!known(gain) || gain.count >= -gain.expected * gain.std * gain.std / (VARIANCE * m.n_private) || m.refined.strength === 0, "refined.strength is not 0, and refined.gain says that refinement harms.");
   must(known(tuning) === made.has("selection"), "tuning and a release for a selection need each other.");
@@ -581,6 +584,7 @@ function ofReleases(m, events) {
     must(holds(one.epsilon * (1 + 2e-9), m.delta, mu), "A published histogram costs more epsilon than the manifest says.");
   }
   must(sameRelease(m.releases, releases), "The manifest's list of releases is not the ledger's.");
+  must(m.accountant !== PLD, "A run on samples by version 0.2 may state too small an epsilon. Ask for a run by a newer version.");
   must(CROSS_CHECKS.has(m.accountant), `The accountant ${shown(m.accountant)} is not known to this page.`, "newer");
   must(releases.length <= MOST_KINDS, "The ledger has too many kinds of releases for a browser. Use linprobe verify.", "unreadable");
   const cost = costOf(releases);

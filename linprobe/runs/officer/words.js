@@ -91,7 +91,7 @@ function stated(m, signed, uncovered, files, left) {
     `How the model was made: method ${m.method}, its options, the software, the date (${m.created.slice(0, 10)}), and that these weights are its result.`,
     ...(known(uncounted(m)) ? [`That run ${shown(uncounted(m))}, from which this one started, released nothing with noise: the ledger counts no release of it.`] : []),
     ...(followsResults(m) ? ["That no result decided the noise, the sampling rate or the number of steps of a later release: epsilon holds only then."] : []),
-    "How accurate the model is.", ...(m.refined ? ["That public rows without labels, and nothing else, turned unrefined.npz into the model."] : []),
+    "How accurate the model is.", ...(m.refined ? [`That public rows without labels${m.refined.strength ? ", and nothing else, turned unrefined.npz into" : " did not change"} the model.`] : []),
     "Other runs on the same data. Their costs add up with this one: ask whether there were any.");
   const read = ["config.toml", "history.csv", ...m.published.map((one) => one.file)].filter((name) => files.includes(name));
   lines.push(`${read.join(", ")}: unchanged, but what ${read.length > 1 ? "they say" : "it says"} was not judged here, except for clip norms.`);

@@ -6,12 +6,14 @@ import atexit
 import contextlib
 import functools
 import gc
+import hashlib
 import importlib.metadata
 import io
 import itertools
 import json
 import math
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -23,11 +25,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 from jsonschema import Draft202012Validator
 
 from linprobe.accounting import accountants, fits
-from linprobe.atomic_files import json_text
+from linprobe.atomic_files import json_text, write_whole
 from linprobe.cli import _terminal, run
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
@@ -75,7 +78,27 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def found_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of numbers, called once for equal arguments by all processes of a run of the suite."""
+    folder = made_once("figures", lambda folder: None)
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Any:
+        path = folder / hashlib.sha256(repr((function.__name__, args)).encode()).hexdigest()
+        with contextlib.suppress(OSError):  # absent; or a test lets files fail
+            return pickle.loads(path.read_bytes())
+        found = function(*args)
+        with contextlib.suppress(OSError):
+            write_whole(path, pickle.dumps(found))
+        return found
+
+    return called
+
+
 plan_settings.calibrate = remembered(plan_settings.calibrate)
+for name in ("epsilon_of_kinds", "deltas_of_kinds", "_google_on_grid"):
+    setattr(accountants, name, found_once(getattr(accountants, name)))
+accountants.delta_of = functools.cache(accountants.delta_of)  # asked at the same thousand places by each selection
 available_memory.available = functools.cache(available_memory.available)
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
@@ -100,7 +123,11 @@ LAST = "test_exchanged_files.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests come first: no worker is left with one at the end, and none makes their fixtures a second time."""
+    """Long tests come first: no worker is left with one at the end, and none makes their fixtures a second time.
+
+    Then come those of networks, so that one worker imports what they need.
+    """
+    items.sort(key=lambda item: item.path.parent.name != "extraction")
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
     items.sort(key=lambda item: item.path.name == LAST)
 
@@ -110,6 +137,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)  # most objects of a test are gone without the collector
     gc.enable()
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Workers send no reports of setups and teardowns that passed, two of three, unless an option needs them."""
+    option = item.config.option
+    if not hasattr(item.config, "workerinput") or option.durations is not None or option.xmlpath:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture(scope="module", params=["numpy", "native"])
@@ -191,12 +231,21 @@ def write_features(
 
 @pytest.fixture(scope="session", autouse=True)
 def _every_manifest_fits_its_schema() -> Iterator[None]:
-    """Validate each manifest that a test writes in this process against the published schema."""
-    check, sealed = Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))), Manifest.sealed
+    """Validate each manifest that a test writes in this process against the published schema, equal parts once."""
+    schema, sealed = json.loads(SCHEMA.read_text(encoding="utf-8")), Manifest.sealed
+    parts = {key: Draft202012Validator(part) for key, part in schema["properties"].items()}
+    keys = Draft202012Validator({**schema, "properties": dict.fromkeys(parts, True)})
+
+    @functools.cache
+    def check_part(key: str, text: str) -> None:
+        parts[key].validate(json.loads(text))
 
     def checked(manifest: Manifest, contents: Mapping[str, bytes]) -> Manifest:
         made = sealed(manifest, contents)
-        check.validate(json.loads(json_text(made.to_json())))
+        found = json.loads(json_text(made.to_json()))
+        keys.validate(found)
+        for key, part in found.items():
+            check_part(key, json.dumps(part))
         return made
 
     with pytest.MonkeyPatch.context() as patch:
@@ -229,8 +278,8 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
 
 @pytest.fixture(autouse=True)
 def own_books(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the budget books of this test."""
-    state = new_folder(tmp_path_factory, "state")
+    """The folder of the budget books of this test, which the first book makes."""
+    state = tmp_path_factory.getbasetemp() / f"state-{next(NUMBERS)}"
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     monkeypatch.setattr(fits, "FITS", fits.Fits())
     return state / "linprobe"

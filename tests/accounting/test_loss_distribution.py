@@ -259,10 +259,11 @@ MEAN = Releases("mean", 4.0, 1.0, 1)
 
 def test_kinds_together_cost_at_least_each_and_their_order_does_not_matter() -> None:
     parts = [MEAN, *sampled(0.05, 2.0, 400), *sampled(0.2, 5.0, 1000), Releases("histogram", 9.0, 1.0, 3)]
-    whole = PLD.epsilon(parts, 1e-6)
-    assert PLD.epsilon(parts[::-1], 1e-6) == pytest.approx(whole, rel=1e-9)
+    whole = PLD.epsilon(parts, 1e-6, rough=True)
+    assert PLD.epsilon(parts[::-1], 1e-6, rough=True) == pytest.approx(whole, rel=1e-9)
     for left_out in range(len(parts)):
-        assert PLD.epsilon([part for place, part in enumerate(parts) if place != left_out], 1e-6) < whole
+        fewer = [part for place, part in enumerate(parts) if place != left_out]
+        assert PLD.epsilon(fewer, 1e-6, rough=True) < whole
     assert whole < RENYI.epsilon(parts, 1e-6)
 
 
@@ -319,7 +320,7 @@ def test_releases_that_hardly_differ_cost_nothing_beyond_delta() -> None:
     for count in (1, 2, 3):
         variation = count * 0.01 / math.sqrt(2 * math.pi)  # a little above the total variation
         assert PLD.epsilon(sampled(0.01, 1.0, count), variation * (1 + 1e-9)) == 0
-        assert PLD.epsilon(sampled(0.01, 1.0, count), variation / 2) > 0
+        assert PLD.epsilon(sampled(0.01, 1.0, count), variation / 2, rough=True) > 0
 
 
 @given(**WORKLOADS)

@@ -202,14 +202,6 @@ def test_a_cap_that_earlier_runs_did_not_have_says_so(cli: Cli, features_file: P
     assert "the cap was set after 3 runs" in cli("budget", features_file).stderr
 
 
-def test_compare_charges_every_run(cli: Cli, features_file: Path) -> None:
-    words = ["compare", features_file, "--methods", "noisy-gd:steps=3", "--eps", "2", "--seeds", "3", "--jobs", "2"]
-    compared = result_of(cli(*words, "--no-baselines", "--out", "compared", "--json"))
-    found = spent(cli, features_file)
-    assert found["runs"] == 3
-    assert found["epsilon"] == pytest.approx(compared["composed"]["epsilon"], rel=1e-9)
-
-
 def test_the_book_of_the_rows_is_found_under_other_labels_ids_and_order(
     cli: Cli, features_file: Path, tmp_path: Path
 ) -> None:

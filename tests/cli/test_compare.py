@@ -212,10 +212,13 @@ def test_finished_runs_are_not_made_again(cli: Cli, refused: Cli, features_file:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_several_processes_make_the_same_runs(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+def test_several_processes_make_and_charge_the_same_runs(cli: Cli, features_file: Path, tmp_path: Path) -> None:
     words = ["--methods", "noisy-gd:steps=3", "--eps", "1,3", "--seeds", "2", "--public-shots", "2"]
-    alone = result_of(cli("compare", features_file, *words, "--jobs", "1", "--out", "one", "--json"))
     together = result_of(cli("compare", features_file, *words, "--jobs", "2", "--out", "two", "--json"))
+    spent = result_of(cli("budget", features_file, "--json"))
+    assert spent["runs"] == 4
+    assert spent["epsilon"] == pytest.approx(together["composed"]["epsilon"], rel=1e-9)
+    alone = result_of(cli("compare", features_file, *words, "--jobs", "1", "--out", "one", "--json"))
     assert folders(tmp_path / "one") == folders(tmp_path / "two")
     assert alone["composed"] == together["composed"]
     fixed = [[run["test_accuracy"] for run in made["runs"] if run["epsilon"] is None] for made in (alone, together)]

@@ -22,7 +22,10 @@ import pytest
 from linprobe import load_run
 from linprobe.runs.check import FirstRun
 from tests.cli.outcomes import NOISY, Cli, weights_of, write_sealed
-from tests.cli.test_signature import forge, write_keys
+from tests.cli.test_signature import forge, keys, signed_run
+from tests.conftest import trained_once
+
+__all__ = ["keys", "signed_run"]
 
 FACTOR = 10  # the forgery claims this many times the noise
 watching: list[Callable[[Path], None]] = []
@@ -84,17 +87,18 @@ def exchanged(folder: Path, other: Path, first: int, last: int) -> Iterator[Coun
 
 
 @pytest.fixture
-def genuine(cli: Cli, features_file: Path, tmp_path: Path) -> Path:
+def genuine(features_file: Path, keys: tuple[Path, Path], signed_run: Path, tmp_path: Path) -> Path:
     """A signed run; beside it `forged`, a consistent forgery with its signature, and `other`, another signed run."""
-    key, _ = write_keys(tmp_path, "key")
-    for name, steps in (("run", 3), ("other", 4)):
-        assert cli("train", features_file, *NOISY, "--steps", steps, "--sign", key, "--out", name).status == 0
+    other = trained_once("signed too", features_file, *NOISY, "--steps", "4", "--sign", str(keys[0]))
+    shutil.copytree(other, tmp_path / "other")
+    for path in keys:
+        shutil.copy(path, tmp_path)
     forged = tmp_path / "forged"
-    shutil.copytree(tmp_path / "run", forged)
+    shutil.copytree(signed_run, forged)
     forge(forged, FACTOR)
     shutil.copy(tmp_path / "other" / "model.npz", forged)
     write_sealed(forged, json.loads((forged / "manifest.json").read_text()))
-    return tmp_path / "run"
+    return signed_run
 
 
 def moments(opened: int) -> Iterator[tuple[int, int]]:
@@ -212,5 +216,5 @@ def test_a_first_run_is_of_one_piece_at_every_moment(genuine: Path, tmp_path: Pa
                 model = FirstRun(genuine).model
             except Exception:
                 continue
-        name = {3: "run", 4: "other"}[sum(release.count for release in model.releases)]
+        name = {5: "run", 4: "other"}[sum(release.count for release in model.releases)]
         assert np.array_equal(model.weights, weights[name]), (first, last)

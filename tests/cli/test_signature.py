@@ -30,6 +30,8 @@ from linprobe.runs import run_folder
 from linprobe.runs.guarantee import guarantee_text
 from tests.cli.outcomes import NOISY, PAGE_EDITS, Cli, result_of, write_sealed
 from tests.cli.test_verify import _edit_manifest
+from tests.conftest import copied, trained_once
+from tests.made_once import made_once
 
 
 def write_keys(folder: Path, name: str) -> tuple[Path, Path]:
@@ -41,17 +43,17 @@ def write_keys(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The owner's key and its public half."""
-    return write_keys(tmp_path_factory.mktemp("keys"), "key")
+def keys() -> tuple[Path, Path]:
+    """The owner's key and its public half. Do not change them."""
+    folder = made_once("keys", lambda folder: write_keys(folder, "key"))
+    return folder / "key.pem", folder / "key.public.pem"
 
 
 @pytest.fixture
-def signed_run(cli: Cli, features_file: Path, keys: tuple[Path, Path], tmp_path: Path) -> Path:
-    """A signed run that a test may damage."""
-    outcome = cli("train", features_file, *NOISY, "--steps", "5", "--sign", keys[0], "--out", "run")
-    assert outcome.status == 0, outcome
-    return tmp_path / "run"
+def signed_run(features_file: Path, keys: tuple[Path, Path], tmp_path: Path, own_books: Path) -> Path:
+    """A copy of a signed run that a test may damage."""
+    trained = trained_once("signed", features_file, *NOISY, "--steps", "5", "--sign", str(keys[0]))
+    return copied(trained, tmp_path / "run", own_books)
 
 
 def forge(run: Path, factor: float) -> None:

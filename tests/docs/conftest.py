@@ -37,8 +37,6 @@ sys.exit(server.recv(1)[0])
 def serve(listening: socket.socket) -> int:
     """Run each command that a client sends in a copy of this process, and send its exit status back."""
     os.setsid()
-    for name in SLOW_IMPORTS:
-        import_module(name)
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
         run(["methods"])  # what the first command of a process imports
     while True:
@@ -88,6 +86,8 @@ def path_with_linprobe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     if not hasattr(socket, "send_fds"):
         yield f"{scripts}{os.pathsep}{os.environ['PATH']}"
         return
+    for name in SLOW_IMPORTS:  # here, since later tests of this process need most of them too
+        import_module(name)
     folder = tmp_path_factory.mktemp("bin")
     address = str(folder / "socket")
     for name in ("linprobe", "python"):

@@ -90,8 +90,10 @@ def alone(path: Path) -> Iterator[None]:
     """Hold an existing file or folder inside the block, which begins when no other process holds it.
 
     On a file system without locks a file `.NAME.held` is the lock: to make a file that must not exist is atomic on
-    network file systems too. A process that is killed inside the block leaves that file behind, and none removes the
-    file of another one, which may run on another machine. PrivacyError after `PATIENCE` seconds.
+    network file systems too. A process that is killed inside the block leaves that file behind. Another machine may be
+    at work, so no process removes the file of another one.
+
+    Raises PrivacyError: another process has held it for `PATIENCE` seconds.
     """
     with held(path, wait=True) as locked:
         if locked is not None:
@@ -146,9 +148,14 @@ def open_private(path: str | Path, flags: int) -> int:
 
 
 def check_place(out: Path, what: str, flag: str = "--out") -> None:
-    """Check that an output of the kind `what`, named by `flag`, has a name and a folder that can be made.
+    """Check that an output has a name and a folder that can be made.
 
-    Folders in the root folder are refused: the path is then most likely mistyped, or a disk is not mounted.
+    Args:
+        what: the kind of output, and flag: the one that names it, for messages.
+    Raises UsageError: the unfinished output, `.NAME.0123abcd.partial`, or a folder of the path would have too long a
+    name, or the output is a link that leads nowhere. LinprobeError: a file is where a folder of the path would be, or
+    folders of the path would have to be made in the root folder: the path is then most likely mistyped, or a disk is
+    not mounted.
     """
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:

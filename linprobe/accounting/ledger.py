@@ -61,8 +61,12 @@ class AppendOnlyFile:
 class Ledger:
     """Events of one run, in order; kept in memory and, when given a path, in a JSON-lines file.
 
-    `again`: the run is resumed. It then repeats the events in the file, which are not counted twice: `position` is the
-    number of events that this process recorded, or found as expected.
+    Args:
+        path: file to append to, created if absent; None keeps the ledger in memory only.
+        again: whether the run is resumed. It then repeats the events in the file, which are not counted twice.
+
+    Attributes:
+        events: all events. position: number of events that this process recorded, or found as expected.
     """
 
     def __init__(self, path: Path | None = None, *, again: bool = False) -> None:
@@ -75,7 +79,10 @@ class Ledger:
         self.position = 0 if again else len(self.events)
 
     def append(self, event: GaussianEvent) -> None:
-        """Record `event`, which the system has when this returns. PrivacyError: a resumed run had another one here."""
+        """Record `event`. The operating system has received it when this returns.
+
+        Raises PrivacyError: the run is resumed and had another event at this position.
+        """
         if self.position < len(self.events):
             before = self.events[self.position]
             if event != before:

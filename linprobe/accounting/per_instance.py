@@ -57,8 +57,10 @@ class RecordLosses:
     def epsilon(self, delta: float, worst_case: float = math.inf) -> NDArray[np.float64]:
         """epsilon_i of each record at `delta`, shape (n_private,), at most the epsilon of the run at this `delta`.
 
-        `worst_case`: epsilon of the run at this `delta`, for losses from a file. Losses of a fit compute it from
-        `releases`, since an epsilon at another delta bounds nothing here.
+        Args:
+            worst_case: epsilon of the run at this `delta`, for losses from a file. Losses of a fit need none, and
+                compute it from `releases`, since an epsilon at another delta bounds nothing here.
+        Raises ParameterError: a delta outside (0, 1).
         """
         if not LEAST_DELTA <= delta < 1:
             raise ParameterError(f"delta is {delta}; allowed: at least {LEAST_DELTA:g}, below 1")

@@ -193,7 +193,12 @@ def _with_test_rows(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Contents, RowKeys]]:
-    """The books of a folder that have row keys, by name, but the one whose file of keys is `but`."""
+    """The books of a folder with their row keys, in the order of their names; those without keys are left out.
+
+    `but`: the file of keys of a book that is left out too.
+
+    Raises DataError: a damaged book, damaged or lost keys, keys without their book, or a link to a book elsewhere.
+    """
     found = []
     books = {
         path.with_suffix(BOOK_SUFFIX) for end in (BOOK_SUFFIX, SUFFIX) for path in files_of_books(folder, f"*{end}")
@@ -260,7 +265,9 @@ class Account:
     def charging(self) -> Iterator[Account]:
         """Write the keys to the disk, and let no other process charge a book of this folder inside the block.
 
-        Yields: the account with all keys that are on the disk. PrivacyError: what `check` refuses.
+        Yields: the account with all keys that are on the disk.
+        Raises DataError: damaged keys. LinprobeError: they cannot be written. PrivacyError: what `check` refuses, or
+        the folder is held by another process for too long.
         """
         if self.keys is None:
             yield self

@@ -361,10 +361,14 @@ def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
 
 
 def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands: Iterable[str]) -> dict[str, Any]:
-    """Values for the `parameters` of a command, as typer made them, from a TOML file, by name.
+    """Values for the parameters of a command from a TOML file, by parameter name.
 
     A key is a flag without its dashes, or the name of an argument. Keys outside any table are for the command that is
     run; keys in a table named after a command are for that command.
+
+    Args:
+        parameters: of the command, as typer made them. commands: names of all commands.
+    Raises UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
     """
     try:
         content = tomllib.loads(given_text(path, "utf-8-sig"))

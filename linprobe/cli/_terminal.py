@@ -105,8 +105,10 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def printing(made: str, what: str = "its name") -> Iterator[None]:
-    """Print `what`, the result of a command, inside the block, after the command has `made` its output, if any.
+    """Print the result of a command inside the block, after the command has written its output.
 
+    Args:
+        made: what is complete and where, for the error; empty if the command writes nothing. what: goes to stdout.
     Raises LinprobeError: stdout cannot be written; the text says that nothing else is missing. BrokenPipeError: its
     reader has left, which is no error; the text is a line on stderr.
     """

@@ -64,7 +64,10 @@ def array_names(path: Path) -> list[str]:
 
 
 def read_archive(path: Path, wanted: Collection[str] | None = None, opened: IO[bytes] | None = None) -> Arrays:
-    """The arrays of an .npz file by name, or only those `wanted`. `opened` is the file, if it is open already."""
+    """The arrays of an .npz file by name; only those `wanted`, if given. `opened` is the file, if it is open already.
+
+    Raises DataError: a damaged file, a pickle, or an array larger than its bytes in the file can stand for.
+    """
     arrays: Arrays = {}
     with (
         reading(f"array file {path}", "write it again"),
@@ -172,7 +175,10 @@ def tensor_fits(tensor: Any, path: Path) -> bool:
 
 
 def parquet_table(source: Path) -> Any:
-    """The table in a Parquet file. Text stays in dictionaries: a text that stands in all rows is held once."""
+    """The table in a Parquet file. Text stays in dictionaries: a text that stands in all rows is held once.
+
+    Raises DataError: the file declares more values than its bytes can stand for. UsageError: pyarrow is not installed.
+    """
     require("arrow", "a Parquet file")
     from pyarrow import parquet, types
 

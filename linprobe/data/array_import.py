@@ -64,13 +64,19 @@ _COLUMNS, _SILENT = Columns(), Silent()
 def read_arrays(
     sources: Sequence[Path], columns: Columns = _COLUMNS, progress: Progress = _SILENT, group: str | None = None
 ) -> array_files.Arrays:
-    """Read arrays by key: X_train, y_train, X_test, y_test, perhaps X_public, y_public, id_*, owner_*, class_names.
+    """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
+    class_names. A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows. Tables add `FEATURES`.
 
-    A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows. Tables add `FEATURES`. X and y, or
-    features and labels, and a `.pt` with a pair (X, y), are the training rows, or the rows of the group that their file
-    is named after. features_train and targets_train, as CLIP_benchmark writes them, are X_train and y_train.
+    A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
+    stem of the file name (`X_train.npy`). A folder means all array files in it. X and y, or features and labels, are
+    the training rows, or the rows of the group that their file is named after; so is a `.pt` with a pair (X, y).
+    features_train and targets_train, as CLIP_benchmark writes them, are X_train and y_train.
 
-    `progress` gets a note about each file with arrays that are not read; `group` is of a table, None for its name.
+    Args:
+        columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
+        progress: gets the lines of a CSV, and a note about each file with arrays that are not read.
+        group: the group in the keys of a table, as in `read_table`; None for the group that it is named after.
+    Raises UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
     """
     arrays: array_files.Arrays = {}
     files = _files(sources, progress)
@@ -282,10 +288,17 @@ def _group_of(source: Path) -> str:
 def import_arrays(
     request: ImportRequest, classes: Sequence[str] | None = None, progress: Progress = _SILENT
 ) -> Description:
-    """Write the feature file of a request from its arrays, with declared `classes`, if any; returns its description.
+    """Write the feature file of a request from its arrays; returns its description.
 
-    Undeclared class names come from public test labels, never from training labels. Where rows have owners, the
-    labelled rows of a group are written in the order of their owners' names.
+    Undeclared class names come from the test labels if these are public, never from training labels; several labels a
+    row are named after their columns. Where rows have owners, the labelled rows of a group are written in the order of
+    their owners' names. Image arrays (more than two dimensions) are flattened.
+
+    Args:
+        classes: the declared class names, which `request.classes` lists; None if none are declared.
+        progress: as in `read_arrays`.
+    Raises UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays, or rows that
+    are no finite float32.
     """
     sources, private_test, shared = request.sources, request.private_test, request.owners_on_both_sides
     columns = Columns(

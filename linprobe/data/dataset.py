@@ -255,9 +255,11 @@ class Split:
 def open_features(
     path: Path | None, *, whole: bool = True, labelled: bool = True, progress: Progress | None = None
 ) -> Iterator[FeatureFile | ShardedFeatures]:
-    """The feature file at `path`, the shards of a pattern such as `shards/*.h5`, or the digits for None.
+    """The feature file at `path`, the shards that match a pattern such as `shards/*.h5`, or the digits for None.
 
-    `whole`: check every row first, with a note. `labelled`: refuse a file without training rows.
+    Args:
+        whole: check every row first. labelled: refuse a file without training rows. progress: gets a note of the check.
+    Raises DataError: as `FeatureFile`, `ShardedFeatures` and `check_rows`, or unlabelled rows where labels are needed.
     """
     if path is None or (str(path) == DIGITS and not path.exists()):
         with tempfile.TemporaryDirectory() as folder:
@@ -371,6 +373,8 @@ def public_shots(
 
     With `owners`, the people whose names have the lowest `id_hashes` are public with all of their rows, so that each
     class has at least `shots` public rows.
+
+    Raises DataError: a class has fewer than `shots` rows, or no private row would be left.
     """
     order = id_hashes(ids if owners is None else owners, split_seed)
     public = np.zeros(len(labels), dtype=bool)
@@ -465,7 +469,12 @@ def _refuse_private_outside(
 def private_units(
     features: FeatureReader, taken: Mask | None, split: Split
 ) -> tuple[GroupRows, Bounds | None, list[str]]:
-    """The training rows not `taken` (n_train,) as shots; with unit `owner` where people begin, and their names."""
+    """The training rows that are not `taken` (n_train,) as public shots, and the person of each row.
+
+    Returns: rows, and with unit `owner` where the rows of each person begin and the names; else None and no names.
+    Raises UsageError: `owner` without owners, or `per_owner_rows` without `owner`. DataError: rows of a person that are
+    not adjacent.
+    """
     rows, most = GroupRows(features, "train", None if taken is None else ~taken), split.per_owner_rows
     if (split.unit or RECORD) == RECORD:
         if most is not None:

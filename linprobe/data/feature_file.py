@@ -240,9 +240,12 @@ def as_labels(y: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 class FeatureFile(FeatureReader):
-    """A feature file open for reading, its schema checked, called `shown_as` in messages. Use as a context manager.
+    """A feature file open for reading, with its schema checked. Use as a context manager.
 
-    DataError later too, if the file was written to meanwhile.
+    Args:
+        shown_as: path for messages, if not `path`.
+    Raises DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
+    labels outside the declared classes, fewer than two classes; later, a file that was written to meanwhile.
     """
 
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
@@ -472,9 +475,14 @@ def _no_file(path: Path) -> DataError:
 
 
 class Extents:
-    """Byte ranges of an uncompressed HDF5 data set, for direct reads: HDF5 would copy rows once more, under a lock.
+    """Byte ranges of an uncompressed HDF5 data set, for direct reads from the file.
 
-    `chunk` is in rows, `offsets` (chunks,) and `width` are the places of chunks in bytes and the values per row.
+    The HDF5 library would copy the rows once more, under a lock that blocks other threads.
+
+    Args:
+        descriptor: of the open file.
+        chunk: rows per chunk. offsets: position of each chunk in the file, in bytes, shape (chunks,).
+        width: values per row. dtype: of a value.
     """
 
     def __init__(self, descriptor: int, chunk: int, offsets: Indices, width: int, dtype: np.dtype[Any]) -> None:
@@ -568,9 +576,12 @@ def _matching(pattern: Path) -> list[Path]:
 
 
 class ShardedFeatures(FeatureReader):
-    """The rows of several feature files, one file after another: a context manager.
+    """The rows of several feature files, one file after another. Use as a context manager.
 
     A group holds the rows of this group of every shard that has it, so that test rows may be in one shard of their own.
+
+    Raises DataError: as `FeatureFile`; or no file matches, or shards differ in classes, width, type of numbers, how
+    rows were made, labels, text weights, or in whether a group has owners.
     """
 
     def __init__(self, pattern: Path) -> None:

@@ -205,10 +205,13 @@ class FeatureReader(ABC):
 
 
 class GroupDigest:
-    """A digest of a group, where `keep` (n_rows,) is true. Blocks are added in the order of `FeatureReader.blocks`.
+    """A digest of a group. Blocks of rows are added as they are read, in the order of `FeatureReader.blocks`.
 
     Rows of a mask are hashed in blocks as a file of these rows alone would be: how they lie between other rows, which
     may be private, changes no digest.
+
+    Args:
+        keep: mask of the rows, shape (n_rows,); None for all. by_blocks: as in `FeatureReader.digest`.
     """
 
     def __init__(self, features: FeatureReader, group: str, keep: Mask | None, *, by_blocks: bool = False) -> None:
@@ -373,7 +376,12 @@ class LoadedFeatures(FeatureReader):
 
 
 def extraction_of(description: Description) -> dict[str, Any]:
-    """How the rows of a feature file were made, JSON-ready; None or empty where the file does not say."""
+    """How the rows of a feature file were made, JSON-ready.
+
+    Returns: extraction_digest, backbone, weights, weights_digest, arguments, tensor, preprocessing (an object, or the
+        text of an imported file), image_size, normalisation, precision, dtype. None or empty where the file does not
+        say. And layer, if it is not the network's own output, and columns of a table.
+    """
     settings = _object(description.extraction) or {}
     return {
         "extraction_digest": description.extraction_digest,

@@ -50,7 +50,15 @@ class _FailureKeepingFile(io.FileIO):
 class FeatureWriter:
     """A feature file being written, mode 0600; use as a context manager. On an error, `path` is unchanged.
 
-    After the block, `note` tells of test rows that equal training rows, or is None.
+    Args:
+        path: the file to write; replaced if it exists.
+        description: class names and provenance.
+        shown_as: path for messages, if not `path`.
+
+    Attributes:
+        note: after the block, a note about test rows that equal training rows, or None.
+    Raises DataError: the folder does not exist. At the end of the block also: what `scan` refuses. OSError: a full
+    disk.
     """
 
     def __init__(self, path: Path, description: Description, *, shown_as: Path | None = None) -> None:
@@ -88,10 +96,16 @@ class FeatureWriter:
         dtype: type[np.floating] = np.float32,
         owners: Sequence[str] | None = None,
     ) -> None:
-        """Write one group: train, test or public; or `rows`, which have no labels: y is None.
+        """Write one group.
 
-        `blocks` are of shape (b, n_features), n_rows in total. y: class indices (n_rows,), or labels 0 and 1 (n_rows,
-        n_classes). `ids` are read after the last block; rows of one of the `owners` are adjacent.
+        Args:
+            name: train, test or public; or `rows`, which have no labels.
+            blocks: rows in order, each block of shape (b, n_features), n_rows in total.
+            y: class indices (n_rows,), or labels 0 and 1 (n_rows, n_classes); None for `rows`.
+            ids: one stable id per row; read after the last block.
+            dtype: of a feature on disk.
+            owners: the person of each row; rows of a person are adjacent. None if rows have no owners.
+        Raises DataError: no rows, no features, or another number of rows than `n_rows`. OSError: a full disk.
         """
         if n_rows < 1 or n_features < 1:
             raise DataError(
@@ -133,6 +147,7 @@ class FeatureWriter:
         group.create_dataset("skipped_reason", data=[reason for _, reason in skipped], dtype=text)
 
     def write_text_weights(self, weights: Floats) -> None:
+        """Store text weights, shape (n_features, n_classes)."""
         self._file.create_dataset("text/weights", data=np.asarray(weights, dtype=np.float32))
 
     def __enter__(self) -> Self:

@@ -94,7 +94,11 @@ def class_list(
 ) -> tuple[tuple[str, ...], str]:
     """Class names and their origin: declared, or else taken from the test labels, if these are public.
 
-    Whole test labels that begin at 0 count the classes; others are the names of the classes, in order.
+    Whole test labels that begin at 0 count the classes; others are the names of the classes, in order. `where` is the
+    file, for messages.
+
+    Raises DataError: no names are declared, and there are no public test labels, or a label is missing or in two
+    spellings.
     """
     if declared is not None:
         return tuple(declared), "declared"
@@ -123,6 +127,9 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str, ids: Seq
     """Labels as indices into `names`, shape (rows,).
 
     Text is matched by name. Whole numbers are matched by name if all names are whole numbers; else they are indices.
+
+    Raises DataError: a label outside the classes, with its row, or one that could be a name or the index of another;
+    `key` names the labels, and `ids` their rows, if given.
     """
     listed = f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
     numbers = [
@@ -166,7 +173,11 @@ def settle_matrix(
 ) -> tuple[Arrays, tuple[str, ...], str]:
     """The arrays with labels as uint8, the names of the labels, and where these come from.
 
-    Undeclared labels are named after their column of `y_train`, whose number is public: 0, 1, 2, ...
+    The number of labels is the width of `y_train`, which is public like the number of features. Undeclared labels are
+    named after their column: 0, 1, 2, ...
+
+    Raises DataError: groups of different widths, fewer than 2 labels or more than `MOST_LABELS`, another number of
+    names, or a value that is neither 0 nor 1.
     """
     labels = {key: array for key, array in arrays.items() if key.startswith("y_")}
     shapes = {key: array.shape for key, array in labels.items()}
@@ -241,12 +252,15 @@ Bounds = Indices  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_unit
 
 
 class ContentIds:
-    """Ids `PREFIX/DIGEST` of the rows of one group, in row order: `names` has those of all rows added so far.
+    """Ids `PREFIX/DIGEST` of the rows of one group, in row order.
 
     The digest is BLAKE2b of a row's shape, type, bytes and label. Rows that are equal in all of them are numbered from
     the second on: `PREFIX/DIGEST-2`, `PREFIX/DIGEST-3`. Deleting one of them removes the last number, which may be of
     another person (`first_of_equal`). The digest has no key, so whoever knows a row can find its id: the ids of private
     rows are private.
+
+    Attributes:
+        names: the ids of all rows added so far.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -374,7 +388,12 @@ def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | Non
     """Refuse owners that do not name one person each: missing names, a person in several spellings, several people.
 
     A person with a missing name would count as another person. If one of several people were removed, the row would
-    belong to another person. `rows` are names of rows for the message; `known` also has owners of other rows.
+    belong to another person.
+
+    Args:
+        owners: of rows, shape (n_rows,). where: the rows, for the message, which names rows and nobody. rows: their
+            names, by default their places. known: a set of owners of other rows as well; None for `owners` alone.
+    Raises DataError: an owner that is missing, that lists people, or in several spellings.
     """
     each = set(owners)
     if missing := _missing(each):
@@ -407,7 +426,13 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
 
 
 def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> Mask:
-    """Mask of the test rows, about `fraction` of all, by their ids; with `owner_of` a person's rows are on one side."""
+    """Mask of the test rows, about `fraction` of all, shape (rows,).
+
+    A row's side depends on its own id only. With `owner_of` it depends on its owner's name only, so that all rows
+    of a person are on one side.
+
+    Raises UsageError: `fraction` is not between 0 and 1. DataError: all rows, or none, fall on the test side.
+    """
     if not 0 < fraction < 1:
         raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
     test = in_share(ids if owner_of is None else (owner_of(one) or one for one in ids), fraction)

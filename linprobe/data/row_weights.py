@@ -48,7 +48,10 @@ class RowWeights:
 
 
 def sample_weights(given: Any, n_rows: int) -> Reals:
-    """Weights by row, shape (n_rows,); if all are below 1, divided by the largest, as noise drowns small gradients."""
+    """Weights by row, shape (n_rows,); if all are below 1, divided by the largest, as noise drowns small gradients.
+
+    Raises DataError: another shape, a weight outside 0 to `MOST_WEIGHT`, zeros only.
+    """
     try:
         weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -75,6 +78,9 @@ def class_weights(
     Args:
         given: weight by class; or text: `public`, `LABEL=WEIGHT,...`, or a JSON file with an object of weights.
         names: classes in label order. public: labels of the public rows, for `public`; None without such rows.
+        what: what errors call it.
+    Raises ParameterError: text of another form, an unknown class, or a weight that is not a finite number of 0 or more.
+    DataError: a class without public rows, or a file that cannot be read.
     """
     if isinstance(given, str) and given == OF_PUBLIC:
         counts = np.zeros(len(names)) if public is None else np.bincount(public, minlength=len(names))
@@ -104,7 +110,13 @@ def class_weights(
 
 
 def shares_given(given: str, names: Sequence[str]) -> Reals:
-    """Class shares (n_classes,) that add up to 1, from `LABEL=SHARE,...`, or a JSON file with an object of shares."""
+    """Class shares, shape (n_classes,), that add up to 1; each class must be named.
+
+    Args:
+        given: `LABEL=SHARE,...`, or a JSON file with an object of shares. names: classes in label order.
+    Raises ParameterError: text of another form, an unknown class, or a share that is not a finite number above 0.
+    DataError: a file that cannot be read.
+    """
     named = _parsed(given, "prior")
     shares = class_weights(named, names, None, "prior")
     if len(named) < len(names) or not shares.all():

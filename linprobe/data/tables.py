@@ -118,9 +118,11 @@ def column_order(names: Collection[str], n_features: int) -> str:
 
 
 def read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    """X, y and, where there are such columns, id and owner of one `group`, by key, such as `X_train`; and `FEATURES`.
+    """X, y and, where there are such columns, id and owner of one group, by key, such as `X_train`; and `FEATURES`.
 
-    The group of rows without labels becomes `train` if there is a column of labels.
+    Args:
+        group: in the keys; the group of rows without labels becomes `train` if there is a column of labels.
+    Raises UsageError: no such column. DataError: a damaged table, or cells that are no numbers.
     """
     if source.suffix == ".parquet":
         return _read_parquet(source, columns, group)

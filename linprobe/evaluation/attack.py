@@ -159,7 +159,13 @@ PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publ
 
 
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
-    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private."""
+    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private.
+
+    Returns: run, manifest_digest, method, attack, auc, auc_low, auc_high, tpr_at_fpr, tpr_limit_at_fpr, tpr_limit_from
+        (in words), compared (`rows` or `people`), members, non_members, confidence, shadows, epsilon, delta,
+        private_output.
+    Raises DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
+    """
     _check(request)
     inputs = (*inputs_of(request.run), request.features, request.public)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):

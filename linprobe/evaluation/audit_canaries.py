@@ -139,8 +139,11 @@ def _padded(source: Source, columns: int) -> tuple[NDArray[np.float32], NDArray[
 class Adversary:
     """Releases sums through another mechanism, which does all else, and records the canaries' scores in the releases.
 
+    Args:
+        hessian_scale: of the Hessians beside a gradient; see `linprobe.methods.dp_newton`.
     Attributes:
-        scores: one array (canaries,) for each gradient release. others: in each other release, by its purpose.
+        scores: one array (canaries,) for each gradient release.
+        others: scores in each other release, (canaries,), by its purpose.
         last: value and std of the last release.
     """
 

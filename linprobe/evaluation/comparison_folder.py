@@ -89,6 +89,13 @@ class ComparisonFolder:
         self._recorded[key] = self._entry_of(line)
 
     def composed(self, delta: float) -> dict[str, Any]:
+        """The total cost of all runs that ever were here, for a record or person private in all of them.
+
+        `linprobe budget` composes in the same way: see `linprobe.accounting.book`.
+
+        Returns: private_runs (runs that released something, killed and diverged ones included), not_private_runs,
+            epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant, unit.
+        """
         spent = asdict(spending(self.entries(), delta))
         del spent["epsilon_by_unit"]  # all runs of a comparison have one unit
         return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
@@ -200,6 +207,9 @@ def open_comparison(
     """Create or continue the comparison in `out`, locked for this process.
 
     `protected`: digests of the files with public rows that a method protects, by name.
+
+    Raises UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a
+    run in it does not verify. DataError: a damaged file.
     """
     is_new_comparison(out, of)
     busy = f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"

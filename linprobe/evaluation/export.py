@@ -145,7 +145,13 @@ VOTES = "every voter votes for its most probable class; shares of votes; ties go
 
 
 def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
-    """Write a verified run to a file, with a warning if it is not private; returns the file's note."""
+    """Write a verified run to a file; a run that is not private is exported with a warning.
+
+    Returns: the note that the file holds.
+    Raises UsageError: an unknown format or one whose package is missing, a run too large for the format, or see
+    `new_files` and `temperature_of`. PrivacyError: the run does not verify. DataError: not a run folder, or see
+    `temperature_of`.
+    """
     to = _format_of(request)
     require_for({"to": to})
     inputs = (*inputs_of(request.run), request.calibrate)

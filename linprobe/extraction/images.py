@@ -93,8 +93,11 @@ class ImageTransform:
     Attributes:
         resize: length of the short side, or exact (height, width), in pixels; None to keep the size.
         crop: (height, width) of the centre crop, in pixels; None for no crop.
-        mean, std: one number per channel, for values in [0, 1]. mode: RGB, or L for one grey channel.
+        interpolation: one of INTERPOLATIONS.
+        mean, std: one number per channel, for values in [0, 1].
+        mode: RGB, or L for one grey channel.
         views: number of views of an image, the first ones of VIEWS.
+    Raises ParameterError: a value out of range, or another number of means or stds than of channels.
     """
 
     resize: int | tuple[int, int] | None
@@ -137,7 +140,12 @@ class ImageTransform:
         std: tuple[float, ...] | None,
         interpolation: str | None,
     ) -> ImageTransform:
-        """A copy with each argument that is not None replaced; one mean or std for all channels; 0 turns a step off."""
+        """A copy with every argument that is not None replaced.
+
+        One mean or std applies to all channels; 0 for `resize` or `crop` turns that step off.
+
+        Raises ParameterError: as for the constructor.
+        """
         channels = len(self.mode)
         mean, std = (each * channels if each is not None and len(each) == 1 else each for each in (mean, std))
         return replace(
@@ -164,6 +172,8 @@ class ImageTransform:
         """Resized and cropped pixels of all views, uint8 (views, height, width, channels).
 
         A shifted view that reaches beyond the image's border shows the image's reflection there.
+
+        Raises UnreadableImage: the image is smaller than the crop, or so narrow that resizing exceeds MAX_PIXELS.
         """
         if self.resize is not None:
             size = [self.resize] if isinstance(self.resize, int) else list(self.resize)

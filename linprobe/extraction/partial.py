@@ -68,7 +68,11 @@ class Partial:
         return other is None and all(path.is_file() and path.stat().st_size == n for path, n in files.items())
 
     def begin(self, settings: dict[str, Any], *, overwrite: bool = False) -> bool:
-        """Start a new extraction in the folder; whether it holds one with the same settings, to resume."""
+        """Start a new extraction in the folder, unless it holds one with the same settings to resume.
+
+        Returns: Whether there is one to resume.
+        Raises UsageError: it holds an extraction with other settings, and `overwrite` is false.
+        """
         if self._continues(settings, overwrite=overwrite):
             # left by a run that was killed while it assembled the file
             for leftover in {*self.folder.glob("*.h5*"), *self.folder.glob(".*.partial")}:
@@ -171,7 +175,10 @@ def _write_all(descriptor: int, values: NDArray[Any], offset: int) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Create and lock the folder `NAME.partial`; at the end, remove it if no extraction was begun in it."""
+    """Create and lock the folder `NAME.partial`; at the end, remove it if no extraction was begun in it.
+
+    Raises UsageError: `folder` is a file, or holds files of something else. LinprobeError: another extraction holds it.
+    """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is no folder and prevents the extraction; move it, or give another --out")
     with ExitStack() as stack:

@@ -32,7 +32,12 @@ LOOKED_AT = 100  # test images that decide the preprocessing of a backbone that 
 
 
 def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
-    """The network of a recipe with its preprocessing; `weights`: a file, a name, or None for those of the recipe."""
+    """The network of the recipe, with its weights and preprocessing.
+
+    Args:
+        weights: a file, or a name of the family; None for the name in the recipe.
+    Raises UsageError: the weights were a file, and none is given. DataError: other weights, or as `load_backbone`.
+    """
     random = recipe.weights == RANDOM
     if weights is None and weights_from_file(recipe.weights):
         raise UsageError(f"{recipe.name} was made with weights from the file {recipe.weights}; give --weights FILE")
@@ -64,8 +69,10 @@ def prompt_parts(
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Class names for prompts, in label order, and prompt templates; None for a network without a text tower.
 
-    `class_names`: file with one name per line, in place of those of the source. `templates`: a name in TEMPLATE_SETS,
-    or a file.
+    Args:
+        class_names: file with one name per line; None to use the class list of the source.
+        templates: a name in TEMPLATE_SETS, or a file with one template per line; None for DEFAULT_TEMPLATES.
+    Raises UsageError: the network has no text tower, or no such templates. DataError: an unsuitable file.
     """
     if backbone.encode_text is None or not source.class_names:
         if class_names is not None or templates is not None:
@@ -124,7 +131,14 @@ def choose_device(wanted: str, local_rank: int) -> torch.device:
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """Everything decided before the first image is read; only a run with equal `settings` may resume this one."""
+    """Everything decided before the first image is read.
+
+    Attributes:
+        out: the feature file. source, backbone: images and network. batches: batches of each group.
+        width: features per row. device: where features are computed.
+        prompts: class names and prompt templates, for a network with a text tower.
+        settings: everything that decides the rows; only a run with equal settings may resume this one.
+    """
 
     out: Path
     source: ImageSource
@@ -165,7 +179,11 @@ class ExtractionPlan:
 def make_plan(
     request: ExtractRequest, recipe: Recipe | None, source: ImageSource, backbone: Backbone, device: torch.device
 ) -> ExtractionPlan:
-    """Settle transform, image size, batches, width, prompts and the output path. Raises UsageError, DataError."""
+    """Settle transform, image size, batches, width, prompts and the output path.
+
+    Raises UsageError: the network does not take such images, or an option that does not fit it. DataError: no readable
+    test image, repeated ids, or an unsuitable text file.
+    """
     backbone = _with_transform(request, source, backbone)
     transform = backbone.transform
     default = BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU

@@ -28,9 +28,14 @@ WITH_NAMES = {name.partition(":")[0] for name in BACKBONES if ":" in name}
 
 @dataclass(frozen=True)
 class Recipe:
-    """How rows of the run or feature file `name` were made, for `--like`: new images become rows in the same way.
+    """How rows were made, for `--like`: new images become rows in the same way.
 
-    `weights` may be the name of a file; `preprocessing` are fields of `ImageTransform`; the digest is of all of these.
+    Attributes:
+        name: the run or feature file. class_names: its classes, in label order.
+        backbone, arguments: the network. weights: a name, or the name of a file. weights_digest: SHA-256 of them.
+        layer: a value of `--layer`; None for the network's own output.
+        preprocessing: fields of `ImageTransform`. image_size: (height, width) of the network's input.
+        extraction_digest: of all of these.
     """
 
     name: str

@@ -46,8 +46,11 @@ NAMED_IN_ERROR = 3
 
 
 def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) -> Generator[Batch, None, None]:
-    """The batches numbered `wanted`, in that order. One worker decodes a whole batch; none decodes in this process.
+    """The batches numbered `wanted`, in that order. One worker decodes a whole batch.
 
+    Args:
+        workers: number of decoding processes; 0 decodes in this process.
+        pin: use pinned memory, for faster copies to a GPU.
     Raises LinprobeError: an image could not be read for a reason outside its file. RuntimeError, ConnectionError,
     EOFError: a worker died; see `_stopped`.
     """
@@ -85,7 +88,12 @@ def _stopped(error: Exception, first: str) -> errors.LinprobeError | None:
 
 
 class Network:
-    """The backbone on its device, in its precision; with `shrink`, a lack of memory halves the views at once."""
+    """The backbone on its device, in its precision.
+
+    Args:
+        plan: backbone, device and precision.
+        shrink: on running out of memory, halve the number of views per forward pass instead of failing.
+    """
 
     def __init__(self, plan: ExtractionPlan, *, shrink: bool) -> None:
         self.device, self.shrink = plan.device, shrink
@@ -140,7 +148,13 @@ def extract_group(
     local_size: int,
     progress: errors.Progress | None,
 ) -> float:
-    """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images."""
+    """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images.
+
+    Args:
+        local_size: number of extracting processes on this machine, which share its cores.
+    Raises DataError: an unreadable image, unless `on_error` is skip, or features that do not fit the dtype on disk.
+    LinprobeError: out of memory, or a worker that died.
+    """
     if not numbers:
         return 0.0
     batches = plan.batches[group]
@@ -411,7 +425,8 @@ def write_text(plan: ExtractionPlan) -> None:
 def assemble(plan: ExtractionPlan) -> str | None:
     """Write the feature file from the partial folder, then remove the folder; returns the note of `scan`.
 
-    PrivacyError: an image is both private and public, as its pixels are equal after the transform.
+    Raises DataError: a group without a readable image, or what `scan` refuses. PrivacyError: an image is both private
+    and public, as its pixels are equal after the transform.
     """
     settings = plan.public_settings
     description = Description(

@@ -30,7 +30,12 @@ SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
 
 @dataclass(frozen=True)
 class Part:
-    """Products with a range of features, from `first` on."""
+    """Products with a range of features.
+
+    Attributes:
+        first: the first feature of the range.
+        products: weights of the features in the range.
+    """
 
     first: int
     products: Products
@@ -79,6 +84,8 @@ class Products:
         """Add sum_i r_i x_i^T to `total`, for r (b, n_classes), over the rows of `sample`, or all.
 
         Each run of `SUM_ROWS` rows, or of `sample`, is summed in float32. Their sum is rounded to the grid of `total`.
+
+        Raises ValueError: shapes that do not fit.
         """
         self.check(x, r.shape == (len(x), self.n_classes) and (sample is None or sample.fits(len(x))))
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
@@ -330,6 +337,7 @@ class KernelProducts(Products):
             total: sum with one `shift` for all entries. bound: largest norm of a clipped gradient.
             parts: further scores to compute in the same pass.
             sample: the rows to add; None for all. All are scored and clipped.
+        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
         rows, y, lengths = self._checked(block, sample, inside)
@@ -430,6 +438,8 @@ class KernelProducts(Products):
                 of people outside the sample are not to be read.
         Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too without `cells`. People with more
         than `PAIRED_ROWS` rows are left out, with zeros.
+
+        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
         few = block if cells is None else block.compact()
         pairs = paired(few)

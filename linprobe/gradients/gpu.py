@@ -46,7 +46,8 @@ CHECKED_ROWS, CHECKED_BOUND, AGREED = 300, 0.5, 1e-4  # of the kernel's check ag
 def check_device(name: str) -> torch.device:
     """The torch device `name`: cpu, cuda (the current GPU) or cuda:N.
 
-    LinprobeError: a GPU whose inverse normal distribution differs too much from the host.
+    Raises ParameterError: any other name, or a GPU that torch does not find. LinprobeError: a GPU whose inverse normal
+    distribution differs too much from the host.
     """
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     found = ["cpu", *(["cuda"] if n_gpus else []), *(f"cuda:{number}" for number in range(n_gpus))]
@@ -64,7 +65,11 @@ def check_device(name: str) -> torch.device:
 
 @dataclass(frozen=True)
 class DeviceBlock(Block):
-    """Rows in the memory of a GPU, in their storage type, `width` features padded with zeros."""
+    """Rows in the memory of a GPU, in their storage type, padded with zeros.
+
+    Attributes:
+        width: number of features without the padding.
+    """
 
     width: int = 0
 
@@ -127,7 +132,12 @@ class DeviceRows(Rows):
 
 
 class Kernel(NamedTuple):
-    """The compiled kernel for one shape and one GPU: torch's function, blocks of threads, their shared bytes."""
+    """The compiled kernel for one shape and one GPU, and how to start it.
+
+    Attributes:
+        start: the function of torch. n_blocks, threads: blocks of threads, and threads in each.
+        shared: bytes of dynamic shared memory of a block.
+    """
 
     start: Callable[..., None]
     n_blocks: int
@@ -288,6 +298,8 @@ class DeviceProducts(Products):
         """As of the kernel's products on the host, for rows of one class each, with one `shift` for all entries.
 
         Factors are float32, at most a few roundings from the float64 factors. No scores of `parts` are computed.
+
+        Raises ValueError: a sum that `zeros` did not make.
         """
         if not isinstance(block, DeviceBlock) or block.y.ndim != 1:
             return None

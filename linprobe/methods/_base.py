@@ -270,9 +270,13 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a method needs besides the data and its options: what makes releases and samples, and where rows are.
+    """Everything a method needs besides the data and its options.
 
-    `on_step` is called after every step; `keeper` writes checkpoints; each process of `group` has a shard of the rows.
+    Attributes:
+        schedule: number and noise of the releases. mechanism, sampler: make the releases and the samples.
+        on_step: called after every step. per_record: whether to compute the contribution of each record.
+        keeper: writes checkpoints. group: the processes, each with a shard of the private rows.
+        backend: holds rows, weights and noise.
     """
 
     schedule: Schedule
@@ -534,8 +538,10 @@ def initial_weights(
     """W_1, shape (n_features, n_classes): zeros, the public optimum, text weights, or weights of an earlier run.
 
     `auto` is `public` if there are public rows, else `text` if there are text weights, else `zero`. With both, weight
-    decay of the public optimum pulls towards half of the scale at which text weights alone fit the public rows best, as
-    far as these tell: a scale is taken for normal around 0 with deviation `TEXT_SCALE_SPREAD`.
+    decay of the public optimum pulls towards half of the scale at which text weights alone fit the public rows best,
+    as far as these tell: a scale is taken for normal around 0 with deviation `TEXT_SCALE_SPREAD`.
+
+    Raises UsageError: `public` without public rows, `text` without text weights, or `run` without weights of a run.
     """
     text = problem.text_weights if init == "auto" else None
     if init == "auto":

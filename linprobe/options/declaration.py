@@ -146,7 +146,12 @@ class Option:
                 raise ParameterError(f"{self.flag} is {got}; allowed: {self.allowed}")
 
     def plain(self, value: Any, name: str = "") -> Any:
-        """The value as Python's own number or flag, or a list or mapping of such; NumPy's are no JSON."""
+        """The value as Python's own number or flag, or a list or mapping of such; other values as they are.
+
+        NumPy's numbers have another precision and are no JSON.
+
+        Raises ParameterError: a value of another type; about `name`, or the flag.
+        """
         if value is None and self.optional:
             return value
         if self.several:
@@ -279,10 +284,12 @@ def declared(group: type[Any]) -> Mapping[str, Option]:
 
 
 def check_value(group: type[Any], name: str, value: object) -> None:
+    """Check one value of an option that a group declares. Raises ParameterError: a value that is not allowed."""
     declared(group)[name].check(value)
 
 
 def check_declared(group: type[Any], values: object) -> None:
+    """Check the attributes of `values` that a group declares. Raises ParameterError: a value that is not allowed."""
     for name, option in declared(group).items():
         option.check(getattr(values, name))
 
@@ -342,7 +349,11 @@ def methods_on_gpu() -> list[str]:
 
 
 def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
-    """The options of a method with the `given` values, else their defaults. Raises UsageError, ParameterError."""
+    """The options of a method with the values of `given`; the others have their defaults.
+
+    Raises UsageError: an option that the method does not have, or one that does nothing beside another. ParameterError:
+    a value that is not allowed.
+    """
     declarations = declared(options)
     for name in given:
         if name not in declarations:

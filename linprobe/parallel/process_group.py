@@ -20,8 +20,12 @@ Value = TypeVar("Value")
 class Group:
     """A group of processes; this class is the group of one. Every process makes the same calls in the same order.
 
-    `local_rank` and `local_size` are of the processes on this machine. Every call raises ConnectionAbortedError if
-    another process has ended.
+    Attributes:
+        rank: number of this process. size: number of processes.
+        local_rank, local_size: the same among the processes on this machine.
+
+    Raises from every call:
+        ConnectionAbortedError: another process has ended.
     """
 
     rank = local_rank = 0
@@ -50,7 +54,12 @@ ALONE = Group()
 
 
 class ThreadGroup(Group):
-    """The group of one thread, `rank`; all share the `barrier`, and the `table` with one entry for each thread."""
+    """The group of one thread.
+
+    Args:
+        rank: number of this thread.
+        barrier: shared by all threads. table: shared, one entry for each thread.
+    """
 
     def __init__(self, rank: int, barrier: Barrier, table: list[Any]) -> None:
         self.rank = self.local_rank = rank

@@ -52,10 +52,15 @@ def tasks_without_torchrun() -> str | None:
 
 @contextmanager
 def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Group]:
-    """The processes that torchrun started; a group of one, without torch, if it did not start this process.
+    """The group of processes that torchrun started; a group of one if torchrun did not start this process.
 
-    The block ends with a barrier. `timeout` is the longest wait for another process, once all are connected within
-    `CONNECTION`; `next_step` ends the message if one has ended.
+    The block ends with a barrier. A group of one does not import torch.
+
+    Args:
+        timeout: longest wait for another process, once all are connected within `CONNECTION`.
+        next_step: advice to the user, the end of the error message, if another process has ended.
+    Raises UsageError: no torch, one without torch.distributed, or a variable of torchrun that is no number of its
+    range. LinprobeError: another process ended or is unreachable.
     """
     if not _by_torchrun():
         yield ALONE

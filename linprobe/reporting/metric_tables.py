@@ -15,10 +15,13 @@ Cells = list[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class MetricTables:
-    """Tables of the metrics of a model on test rows: of all rows, and by class or label, as `by` says, in label order.
+    """Tables of the metrics of a model on test rows.
 
-    `lowest` and `highest` are the ten classes of lowest recall, lowest first, and of highest, highest first; empty with
-    few classes, and for labels. A script reads `headline`.
+    Attributes:
+        overall: names and texts of the metrics of all rows. header, rows: metrics by class or label, in label order.
+        lowest, highest: rows of the ten classes of lowest recall, lowest first, and of highest, highest first; empty
+            with few classes, and for labels.
+        by: what a row is, in words. headline: the metric that a script reads.
     """
 
     overall: Cells

@@ -73,7 +73,10 @@ class Evidence:
 
 
 def report(request: ReportRequest) -> str:
-    """Verify a run as `verify` does, then write its page; returns a private line on what all runs cost together."""
+    """Verify a run as `verify` does, then write its page; returns a private line on what all runs cost together.
+
+    Raises PrivacyError: the run does not verify. UsageError: no name of a page. DataError: a damaged histogram.
+    """
     html, folder = request.html, request.run
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")

@@ -90,7 +90,12 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What the ledger of a run costs by all accountants, as computed now; None where the library has no opinion."""
+    """What the ledger of a run costs by all accountants, as computed now.
+
+    Attributes:
+        epsilon_autodp, epsilon_dp_accounting: a third opinion, the second on samples; None where the library has none.
+        releases: their number.
+    """
 
     epsilon: float | None
     epsilon_cross_check: float | None
@@ -129,7 +134,11 @@ def check_complete(run: RunFolder) -> None:
 
 
 def check_run(run: RunFolder) -> Recomputed:
-    """Recompute the guarantee of a run from its ledger with all accountants; compare every figure, digest and key."""
+    """Recompute the guarantee of a run from its ledger with all accountants; compare every figure, digest and key.
+
+    Raises PrivacyError: an edited manifest, weights or ledger, a missing file, or a figure or key that does not match.
+    DataError: not a run folder, or a damaged manifest.
+    """
     path, content, manifest = run.folder / LEDGER, ledger_of(run), run.manifest
     selection = read_selection(path, content)
     events = read_ledger(path, content) if selection is None else []
@@ -515,9 +524,11 @@ def check_signature(run: RunFolder, key: Ed25519PublicKey) -> None:
 
 @dataclass(frozen=True)
 class FirstModel:
-    """The initial weights that a run takes from an earlier run: the mean over voters if that run votes.
+    """The initial weights that a run takes from an earlier run.
 
-    `releases` are all releases of that run, under the purpose `inherited`; `manifest` is its manifest.
+    Attributes:
+        weights (n_features, n_classes), bias (n_classes,): as in `RunFolder`; the mean over voters if the run votes.
+        releases: the earlier run's releases, all under the purpose `inherited`. manifest: of the earlier run.
     """
 
     weights: NDArray[np.floating]
@@ -544,7 +555,11 @@ class FirstRun:
 
     @cached_property
     def model(self) -> FirstModel:
-        """The weights and the releases they depend on; raises as `check_run`, and PrivacyError: not private."""
+        """The weights and the releases they depend on, at the first use.
+
+        Raises DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a
+        run that starts from it cannot be private either, or a private selection chose it.
+        """
         run = self.run
         manifest, weights, bias = run.manifest, run.weights, run.bias
         events = read_ledger(run.folder / LEDGER, ledger_of(run))
@@ -565,8 +580,12 @@ class FirstRun:
 def verify_run(request: VerifyRequest) -> dict[str, Any]:
     """Check that a run is private and intact, and that all accountants agree on its guarantee.
 
-    Returns: the keys of `linprobe verify --json`, for which `docs/run-folder.md` has the proofs; None for what was not
-    verified.
+    Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp and epsilon_dp_accounting (third
+        opinions on sums over all rows and over samples; None where the library has none), delta, gdp_mu, zcdp_rho,
+        releases, data, signature and per_record (what was checked, in words), not_covered (pages that no digest and so
+        no signature covers), stated_not_checked (keys of the manifest and files that nothing in the folder proves),
+        refused (why it is not verified). Figures that were not verified are None.
+    Raises DataError: not a run folder, or an unreadable key or feature file.
     """
     folder, features, unlabelled, before = request.run, request.features, request.unlabelled, request.before
     result: dict[str, Any] = {"run": str(folder), "verified": False, **dict.fromkeys(FINDINGS)}

@@ -271,10 +271,15 @@ def figures_by_task(
     Args:
         task: for multilabel it returns what `label_figures` does, without the last two arguments.
         read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
+        n_rows: their number, at least 1. weights, bias: one set or a stack of voters.
         temperature: divides the class scores before the softmax; without effect on votes.
-        most_passes: leave AUROC out if it needs more passes over the rows, of `SCORES_A_PASS` probabilities each.
-    Returns: as `docs/metrics.md` explains it; None for a share of no rows, for the AUROC of a class that no row or
-    every row has, and for the matrix (rows: true class) above `MOST_CLASSES_IN_MATRIX` classes.
+        most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
+            `SCORES_A_PASS` probabilities.
+    Returns: test_rows, test_accuracy, balanced_accuracy, macro_auroc (mean over the classes that have one, else None),
+        calibration_error, commonest_class and commonest_share (of the test rows), per_class (by name: n, recall,
+        recall_interval, predicted, precision, precision_interval, auroc; None for a share of no rows, and for the AUROC
+        of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class; None
+        above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
     """
     if task == MULTILABEL:
         return label_figures(read, n_rows, weights, bias, names)
@@ -380,11 +385,18 @@ def label_figures(
     bias: NDArray[np.floating],
     names: Sequence[str],
 ) -> dict[str, Any]:
-    """AUROC, average precision, accuracy, recall and precision of each label, and their means (`docs/labels.md`).
+    """AUROC, average precision, accuracy, recall and precision of each label, and their means.
 
-    `read` starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
-    pass holds `SCORES_A_PASS` scores; more labels take more passes. None for a share of no rows, and for the AUROC and
-    average precision of a label that no row or every row has.
+    Args:
+        read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
+            pass holds `SCORES_A_PASS` scores; more labels take more passes.
+        n_rows: their number, at least 1.
+        weights, bias: (n_features, n_labels) and (n_labels,).
+    Returns: test_rows, macro_auroc and macro_average_precision (means over the labels that some, but not all, test rows
+        have, else None), label_accuracy (mean over labels), commonest_accuracy (label accuracy of always predicting the
+        majority answer), per_label (by name: n rows with the label, predicted, accuracy, accuracy_interval, auroc,
+        average_precision, recall, recall_interval, precision, precision_interval; None for a share of no rows, and for
+        the AUROC and average precision of a label that no row or every row has).
     """
     width = max(1, SCORES_A_PASS // n_rows)
     found: dict[str, dict[str, Any]] = {}
@@ -651,7 +663,11 @@ def test_units(features: FeatureReader, unit: str | None) -> int:
 def test_epsilon_of(
     features: FeatureReader, given: float | None, delta: float, method: Method, unit: str | None
 ) -> float | None:
-    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy."""
+    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
+
+    Raises UsageError: --test-epsilon without private test rows, for a method that spends nothing, or for people where
+    the test rows have no owners. PrivacyError: delta of at least 1 / (number of test rows, or people).
+    """
     if given is None:
         return None
     if "test" not in features.sizes or not features.description.private_test:

@@ -253,8 +253,9 @@ class CountsByClass:
 class PrivacyStatement:
     """The guarantee of a run and how it was reached. The annotated fields are the keys of the JSON object, in order.
 
-    Keys that are `absent` are left out while they hold their default: those of later versions, or of other kinds of
-    run.
+    Attributes:
+        absent: keys that are left out while they hold their default: `later` ones of an earlier manifest, and those
+            of other kinds of run.
     """
 
     guarantee: Annotated[str, TEXT]

@@ -46,10 +46,12 @@ def features_of(run: RunFolder, features: Path | None) -> Path | None:
 def training_file(
     run: RunFolder, other: FeatureReader, progress: Progress, *, unchanged: bool = False
 ) -> Iterator[FeatureReader | None]:
-    """The feature file that a run was trained on, to compare with the rows of `other`, which it may be. Not checked.
+    """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
 
-    None, with a note, if it is not where the manifest says, or if its rows now have another width than the run. A note
-    too if it does not hold the rows of the run; DataError if it must be `unchanged`, for results that would tell.
+    It is `other` itself if the run was trained on that file. None if it is not where the manifest says, or if its rows
+    now have another width than the run. A note says so, and if it does not hold the rows of the run.
+
+    Raises DataError: it does not hold the rows of the run, and must be `unchanged`, for results that would tell.
     """
     try:
         path = features_of(run, None)
@@ -85,7 +87,12 @@ def holds_rows(run: RunFolder, features: FeatureReader) -> bool:
 def check_made_alike(
     run: RunFolder, path: Path, given: dict[str, Any], n_features: int, progress: Progress, *, allow_other: bool = False
 ) -> None:
-    """Compare how some rows were made, as `given` by `extraction_of`, and their width, with the training rows."""
+    """Compare how some rows were made, and their width, with what the manifest states of the training rows.
+
+    Args:
+        given: `extraction_of` the rows in `path`. If they state no settings, a note says so.
+    Raises DataError: another width; or made otherwise, by the first difference, or a note of it with `allow_other`.
+    """
     trained_on: dict[str, Any] = run.manifest.extraction or {}
     differs = first_difference(trained_on, given)
     if differs is not None:
@@ -179,7 +186,10 @@ def refuse_private_as_public(
     """PrivacyError if a row of a public group, or its image, is a training or private test row of the run's file.
 
     After a run by owner, a row of a private person is private too, and public rows that the method protects are
-    private. `use` says what the public rows are for; `training` is that file, as `training_file` gives it.
+    private.
+
+    Args:
+        use: what the public rows are for, for the message. training: that file, as `training_file` gives it.
     """
     step = f"{use} from private rows would leak; give other public rows"
     with ExitStack() as stack:
@@ -210,7 +220,12 @@ def split_of(manifest: Manifest) -> Split:
 
 
 def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] | None:
-    """Mask of the training rows of `features` that were private, (n_train,), checked against the commitment, if any."""
+    """Mask of the training rows of `features` that were private, (n_train,), checked against the data commitment.
+
+    None if the run released nothing about private rows, so that it has no commitment.
+
+    Raises DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
+    """
     manifest = run.manifest
     if manifest.private_commitment is None:
         return None

@@ -155,8 +155,10 @@ class Refined:
 
     Attributes:
         weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, float32.
-        scores: of the unlabelled rows, predicted together, in nats, (n, n_classes). strength: from 0 (unchanged) to 1.
+        scores: of the unlabelled rows, predicted together, in nats, (n, n_classes).
+        strength: from 0 (nothing changed) to 1.
         class_shares: that the rows keep, (n_classes,), if given; None if they were estimated.
+        near_shots: as in `Known`.
         expected_gain: the share of rows by which accuracy is expected to rise, before private rows are asked.
     """
 

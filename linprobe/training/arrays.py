@@ -155,7 +155,9 @@ def declared_classes(
 ) -> NDArray[Any]:
     """Classes in label order: as declared, else from labels of public rows that the method does not protect.
 
-    With `n_labels` labels a row: their names, else 0, 1, 2, ...
+    With `n_labels` labels a row: their names, as declared, else 0, 1, 2, ...
+
+    Raises ParameterError: none can be known, fewer than 2, repeats, or another number than `n_labels`.
     """
     if given is not None:
         if isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
@@ -229,7 +231,11 @@ def refuse_other_index(X: Any, owners: Any, name: str) -> None:
 
 
 def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[NDArray[np.intp], Bounds, NDArray[Any]]:
-    """The order that puts people's rows side by side, where each begins, and who. DataError: as `check_owners`."""
+    """The order that puts rows of a person next to each other, where each person's rows begin, and the people.
+
+    Raises DataError: not one name or whole number for each row; an empty name, one that lists several people, or a
+    person in several spellings.
+    """
     names = owner_names(owners, n_rows, name)
     order = by_owner(names)
     if names.dtype.kind in "iu":

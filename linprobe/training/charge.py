@@ -47,14 +47,19 @@ KEY_BYTES = 32
 
 
 class BookFinder:
-    """Finds the budget book of a feature file, `given` or the default one, while its training rows are read.
+    """Finds the budget book of a feature file while its training rows are read.
 
-    The name of a default book is a keyed commitment to all training rows, including public shots, in any order, with
-    any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else whether a
-    set of rows was used. Beside the book lie the keys of its rows, which tell which other books count together with it.
-    `make`: make these keys if there are none yet.
+    The name of a default book is a keyed commitment to all training rows, including public shots, in any
+    order, with any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else
+    whether a set of rows was used. Beside the book lie the keys of its rows, which tell which other books count
+    together with it.
 
-    `commitment` is to add the training rows to, with `check_rows`; None if there is no book to find.
+    Args:
+        given: the book; None for the default one. make: make the key of default books, and the keys of the rows, if
+            there are none yet.
+    Attributes:
+        commitment: to add the training rows to, with `check_rows`; None if there is no book to find.
+    Raises DataError: a damaged or missing key. LinprobeError: a folder that cannot be written.
     """
 
     def __init__(self, given: Path | None, *, make: bool = True) -> None:
@@ -83,9 +88,12 @@ class BookFinder:
         Args:
             protected: rows that a run protects besides the training rows: public ones, and private test rows.
             public: rows from outside the training rows that the run uses as public, protected or not.
+            unit: of the guarantee of the run; None if it has none.
             planned: a run that would exceed a cap is refused before keys of its rows are written.
             exposed: private test rows of runs without a guarantee, as in `Account`.
         Returns: None if there is no book of any rows yet and none is to be made.
+        Raises DataError: damaged keys. LinprobeError: keys that cannot be written. PrivacyError: a public row that is
+        private in a book, or a private one that is public in a book; or a run above a cap.
         """
         path, rows, home = self._given, GroupRows(features, group), None
         if path is None:
@@ -226,7 +234,13 @@ def existing_book(
     unit: str | None = None,
     protected: Sequence[GroupRows] = (),
 ) -> Account | None:
-    """The budget book of a feature file: `given`, or that of its training rows or of `group`; None if there is none."""
+    """The budget book of a feature file: `given`, or by default the book of its training rows, which are read.
+
+    Args:
+        group: of the rows, in place of the training rows. unit, protected: as for `BookFinder.account`.
+    Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
+    Raises DataError, LinprobeError, PrivacyError: as `BookFinder`.
+    """
     finder = BookFinder(given, make=make)
     if finder.commitment is not None:
         for x, _ in features.blocks(group):
@@ -271,8 +285,14 @@ class RunCharge(Observer):
     plan goes on to count if the run was resumed, as its folder may be an earlier copy, whose ledger is too short; and
     if the run passed a cap by its own figure alone, as the time of its end may depend on results.
 
-    `cap`: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the book's.
-    `run` is the id of the run; empty in ranks that do not write.
+    Args:
+        account: the book. folder: of the unfinished run. out: the run folder that it becomes. ledger: of the run.
+        cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the cap in
+            the book alone.
+        progress: gets the steps, and a line on what this run and earlier ones cost together.
+        group: processes that train together; rank 0 writes.
+    Attributes:
+        run: id of the run; empty in other ranks.
     """
 
     def __init__(
@@ -324,7 +344,11 @@ class RunCharge(Observer):
         self._progress.step()
 
     def budget(self, plan: Plan) -> None:
-        """Write what the run is going to release, before a private row is used; again if the plan changes."""
+        """Write what the run is going to release, before a private row is used; again if the plan changes.
+
+        Raises PrivacyError: the run would exceed the cap. DataError: a damaged book. LinprobeError: one that cannot be
+        written.
+        """
         if not self.run or self._account is None or not plan.charged:
             return  # another rank writes, or no private row is used
         name = str(self._out.absolute())
@@ -377,7 +401,12 @@ def charged_selection(
     """Charge a private selection to its budget book, before its first run. It counts in full however it ends.
 
     The line has no time, and the book gets the time of the end, as the files of the run do: the time between both would
-    tell the number of runs. Yields: id of the run. Arguments and errors as of `RunCharge`.
+    tell the number of runs.
+
+    Args:
+        account, folder, out, cap, progress: as in `RunCharge`. entry: of the selection, without a name.
+    Yields: id of the run.
+    Raises PrivacyError, DataError, LinprobeError: as `RunCharge.budget`.
     """
     run = run_folder.run_id(folder)
     entry = replace(entry, run=run, name=str(out.absolute()), created=None, cap=cap)
@@ -466,11 +495,14 @@ def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
 
 
 def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> str | None:
-    """Charge a histogram of a finished run, named in its purpose, to the book `given`, or the default book of the run.
+    """Charge a histogram of a finished run to the book of the run.
 
-    A book without the run gets all that the run released.
-
+    Args:
+        histogram: its purpose is `histogram` and a name, which no other has.
+        given: the book, None for the one among the default books that has the run. A book without the run gets all
+            that the run released.
     Returns: what all histograms cost with the run, if the book has more of them than the manifest states with this one.
+    Raises PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
     """
     path, entry = _book_with_entry(run, given)
     account = Account.at(path)

@@ -55,10 +55,16 @@ class Checkpoints:
     """Keeps the state of one run: `Runtime.keep`. As a context manager it writes the last complete step on a failure.
 
     Args:
+        folder: of the unfinished run.
         ledger: synced to the disk before each checkpoint; moved to the step of a restored state.
         identity: settings and versions, which a resumed run must share, as `run_identity` gives them.
-        every: seconds between checkpoints; 0 for one after every step.
+        dataset: the rows, which `check_rows` has read.
+        account: the budget book; None for none. every: seconds between checkpoints; 0 for one after every step.
+        group: processes that train together; rank 0 writes.
         at_once: write the first checkpoint after the first step, so that a restart repeats that step at no cost.
+    Attributes:
+        path: of the file. keeps: whether the run writes checkpoints.
+    Raises DataError: a checkpoint that cannot be read.
     """
 
     def __init__(
@@ -110,7 +116,8 @@ class Checkpoints:
     def begin(self, source: NoiseSource, held: slice) -> None:
         """Keep a run with noise from `source`, which gets the key in the checkpoint, and another one with every write.
 
-        `held` is the slice of private rows in this process. Raises as `check_same_run`.
+        `held` is the slice of private rows in this process. Raises UsageError: a checkpoint of a run with other
+        settings. PrivacyError: of one on other private rows.
         """
         group, state = self._group, self._state
         digest = group.broadcast_text(self._private_digest() if group.rank == 0 else "")

@@ -43,11 +43,17 @@ CLIP_NORM = 0.5  # of the timed step
 
 
 def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
-    """Check a request of `train` as far as that is possible without a release; raises as `train` would refuse.
+    """Check a request of `train` as far as that is possible without a release.
 
     The rows are read, as the choice of public shots, the check for copies and the name of the budget book need them.
 
-    Returns: facts and lines. There are two plans if the length of a private mean decides between them.
+    Returns: the facts of `rows_facts` and epsilon_target, delta, plans (one, or two if the length of a private mean
+        decides between them; each with steps, noise_multiplier, sampling_rate and releases); together (runs,
+        not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with this one; None if
+        none of these has an epsilon); expect (as `costs.expected`; None for several labels, or if nothing is
+        released); out, book (None if there is none yet); seconds (an estimate; None on a GPU, without steps, or for
+        steps that cost more than a gradient); warnings.
+    Raises LinprobeError: as `train`, if the run would be refused.
     """
     request, choice = with_method(request)
     settings = make_settings(request, find_method(str(request.method)))
@@ -57,7 +63,12 @@ def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
 
 
 def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> words.DryRun:
-    """Check a request of `tune` as `dry_run` does. With a grid, each plan has its `setting`; the seconds are a mean."""
+    """Check a request of `tune` as far as that is possible without a release.
+
+    Returns: as `dry_run`. With a grid, each plan has its `setting` too; further settings (their number), mean_runs and
+        epsilon_of_a_run (at delta / mean_runs). The seconds are for the mean number of runs.
+    Raises LinprobeError: as `tune`, if the choice would be refused.
+    """
     request, choice, candidates = candidates_of(request, tuning)
     with opened(request, choice, progress) as ready:
         dataset = tunable_rows(ready, tuning, candidates)
@@ -203,7 +214,13 @@ def possible_entries(plan: Plan | Selection) -> tuple[Entry, ...]:
 
 
 def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
-    """What a run reads: files, numbers of rows and people, and the memory of the private rows."""
+    """What a run reads.
+
+    Returns: method, why (it was chosen, None if it was named); features, private_rows, unit, n_units, public_rows,
+        not_protected (people or rows that public shots made public, in words), unlabelled_rows, test_rows, test_people
+        (None unless protected), n_features, n_classes; memory_bytes of the
+        private rows, in_memory (else they are streamed).
+    """
     request, choice, rows = ready.request, ready.choice, dataset.trained
     reads = "private" in ready.method.needs
     memory = rows.n_rows * rows.n_features * np.dtype(STORAGE[request.precision]).itemsize if reads else 0

@@ -95,7 +95,11 @@ class Runtime:
     keep: Checkpoints | None = None
 
     def check(self, settings: Settings, unit: str) -> None:
-        """UsageError for a device or a group that cannot train with these settings, or samples of people."""
+        """Refuse a device or a group that cannot train with these settings, or samples of people.
+
+        Raises UsageError: a method, an option, samples or a group that need device cpu, or an option that needs one
+        process. Errors of `choose_backend`.
+        """
         options, size = settings.options, self.group.size
         extended = getattr(options, "extended", 0)
         if extended and size > 1:
@@ -115,6 +119,7 @@ class Runtime:
         choose_backend(self.device)  # here, before a budget is charged
 
     def check_plan(self, plan: Plan) -> None:
+        """`check` for a plan. Raises UsageError: as `check`, `check_column` and `row_parts`."""
         self.check(plan.settings, plan.unit)
         check_column(plan.preprocessing.intercept, self.precision)
         if self.group.size > 1 and "private" in plan.method.needs:
@@ -204,9 +209,10 @@ def execute(
     Guarantee: (epsilon, delta) of the plan, as its method defines it, under zero-out of one private row, or of one
     person with all private rows if `dataset` has `bounds`.
 
-    What is refused after a release may depend on it: it counts as divergence, without figures. `ledger` records each
-    event before its result exists.
+    What is refused after a release may depend on it: it counts as divergence, without figures.
 
+    Args:
+        ledger: records each event before its result exists; None for a ledger in memory.
     Raises UsageError: a device or a number of processes that the plan cannot have. DivergedError: weights without
     bound, no bound on one record at weights that depend on releases, or another refusal after the first release.
     """

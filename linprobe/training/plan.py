@@ -233,6 +233,7 @@ def method_options(method: methods.Method, given: Mapping[str, Any]) -> tuple[An
 
 
 def make_settings(request: TrainRequest, method: methods.Method) -> Settings:
+    """The settings of a request, with defaults. Raises ParameterError, UsageError: an option that is not allowed."""
     check_value(RunOptions, "preset", request.preset)
     refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
     given = request if request.preset == "default" else _of_preset(request, method)
@@ -318,9 +319,12 @@ SHORTEST_MEAN = 0.2
 
 
 def settled(settings: Settings, n_private: int, n_features: int, *, known: str | None) -> Settings:
-    """`settings` with `condition` either `mean` or `none`, and the release that it needs, for rows of this size.
+    """`settings` with `condition` either `mean` or `none`, and the release that it needs.
 
-    `known`: what makes a private mean unnecessary or impossible, such as public rows. UsageError: `mean` with it.
+    Args:
+        n_private, n_features: of the private rows; both are public.
+        known: what makes a private mean unnecessary or impossible, such as public rows; None if nothing does.
+    Raises ParameterError: an unknown condition. UsageError: condition `mean` with something known.
     """
     check_value(Conditioning, "condition", settings.condition)
     if settings.condition == "none":

@@ -56,9 +56,11 @@ OF_THE_CHOICE = {"epsilon", "eps", "delta", "accountant"}
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is chosen on private rows: every combination of the values of options in `grid`, or a factor on the update.
+    """What is chosen on private rows.
 
-    `repetitions` is the mean number of runs for the grid; None for the number of settings, at most 5.
+    Attributes:
+        grid: options and the values of each; every combination is a setting. shrink: factors on the update.
+        repetitions: mean number of runs for the grid; None for the number of settings, at most 5.
     """
 
     grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()
@@ -86,6 +88,7 @@ class Tuning:
         return cls(parsed, check_shrink(shrink), repetitions).checked()
 
     def checked(self) -> Tuning:
+        """The same. Raises UsageError or ParameterError if there is nothing to choose."""
         n_settings = math.prod(len(values) for _, values in self.grid)
         for name in dict(self.grid).keys() & OF_THE_CHOICE:
             raise UsageError(f"grid has {name}, which is of the whole choice; give {name} beside the grid")
@@ -118,6 +121,7 @@ class Tuning:
 
 
 def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
+    """The settings of every run that may be made. Raises UsageError, ParameterError: an option that is not allowed."""
     varied_settings = []
     for setting in tuning.settings:
         asked = {name: value for name, value in setting.items() if name in REQUEST_OPTIONS}
@@ -165,9 +169,11 @@ def check_start(dataset: Dataset, candidates: Sequence[Settings]) -> None:
 
 @dataclass(frozen=True)
 class Selection:
-    """A private selection, calibrated: plans of every candidate at the budget of one run, `epsilon` at delta / mean.
+    """A private selection, calibrated.
 
-    `delta` is of the whole choice, `accountant` of one run, `event` for the ledger.
+    Attributes:
+        plans: of every candidate, at the budget of one run. epsilon: of one run, at delta / mean.
+        delta: of the whole choice. accountant: of one run. event: for the ledger.
     """
 
     plans: Sequence[Plan]
@@ -247,7 +253,10 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
     """Train with the settings that have the best noisy accuracy on private rows; all of it costs `request.epsilon`.
 
     Guarantee: (epsilon, delta)-DP of everything that is returned or left on disk, under zero-out of one private row, or
-    of one person with `unit` owner. Returns: as `train`, and `tuning`, the choice. No run folder is left by an error.
+    of one person with `unit` owner.
+
+    Returns: as `train`, without the seconds, and `tuning`, the choice as in the manifest.
+    Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
     refuse_copies("tune")
     request, choice, candidates = candidates_of(request, tuning)

@@ -58,7 +58,11 @@ def build_or_fetch(
 ) -> Any:
     """Build a network by another library, and perhaps fetch its weights from the Hugging Face hub.
 
-    `fetched` names the weights that `build` fetches and where they are cached, empty if it fetches none.
+    Args:
+        name: of the backbone. arguments: of its constructor. Both are for messages.
+        random: as in `build_network`.
+        fetched: the weights that `build` fetches and where they are cached, for messages; empty if it fetches none.
+    Raises UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
     """
     try:
         with quietly():
@@ -197,8 +201,13 @@ def load_backbone(
 ) -> Backbone:
     """Load the frozen network `name` with its weights, in `eval()` mode on the CPU.
 
-    `weights`: a name that the family defines, or a file; None for its default. `random`: weights from a fixed seed, for
-    tests. `layer`: whose features are the rows, without text weights.
+    Args:
+        weights: a name that the family defines, or a file; None for the family's default.
+        random: use random weights from a fixed seed, for tests.
+        arguments: passed to the network's constructor.
+        layer: whose features are the rows, without text weights; None for the network's own output.
+    Raises UsageError: no such backbone, weights, argument or layer. DataError: weights missing, damaged, or of another
+    network.
     """
     family = family_of(name)
     if random and weights is not None:

@@ -184,6 +184,8 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     """`scattering` or `pixels`, networks without weights. Argument `mode`: RGB, or L, one grey channel.
 
     By default the mode of `pixels` is RGB, and `scattering` has the mode of the test images.
+
+    Raises UsageError: weights, or another argument.
     """
     if weights is not None or random:
         raise UsageError(f"backbone {name} has no weights; leave out --weights and --random-weights")

@@ -25,7 +25,11 @@ LAYER = f"last{BLOCKS}+avg"
 
 
 class LastBlocks(nn.Module):
-    """Class tokens of the last blocks of a vision transformer, and its mean patch token; no other prefix tokens."""
+    """Class tokens of the last blocks of a vision transformer, and its mean patch token.
+
+    Args:
+        network: a transformer whose first token is the class token. Other prefix tokens, as registers, are left out.
+    """
 
     def __init__(self, network: Any) -> None:
         super().__init__()

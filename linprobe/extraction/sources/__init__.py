@@ -59,8 +59,11 @@ def table_source(
 ) -> tuple[base.ImageSource, base.Owners | None]:
     """The images that `table` lists, with the owners of its column, or `owners`.
 
-    Undeclared class names are the test labels, if these are public. Raises UsageError, DataError; PrivacyError: a file
-    is listed twice.
+    Undeclared class names are the test labels, if these are public.
+
+    Raises UsageError: no such column, owners from two places, or not exactly one of a split column and a test fraction.
+    DataError: private test rows without declared classes; a table that cannot be read, a repeated id, a label outside
+    the classes, or an unsuitable split. PrivacyError: a file is listed twice.
     """
     arrays = _columns(request, table)
     paths = arrays["path"].tolist()
@@ -106,8 +109,14 @@ def open_source(
     owner_of: OwnerOf | None = None,
     private_test: bool = False,
 ) -> base.ImageSource:
-    """Open the images of the SOURCE argument of `linprobe extract`; a test fraction splits by `owner_of`.
+    """Open the images of the SOURCE argument of `linprobe extract`.
 
+    Args:
+        classes: class names in label order; None to take them from the source.
+        test_fraction: share of the images to use for testing, if the source has no test group.
+        owner_of: the person of an image; all images of a person are on one side of the split.
+        private_test: whether test labels are private, so that no class list may come from them.
+    Raises UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
     PrivacyError: a private image is public too, or appears twice through links.
     """
     path = Path(source)

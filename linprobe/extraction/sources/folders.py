@@ -39,8 +39,10 @@ class FolderMembers:
         return base.readable((self.paths if self.names is None else self.names)[row])
 
     def read(self, row: int) -> bytes:
-        """Bytes of the file. A read that fails for a reason outside the file is tried once more, then raises
-        LinprobeError.
+        """Bytes of the file. A read that fails for a reason outside the file is tried once more.
+
+        Raises:
+            UnreadableImage: not a regular file, too large, or gone. LinprobeError: the disk or the system failed twice.
         """
         try:
             return self._read(row)
@@ -190,6 +192,9 @@ def folder_source(
     """Images in `train/CLASS/...`, `test/CLASS/...` and optionally `public/CLASS/...`, or in `CLASS/...`.
 
     Unless declared, class names are the names of the test folders, or of all class folders in the one-level layout.
+
+    Raises UsageError: a test fraction beside a test folder, or neither. DataError: no class folders, undeclared ones,
+    or an image outside them. PrivacyError: a private image appears twice through links.
     """
     grouped = is_group(folder / "train")
     test = next((name for name in TEST_NAMES if grouped and is_group(folder / name)), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -262,9 +263,11 @@ def temperature_of(
         matching.check_fits(run, opened, progress, allow_other=allow_other)
         seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
-            with matching.training_file(run, opened, progress) as training:
-                matching.refuse_private_as_public(run, opened, "a temperature", training)
-            refuse_private_in_books([GroupRows(opened, "public")])
+            given = GroupRows(opened, "public")
+            with ExitStack() as stack:
+                files = matching.training_files(run, opened, progress, stack)
+                matching.refuse_private_as_public(files, given, "a temperature")
+            refuse_private_in_books([given])
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias if bias is None else bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
         if seen:

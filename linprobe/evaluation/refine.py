@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
@@ -11,7 +12,6 @@ import numpy as np
 
 from linprobe.atomic_files import json_text
 from linprobe.data.dataset import check_test_rows, open_features, unlabelled_group
-from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, extraction_of
 from linprobe.data.row_checks import check_rows
 from linprobe.errors import PrivacyError, Progress, UsageError, writing
@@ -53,8 +53,10 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
         with open_features(request.unlabelled, labelled=False) as rows:
             matching.check_made_alike(run, rows.path, extraction_of(rows.description), rows.n_features, progress)
             given = unlabelled_group(rows)
-            with matching.training_file(run, rows, progress, unchanged=True) as training:
-                matching.refuse_private_as_public(run, rows, "a refinement", training, group=UNLABELLED)
+            with ExitStack() as stack:
+                files = list(matching.training_files(run, rows, progress, stack, unchanged=True))
+                matching.refuse_private_as_public(files, given, "a refinement")
+                training = files[0][1]
                 refuse_private_in_books([given])
                 if run.manifest.centre == "none" and run.manifest.n_private:
                     raise UsageError(

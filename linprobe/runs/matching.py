@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from linprobe.data.feature_file import is_there
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, is_known
 from linprobe.data.labels import refuse_both_sides
 from linprobe.data.row_checks import compare_test_rows, refuse_shared
-from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError
+from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError, printable
 from linprobe.methods import find_method
 from linprobe.runs.figures import figures_of, stated_metrics
 from linprobe.runs.manifest import Manifest
+from linprobe.runs.release_rules import start_of
 from linprobe.runs.run_folder import RunFolder, commitment
 
 ROUNDING = 1e-3  # scores may round differently on another machine, and change the answer for a row
@@ -70,6 +71,30 @@ def training_file(
                 raise DataError(f"{found}; allowed: these rows, or no file; restore the file, or train again")
             progress.note(f"{found}, so rows of {other.path} are not compared with all of them")
         yield features if fits else None
+
+
+def training_files(
+    run: RunFolder, other: FeatureReader, progress: Progress, stack: ExitStack, *, unchanged: bool = False
+) -> Iterator[tuple[RunFolder, FeatureReader | None]]:
+    """A run, the run that it started from, and so on, each with its `training_file`, open as `stack`.
+
+    A note names the first of them that is not here or cannot be read. Arguments and errors as of `training_file`.
+    """
+    seen = set[Path]()
+    while run.folder.resolve() not in seen:  # a forged manifest may name a run that started from it
+        seen.add(run.folder.resolve())
+        yield run, stack.enter_context(training_file(run, other, progress, unchanged=unchanged))
+        start = start_of(run.manifest)
+        if start is None:
+            return
+        try:
+            earlier = RunFolder(start)
+            _ = earlier.manifest, earlier.weights
+        except (LinprobeError, OSError, ValueError):
+            lost = f"{printable(start)}, which run {run.folder} started from,"
+            progress.note(f"{lost} cannot be read, so rows of {other.path} are not compared with its private rows")
+            return
+        run = earlier
 
 
 def holds_rows(run: RunFolder, features: FeatureReader) -> bool:
@@ -158,12 +183,12 @@ def check_classes(run: RunFolder, features: FeatureReader) -> None:
 
 
 def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progress) -> None:
-    """DataError if test rows of a file, or the people they belong to, are rows of the `private_groups` of a run.
+    """DataError if test rows of a file, or their people, are private in a run, or in a run of its `training_files`.
 
     Private test rows may be those of the run: they are released with noise.
     """
-    with training_file(run, features, progress) as training, ExitStack() as stack:
-        for hidden, words in () if training is None else private_groups(run, training, stack):
+    with ExitStack() as stack:
+        for hidden, words, _ in _private_rows(training_files(run, features, progress, stack), stack):
             compared = hidden.features is features and hidden.group != "public"
             noisy = hidden.group == "test" and features.description.private_test
             if not compared and not noisy:
@@ -181,20 +206,29 @@ def _refuse_test_rows(features: FeatureReader, hidden: GroupRows, where: str, pr
 
 
 def refuse_private_as_public(
-    run: RunFolder, public: FeatureReader, use: str, training: FeatureReader | None, *, group: str = "public"
+    files: Iterable[tuple[RunFolder, FeatureReader | None]], public: GroupRows, use: str
 ) -> None:
-    """PrivacyError if a row of a public group, or its image, is a training or private test row of the run's file.
+    """PrivacyError if a public row, or its image, is a training or private test row of the file of a run.
 
     After a run by owner, a row of a private person is private too, and public rows that the method protects are
     private.
 
     Args:
-        use: what the public rows are for, for the message. training: that file, as `training_file` gives it.
+        files: runs and their files, as of `training_files`. use: what the public rows are for, for the message.
     """
     step = f"{use} from private rows would leak; give other public rows"
     with ExitStack() as stack:
+        for hidden, words, unit in _private_rows(files, stack):
+            refuse_shared(hidden, public, words, step, by_owner=unit == OWNER)
+
+
+def _private_rows(
+    files: Iterable[tuple[RunFolder, FeatureReader | None]], stack: ExitStack
+) -> Iterator[tuple[GroupRows, str, str]]:
+    """The `private_groups` of runs whose files are here, each with the unit of its run."""
+    for run, training in files:
         for hidden, words in () if training is None else private_groups(run, training, stack):
-            refuse_shared(hidden, GroupRows(public, group), words, step, by_owner=run.manifest.unit == OWNER)
+            yield hidden, words, run.manifest.unit
 
 
 def private_groups(run: RunFolder, training: FeatureReader, stack: ExitStack) -> Iterator[tuple[GroupRows, str]]:

@@ -55,8 +55,7 @@ class BookFinder:
     together with it.
 
     Args:
-        given: the book; None for the default one. make: make the key of default books, and the keys of the rows, if
-            there are none yet.
+        given: the book; None for the default one. make: make the key of default books, if there is none yet.
     Attributes:
         commitment: to add the training rows to, with `check_rows`; None if there is no book to find.
     Raises DataError: a damaged or missing key. LinprobeError: a folder that cannot be written.
@@ -85,15 +84,17 @@ class BookFinder:
     ) -> Account | None:
         """The book with the keys of its rows, after the training rows of `features` were added, or another `group`.
 
+        No key is written before a charge: until then, the rows may turn out to be those of no run.
+
         Args:
             protected: rows that a run protects besides the training rows: public ones, and private test rows.
             public: rows from outside the training rows that the run uses as public, protected or not.
             unit: of the guarantee of the run; None if it has none.
-            planned: a run that would exceed a cap is refused before keys of its rows are written.
+            planned: a run that would exceed a cap is refused.
             exposed: private test rows of runs without a guarantee, as in `Account`.
         Returns: None if there is no book of any rows yet and none is to be made.
-        Raises DataError: damaged keys. LinprobeError: keys that cannot be written. PrivacyError: a public row that is
-        private in a book, or a private one that is public in a book; or a run above a cap.
+        Raises DataError: damaged keys. PrivacyError: a public row that is private in a book, or a private one that is
+        public in a book; or a run above a cap.
         """
         path, rows, home = self._given, GroupRows(features, group), None
         if path is None:
@@ -117,11 +118,8 @@ class BookFinder:
 
         if planned is not None:
             under_caps(replace(Account.at(path, keys), exposed=shown), [planned])
-        if self._make or (path.exists() and not keys_file(path).exists()):
-            with Account(path, keys, check).charging() as account:
-                return replace(account, features=_path_of(features.path), exposed=shown)
         check()
-        return replace(Account.at(path, keys, check), exposed=shown)
+        return replace(Account.at(path, keys, check), features=_path_of(features.path), exposed=shown)
 
     def _keys(self, rows: GroupRows, protected: Iterable[GroupRows], public: Iterable[GroupRows]) -> RowKeys:
         """Keys of the `rows` of the book, if they were added, of the `protected` and of the `public` rows."""
@@ -237,15 +235,20 @@ def existing_book(
     """The budget book of a feature file: `given`, or by default the book of its training rows, which are read.
 
     Args:
+        make: make what is lacking: the key of default books, and the file of keys of the rows.
         group: of the rows, in place of the training rows. unit, protected: as for `BookFinder.account`.
     Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
-    Raises DataError, LinprobeError, PrivacyError: as `BookFinder`.
+    Raises DataError, LinprobeError, PrivacyError: as `BookFinder.account`, or keys that cannot be written.
     """
     finder = BookFinder(given, make=make)
     if finder.commitment is not None:
         for x, _ in features.blocks(group):
             finder.commitment.add(x)
-    return finder.account(features, protected, unit=unit, group=group)
+    account = finder.account(features, protected, unit=unit, group=group)
+    if account is None or not (make or (account.path.exists() and not keys_file(account.path).exists())):
+        return account
+    with account.charging() as written:
+        return written
 
 
 def _key(folder: Path) -> bytes:

@@ -45,7 +45,7 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder, signature
 from linprobe.runs.manifest import CONFIG, DAY, LEDGER, MANIFEST, SIGNATURE, TRAINED, UNIFORM, CountsByClass, Manifest
-from linprobe.runs.matching import holds_rows, refuse_private_rows
+from linprobe.runs.matching import holds_rows, refuse_private_as_public, refuse_private_rows, training_files
 from linprobe.runs.refined_weights import OTHER_KIND, part_by_share, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
@@ -316,8 +316,8 @@ def account_of(
 
     Args:
         finder: has read the training rows; None for runs that use no private row, which have no book.
-    Raises PrivacyError: public rows, or public test rows, that are private in a book, or the reverse. DataError: public
-    test rows that are private in the run whose weights one of `runs` starts from.
+    Raises PrivacyError: public rows, or public test rows, that are private in a book, or the reverse; public rows that
+    are private in a run that one of `runs` starts from. DataError: public test rows that are private there.
     """
     public: dict[tuple[Path, str], GroupRows] = {}
     protected: dict[tuple[Path, str], GroupRows] = {}
@@ -334,7 +334,8 @@ def account_of(
         public |= {(part.features.path, part.group): part for part in (*outside, *unlabelled)}
         protected |= {(part.features.path, part.group): part for part in hidden}
         unit = dataset.unit if promised else unit
-    _refuse_rows_of_first_runs([plan for plan, _ in runs], features, progress)
+    unprotected = [part for key, part in public.items() if key not in protected]
+    _refuse_rows_of_first_runs([plan for plan, _ in runs], features, unprotected, progress)
     refuse_protected_test_rows(features)
     if finder is None:
         refuse_private_in_books(list(public.values()))
@@ -343,13 +344,21 @@ def account_of(
     return finder.account(features, hidden, shown, unit, planned=planned, exposed=exposed)
 
 
-def _refuse_rows_of_first_runs(plans: Sequence[Plan], features: FeatureReader, progress: Progress) -> None:
-    """DataError if public test rows are private in a run that one of `plans` starts from."""
-    if "test" not in features.sizes or features.description.private_test:
-        return
+def _refuse_rows_of_first_runs(
+    plans: Sequence[Plan], features: FeatureReader, public: Sequence[GroupRows], progress: Progress
+) -> None:
+    """Refuse `public` rows and public test rows that are private in a run that one of `plans` starts from.
+
+    Raises DataError: test rows. PrivacyError: others.
+    """
+    tested = "test" in features.sizes and not features.description.private_test
     firsts = [plan.settings.first_run for plan in plans if plan.settings.first_run is not None]
     for run in {str(first.folder): first.run for first in firsts}.values():
-        refuse_private_rows(run, features, progress)
+        if tested:
+            refuse_private_rows(run, features, progress)
+        for part in public:
+            with ExitStack() as stack:
+                refuse_private_as_public(training_files(run, part.features, progress, stack), part, "weights")
 
 
 def train_on(

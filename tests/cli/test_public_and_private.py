@@ -387,6 +387,100 @@ def test_a_run_that_a_cap_refuses_makes_no_row_public(
     assert trained("b.h5", "b")["epsilon"] <= 3
 
 
+@pytest.mark.parametrize("end", ["stopped before its charge", "refused when it is resumed"])
+def test_a_run_that_ends_before_its_charge_makes_no_row_public(
+    cli: Cli, refused: Cli, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    file_of(tmp_path / "a.h5", train=A, test=HELD)
+    file_of(tmp_path / "b.h5", train=B, test=HELD)
+    file_of(tmp_path / "shown.h5", train=C[:40])
+    file_of(tmp_path / "meant.h5", train=B[:40])
+    words = ("train", "a.h5", *PUBLIC, "--checkpoint", "0", "--out", "run", "--public")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunCharge, *(("budget", stop) if end.startswith("stopped") else ("step", stop)))
+        assert cli(*words, "meant.h5" if end.startswith("stopped") else "shown.h5").status == 130
+    if end.startswith("refused"):
+        refused(cli(*words, "meant.h5", "--resume"), 2, ["another"])
+    trained("b.h5", "b")
+    refused(cli(*words[:-2], "second", "--public", "meant.h5"), 4, ["are private in"])
+
+
+STARTED = {
+    "public": ("train", "second.h5", *PUBLIC, "--centre", "none", "--public", "shown.h5", "--out", "out"),
+    "unlabelled": ("train", "second.h5", *FEW, "--unlabelled", "rows.h5", "--out", "out"),
+    "test": ("train", "tested.h5", *FEW, "--out", "out"),
+    "evaluate": ("evaluate", "{}", "tested.h5"),
+    "calibrate": ("evaluate", "{}", "--calibrate", "labelled.h5"),
+    "refine": ("refine", "{}", "rows.h5", "--out", "out"),
+}
+
+
+@pytest.mark.parametrize("use", STARTED)
+def test_private_rows_of_the_runs_that_a_run_started_from_are_private_without_their_book(
+    cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path, use: str
+) -> None:
+    file_of(tmp_path / "first.h5", train=A, test=HELD)
+    file_of(tmp_path / "second.h5", train=B, test=C[160:])
+
+    def write(few: Any) -> None:
+        file_of(tmp_path / "shown.h5", train=few)
+        file_of(tmp_path / "rows.h5", rows=few)
+        file_of(tmp_path / "tested.h5", train=C[40:80], test=few)
+        file_of(tmp_path / "labelled.h5", train=C[80:120], public=few, test=C[120:160])
+
+    write(A[:40])
+    trained("first.h5", "first")
+    shutil.rmtree(own_books)
+    trained("second.h5", "second", "--init", "first", "--eps", "4")
+    trained("second.h5", "third", "--init", "second", "--eps", "6")
+    for start in ("second", "third") if "{}" in STARTED[use] else ("first", "second"):
+        words = [word.format(start) for word in STARTED[use]]
+        words += ["--init", start, "--eps", "8"] if words[0] == "train" else []
+        outcome = cli(*words)
+        tested = use in ("test", "evaluate")
+        refused(
+            outcome, 3 if tested else 4, ["training rows", "first.h5", "leak" if not tested else "40 of 40 test rows"]
+        )
+        assert not list(tmp_path.glob("*out*"))
+    for name in ("shown", "rows", "tested", "labelled"):
+        (tmp_path / f"{name}.h5").unlink()
+    write(C[:40])
+    unrelated = cli(*words)
+    if use == "refine":
+        refused(unrelated, 2, ["not centred"])
+    else:
+        assert unrelated.status == 0
+
+
+@pytest.mark.parametrize("loss", ["the folder", "its manifest", "its rows", "a circle"])
+def test_a_run_that_started_from_a_lost_run_is_evaluated_with_a_note(
+    cli: Cli, own_books: Path, trained: Any, tmp_path: Path, loss: str
+) -> None:
+    for name, rows in (("first", A), ("second", B)):
+        file_of(tmp_path / f"{name}.h5", train=rows, test=HELD)
+    file_of(tmp_path / "tested.h5", train=C[40:80], test=A[:40])
+    trained("first.h5", "first")
+    shutil.rmtree(own_books)
+    trained("second.h5", "second", "--init", "first", "--eps", "4")
+    if loss == "the folder":
+        shutil.rmtree(tmp_path / "first")
+    elif loss == "its manifest":
+        (tmp_path / "first/manifest.json").write_text("{}")
+    elif loss == "its rows":
+        (tmp_path / "first.h5").unlink()
+    else:
+        shutil.rmtree(tmp_path / "first")
+        (tmp_path / "first").symlink_to("second")
+    outcome = cli("evaluate", "second", "tested.h5")
+    assert outcome.status == 0
+    told = {"its rows": "first.h5 is not here", "a circle": ""}.get(loss, "first, which run second started from")
+    assert told in outcome.stderr
+
+
 def test_a_default_book_given_by_hand_gets_the_keys_of_the_rows(
     cli: Cli, refused: Cli, own_books: Path, trained: Any, tmp_path: Path
 ) -> None:

@@ -192,11 +192,11 @@ def calibrate(
         lambda count: judge.epsilon((*others, Releases(GRADIENT, sigma, rate, count)), delta), epsilon, guess
     )
     if n_steps > MAX_STEPS:
-        raise ParameterError(f"sigma {sigma:g} allows more than {MAX_STEPS} steps, the most; lower sigma")
+        raise ParameterError(f"sigma {sigma} allows more than {MAX_STEPS} steps, the most; lower sigma")
     if n_steps < 1:
         least = least_multiplier(1)
         raise PrivacyError(
-            f"sigma {sigma:g} is too small for even one step at epsilon {rounded_up(epsilon)}, "
+            f"sigma {sigma} is too small for even one step at epsilon {rounded_up(epsilon)}, "
             f"delta {rounded_up(delta)}; one step needs sigma of at least {round_up(least, 4):g}"
         )
     return _cross_checked(Budget(epsilon, delta, n_steps, sigma, rate, judge, others))

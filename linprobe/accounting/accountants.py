@@ -32,7 +32,15 @@ import scipy
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import LARGEST_MU, delta_of, epsilon_of, mu_and_rho, rounded_up, upper_float
+from linprobe.accounting.figures import (
+    LARGEST_MU,
+    delta_of,
+    epsilon_of,
+    mu_and_rho,
+    rounded_down,
+    rounded_up,
+    upper_float,
+)
 from linprobe.accounting.loss_distribution import deltas_of_kinds, epsilon_of_kinds
 from linprobe.accounting.loss_grid import Kind, renyi_epsilon
 from linprobe.errors import ParameterError, PrivacyError
@@ -183,8 +191,8 @@ class Accountant(ABC):
         if spent < LEAST_SHARE * epsilon:
             raise PrivacyError(
                 f"epsilon is {rounded_up(epsilon)}, which accountant {self.name} cannot approach: its figure falls "
-                f"from more to {rounded_up(spent)} at noise multiplier {sigma:.4g}; allowed: a larger epsilon or "
-                f"delta, or --accountant {self.cross_check.name}"
+                f"from more to {rounded_up(spent)} at noise multiplier {rounded_down(sigma, 4)}; allowed: a larger "
+                f"epsilon or delta, or --accountant {self.cross_check.name}"
             )
         return sigma
 
@@ -651,7 +659,7 @@ def smallest_multiplier(
         sigma = min(larger, enough) if sigma < enough else larger
     raise PrivacyError(
         f"epsilon is {rounded_up(epsilon)}, and the accountant gives a larger one at every noise multiplier tried up "
-        f"to {sigma:.4g}; allowed: a larger epsilon; raise --eps or --delta, or choose --accountant rdp"
+        f"to {rounded_down(sigma, 4)}; allowed: a larger epsilon; raise --eps or --delta, or choose --accountant rdp"
     )
 
 

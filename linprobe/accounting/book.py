@@ -300,8 +300,8 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
         before = cap.raised_from(contents.cap)
         if before is not None and not may_raise:
             raise PrivacyError(
-                f"set-cap is epsilon {cap.epsilon:.9g} at delta {cap.delta:.3g}; allowed: at most the cap of epsilon "
-                f"{before.epsilon:.9g} at delta {before.delta:.3g}, under which {counted(cap.runs, 'run')} began; a "
+                f"set-cap is epsilon {cap.epsilon!r} at delta {cap.delta!r}; allowed: at most the cap of epsilon "
+                f"{before.epsilon!r} at delta {before.delta!r}, under which {counted(cap.runs, 'run')} began; a "
                 "cap raised after results is a new promise, and the book keeps both; give --raise-cap too to make it"
             )
         _append(lines, {"entry": "cap", "epsilon": cap.epsilon, "delta": cap.delta, "runs": cap.runs})

@@ -32,7 +32,7 @@ from linprobe.accounting.accountants import (
     round_up,
 )
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import largest_mu, rounded_up
+from linprobe.accounting.figures import largest_mu, rounded_down, rounded_up
 from linprobe.errors import ParameterError, PrivacyError, Progress, UsageError, counted
 from linprobe.options import DEFAULT_STEPS, LEAST_RATE, MAX_EPSILON, MAX_STEPS
 from linprobe.options.requests import PlanRequest
@@ -192,11 +192,11 @@ def calibrate(
         lambda count: judge.epsilon((*others, Releases(GRADIENT, sigma, rate, count)), delta), epsilon, guess
     )
     if n_steps > MAX_STEPS:
-        raise ParameterError(f"sigma {sigma:g} allows more than {MAX_STEPS} steps, the most; lower sigma")
+        raise ParameterError(f"sigma {rounded_down(sigma)} allows more than {MAX_STEPS} steps, the most; lower sigma")
     if n_steps < 1:
         least = least_multiplier(1)
         raise PrivacyError(
-            f"sigma {sigma:g} is too small for even one step at epsilon {rounded_up(epsilon)}, "
+            f"sigma {rounded_down(sigma)} is too small for even one step at epsilon {rounded_up(epsilon)}, "
             f"delta {rounded_up(delta)}; one step needs sigma of at least {round_up(least, 4):g}"
         )
     return _cross_checked(Budget(epsilon, delta, n_steps, sigma, rate, judge, others))

@@ -7,8 +7,8 @@ A mu-GDP mechanism is (epsilon, delta)-differentially private exactly for
 (Balle, Wang 2018, Theorem 8). In float64 the difference loses digits: most where mu or delta is small. Here it is
 evaluated in ball arithmetic (Arb), which encloses the exact value, with the precision that the comparison needs.
 
-Rounding to text keeps a bound: epsilon, delta, mu and rho are rounded up, lower bounds down. Every figure that linprobe
-prints, draws or states in words is from here. JSON objects hold the floats themselves.
+Rounding to text keeps a bound: epsilon, delta, mu and rho are rounded up, lower bounds and noise down. Every
+figure that linprobe prints, draws or states in words is from here. JSON objects hold the floats themselves.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def rounded_up(value: float | None, digits: int = DIGITS) -> str:
     return _rounded(value, digits, ROUND_CEILING)
 
 
-def rounded_down(value: float | None) -> str:
-    """The largest number of `DIGITS` significant digits that is at most `value`, a lower bound; a dash for None."""
-    return _rounded(value, DIGITS, ROUND_FLOOR)
+def rounded_down(value: float | None, digits: int = DIGITS) -> str:
+    """The largest number of `digits` significant digits that is at most `value`, as noise; a dash for None."""
+    return _rounded(value, digits, ROUND_FLOOR)
 
 
 def gaussian_words(gdp_mu: float | None, zcdp_rho: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from linprobe.accounting.figures import NO_PERSON, OF_SAMPLES, gaussian_words, rounded_up
+from linprobe.accounting.figures import NO_PERSON, OF_SAMPLES, gaussian_words, rounded_down, rounded_up
 from linprobe.cli import _terminal
 from linprobe.cli._command import command
 from linprobe.cli._terminal import guarantee_rows, keep_stdout_private, print_json, print_private_json, printing
@@ -36,8 +36,8 @@ def _plan(request: PlanRequest) -> None:
                     f"{row['sampling_rate']:g}{' *' if row == chosen else ''}",
                     f"{row['batch_size']:.0f}",
                     str(row["steps"]),
-                    f"{row['noise_multiplier']:.4g}",
-                    f"{row['noise_per_epoch']:.4g}",
+                    rounded_down(row["noise_multiplier"], 4),
+                    rounded_down(row["noise_per_epoch"], 4),
                     rounded_up(row["epsilon"]),
                     row["accountant"],
                 )

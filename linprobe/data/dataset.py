@@ -194,8 +194,7 @@ class Dataset:
             for part in public if self.joined and further else ():
                 refuse_shared(part, further[0], f"rows of group {part.group}, which the method protects", LEAKS)
             if self.joined and public and "test" in self.features.sizes:
-                rows, n_rows = (x for part in public for x, _ in part.blocks()), sum(part.n_rows for part in public)
-                compare_test_rows(self.features, rows, n_rows, "public rows, which the method protects")
+                compare_test_rows(self.features, public, "public rows, which the method protects")
 
     def unit_names(self) -> list[str]:
         """The name of every protected unit: of its person, or the record id. Private."""

@@ -19,7 +19,6 @@ for one process: fast, and with a secret that never leaves it.
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +31,15 @@ from numpy.typing import NDArray
 
 from linprobe.data.blocks import halved, row_norms, widened
 from linprobe.data.feature_file import UNLABELLED
-from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, GroupRows, common_keys
+from linprobe.data.feature_reader import (
+    BY_CHANCE,
+    PIXELS,
+    SOURCE,
+    EqualRows,
+    FeatureReader,
+    GroupDigest,
+    GroupRows,
+)
 from linprobe.data.labels import people_in_both, refuse_both_sides
 from linprobe.errors import DataError, PrivacyError, counted
 from linprobe.parallel.array_api import Floats, Indices, Mask, Reals, Singles, among, distinct
@@ -46,7 +53,6 @@ MAGNITUDE, NEGATIVE_ZERO = 0x7FFF, 0x8000  # bits of half precision
 SCALES = (1.0, 1.3, 1.7)  # of unit rows: a number between two of half precision is not so at every scale
 SHORT, LAST_BITS = 4, np.uint32(8)  # fewer entries have few directions in half precision; float32 is rounded to these
 SAMPLED = 16  # columns compared before whole rows are
-STEPS = 4  # of a typical entry, to which a sample is rounded that small errors rarely change
 FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], dtype=np.uint64)
 NONE = np.uint64(0)  # in place of a digest
 NO_SAMPLES = np.empty((0, 2 + len(SCALES)), dtype=np.uint64)
@@ -239,9 +245,8 @@ def sampled(x: RawRows, norms: Reals) -> Numbers:
     """As `RowSet._digests`, but from `SAMPLED` columns: cheap, equal for equal rows, and equal for some others."""
     columns = np.linspace(0, x.shape[1] - 1, SAMPLED).astype(np.int64)
     few = _float32(x[:, columns])
-    units = list(_units(few, norms, SCALES))
-    rough = np.rint(STEPS * math.sqrt(x.shape[1]) * units[0]) + np.float32(0)
-    words = _half(np.stack([few, *units, rough], axis=1)).view(np.uint64)
+    given = _half(np.stack([few, *_units(few, norms, SCALES)], axis=1))
+    words = np.concatenate([given, _scaled_half(x, columns)[:, None]], axis=1).view(np.uint64)
     return np.asarray((words * FACTORS).sum(axis=2, dtype=np.uint64))
 
 
@@ -285,11 +290,11 @@ def _scaled(rows: RawRows, exponents: NDArray[np.integer]) -> RawRows:
     return scaled
 
 
-def _scaled_half(rows: RawRows) -> NDArray[np.uint16]:
-    """The bits of each scaled row in half precision, with zeros for small entries: a row for `Commitment`."""
+def _scaled_half(rows: RawRows, columns: Indices | slice = slice(None)) -> NDArray[np.uint16]:
+    """The bits of each scaled row in half precision, zeros for small entries, in `columns`: a row for `Commitment`."""
     fractions, exponents = np.frexp(_sizes(rows).astype(np.float64))
     exponents = exponents + (np.rint(fractions * SIGNIFICANT) == SIGNIFICANT)  # half precision rounds it to 1
-    half = halved(_scaled(rows, exponents)).view(np.uint16)
+    half = halved(_scaled(rows[:, columns], exponents)).view(np.uint16)
     half *= half & MAGNITUDE >= LEAST
     return half
 
@@ -334,7 +339,7 @@ def check_rows(
         if not features.checked or compared or commitment is not None or sha is not None:
             _check_training_rows(features, (keep, guarded), test, compared, commitment, sha)
         if test is not None:
-            features.equal = _judged(test, features, features.sizes["train"], "training rows")
+            features.equal = _judged(test, features, [GroupRows(features, "train")], "training rows")
     features.checked = True
 
 
@@ -388,12 +393,13 @@ def _check_training_rows(
         sha.keep()
 
 
-def compare_test_rows(features: FeatureReader, others: Iterable[RawRows], n_others: int, what: str) -> EqualRows | None:
-    """Compare test rows with `n_others` others, called `what`, as `check_rows` does. DataError: too many for chance."""
+def compare_test_rows(features: FeatureReader, others: Sequence[GroupRows], what: str) -> EqualRows | None:
+    """Compare test rows with others, called `what`, as `check_rows` does. DataError: too many for chance."""
     test = RowSet(partial(_rows_of, partial(features.blocks, "test")), FEWEST, ONE_SCALE)
-    for x in others:
-        test.find(x)
-    equal = _judged(test, features, n_others, what)
+    for other in others:
+        for x, _ in other.blocks():
+            test.find(x)
+    equal = _judged(test, features, others, what)
     if equal is not None:
         equal.refuse_many()
     return equal
@@ -423,8 +429,23 @@ def refuse_shared(private: GroupRows, public: GroupRows, words: str, step: str, 
 
 def _share_an_image(private: GroupRows, public: GroupRows) -> bool:
     """Whether two groups have rows of one image; False where a file has no fingerprints."""
-    mine, theirs = private.image_keys(), public.image_keys()
-    return mine is not None and theirs is not None and bool(common_keys(mine, theirs))
+    return bool(_of_images(public, [private]).any())
+
+
+def _of_images(rows: GroupRows, others: Iterable[GroupRows]) -> Mask:
+    """Which of the rows are of an image of the others, before or after the transform, as budget books compare them."""
+    found, every = np.zeros(rows.n_rows, dtype=bool), list(others)
+    for kind in (PIXELS, SOURCE):
+        mine = rows.image_keys(kind)
+        if mine is not None:
+            known = {key.tobytes() for other in every for key in _image_keys(other, kind) if key.any()}
+            found |= np.fromiter((key.tobytes() in known for key in mine), dtype=bool, count=len(mine))
+    return found
+
+
+def _image_keys(rows: GroupRows, kind: str) -> Iterable[NDArray[np.uint8]]:
+    keys = rows.image_keys(kind)
+    return () if keys is None else keys
 
 
 def _shared(what: str, features: FeatureReader, public: GroupRows) -> str:
@@ -442,15 +463,17 @@ def _shared(what: str, features: FeatureReader, public: GroupRows) -> str:
     return f"{both}; {never}; remove them from one group, or give --public-shots K"
 
 
-def _judged(test: RowSet, features: FeatureReader, n_others: int, what: str) -> EqualRows | None:
-    """The test rows that were found among others; None for none."""
-    found, n_test = test.found(), features.sizes["test"]
+def _judged(test: RowSet, features: FeatureReader, others: Sequence[GroupRows], what: str) -> EqualRows | None:
+    """The test rows that were found among others, or are of their images; None for none."""
+    equal, n_test = test.found(), features.sizes["test"]
+    found = np.union1d(equal, np.flatnonzero(_of_images(GroupRows(features, "test"), others)))
     if not found.size:
         return None
-    allowed = min(n_test, n_others) // BY_CHANCE
-    rows = found[:NAMED].tolist()
-    both = f"{found.size:,} of {n_test:,} test rows equal {what}, or multiples of them, first at test rows {rows}"
-    return EqualRows(f"{features.path}: {both}", allowed, few=bool(found.size <= allowed))
+    allowed = min(n_test, sum(other.n_rows for other in others)) // BY_CHANCE
+    images = ", or are of their images" if found.size > equal.size else ""
+    both = f"{found.size:,} of {n_test:,} test rows equal {what}, or multiples of them{images}"
+    first = f"first at test rows {found[:NAMED].tolist()}"
+    return EqualRows(f"{features.path}: {both}, {first}", allowed, few=bool(found.size <= allowed))
 
 
 def _rows_of(blocks: Callable[[], Iterable[tuple[Any, ...]]]) -> Iterator[RawRows]:

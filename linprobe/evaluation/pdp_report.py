@@ -26,7 +26,7 @@ from linprobe import atomic_files
 from linprobe.accounting.accountants import gaussian_figures
 from linprobe.accounting.calibrate import calibrate, check_epsilon
 from linprobe.accounting.events import HISTOGRAM, OWNER, GaussianEvent, Releases, grouped
-from linprobe.accounting.figures import NOUNS, rounded_up
+from linprobe.accounting.figures import NOUNS, rounded_down, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
 from linprobe.atomic_files import json_text, write_whole
@@ -326,7 +326,7 @@ def dry_run_of_report(request: PdpReportRequest) -> DryRun:
     facts |= {"noise_std": std, "epsilon_after": after, "file": str(out / name), "signed": key is not None}
     lines += [
         ("spends", f"epsilon {rounded_up(request.publish_epsilon)} at delta {rounded_up(delta)}"),
-        ("", f"{HISTOGRAM_BINS} counts of {noun}, each with noise of standard deviation {std:.4g}"),
+        ("", f"{HISTOGRAM_BINS} counts of {noun}, each with noise of standard deviation {rounded_down(std, 4)}"),
         ("states", f"epsilon {rounded_up(after)} of the new run, where {request.run} states {rounded_up(epsilon)}"),
         *together_line(spent),
     ]

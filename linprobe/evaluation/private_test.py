@@ -16,7 +16,7 @@ from typing import Any
 from linprobe.accounting.book import EVALUATION, Entry
 from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.events import OWNER, TEST_ACCURACY
-from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features, unit_of
 from linprobe.data.feature_reader import FeatureReader, test_people
@@ -108,7 +108,9 @@ def dry_run_of_evaluation(request: EvaluateRequest, progress: Progress) -> DryRu
         "together": together_facts(spent),
         "book": None if book is None else str(book),
     }
-    noise = ", ".join(f"{one.purpose} with noise multiplier {one.noise_multiplier:.4g}" for one in entry.releases)
+    noise = ", ".join(
+        f"{one.purpose} with noise multiplier {rounded_down(one.noise_multiplier, 4)}" for one in entry.releases
+    )
     lines: Lines = [
         ("reads", f"{run.folder}, and {path}: {n_test:,} private test {'people' if entry.unit == OWNER else 'rows'}"),
         ("spends", f"epsilon {rounded_up(request.epsilon)} at delta {rounded_up(entry.delta or 0.0)}"),

@@ -21,7 +21,7 @@ from scipy.special import expit, ndtr
 
 from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
-from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
+from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_down, rounded_up
 from linprobe.atomic_files import write_whole
 from linprobe.errors import UsageError, printable, writing
 from linprobe.options.requests import ReportRequest
@@ -162,6 +162,7 @@ _pages.filters |= {
     "percent": _percent,
     "percent_above": _percent_above,
     "figure": _figure,
+    "down": rounded_down,
     "gaussian": lambda manifest: gaussian_words(manifest.gdp_mu, manifest.zcdp_rho),
     "thousands": "{:,}".format,
 }
@@ -202,7 +203,7 @@ def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
         (
             PURPOSES.get(release.purpose, release.purpose),
             f"{release.count:,}",
-            f"{release.noise_multiplier:.6g}",
+            rounded_down(release.noise_multiplier),
             f"{release.sampling_rate:.6g}",
             _figure(accountant.epsilon([release], delta)),
         )

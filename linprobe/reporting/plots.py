@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import GOOD_ENOUGH, PlanRow
-from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import UsageError
 
@@ -201,7 +201,7 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
         for row in rows[1:]:
             if np.log(row.sampling_rate / named[-1].sampling_rate) > span / 14:  # room for a label
                 named.append(row)
-        labels = [f"{row.sampling_rate:g}\nσ {row.noise_multiplier:.4g}" for row in named]
+        labels = [f"{row.sampling_rate:g}\nσ {rounded_down(row.noise_multiplier, 4)}" for row in named]
         axes.xaxis.set_ticks([row.sampling_rate for row in named], labels)
         axes.xaxis.set_ticks([], minor=True)
         limit = f"{100 * (GOOD_ENOUGH - 1):.0f} % above the least"

@@ -20,7 +20,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from linprobe.accounting.events import NO_CHOICE, OWNER, Releases, hold_without_a_choice
-from linprobe.accounting.figures import gaussian_words, rounded_up
+from linprobe.accounting.figures import gaussian_words, rounded_down, rounded_up
 from linprobe.errors import printable
 from linprobe.runs.guarantee import PUBLIC_ROWS, TEST_ROWS
 from linprobe.runs.manifest import CARD, CLAIM, DAY, Manifest
@@ -141,8 +141,8 @@ def composition_text(manifest: Manifest) -> str:
 
 def _listed(releases: Sequence[Releases]) -> str:
     return "; ".join(
-        f"{release.count} of purpose {release.purpose!r} with noise multiplier {release.noise_multiplier:g} and "
-        f"sampling rate {release.sampling_rate:g}"
+        f"{release.count} of purpose {release.purpose!r} with noise multiplier "
+        f"{rounded_down(release.noise_multiplier)} and sampling rate {release.sampling_rate:g}"
         for release in releases
     )
 

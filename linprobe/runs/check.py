@@ -34,7 +34,7 @@ from linprobe.accounting.events import (
     grouped,
     hold_without_a_choice,
 )
-from linprobe.accounting.figures import epsilon_of, mu_and_rho, rounded_up
+from linprobe.accounting.figures import epsilon_of, mu_and_rho, rounded_down, rounded_up
 from linprobe.accounting.ledger import read_ledger, read_selection, unreadable
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
 from linprobe.errors import DataError, PrivacyError, printable
@@ -501,8 +501,8 @@ def not_checked(run: RunFolder) -> list[str]:
 
 def _described(releases: Iterable[Releases]) -> str:
     return ", ".join(
-        f"{release.count} {release.purpose} releases at noise multiplier {release.noise_multiplier:g} and sampling "
-        f"rate {release.sampling_rate:g}"
+        f"{release.count} {release.purpose} releases at noise multiplier {rounded_down(release.noise_multiplier)} and "
+        f"sampling rate {release.sampling_rate:g}"
         for release in releases
     )
 

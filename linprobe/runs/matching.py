@@ -197,7 +197,7 @@ def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progr
 
 def _refuse_test_rows(features: FeatureReader, hidden: GroupRows, where: str, progress: Progress) -> None:
     """DataError if test rows, or the people they belong to, are among private rows; a note of a few equal rows."""
-    note = compare_test_rows(features, (x for x, _ in hidden.blocks()), hidden.n_rows, where)
+    note = compare_test_rows(features, [hidden], where)
     if note is not None:
         progress.note(note.note)
     apart = features.has_owners("test") and not features.description.shares_owners

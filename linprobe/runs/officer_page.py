@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from linprobe import __version__
 from linprobe.methods import METHODS
 from linprobe.runs.manifest import HISTORY, LEDGER, MANIFEST, TEST_FIGURES, digest_of, json_schema
+from linprobe.runs.release_rules import JSON_TYPES
 
 EARLIER: frozenset[str] = frozenset()  # SHA-256 of the pages of earlier releases; each release adds its own
 MOST_IN_A_REPORT = 1 << 20  # bytes of the copy in a report, packed
@@ -112,6 +113,7 @@ def _methods() -> dict[str, dict[str, Any]]:
             "conditioned": "condition" in method.arguments,
             "publicRows": "public" in method.needs,
             "joins": method.joins_public,
+            "arguments": {one.parameter: (name, JSON_TYPES.get(one.kind)) for name, one in method.arguments.items()},
         }
         for method in METHODS.values()
     }

@@ -49,6 +49,7 @@ FACTS = frozenset({
     CLIP_NORM, "learning_rate", "captured_energy", "public_loss", "ridge", "scale_spread", "origin_norm", "alpha",
 })  # fmt: skip
 INIT_WORDS = ("auto", "zero", "public", "text")
+JSON_TYPES = {bool: "boolean", int: "number", float: "number", str: "string"}
 CENTRES = ("none", "public", "private", UNLABELLED_CENTRE)
 
 
@@ -217,12 +218,23 @@ class _Setting(NamedTuple):
 
 
 def _setting_of(manifest: Manifest, given: Mapping[str, Any]) -> _Setting:
-    """The arguments of a setting of a grid, else of the manifest. PrivacyError: no known method that adds noise."""
+    """The arguments of a setting of a grid, else of the manifest.
+
+    Raises PrivacyError: no known method that adds noise, or an option that it lacks or of another type.
+    """
     method = registered(given.get("method", manifest.method))
     if not method.spends:
         raise PrivacyError(f"method {method.name} makes no releases, and the ledger has some; do not trust it")
-    arguments = {key: (argument.parameter, manifest.options.get(key)) for key, argument in method.arguments.items()}
-    values = {key: given.get(parameter, value) for key, (parameter, value) in arguments.items()}
+    unknown = given.keys() - {"method", *(argument.parameter for argument in method.arguments.values())}
+    if unknown:
+        raise PrivacyError(f"tuning has option {min(unknown)!r:.40}, which {method.name} lacks; do not trust it")
+    values = {}
+    for key, argument in method.arguments.items():
+        value = given.get(argument.parameter, manifest.options.get(key))
+        wanted = JSON_TYPES.get(argument.kind)
+        if None not in (value, wanted) and JSON_TYPES.get(type(value)) != wanted:
+            raise PrivacyError(f"option {key} is {value!r:.40}; allowed: {argument.values}; do not trust it")
+        values[key] = value
     return _Setting(method, {key: value for key, value in values.items() if value is not None})
 
 

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -206,21 +205,29 @@ def record_public(run: str, public: GroupRows) -> None:
 def refuse_protected_test_rows(features: FeatureReader) -> None:
     """PrivacyError if public test rows, except a few by chance, are private in a default budget book.
 
-    Where people may be on both sides, test rows of private people are public, as the user declared. A key ignores small
-    entries, so a test row may have the key of a training row of its file, though the check of the file told them apart.
+    Where people may be on both sides, test rows of private people are public, as the user declared. A test row may have
+    a key of a training row of its file: the check of the file told them apart, as a key ignores small entries, or
+    accepted a few.
     """
     folder = books_folder()
     if "test" not in features.sizes or features.description.private_test or not files_of_books(folder, KEY):
         return
     test, key = GroupRows(features, "test"), _key(folder)
-    found = _keys_of(test, key)
-    keys = replace(found, owners=found.owners[:0]) if features.description.shares_owners else found
-    refuse = partial(refuse_public, folder=folder, whose=_names([test]), spare=test.n_rows // BY_CHANCE)
+    keys, spare = _keys_of(test, key), test.n_rows // BY_CHANCE
+    if features.description.shares_owners:
+        keys = replace(keys, owners=keys.owners[:0])
+
+    def refuse(keys: RowKeys) -> None:
+        for kind, of_a_row in (("rows", 1), ("images", 2), ("owners", 1)):
+            public = RowKeys(public=getattr(keys, kind))
+            refuse_public(public, folder, _names([test]), spare=of_a_row * spare)
+
     try:
-        refuse(keys.as_public())
+        refuse(keys)
     except PrivacyError:
-        own = _keys_of(GroupRows(features, "train"), key).rows
-        refuse(replace(keys, rows=keys.rows[~among(keys.rows, own)]).as_public())
+        own = _keys_of(GroupRows(features, "train"), key)
+        others = (values[~among(values, known)] for values, known in ((keys.rows, own.rows), (keys.images, own.images)))
+        refuse(replace(keys, **dict(zip(("rows", "images"), others, strict=True))))
 
 
 def existing_book(

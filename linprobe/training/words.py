@@ -10,6 +10,7 @@ from typing import Any
 
 from linprobe.accounting.book import Spending
 from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.figures import rounded_down
 from linprobe.accounting.row_keys import PRIVATE_IN_ALL
 from linprobe.errors import counted
 
@@ -46,7 +47,7 @@ def time_line(seconds: float, what: str) -> Lines:
 
 def plan_in_words(budget: Budget) -> str:
     """Steps, noise and sampling rate of a budget, and what is released besides."""
-    text = f"{counted(budget.n_steps, 'step')}, noise multiplier {budget.noise_multiplier:.4g}"
+    text = f"{counted(budget.n_steps, 'step')}, noise multiplier {rounded_down(budget.noise_multiplier, 4)}"
     if budget.sampling_rate != 1:
         text += f", sampling rate {budget.sampling_rate:g}"
     besides = Counter[str]()

@@ -415,6 +415,8 @@ def test_a_cap_counts_the_run_that_began_while_it_was_set(path: Path) -> None:
     book.charge(path, entry("a"))
     with pytest.raises(PrivacyError, match="under which 1 run began;"):
         book.set_cap(path, Cap(4, DELTA))
+    with pytest.raises(PrivacyError, match=r"delta 1\.236e-05; allowed"):
+        book.set_cap(path, Cap(3, 1.236e-5))
     book.set_cap(path, Cap(2, DELTA))
     assert (cap := read_book(path).cap) is not None
     assert cap.runs == 1

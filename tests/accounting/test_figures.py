@@ -23,8 +23,8 @@ def test_rounded_figures_bound_the_value():
     random = np.random.default_rng(0)
     values = [*AWKWARD, *(10 ** random.uniform(-12, 3, 500)).tolist()]
     for value in values:
-        assert float(rounded_down(value)) <= value
         for digits in (3, 4, 6, 9):
+            assert float(rounded_down(value, digits)) <= value
             low, high = float(rounded_down(value)), float(rounded_up(value, digits))
             assert value <= high
             assert high - low <= 1.02 * 10 ** (math.floor(math.log10(value)) + 1 - min(digits, 6))

@@ -263,6 +263,22 @@ def _more_settings(*settings: dict[str, Any]) -> Callable[[Path], None]:
     return change
 
 
+def _offered(**options: Any) -> Callable[[Path], None]:
+    """Other options in each setting of a grid; a number becomes true only where it is 1."""
+
+    def change(run: Path) -> None:
+        settings = json.loads((run / "manifest.json").read_text())["tuning"]["settings"]
+        for setting in settings:
+            setting.update({key: value for key, value in options.items() if value is not True or setting[key] == 1})
+        _setting(run, settings=settings)
+
+    return change
+
+
+def _true(option: str) -> Callable[[Path], None]:
+    return lambda run: sealed(run, options={**json.loads((run / "manifest.json").read_text())["options"], option: True})
+
+
 def _type(run: Path) -> None:
     with np.load(run / "model.npz") as archive:
         np.savez(run / "model.npz", **{name: archive[name].astype(np.float64) for name in archive.files})
@@ -287,6 +303,11 @@ FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {  # kind of run, and wh
     "a setting without a run": ("selected", _more_settings({"method": "dp-fc"})),
     "a setting of an unknown method": ("selected", _more_settings({"method": []})),
     "a setting without releases": ("selected", _more_settings({"method": "only-public"})),
+    "a setting with an unknown option": ("selected", _offered(n_steps_=99)),
+    "a setting with an option of another method": ("selected", _offered(momentum=0.5)),
+    "a setting with true for a number": ("selected", _offered(clip_norm=True)),
+    "true for a number": ("plain", _true("weight_decay")),
+    "selected with true for a number": ("selected", _true("clip_norm")),
     "selected steps on samples": ("selected", _selection(_rate("gradient", 0.05))),
     "selected without covariance": ("selected with covariance", _selection(_without("covariance"))),
     "selected beside a mean": ("selected", _added("mean")),

@@ -409,3 +409,15 @@ def test_private_rows_with_errors_of_rounding_are_refused_as_unlabelled_rows_bef
     trained(source, "a")
     refused(cli(*run), 4, ["u.h5 holds training rows of ", "a.h5"])
     refused(cli("refine", "a", unlabelled, "--out", "c"), 4, ["u.h5 holds training rows"])
+
+
+@pytest.mark.parametrize("kind", ["key", "source_key"])
+def test_another_row_of_a_private_image_is_refused_as_public(cli: Cli, refused: Cli, tmp_path: Path, kind: str) -> None:
+    """Before and after the transform, as the books compare images: the run alone would have taken it for public."""
+    source, public = written(tmp_path / "a.h5", ROWS), written(tmp_path / "p.h5", NEW)
+    keys = np.random.default_rng(0).integers(1, 256, (N, 16), dtype=np.uint8)
+    for path, digests in ((source, keys), (public, np.concatenate([keys[-1:], 255 - keys[1:]]))):
+        with h5py.File(path, "r+") as file:
+            file[f"private_log/train_{kind}"] = digests
+    words = ["holds training images of", "cannot be public too"]
+    refused(cli("train", source, *FEW[:-1], "1e-5", "--public", public, "--out", "b"), 4, words)

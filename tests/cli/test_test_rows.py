@@ -11,9 +11,11 @@ import h5py
 import numpy as np
 import pytest
 
+from linprobe.data.feature_reader import Description
+from linprobe.data.feature_writer import FeatureWriter
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.cli.test_owners import write_owned
-from tests.conftest import N_FEATURES, mostly_nightly, write_features
+from tests.conftest import CLASS_NAMES, N_FEATURES, gaussian_rows, mostly_nightly, write_features
 
 Refused = Callable[..., None]
 EQUAL = "test rows equal training rows"
@@ -268,3 +270,44 @@ def test_import_writes_equal_rows_with_a_note_and_train_names_wrong_settings_fir
     refused(cli("train", "a.h5", *NOISY, "--delta", "0.5"), 4, ["delta is 0.5"])
     refused(cli("train", "a.h5", "--method", "zero-shot"), 2, ["needs text weights"])
     refused(cli("train", "a.h5", *NOISY), 3, [f"400 of 400 {EQUAL}"])
+
+
+def _imaged(path: Path, n_train: int, n_test: int, common: int) -> Path:
+    """A file as `extract` makes it, whose first `common` test rows are other rows of the first training images."""
+    keys = np.random.default_rng(0).integers(1, 256, (2, n_train + n_test, 16), dtype=np.uint8)
+    with FeatureWriter(path, Description(CLASS_NAMES, backbone="test")) as writer:
+        for group, n_rows in (("train", n_train), ("test", n_test)):
+            rows, labels = gaussian_rows(group, n_rows)
+            writer.write_group(
+                group, n_rows, rows.shape[1], [rows], labels, [f"{group}/{row}" for row in range(n_rows)]
+            )
+    with h5py.File(path, "r+") as file:
+        for kind, digests in zip(("key", "source_key"), keys, strict=True):
+            test = digests[n_train:].copy()
+            test[:common] = digests[:common]
+            file[f"private_log/train_{kind}"], file[f"private_log/test_{kind}"] = digests[:n_train], test
+    return path
+
+
+@pytest.mark.parametrize("kind", ["key", "source_key"])
+def test_test_rows_of_training_images_are_refused_though_the_rows_differ(
+    cli: Cli, refused: Refused, tmp_path: Path, kind: str
+) -> None:
+    """Without a budget book nothing else knew, and the exact accuracy on them was published."""
+    path = _imaged(tmp_path / "f.h5", 400, 120, 3)
+    with h5py.File(path, "r+") as file:
+        del file[f"private_log/test_{'source_key' if kind == 'key' else 'key'}"]
+    words = [f"f.h5: 3 of 120 {EQUAL}", "or are of their images", "[0, 1, 2]", "allowed: 0"]
+    refused(cli("train", path, *NOISY, "--steps", "2", "--out", "run"), 3, words)
+    copy = _imaged(tmp_path / "g.h5", 400, 120, 0)
+    assert cli("train", copy, *NOISY, "--steps", "2", "--out", "run", "--book", "own.jsonl").status == 0
+    refused(cli("evaluate", "run", path), 3, ["3 of 120", "or are of their images"], notes=9)
+
+
+def test_a_few_common_images_are_noted_in_every_run_and_never_refused_by_the_book(cli: Cli, tmp_path: Path) -> None:
+    path = _imaged(tmp_path / "f.h5", 3000, 2000, 2)
+    for out in ("first", "second"):
+        outcome = cli("train", path, *NOISY, "--steps", "2", "--out", out)
+        assert outcome.status == 0, outcome.stderr
+        assert "2 of 2,000" in outcome.stderr
+    assert cli("evaluate", "first").status == 0

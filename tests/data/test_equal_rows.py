@@ -69,6 +69,14 @@ def test_rows_of_few_entries_are_multiples_only_if_float32_says_so(width: int, f
     assert sum(found) >= 97
 
 
+@pytest.mark.parametrize("width", [24, 512])
+def test_a_power_of_2_in_half_precision_is_always_found(width: int) -> None:
+    rows = RNG.standard_normal((2000, width)).astype(np.float32)
+    known = RowSet(lambda: [rows.astype(np.float16) * np.float16(4)])
+    known.find(rows)
+    assert len(known.found()) == len(rows)
+
+
 @pytest.mark.parametrize("factor", [1, 4])
 def test_rows_that_budget_books_take_for_the_same_are_found_though_small_entries_differ(factor: int) -> None:
     rows = RNG.random((300, 600), dtype=np.float32)

@@ -493,7 +493,7 @@ function checkPurposes(m, releases) {
 function checkMethod(m, releases) {
   if (m.selection) checkRuns(m);
   else if (known(m.accountant)) {
-    const words = notMade(releases, m.method, numbersOf(m, m.method, m.options));
+    const words = notMade(releases, m.method, numbersOf(m, m.method, offerOf(m, {}).own));
     must(!words, `The ledger has ${words}.`);
   }
   const some = m.n_public > 0;
@@ -532,12 +532,20 @@ function checkRuns(m) {
 }
 
 /** A setting of a grid: its method, what it gives, by names of options, and all options of its run. */
-const RENAMED = new Map([["sigma", "noise_multiplier"], ["steps", "n_steps"]]), DEFAULTED = ["sampling_rate", "centre", "condition"]; // where null
+const DEFAULTED = ["sampling_rate", "centre", "condition"]; // where null
 function offerOf(m, setting) {
   const method = setting.method ?? m.method, given = { method };
   must(typeof method === "string" && Object.hasOwn(METHODS, method) && METHODS[method].noise, `The method ${shown(method)} is not known to make releases, and the ledger has some.`);
-  for (const [name, value] of Object.entries(setting)) given[RENAMED.get(name) ?? name] = value;
-  return { method, given, own: { ...m.options, ...given } };
+  const { arguments: taken } = METHODS[method];
+  for (const [name, value] of Object.entries(setting)) {
+    must(name === "method" || Object.hasOwn(taken, name), `tuning has the option ${shown(name)}, which the method ${method} lacks.`);
+    given[name === "method" ? name : taken[name][0]] = value;
+  }
+  const own = { ...m.options, ...given };
+  for (const [name, type] of Object.values(taken)) {
+    must(!known(own[name]) || type === null || typeof own[name] === type, `The option ${name} is ${shown(own[name])}, which is no ${type}.`);
+  }
+  return { method, given, own };
 }
 
 /** What a run of a selection has and a run with a setting has not, in words; null if nothing. */

@@ -334,7 +334,7 @@ def account_of(
         public |= {(part.features.path, part.group): part for part in (*outside, *unlabelled)}
         protected |= {(part.features.path, part.group): part for part in hidden}
         unit = dataset.unit if promised else unit
-    unprotected = [part for key, part in public.items() if key not in protected]
+    unprotected = [public[key] for key in sorted(public.keys() - protected.keys())]
     _refuse_rows_of_first_runs([plan for plan, _ in runs], features, unprotected, progress)
     refuse_protected_test_rows(features)
     if finder is None:

@@ -101,10 +101,14 @@ class Description:
         return self.task == MULTILABEL
 
 
-def common_keys(private: NDArray[np.uint8], public: NDArray[np.uint8]) -> bool:
-    """Whether two sets of image keys, each of shape (rows, bytes), share a non-zero key."""
-    first, second = ({row.tobytes() for row in keys if row.any()} for keys in (private, public))
-    return not first.isdisjoint(second)
+def keys_among(keys: NDArray[np.uint8], others: Iterable[NDArray[np.uint8]]) -> Mask:
+    """Which image keys, of shape (n, bytes), are among those of others; a key of zeros is of no image."""
+    known = {key for each in others for key in _as_bytes(each)} - {bytes(keys.shape[1])}
+    return np.fromiter((key in known for key in _as_bytes(keys)), dtype=bool, count=len(keys))
+
+
+def _as_bytes(keys: NDArray[np.uint8]) -> list[bytes]:
+    return list(np.ascontiguousarray(keys).view(f"V{keys.shape[1]}").ravel().tolist())
 
 
 class FeatureReader(ABC):

@@ -39,6 +39,7 @@ from linprobe.data.feature_reader import (
     FeatureReader,
     GroupDigest,
     GroupRows,
+    keys_among,
 )
 from linprobe.data.labels import people_in_both, refuse_both_sides
 from linprobe.errors import DataError, PrivacyError, counted
@@ -432,20 +433,15 @@ def _share_an_image(private: GroupRows, public: GroupRows) -> bool:
     return bool(_of_images(public, [private]).any())
 
 
-def _of_images(rows: GroupRows, others: Iterable[GroupRows]) -> Mask:
+def _of_images(rows: GroupRows, others: Sequence[GroupRows]) -> Mask:
     """Which of the rows are of an image of the others, before or after the transform, as budget books compare them."""
-    found, every = np.zeros(rows.n_rows, dtype=bool), list(others)
+    found = np.zeros(rows.n_rows, dtype=bool)
     for kind in (PIXELS, SOURCE):
         mine = rows.image_keys(kind)
         if mine is not None:
-            known = {key.tobytes() for other in every for key in _image_keys(other, kind) if key.any()}
-            found |= np.fromiter((key.tobytes() in known for key in mine), dtype=bool, count=len(mine))
+            theirs = (other.image_keys(kind) for other in others)
+            found |= keys_among(mine, (keys for keys in theirs if keys is not None))
     return found
-
-
-def _image_keys(rows: GroupRows, kind: str) -> Iterable[NDArray[np.uint8]]:
-    keys = rows.image_keys(kind)
-    return () if keys is None else keys
 
 
 def _shared(what: str, features: FeatureReader, public: GroupRows) -> str:

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader
 
 from linprobe import errors
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
-from linprobe.data.feature_reader import Description, common_keys, people_by_group, shown
+from linprobe.data.feature_reader import Description, keys_among, people_by_group, shown
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import APART
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
@@ -446,7 +446,8 @@ def assemble(plan: ExtractionPlan) -> str | None:
     )
     made = plan.folder / "made.h5"
     with plan.partial() as partial:
-        if "public" in plan.sizes and common_keys(*(partial.keys(name)[:, PIXEL_KEY] for name in ("train", "public"))):
+        images = {name: partial.keys(name)[:, PIXEL_KEY] for name in {"train", "public"} & plan.sizes.keys()}
+        if "public" in images and keys_among(images["public"], [images["train"]]).any():
             raise errors.PrivacyError(
                 f"{plan.source.name}: some public images are private too; a private image cannot be public; "
                 "take them out of the public images"

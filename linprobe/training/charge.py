@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -61,7 +62,7 @@ class BookFinder:
     """
 
     def __init__(self, given: Path | None, *, make: bool = True) -> None:
-        self._given, self._make = given, make
+        self._given = given
         self.commitment: Commitment | None = None
         # a book without keys, or elsewhere, does not count with default books: caps of these are checked beside it
         self._folder = keys_file(given).parent if given is not None and _has_keys(given) else books_folder()
@@ -216,18 +217,14 @@ def refuse_protected_test_rows(features: FeatureReader) -> None:
     keys, spare = _keys_of(test, key), test.n_rows // BY_CHANCE
     if features.description.shares_owners:
         keys = replace(keys, owners=keys.owners[:0])
-
-    def refuse(keys: RowKeys) -> None:
-        for kind, of_a_row in (("rows", 1), ("images", 2), ("owners", 1)):
-            public = RowKeys(public=getattr(keys, kind))
-            refuse_public(public, folder, _names([test]), spare=of_a_row * spare)
-
+    refuse = partial(refuse_public, folder=folder, whose=_names([test]))
     try:
-        refuse(keys)
-    except PrivacyError:
-        own = _keys_of(GroupRows(features, "train"), key)
-        others = (values[~among(values, known)] for values, known in ((keys.rows, own.rows), (keys.images, own.images)))
-        refuse(replace(keys, **dict(zip(("rows", "images"), others, strict=True))))
+        refuse(keys.as_public(), spare=spare)
+    except PrivacyError:  # perhaps for rows of this file, or for several keys of one row
+        own = replace(_keys_of(GroupRows(features, "train"), key), owners=keys.owners[:0])
+        for kind, of_a_row in (("rows", 1), ("images", 2), ("owners", 1)):
+            found = getattr(keys, kind)
+            refuse(RowKeys(public=found[~among(found, getattr(own, kind))]), spare=of_a_row * spare)
 
 
 def existing_book(

@@ -149,7 +149,7 @@ def check_made_alike(
             alike = (
                 f"make the rows with linprobe extract --like {run.folder}"
                 if is_known(trained_on)
-                else "give rows of the same network, or a table with the same columns in the same order"
+                else "give rows of the same network, with the same image axes or table columns in the same order"
             )
             override = "" if allow_other is None else ", or score them all the same with --allow-other-features"
             raise DataError(f"{found}; {alike}{override}")

@@ -636,5 +636,6 @@ def config_text(ready: Ready) -> str:
 def _value(value: Any) -> str:
     """A value in TOML. Its strings have the escapes of JSON."""
     if isinstance(value, Mapping):  # weights of classes, from Python
-        value = ",".join(f"{name}={one}" for name, one in value.items())
+        plain = not any("," in str(name) for name in value)
+        value = ",".join(f"{name}={one}" for name, one in value.items()) if plain else json.dumps(value)
     return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

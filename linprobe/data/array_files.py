@@ -27,7 +27,7 @@ Arrays = dict[str, NDArray[Any]]
 
 MOST_COMPRESSED = 100  # times that stored bytes may grow when they are read; rows of features shrink to a tenth at best
 SMALL = 1 << 26  # bytes that may come from fewer stored ones, whatever the ratio: labels compress very well
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST, SMALLEST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).smallest_subnormal)
 LONGEST_HEADER = 10_000  # bytes; NumPy's own limit
 ZIP_MAGIC = b"PK\x03\x04"
 CENTRAL_HEADER, MADE_ON, SYSTEMS = 46, 5, (0, 3)  # its length; place and values of the byte for the system
@@ -42,18 +42,29 @@ def too_large(declared: int, stored: int) -> bool:
 
 
 def check_float32(x: NDArray[Any], where: str, rows: Sequence[int] | NDArray[np.integer] | None = None) -> None:
-    """DataError for NaN, infinity, or a number beyond float32 in `x` (b, n_features); `rows` are their numbers (b,)."""
+    """DataError for NaN, infinity, a number beyond float32, or a row that float32 makes zero, in `x` (b, n_features).
+
+    `rows` are the numbers of the rows, for messages, (b,).
+    """
     rows = range(len(x)) if rows is None else rows
     bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if bad.size:
         raise DataError(
             f"{where} has rows with NaN or infinity, first at row {rows[bad[0]]}; allowed: finite; repair or remove it"
         )
-    wide = x.dtype.kind == "f" and x.dtype.itemsize > np.dtype(np.float32).itemsize
-    for row, column in np.argwhere(np.abs(x) > LARGEST)[:1].tolist() if wide else ():
+    if x.dtype.kind != "f" or x.dtype.itemsize <= np.dtype(np.float32).itemsize:
+        return
+    largest = np.abs(x).max(axis=1, initial=0)
+    for row in np.flatnonzero(largest > LARGEST)[:1].tolist():
+        column = int(np.abs(x[row]).argmax())
         raise DataError(
             f"{where} holds {x[row, column]:.3g} at row {rows[row]}, column {column}, beyond {LARGEST:.3g}, "
             "the largest float32; scale the features"
+        )
+    for row in np.flatnonzero((largest > 0) & (largest.astype(np.float32) == 0))[:1].tolist():
+        raise DataError(
+            f"{where} holds no value above {largest[row]:.3g} at row {rows[row]}, so float32, whose smallest number is "
+            f"{SMALLEST:.3g}, makes the row zero; scale the features"
         )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from linprobe.data import array_files
 from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names, data_set, open_hdf5, texts
-from linprobe.data.feature_reader import PRIVATE, Description
+from linprobe.data.feature_reader import FLATTENED, PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import (
     APART,
@@ -28,6 +28,7 @@ from linprobe.data.labels import (
     by_owner,
     check_owners,
     class_list,
+    declared_names,
     divided,
     first_of_equal,
     holds_label_matrix,
@@ -314,12 +315,12 @@ def import_arrays(
         _check_alone(arrays, where, progress, private_test=private_test)
         names, names_from = tuple(classes or ()), "declared"
     first = "train" if labelled else UNLABELLED
-    images = arrays[f"X_{first}"].ndim > 2
+    backbone, preprocessing = _pixels_or_features(arrays, first, where)
     description = Description(
         class_names=names,
         class_names_from=names_from,
-        backbone="pixels" if images else "",
-        preprocessing="flattened pixels" if images else "as imported",
+        backbone=backbone,
+        preprocessing=preprocessing,
         source=", ".join(source.name for source in sources),
         ids_from=GIVEN if f"id_{first}" in arrays else CONTENT,
         test_rows=PRIVATE if private_test else "public",
@@ -333,9 +334,39 @@ def import_arrays(
                 _write_group(writer, group, arrays, names, where)
     if writer.note is not None:
         progress.note(writer.note)
+    _note_sorted(arrays, where, progress)
     _note_one_hot(arrays, description, progress)
     _note_one_large_column(arrays, description, progress)
     return description
+
+
+def _pixels_or_features(arrays: array_files.Arrays, group: str, where: str) -> tuple[str, str]:
+    """What a description states as backbone and preprocessing: the shape of images, without axes of length 1.
+
+    Raises DataError: groups of images with other axes, so that a feature of one would be another feature of the other.
+    """
+    shapes = {
+        key: "x".join(str(length) for length in array.shape[1:] if length != 1) or "1"
+        for key, array in arrays.items()
+        if key.startswith("X_") and array.ndim > 2
+    }
+    if len({*shapes.values()}) > 1:
+        listed = ", ".join(f"{key} {arrays[key].shape}" for key in shapes)
+        raise DataError(
+            f"{where}: images have the shapes {listed}; allowed: one, with axes in one order; transpose them"
+        )
+    shape = shapes.get(f"X_{group}")
+    return ("", "as imported") if shape is None else ("pixels", f"{FLATTENED}{shape}")
+
+
+def _note_sorted(arrays: array_files.Arrays, where: str, progress: Progress) -> None:
+    unnamed = [group for group in GROUPS if f"{OWNER}_{group}" in arrays and f"id_{group}" not in arrays]
+    orders = (by_owner(arrays[f"{OWNER}_{group}"].astype(np.str_)) for group in unnamed)
+    if any((np.diff(order) < 0).any() for order in orders):
+        progress.note(
+            f"rows are sorted by person, in another order than in {where}, and predict names them by their content; to "
+            "find a row again, give ids: --id-column, or an array id_train beside X_train"
+        )
 
 
 def _note_one_large_column(arrays: array_files.Arrays, description: Description, progress: Progress) -> None:
@@ -403,7 +434,8 @@ def _in_groups(
     names = ids if owners is None or by_row else owners
     if names is None:
         made = ContentIds("train")
-        made.add(x, np.zeros(len(x), dtype=np.int64))  # a label that is corrected moves no row
+        for _, block in _blocks(x, None, "train", where):  # as stored, however the file has them
+            made.add(block, np.zeros(len(block), dtype=np.int64))  # a label that is corrected moves no row
         names = np.array([first_of_equal(name) for name in made.names])  # equal rows are on one side
     elif owners is None and (repeated := len(names) - len(set(names.tolist()))):
         name = Counter(names.tolist()).most_common(1)[0][0]
@@ -435,8 +467,7 @@ def _settled(
     arrays: array_files.Arrays, classes: Sequence[str] | None, where: str, *, private_test: bool
 ) -> tuple[array_files.Arrays, tuple[str, ...], str]:
     """The arrays with settled labels, the class names, and where these come from. Raises as `import_arrays`."""
-    if classes is None and "class_names" in arrays:
-        classes = [str(name) for name in arrays["class_names"]]
+    classes = declared_names(arrays, classes, where)
     if private_test and "X_test" not in arrays:
         raise UsageError("--private-test was given, and there are no test rows; leave it out")
     if holds_label_matrix(arrays):
@@ -524,7 +555,7 @@ def _blocks(x: NDArray[Any], order: NDArray[np.intp] | None, group: str, where: 
     at_once = max(1, BLOCK_BYTES // (4 * max(1, width)))
     for start in range(0, len(x), at_once):
         rows = np.arange(start, min(start + at_once, len(x))) if order is None else order[start : start + at_once]
-        given = np.asarray(x[start : start + at_once] if order is None else x[rows]).reshape(-1, width)
+        given = np.asarray(x[start : start + at_once] if order is None else x[rows]).reshape(len(rows), width)
         array_files.check_float32(given, f"{where}: X_{group}", rows)
         yield start, given.astype(np.float32)
 

@@ -24,6 +24,7 @@ from linprobe.data.labels import (
     first_of_equal,
     id_hashes,
     of_collection,
+    one_spelling,
     people_in_both,
     refuse_both_sides,
 )
@@ -50,6 +51,17 @@ class PublicRows(ChainedSource):
         """The digest of a single part, or SHA-256 of the digests of several; arguments as in `FeatureReader`."""
         digests = [part.digest(by_blocks=by_blocks) for part in self.parts]
         return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+    def left_out(self) -> str | None:
+        """A note of the rows of other files whose classes the run does not have; None without any."""
+        for part in self.parts:
+            if part.relabel is not None and part.keep is not None and not part.keep.all():
+                total, name = len(part.keep), part.features.description.class_names[int(np.argmin(part.relabel))]
+                return (
+                    f"{total - part.n_rows:,} of {total:,} public rows of {part.features.path} are of classes that the "
+                    f"run does not have, such as {name!r}, and are left out"
+                )
+        return None
 
     def __str__(self) -> str:
         return ", ".join(f"group {part.group} of {part.features.path}" for part in self.parts)
@@ -392,7 +404,10 @@ def public_shots(
 
 
 def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRows:
-    """Public rows of another file, from its `public` group or else its `train` group; classes are matched by name."""
+    """Public rows of another file, from its `public` group or else its `train` group; classes are matched by name.
+
+    DataError: no class in common, or a class in two spellings; other settings, or other labels of several a row.
+    """
     _check_made_alike(features, other)
     mine, theirs = features.description, other.description
     first, second = ((one.task, one.several_labels and one.class_names) for one in (mine, theirs))
@@ -409,6 +424,14 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
     if mine.several_labels:
         return GroupRows(other, group)
     index = {name: position for position, name in enumerate(mine.class_names)}
+    known = {one_spelling(name).casefold(): name for name in index}
+    for name in theirs.class_names:
+        near = known.get(one_spelling(name).casefold())
+        if name not in index and near is not None:
+            raise DataError(
+                f"{other.path} has class {name!r} and {features.path} {near!r}; allowed: one spelling of a class; "
+                f"make the public rows again with {near!r}"
+            )
     relabel = np.array([index.get(name, -1) for name in theirs.class_names])
     keep = relabel[other.labels(group)] >= 0
     if not keep.any():

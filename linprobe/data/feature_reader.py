@@ -27,6 +27,7 @@ COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "preprocessing"
 WEIGHTS_SUFFIXES = (".pt", ".pth", ".safetensors")  # of files that `extract --weights` takes
 UNSTATED = {"views": 1}  # what an entry of the preprocessing is where it is not stated
 ALWAYS_COMPARED = ("backbone", "weights_digest", "columns")
+FLATTENED = "flattened pixels of shape "  # begins the preprocessing of imported images
 SHOWN = 80  # characters of a value in a message
 PIXELS, SOURCE = "pixels", "source"  # kinds of digests of an image
 IMAGE_KEY_BYTES = 16  # of the digest of an image
@@ -425,7 +426,8 @@ def weights_from_file(weights: str) -> bool:
 def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str, str] | None:
     """Name and both values, in short, of the first difference of two results of `extraction_of`; None without one.
 
-    Imported rows are compared by the backbone, the digest of its weights and the columns, where both are stated.
+    Imported rows are compared by the backbone, the digest of its weights, the columns and the shape of images, where
+    both are stated.
     """
     if is_known(mine) and is_known(theirs):
         if mine["extraction_digest"] == theirs["extraction_digest"]:
@@ -433,6 +435,8 @@ def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str,
         names: tuple[str, ...] = COMPARED
     else:
         names = tuple(name for name in ALWAYS_COMPARED if mine.get(name) and theirs.get(name))
+        if all(str(made.get("preprocessing")).startswith(FLATTENED) for made in (mine, theirs)):
+            names += ("preprocessing",)
     for name in names:
         here, there = mine.get(name), theirs.get(name)
         if here == there:

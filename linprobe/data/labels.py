@@ -48,7 +48,10 @@ def of_collection(rows: int | None, people: int | None = None) -> str:
 
 def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None) -> Arrays:
     """Labels as integers where whole, however stored; else, or if declared, as text. DataError: neither, and where."""
-    labels = {key: plain_labels(key, np.asarray(array)) for key, array in arrays.items() if key.startswith("y_")}
+    labels = {key: np.asarray(array) for key, array in arrays.items() if key.startswith("y_")}
+    worded = declared is None and any(array.dtype.kind in "US" for array in labels.values())
+    flags = ("False", "True") if worded else declared
+    labels = {key: plain_labels(key, _settle_flags(key, array, flags)) for key, array in labels.items()}
     texts = [array for array in labels.values() if array.dtype.kind == "U"]
     named = declared is not None and all(set(declared) >= set(array.tolist()) for array in texts)
     if texts and not named:
@@ -70,6 +73,22 @@ def _whole(texts: NDArray[np.str_]) -> Indices:
     return np.array([int(number[1]) for number in numbers if number is not None], dtype=np.int64)[places]
 
 
+def _settle_flags(key: str, labels: NDArray[Any], names: Sequence[str] | None) -> NDArray[Any]:
+    """True and False as the `names` that say so, in any case; as they are with two others. DataError: more or fewer."""
+    if labels.dtype.kind != "b":
+        return labels
+    lower = {name.lower(): name for name in names or ()} | {name: name for name in names or ()}
+    if lower.keys() & {"true", "false", "True", "False"}:
+        false, true = (lower.get(word, lower.get(word.lower(), word)) for word in ("False", "True"))
+        return np.where(labels, true, false)
+    if names is not None and len(names) != 2:
+        raise DataError(
+            f"{key} holds True and False for {len(names)} classes; allowed: 2 classes, or True and False among them; "
+            "write class names as labels"
+        )
+    return labels
+
+
 def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
     """Labels of dtype int64, of uint64 if one needs it, or as text."""
     if labels.dtype.kind == "U":
@@ -89,6 +108,25 @@ def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
     return labels.astype(np.int64)
 
 
+def declared_names(
+    arrays: Mapping[str, NDArray[Any]], classes: Sequence[str] | None, where: str | Path
+) -> Sequence[str] | None:
+    """The names that `--classes` declares, else those beside the arrays. DataError: others, and labels are no names."""
+    if "class_names" not in arrays:
+        return classes
+    held = [str(name) for name in arrays["class_names"]]
+    labels = [array for key, array in arrays.items() if key.startswith("y_")]
+    if classes is None or all(array.dtype.kind == "U" and {*array.tolist()} <= {*classes} for array in labels):
+        return held if classes is None else classes
+    if list(classes) != held:
+        mine, theirs = (", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN) for names in (classes, held))
+        raise DataError(
+            f"{where} names its classes {theirs}, and --classes is {mine}; allowed unless labels are names of "
+            "--classes: the same list; leave out --classes"
+        )
+    return held
+
+
 def class_list(
     arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None, where: str | Path, *, private_test: bool
 ) -> tuple[tuple[str, ...], str]:
@@ -97,10 +135,11 @@ def class_list(
     Whole test labels that begin at 0 count the classes; others are the names of the classes, in order. `where` is the
     file, for messages.
 
-    Raises DataError: no names are declared, and there are no public test labels, or a label is missing or in two
-    spellings.
+    Raises DataError: no names are declared, and there are no public test labels, or a label is missing; a name is in
+    two spellings.
     """
     if declared is not None:
+        refuse_spellings(declared, f"the class list of {where}", "class name")
         return tuple(declared), "declared"
     if private_test or "y_test" not in arrays:
         why = "there are no test labels to take class names from, and training labels are private"

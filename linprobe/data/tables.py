@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.array_files import LARGEST, Arrays, parquet_table, refuse_twice, too_large
+from linprobe.data.array_files import LARGEST, SMALLEST, Arrays, parquet_table, refuse_twice, too_large
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.labels import OWNER, refuse_long
 from linprobe.errors import DataError, Progress, UsageError, counted, printable
@@ -145,8 +145,9 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
         texts: dict[str, list[str]] = {kind: [] for kind in of_texts}
         of_numbers = {*features, *labels} - {*of_texts.values()}
         numeric = [place for place, name in enumerate(header) if name in of_numbers]
+        marks = [numeric.index(header.index(name)) for name in labels if len(labels) > 1]
         while rows := _lines(reader, source, len(header)):
-            blocks.append(_numbers(rows, numeric, header, source))
+            blocks.append(_numbers(rows, numeric, header, source, marks))
             for kind, name in of_texts.items():
                 place = header.index(name)
                 for number, row in rows:
@@ -158,7 +159,6 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
     values, stored = np.concatenate(blocks), source.stat().st_size
     arrays: Arrays = {f"X_{group}": values, FEATURES: np.array(features, dtype=object)}
     if len(labels) > 1:
-        marks = [numeric.index(header.index(name)) for name in labels]
         arrays |= {
             f"y_{group}": values[:, marks],
             "class_names": np.array(labels),
@@ -179,9 +179,16 @@ def _lines(reader: Any, source: Path, width: int) -> list[tuple[int, list[str]]]
 
 
 def _numbers(
-    rows: Sequence[tuple[int, list[str]]], places: Sequence[int], names: Sequence[str], source: Path
+    rows: Sequence[tuple[int, list[str]]],
+    places: Sequence[int],
+    names: Sequence[str],
+    source: Path,
+    marks: Sequence[int],
 ) -> Singles:
-    """The columns `places` of some lines, (rows, columns); `names` has the names of all columns."""
+    """The columns `places` of some lines, (rows, columns); `names` has the names of all columns.
+
+    `marks` are the columns of the result that are labels.
+    """
     kept = np.isin(np.arange(len(names)), places).tolist()
     cells = chain.from_iterable(compress(row, kept) for _, row in rows)
     try:
@@ -200,7 +207,14 @@ def _numbers(
             f"{source} line {rows[row][0]}, column {names[places[column]]!r}: {values[row, column]:g} is beyond "
             f"{LARGEST:.3g}, the largest float32; scale the features"
         )
-    return values.astype(np.float32)
+    singles = values.astype(np.float32)
+    given, stored = (np.delete(table, marks, axis=1).any(axis=1) for table in (values, singles))
+    for row in np.flatnonzero(given & ~stored)[:1].tolist():
+        raise DataError(
+            f"{source} line {rows[row][0]}: every feature is below {SMALLEST:.3g}, the smallest float32, so the row "
+            "becomes zero; scale the features"
+        )
+    return singles
 
 
 def _plain(cells: str) -> bool:

@@ -181,7 +181,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
     run, allow_other = run_folder.read_run(request.run), request.allow_other_features
     bias = moved_bias(run, request.prior)[0]
     temperature = temperature_of(run, request.calibrate, progress, bias, allow_other=allow_other)
-    with open_features(matching.features_of(run, request.features), progress=progress) as opened:
+    with matching.scored_file(run, request.features, progress) as opened:
         matching.check_fits(run, opened, progress, allow_other=allow_other)
         released = "" if run.manifest.test_accuracy_std is None else str(run.folder)
         check_test_rows(opened, "accuracy is measured on", released=released)
@@ -237,7 +237,7 @@ def temperature_of(
     progress: Progress,
     bias: NDArray[np.float32] | None = None,
     *,
-    allow_other: bool = False,
+    allow_other: bool | None = None,
 ) -> float:
     """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
 

@@ -18,7 +18,7 @@ from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.events import OWNER, TEST_ACCURACY
 from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.accounting.ledger import Ledger
-from linprobe.data.dataset import check_one_class, check_test_rows, open_features, unit_of
+from linprobe.data.dataset import check_one_class, check_test_rows, unit_of
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.errors import Progress, UsageError
 from linprobe.evaluation.predict import evaluate_run, moved_bias
@@ -29,7 +29,7 @@ from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.options.requests import EvaluateRequest
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs.figures import noisy_accuracy, sums_of_test_rows, test_units
-from linprobe.runs.matching import check_fits, features_of, refuse_private_rows
+from linprobe.runs.matching import check_fits, refuse_private_rows, scored_file
 from linprobe.runs.run_folder import RunFolder, read_run, refuse_book_inside
 from linprobe.training.charge import charge_entry, existing_book, preview
 from linprobe.training.plan import fewer_protected, test_releases
@@ -128,7 +128,7 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
     epsilon, run = check_epsilon(request.epsilon), read_run(request.run)
     moved_bias(run, request.prior)
     refuse_book_inside(request.book)
-    with open_features(features_of(run, request.features), progress=progress) as features:
+    with scored_file(run, request.features, progress) as features:
         _check(run, features, request, progress)
         unit = unit_of(features, request.unit, "test")
         own, n_test = run.manifest.delta or None, test_units(features, unit)  # 0 for a run that used no private row

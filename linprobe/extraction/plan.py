@@ -86,9 +86,20 @@ def prompt_parts(
             raise DataError(
                 f"{class_names} lists {len(names)} class names; allowed: {len(source.class_names)}, in label order"
             )
+        mine, theirs = ([_prompt(name).casefold() for name in each] for each in (names, source.class_names))
+        if mine != theirs and sorted(mine) == sorted(theirs):
+            place = next(place for place, name in enumerate(mine) if name != theirs[place])
+            raise DataError(
+                f"{class_names} lists {names[place]!r} as class {place}, where the class list has "
+                f"{source.class_names[place]!r}; allowed: names in label order; sort the lines"
+            )
     elif source.class_names_from == FOLDER_NAMES:
-        names = tuple(name.replace("_", " ") for name in names)
+        names = tuple(map(_prompt, names))
     return names, _templates(templates)
+
+
+def _prompt(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _templates(wanted: str | None) -> tuple[str, ...]:

@@ -8,8 +8,10 @@ Importing this module imports torch.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -210,6 +212,19 @@ def source(shape: Shape, kind: int) -> str:
     return defined + Path(__file__).with_name("clipped_sum.cu").read_text(encoding="utf-8")
 
 
+@contextmanager
+def toolkit_not_needed() -> Iterator[None]:
+    """Let torch compile where it finds no CUDA toolkit. It refuses without a folder of headers; the source has none."""
+    from torch.utils import cpp_extension
+
+    found = cpp_extension.CUDA_HOME
+    cpp_extension.CUDA_HOME = found or os.devnull
+    try:
+        yield
+    finally:
+        cpp_extension.CUDA_HOME = found
+
+
 @cache
 def _compiled(shape: Shape, kind: int, index: int) -> Kernel | None:
     """The kernel on GPU number `index`; None if it does not compile, or needs more shared memory than the GPU has."""
@@ -220,7 +235,7 @@ def _compiled(shape: Shape, kind: int, index: int) -> Kernel | None:
         return None
     n_blocks = gpu.multi_processor_count * max(1, most // (shared + STATIC_BYTES))
     try:
-        with torch.cuda.device(index):
+        with toolkit_not_needed(), torch.cuda.device(index):
             start = torch.cuda._compile_kernel(source(shape, kind), "clipped_sum")
             start.set_shared_memory_config(shared)
         kernel = Kernel(start, n_blocks, shape.threads, shared)

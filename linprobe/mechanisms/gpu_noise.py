@@ -100,7 +100,7 @@ class DeviceNoise(NoiseSource):
                 word = int(words[place]) % (1 << 64)
                 exact = self.cell(draw, start + place, word, float(part[place]), std, grid)
                 cells[place] = exact - whole[place]
-            noised[start : start + len(words)] = (whole + cells) * grid
+            noised[start : start + len(words)] = (whole + cells + 0.0) * grid  # zero has no sign
         return noised.reshape(value.shape)
 
 

@@ -68,7 +68,7 @@ def first_look(value: Reals, words: NDArray[np.uint64], std: float, out: Reals) 
     cells = np.rint(steps)
     steps -= cells
     np.abs(steps, out=steps)
-    np.multiply(whole + cells, grid, out=out)
+    np.multiply(whole + cells + 0.0, grid, out=out)  # zero has no sign, which would tell the sign of `value`
     return np.flatnonzero((steps > 0.5 - UNSURE) | (magnitudes < DEEP))
 
 

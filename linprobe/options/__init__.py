@@ -79,7 +79,10 @@ class Choice:
 class RunOptions:
     out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME", group="Output")
     public: Path | None = option(
-        None, "Feature file of public rows from the same backbone, added to any public shots.", group="Data"
+        None,
+        "Feature file of public rows from the same backbone, in place of the group public of FEATURES, and beside any "
+        "public shots.",
+        group="Data",
     )
     unlabelled: Path | None = option(
         None,

@@ -44,6 +44,21 @@ def features_of(run: RunFolder, features: Path | None) -> Path | None:
 
 
 @contextmanager
+def scored_file(run: RunFolder, given: Path | None, progress: Progress) -> Iterator[FeatureReader]:
+    """The open file `given` for a run to score; for None the run's own, if it still holds the rows of the run.
+
+    Raises DataError: the run's own file is not where the manifest says, or another file has its name.
+    """
+    with open_features(features_of(run, given), progress=progress) as features:
+        if given is None and not holds_rows(run, features):
+            raise DataError(
+                f"{features.path} does not hold the rows of run {run.folder}, trained on a file of this name; "
+                "give the feature file to score, or run the command in the folder where the run was trained"
+            )
+        yield features
+
+
+@contextmanager
 def training_file(
     run: RunFolder, other: FeatureReader, progress: Progress, *, unchanged: bool = False
 ) -> Iterator[FeatureReader | None]:
@@ -110,12 +125,19 @@ def holds_rows(run: RunFolder, features: FeatureReader) -> bool:
 
 
 def check_made_alike(
-    run: RunFolder, path: Path, given: dict[str, Any], n_features: int, progress: Progress, *, allow_other: bool = False
+    run: RunFolder,
+    path: Path,
+    given: dict[str, Any],
+    n_features: int,
+    progress: Progress,
+    *,
+    allow_other: bool | None = None,
 ) -> None:
     """Compare how some rows were made, and their width, with what the manifest states of the training rows.
 
     Args:
         given: `extraction_of` the rows in `path`. If they state no settings, a note says so.
+        allow_other: whether the user allows another making; None if the command has no such option.
     Raises DataError: another width; or made otherwise, by the first difference, or a note of it with `allow_other`.
     """
     trained_on: dict[str, Any] = run.manifest.extraction or {}
@@ -127,9 +149,10 @@ def check_made_alike(
             alike = (
                 f"make the rows with linprobe extract --like {run.folder}"
                 if is_known(trained_on)
-                else "give rows of the same network, or a table with the same columns in the same order"
+                else "give rows of the same network, with the same image axes or table columns in the same order"
             )
-            raise DataError(f"{found}; {alike}, or score them all the same with --allow-other-features")
+            override = "" if allow_other is None else ", or score them all the same with --allow-other-features"
+            raise DataError(f"{found}; {alike}{override}")
         progress.note(f"OTHER FEATURES: {found}; scores mean little")
     elif is_known(trained_on) and not is_known(given):
         weights = f" with weights {trained_on['weights']}" if trained_on["weights"] else ""
@@ -160,7 +183,7 @@ def check_width(run: RunFolder, n_features: int, where: Path) -> None:
         )
 
 
-def check_fits(run: RunFolder, features: FeatureReader, progress: Progress, *, allow_other: bool = False) -> None:
+def check_fits(run: RunFolder, features: FeatureReader, progress: Progress, *, allow_other: bool | None = None) -> None:
     """Check how the rows of a feature file were made, their width and their classes. Raises as these checks do."""
     given = extraction_of(features.description)
     check_made_alike(run, features.path, given, features.n_features, progress, allow_other=allow_other)

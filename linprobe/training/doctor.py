@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from linprobe.parallel.threads import n_threads
 
 State = Literal["ok", "limited", "broken"]
 LITTLE_MEMORY = 2 << 30
+USUAL_SHAPE = 2048, 10  # features and classes, for which the kernel is tried
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,15 @@ def _device() -> list[Finding]:
 
     findings = [Finding("torch", torch.__version__)]
     if torch.cuda.is_available():
+        from linprobe.gradients.gpu import Kernel
+
         names = (torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count()))
-        return [*findings, Finding("GPU", ", ".join(names))]
+        slower = "steps with few classes are slower; free GPU memory, or install a newer torch with pip"
+        kernel = Finding("GPU kernel", "does not compile, or gives wrong numbers", "limited", slower)
+        with suppress(torch.OutOfMemoryError):
+            if Kernel.of(*USUAL_SHAPE, torch.float32, torch.device("cuda")) is not None:
+                kernel = Finding("GPU kernel", "compiles")
+        return [*findings, Finding("GPU", ", ".join(names)), kernel]
     return [*findings, Finding("GPU", "none", "limited", "extract runs on the processor, which is slow")]
 
 

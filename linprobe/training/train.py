@@ -142,6 +142,8 @@ class Ready:
                 f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people seen in "
                 "training, and may be lower on new people"
             )
+        left_out = dataset.public.left_out() if isinstance(dataset.public, PublicRows) else None
+        said += [] if left_out is None else [left_out]
         looks = plan.centre == "public" and plan.method.spends  # such a plan has counted the public rows
         seen = np.count_nonzero(dataset.public_counts) if looks else 0
         if 0 < seen < dataset.n_classes:

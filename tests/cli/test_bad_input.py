@@ -15,7 +15,7 @@ import pytest
 
 from linprobe.data.dataset import public_shots
 from linprobe.errors import DivergedError
-from tests.conftest import mostly_nightly, write_features
+from tests.conftest import CLASS_NAMES, mostly_nightly, write_features
 
 NOISY = ["--method", "noisy-gd", "--eps", "3"]
 LONG = "n" * 300
@@ -372,6 +372,19 @@ def test_training_rows_given_as_their_own_public_rows_are_refused(
     for public in (private_file, copy):
         refused(cli("train", private_file, "--eps", "3", "--public", public, "--out", "run"), 4, ["public", "private"])
     assert list(tmp_path.iterdir()) == [copy]
+
+
+def test_public_rows_of_other_classes_are_left_out_with_a_note_and_other_spellings_refused(
+    cli: Callable[..., Any], refused: Callable[..., None], private_file: Path, tmp_path: Path
+) -> None:
+    first, *others = CLASS_NAMES
+    write_features(tmp_path / "near.h5", groups=("train", "public"), class_names=[f"{first.upper()} ", *others])
+    command = ["train", private_file, "--method", "only-public", "--public"]
+    refused(cli(*command, "near.h5", "--out", "run"), 3, [f"near.h5 has class '{first.upper()} '", f"{first!r}"])
+    write_features(tmp_path / "other.h5", groups=("train", "public"), class_names=["wasp", *others])
+    note = "3 of 12 public rows of other.h5 are of classes that the run does not have, such as 'wasp', and are left out"
+    for dry in (["--dry-run"], ["--out", "run"]):
+        assert note in cli(*command, "other.h5", *dry).stderr
 
 
 def test_diverged_training_is_refused_and_its_releases_count(

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from linprobe import native
+from linprobe.gradients.gpu import Kernel
 
 
 def findings(outcome) -> dict[str, dict[str, str]]:
@@ -43,6 +45,15 @@ def test_a_missing_kernel_and_a_missing_extra_are_told(cli, monkeypatch: pytest.
     assert "unset LINPROBE_NATIVE" in found["kernel"]["remedy"]
     assert found["extra arrow"]["found"] == "without pyarrow"
     assert found["extra arrow"]["remedy"].endswith(": pip install 'linprobe[arrow]'")
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_gpu_without_the_kernel_is_told(cli, monkeypatch: pytest.MonkeyPatch, compiles: bool) -> None:
+    for name, value in (("is_available", True), ("device_count", 1), ("get_device_name", "H200")):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(Kernel, "of", lambda *_: object() if compiles else None)
+    found = findings(cli("doctor", "--json"))
+    assert (found["GPU"]["found"], found["GPU kernel"]["state"]) == ("H200", "ok" if compiles else "limited")
 
 
 def test_a_torch_that_cannot_be_imported_is_a_finding(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,9 @@ def test_rows_for_the_temperature_are_made_alike_too(cli: Cli, refused: Refused,
     for command in ("predict", "evaluate"):
         refused(cli(command, *words), 3, ['public.h5 has backbone "timm:two"'])
         assert "temperature" in cli(command, *words, "--allow-other-features").stderr
+    outcome = cli("export", run, "--calibrate", "public.h5", "--out", "probe.onnx")  # which has no such option
+    refused(outcome, 3, ['public.h5 has backbone "timm:two"'])
+    assert "--allow-other-features" not in outcome.stderr
 
 
 @pytest.mark.parametrize(

@@ -199,20 +199,20 @@ def test_other_private_rows_of_a_run_are_no_test_rows_of_another_file(
     assert not Path("next").exists()
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_a_run_whose_file_holds_other_rows_now_is_evaluated_with_a_note(
-    cli: Cli, features_file: Path, tmp_path: Path, named: bool
+def test_a_run_whose_file_holds_other_rows_now_is_evaluated_on_it_only_if_told_to(
+    cli: Cli, refused: Refused, features_file: Path, tmp_path: Path
 ) -> None:
     path = Path(shutil.copy(features_file, tmp_path / "f.h5"))
     assert cli("train", path, *NOISY, "--steps", "2", "--book", "by-hand.jsonl", "--out", "run").status == 0
-    command = ["evaluate", "run", *([path] if named else [])]
-    told = "f.h5 does not hold the rows of run run any more"
-    assert told not in cli(*command).stderr
+    told = "f.h5 does not hold the rows of run run"
+    for command in (["evaluate", "run"], ["evaluate", "run", path]):
+        assert told not in cli(*command).stderr
     with h5py.File(path, "r+") as file:  # under the same names
         private = file["train/x"][:]
         file["train/x"][:] = -private
         file["test/x"][:] = private[:120]
-    assert told in cli(*command).stderr
+    assert f"{told} any more" in cli("evaluate", "run", path).stderr
+    refused(cli("evaluate", "run"), 3, [told, "give the feature file to score"])
 
 
 def test_a_run_is_not_evaluated_on_the_people_it_was_trained_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from linprobe.data.array_import import import_arrays, read_arrays
 from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_reader import extraction_of, first_difference
 from linprobe.errors import DataError, LinprobeError, Silent, UsageError
 from linprobe.options.requests import ImportRequest
 
@@ -256,6 +258,24 @@ def test_images_become_flattened_pixels(tmp_path: Path) -> None:
     assert "flattened" in description.preprocessing
 
 
+def test_images_state_their_shape_and_others_do_not_fit(tmp_path: Path) -> None:
+    made = []
+    for place, shape in enumerate([(4, 3, 2), (3, 4, 2), (1, 4, 3, 2), (24,)]):
+        rows = {f"X_{group}": RNG.random((n, *shape)) for group, n in (("train", 9), ("test", 6))}
+        made.append(import_arrays(ImportRequest([npz(tmp_path, **rows)], tmp_path / f"{place}.h5")))
+    first, turned, same, flat = map(extraction_of, made)
+    assert [first_difference(first, other) is None for other in (turned, same, flat)] == [False, True, True]
+    earlier = extraction_of(replace(made[0], preprocessing="flattened pixels"))  # as 0.2 wrote it
+    assert first_difference(earlier, turned) is None
+
+
+def test_rows_with_a_value_that_float32_holds_are_kept(tmp_path: Path) -> None:
+    rows = np.where(np.arange(5) == 2, TRAIN, 1e-60)
+    rows[3] = 0
+    import_arrays(ImportRequest([npz(tmp_path, X_train=rows)], tmp_path / "out.h5"))
+    assert np.array_equal(read(tmp_path / "out.h5")[0], rows.astype(np.float32))
+
+
 def test_many_blocks_are_written_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("linprobe.data.array_import.BLOCK_BYTES", 4 * 5 * 2)
     import_arrays(ImportRequest([npz(tmp_path)], tmp_path / "out.h5"))
@@ -269,6 +289,13 @@ def test_declared_classes_decide_names_and_order(tmp_path: Path) -> None:
     assert description.class_names == ("y", "z", "x", "unused")
     assert description.class_names_from == "declared"
     assert read(tmp_path / "out.h5")[1].tolist() == [1, 0, 2] * 3
+
+
+def test_classes_rename_no_positions_of_class_names(tmp_path: Path) -> None:
+    source = npz(tmp_path, class_names=np.array(["a", "b", "c"]))
+    with pytest.raises(DataError, match=r"a, b, c, and --classes is c, a, b.*leave out --classes"):
+        import_arrays(ImportRequest([source], tmp_path / "out.h5"), ["c", "a", "b"])
+    assert import_arrays(ImportRequest([source], tmp_path / "out.h5"), ["a", "b", "c"]).class_names == ("a", "b", "c")
 
 
 def test_class_names_of_an_archive_count_as_declared(tmp_path: Path) -> None:
@@ -329,10 +356,17 @@ BAD_ARCHIVES: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["features.npz", "rows with NaN", "row 4"],
     ),
     "beyond float32": ({"X_train": np.full((9, 5), 1e300)}, ["X_train holds 1e+300 at row 0", "3.4e+38", "float32"]),
+    "below float32": ({"X_train": TRAIN * np.float64(1e-60)}, ["X_train", "row 0", "1.4e-45", "scale"]),
     "not a number, by owner": (
         {"X_train": np.where(np.arange(9)[:, None] == 4, np.inf, TRAIN), "owner_train": 9 - np.arange(9)},
         ["X_train", "row 4"],
     ),
+    "images with axes in another order": (
+        {"X_train": np.zeros((9, 3, 4, 5)), "X_test": np.zeros((6, 4, 5, 3))},
+        ["features.npz", "X_train (9, 3, 4, 5)", "X_test (6, 4, 5, 3)", "transpose"],
+    ),
+    "class names in two spellings": ({"class_names": ["a", "b", "a "]}, ["features.npz", "('a' and 'a ')"]),
+    "flags of three classes": ({"y_train": Y_TRAIN > 0, "class_names": ["a", "b", "c"]}, ["y_train", "3 classes"]),
     "repeated class": ({"class_names": ["a", "b", "b"]}, ["features.npz has the class name 'b' twice"]),
     "empty class name": ({"class_names": ["a", "b", ""]}, ["features.npz has an empty name"]),
     "empty label": (

@@ -101,6 +101,20 @@ def test_an_owner_without_a_name_is_refused_before_a_file_is_written(tmp_path: P
     assert not (tmp_path / "a.h5").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "noted"),
+    [
+        ({"owner_train": OWNERS}, True),
+        ({"owner_train": OWNERS, "id_train": list("abcdef")}, False),
+        ({"owner_train": np.sort(OWNERS)}, False),
+    ],
+)
+def test_a_note_says_that_rows_without_ids_moved(tmp_path: Path, given: dict[str, Any], noted: bool) -> None:
+    progress = Notes()
+    imported(tmp_path, progress, **given)
+    assert any("sorted by person" in note and "id_train" in note for note in progress.notes) == noted
+
+
 def test_owners_are_part_of_the_digest(tmp_path: Path) -> None:
     digests = set()
     for owners in (None, OWNERS, np.array(["a", "a", "b", "b", "b", "b"]), np.array(["a", "a", "a", "b", "b", "b"])):
@@ -117,7 +131,9 @@ def test_import_names_the_arrays_that_it_does_not_read(tmp_path: Path) -> None:
     assert "patient_train, hospital" in progress.notes[0]
     assert "--owner-column" in progress.notes[0]
     progress.notes.clear()
-    with FeatureFile(imported(tmp_path, progress, owner="patient", patient_train=OWNERS)) as features:
+    with FeatureFile(
+        imported(tmp_path, progress, owner="patient", patient_train=OWNERS, id_train=list("abcdef"))
+    ) as features:
         assert features.owners("train")[0] == "ann"
     assert progress.notes == []
 

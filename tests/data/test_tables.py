@@ -73,6 +73,7 @@ def test_columns_of_a_csv_have_any_name_and_a_mark_is_skipped(cli: Cli, tmp_path
         ("kind,f0\nant,1\nbee\0,1\n", ["line 3", "'kind'", "NUL"]),
         ("kind,f0\nant,1\n\nbee,\n", ["line 4", "''", "leave out the line or the column"]),
         ("kind,f0\nant,1\nbee,1e300\n", ["line 3", "'f0'", "1e+300", "float32"]),
+        ("kind,f0,f1\nant,1,0\nbee,1e-60,-1e-50\n", ["train.csv line 3", "1.4e-45", "float32", "scale"]),
         ("kind,f0\nant,1\nbee,1,2\n", ["line 3", "3 columns", "2"]),
         ("kind,kind,f0\nant,ant,1\n", ["line 1, column 1", "2 columns are named 'kind'"]),
         ("kind\nant\n", ["no column of features"]),
@@ -88,6 +89,14 @@ def test_a_bad_line_of_a_csv_is_named(tmp_path: Path, text: str, words: list[str
     with pytest.raises(DataError) as caught:
         read_arrays([tmp_path / "train.csv"], Columns("kind"))
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_row_of_zeros_and_a_small_number_beside_a_large_one_are_no_lost_row(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("a,b,x,y\n0,0,0,0\n1,0,1e-60,2\n")
+    assert read_arrays([tmp_path / "train.csv"], Columns("a,b"))["X_train"].tolist() == [[0, 0], [0, 2]]
+    (tmp_path / "train.csv").write_text("a,b,x,y\n1,0,1e-60,0\n")  # labels are no features
+    with pytest.raises(DataError, match="line 2"):
+        read_arrays([tmp_path / "train.csv"], Columns("a,b"))
 
 
 @pytest.mark.parametrize(
@@ -271,6 +280,27 @@ def test_training_rows_alone_are_split_by_id_or_content(tmp_path: Path) -> None:
             import_arrays(ImportRequest([tmp_path / "c.npz"], tmp_path / "c.h5", test_fraction=0.5), NAMES)
 
 
+def test_the_split_of_equal_rows_does_not_depend_on_the_file(tmp_path: Path) -> None:
+    def tested(source: Path) -> set[bytes]:
+        import_arrays(ImportRequest([source], tmp_path / "f.h5", test_fraction=0.5, overwrite=True), NAMES)
+        with FeatureFile(tmp_path / "f.h5") as features:
+            return {row.tobytes() for row in features.rows("test", slice(None)).astype(np.float32)}
+
+    rows = np.random.default_rng(1).standard_normal((40, 4)).astype(np.float16)
+    labels = np.tile(NAMES, 20)
+    found = []
+    for stored in (*map(rows.astype, ("f2", "f4", "f8", ">f4")), rows.astype("f4").reshape(40, 2, 2)):
+        np.savez(tmp_path / "a.npz", X_train=stored, y_train=labels)
+        found.append(tested(tmp_path / "a.npz"))
+    lines = [
+        ",".join(["label", *"abcd"]),
+        *(f"{y},{','.join(map(str, x))}" for y, x in zip(labels, rows.tolist(), strict=True)),
+    ]
+    (tmp_path / "all.csv").write_text("\n".join(lines))
+    found.append(tested(tmp_path / "all.csv"))
+    assert all(rows == found[0] for rows in found)
+
+
 def test_an_id_with_nul_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", X_train=ROWS, y_train=WORDS, id_train=[f"a\0{row}" for row in range(len(ROWS))])
     with pytest.raises(DataError, match="an id of train holds NUL"):
@@ -357,6 +387,35 @@ def test_whole_numbers_are_matched_by_name_if_the_names_are_numbers(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("classes", "indices"),
+    [(["True", "False"], [0, 1]), (["false", "true"], [1, 0]), (["TRUE", "no", "FALSE"], [0, 2]), (["a", "b"], [1, 0])],
+)
+def test_flags_are_matched_by_name_before_position(tmp_path: Path, classes: list[str], indices: list[int]) -> None:
+    flags = np.array([True, False] * 4)
+    assert imported([npz(tmp_path, flags)], classes)["y"] == indices * 4
+    assert imported([npz(tmp_path, flags, class_names=np.array(classes))])["y"] == indices * 4
+
+
+def test_flags_of_a_parquet_table_have_the_indices_of_the_csv(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    flags = np.array([True, False, False, True] * 2)
+    for group in ("train", "test"):
+        parquet.write_table(arrow.table({"label": flags, "a": ROWS[:, 0]}), tmp_path / f"{group}.parquet")
+        lines = [f"{flag},{value}\n" for flag, value in zip(flags, ROWS[:, 0], strict=True)]
+        (tmp_path / f"{group}.csv").write_text("".join(["label,a\n", *lines]))
+    for train, test in (("csv", "csv"), ("parquet", "parquet"), ("parquet", "csv"), ("csv", "parquet")):
+        sources = [tmp_path / f"train.{train}", tmp_path / f"test.{test}"]
+        assert imported(sources)["y"] == flags.astype(int).tolist()
+        assert imported(sources, ["True", "False"])["y"] == (~flags).astype(int).tolist()
+
+
+def test_columns_of_labels_are_not_renamed(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("label,a,x\n" + "0,1,2\n" * 4)
+    with pytest.raises(DataError, match="label, a, and --classes is a, label"):
+        imported([tmp_path / "train.csv"], ["a", "label"], label_column="label,a")
+
+
+@pytest.mark.parametrize(
     ("labels", "words"),
     [
         ([1, 2, 2, 1] * 2, ["a.npz: y_train", "label 2", "row 1", "0 to 1", "ant, bee", "subtract 1"]),
@@ -381,6 +440,12 @@ def test_a_number_that_is_one_class_and_the_place_of_another_is_refused(tmp_path
 def test_a_test_label_that_is_missing_or_spelled_in_another_way_makes_no_class(tmp_path: Path, label: str) -> None:
     with pytest.raises(DataError, match="y_test"):
         imported([npz(tmp_path, WORDS, np.array([*WORDS[:7], label]))])
+
+
+@pytest.mark.parametrize("classes", [["ant", "bee", "ant "], ["1", "1.0"], ["\u00e9", "e\u0301"]])
+def test_declared_classes_have_one_spelling(tmp_path: Path, classes: list[str]) -> None:
+    with pytest.raises(DataError, match=r"class list of .*a\.npz.*spelling"):
+        imported([npz(tmp_path, [0, 1] * 4)], classes)
 
 
 def test_a_class_of_such_a_name_can_be_declared(tmp_path: Path) -> None:

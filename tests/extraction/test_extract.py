@@ -493,6 +493,16 @@ def on_reading(patch: pytest.MonkeyPatch, name: str, action: Callable[[], Any]) 
     patch.setattr(FolderMembers, "read", watched)
 
 
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """Workers that inherit what a test patches, as Linux makes them up to Python 3.13."""
+    before = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("fork", force=True)
+    yield
+    multiprocessing.set_start_method(before, force=True)
+
+
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_worker_that_dies_is_one_line(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int

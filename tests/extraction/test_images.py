@@ -379,6 +379,14 @@ def test_arrays_keep_given_ids_and_class_names(tmp_path: Path) -> None:
     )
 
 
+def test_declared_classes_do_not_rename_those_of_arrays(tmp_path: Path) -> None:
+    text = refusal(
+        DataError, str(as_npz(tmp_path, class_names=np.array(["ant", "bee", "cat"]))), classes=["cat", "bee", "ant"]
+    )
+    assert "ant, bee, cat" in text
+    assert "leave out --classes" in text
+
+
 BAD_ARRAYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no test labels": ({"y_test": None}, ["y_test"]),
     "features": ({"X_train": RNG.random((9, 5))}, ["X_train", "(9, 5)", "linprobe import"]),

@@ -115,11 +115,17 @@ def test_class_names_and_templates_that_do_not_fit_are_refused(named: Path, tmp_
     _, options = clip
     (tmp_path / "two.txt").write_text("a\nb\n")
     (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "order.txt").write_text("red ant\nBee\nwild cat\n")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"class_names": tmp_path / "two.txt"}, DataError, "2 class names; allowed: 3"),
         ({"class_names": tmp_path / "empty.txt"}, DataError, r"empty\.txt is empty"),
         ({"class_names": tmp_path / "none.txt"}, DataError, r"none\.txt cannot be read"),
+        (
+            {"class_names": tmp_path / "order.txt"},
+            DataError,
+            "'red ant' as class 0, where .* has 'bee'.*label order",
+        ),
         ({"class_names": tmp_path / "bytes.txt"}, DataError, r"bytes\.txt cannot be read"),
         ({"templates": str(tmp_path / "two.txt")}, DataError, r"'a'.*no \{\}"),
         ({"templates": "imagenet"}, UsageError, "openai-80, simple-7"),

@@ -18,6 +18,7 @@ from tests.docs.scripts import load_script
 from tests.narrow_kernel import narrow_kernel, needs_compiler
 
 STD = 1.7
+LEAST_NOISE = np.array([2**64 - 1, 2**64 - 2], dtype=np.uint64)  # below zero and above, in the cell of zero
 CERTIFY = Path(__file__).parents[2] / "benchmarks/ndtri/certify.py"
 Words = NDArray[np.uint64]
 needs_kernel = pytest.mark.skipif(native.LIBRARY is None, reason="the kernel is not built")
@@ -45,6 +46,15 @@ def test_the_first_look_is_right_where_it_is_sure() -> None:
         exact = source.cell(0, place, int(words[place]), float(values[place]), STD, grid)
         assert found[place] == exact * grid
     assert len(doubtful) < 3
+
+
+@pytest.mark.usefixtures("path")
+def test_a_released_zero_has_no_sign() -> None:
+    values = np.repeat([-0.3, 0.3, -0.0, 0.0], 2) * grid_step(STD)
+    found, doubtful = looked(values, np.tile(LEAST_NOISE, 4))
+    assert not found.any()
+    assert not np.signbit(found).any()
+    assert doubtful == []
 
 
 @needs_kernel

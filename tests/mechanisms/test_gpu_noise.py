@@ -19,7 +19,7 @@ from linprobe.gradients import gpu
 from linprobe.gradients.gpu import check_device
 from linprobe.mechanisms import gpu_noise as device_module
 from linprobe.mechanisms.gpu_noise import CHUNK_BLOCKS, STREAM_WORDS, DeviceNoise, Stream, check_ndtri, look_on_device
-from linprobe.mechanisms.noise import PART, NoiseSource
+from linprobe.mechanisms.noise import PART, NoiseSource, grid_step
 from tests.conftest import mostly_nightly
 
 CPU = torch.device("cpu")
@@ -125,6 +125,15 @@ def test_both_sources_draw_the_same_in_turn_and_never_the_same_twice(name: str) 
     zeros = torch.zeros(64, dtype=torch.float64, device=name)
     drawn = torch.cat([noise.add_noise(zeros, 1.0) for _ in range(4)])
     assert len(drawn.unique()) == 256
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_released_zero_has_no_sign(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed(np.tile(np.array([2**64 - 1, 2**64 - 2], dtype=np.uint64), 4), monkeypatch)
+    values = torch.tensor([-0.3, -0.3, 0.3, 0.3, -0.0, -0.0, 0.0, 0.0], dtype=torch.float64, device=name) * grid_step(1)
+    found = DeviceNoise(torch.device(name), 1).add_noise(values, 1.0)
+    assert not found.any()
+    assert not found.signbit().any()
 
 
 def test_a_source_says_what_keyed_it() -> None:

@@ -24,6 +24,7 @@ from linprobe.data.labels import (
     ContentIds,
     OwnerOf,
     class_list,
+    declared_names,
     divided,
     holds_label_matrix,
     label_indices,
@@ -186,8 +187,7 @@ def _array_source(path: Path, classes: Sequence[str] | None, *, private_test: bo
             raise DataError(f"{path} holds no {key}; needed: X_train, y_train, X_test, y_test")
     if holds_label_matrix(arrays):
         raise DataError(f"{path} holds several labels per image; allowed: one label per image, y of shape (rows,)")
-    if classes is None and "class_names" in arrays:
-        classes = [str(name) for name in arrays["class_names"]]
+    classes = declared_names(arrays, classes, path)
     arrays = settle_labels(arrays, classes)
     names, names_from = class_list(arrays, classes, path, private_test=private_test)
     groups: dict[str, base.Members] = {

@@ -12,7 +12,9 @@ import pytest
 from sklearn.datasets import load_digits
 
 import linprobe
+from linprobe.cli import run as run_command
 from linprobe.errors import ArgumentError, LinprobeError, PrivacyWarning, Silent
+from linprobe.runs.run_folder import RunFolder
 from tests.conftest import mostly_nightly
 
 NOT_CALLED = {"PrivacyWarning", "__version__"}
@@ -103,6 +105,15 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.account(sigma=3, steps=2), "no argument sigma; did you mean noise_multiplier?"),
         (lambda: linprobe.account(noise_multiplier=3), "n_steps is None; allowed: a value"),
         (lambda: linprobe.train(dry_run=True), "linprobe.plan makes a dry run"),
+        (lambda: linprobe.train(as_json=True), "as_json is a flag .* results are dictionaries; omit it$"),
+        (lambda: linprobe.plan(as_json=True), "as_json is a flag .* results are dictionaries; omit it$"),
+        (lambda: linprobe.plan(epsilon=1, class_weight={0: 2, "0": 3}), "^class weight names '0' twice"),
+        (lambda: linprobe.plan(epsilon=1, class_weight={10: 2}), "^class weight names '10'; allowed: 0, 1"),
+        (lambda: linprobe.tune(epsilon=1, grid={"score_noise": [1, 1.0]}), "^grid has score_noise=1.0 twice"),
+        (
+            lambda: linprobe.tune(epsilon=1, grid={"score-noise": [1], "score_noise": [2]}),
+            "^grid has score-noise, score_noise; allowed: each option once",
+        ),
         (lambda: linprobe.evaluate("a--run"), "^a--run does not exist"),
         (lambda: linprobe.budget(raise_cap=True), "^raise_cap was given without cap; .* for example cap=8$"),
         (lambda: linprobe.plan(epsilon=1, no_option=2), "see linprobe train --help-all$"),
@@ -124,7 +135,7 @@ def test_numbers_of_numpy_and_text_for_paths() -> None:
     assert trained["epsilon"] <= 0.5
     again = linprobe.train(
         method="noisy-gd", epsilon=1, steps=2.0, out="two", book="book.jsonl", init=Path("runs/one"),
-        class_weight={"3": np.float32(2), "4": np.int64(1)}, radius=None, split_seed=None,
+        class_weight={3: np.float32(2), "4": np.int64(1)}, radius=None, split_seed=None,
     )  # fmt: skip
     config = tomllib.loads(Path("two/config.toml").read_text(encoding="utf-8"))
     assert (again["steps"], config["init"], config["class-weight"]) == (2, "runs/one", "3=2.0,4=1")
@@ -156,3 +167,19 @@ def test_a_constructor_is_named_in_the_public_module() -> None:  # or the refere
     made = [getattr(linprobe, name).__init__ for name in linprobe.__all__ if hasattr(getattr(linprobe, name), "fit")]
     assert len(made) > 10
     assert all(init.__module__ == "linprobe" for init in made if init.__qualname__ != "LinearProbe.__init__")
+
+
+def test_a_grid_takes_the_spelling_of_a_flag_too() -> None:
+    options = {"method": "noisy-gd", "epsilon": 1, "steps": 2, "out": "tuned"}
+    tuned = linprobe.tune(grid={"score-noise": [0.3, 1]}, **options)
+    assert [one["score_noise"] for one in tuned["tuning"]["settings"]] == [0.3, 1.0]
+
+
+def test_the_config_file_states_weights_of_classes_with_commas() -> None:
+    names, y = np.array(["a,b", "c=d"]), np.arange(40) % 2
+    np.savez("rows.npz", X_train=np.eye(2, 4)[y] + np.arange(40)[:, None] / 99, y_train=names[y], class_names=names)
+    assert run_command(["import", "rows.npz", "--out", "rows.h5"]) == 0
+    options = {"method": "noisy-gd", "epsilon": 1, "delta": 1e-3, "steps": 2, "out": "one", "public_shots": 0}
+    linprobe.train("rows.h5", class_weight={"a,b": 1, "c=d": 2}, **options)
+    assert run_command(["train", "--config", "one/config.toml", "--out", "two"]) == 0
+    assert RunFolder(Path("two")).manifest.class_weights == {"a,b": 0.5, "c=d": 1.0}

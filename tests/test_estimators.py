@@ -727,6 +727,51 @@ def test_a_run_folder_starts_an_estimator_whose_classes_are_in_another_order(pri
         np.testing.assert_allclose(shares, first.predict_proba(x)[:, order], atol=1e-4)
 
 
+def started(folder, x, y, classes) -> NoisyGD:
+    """An estimator with nothing but the weights of a run."""
+    probe = NoisyGD(epsilon=8.1, classes=classes, init=folder, condition="none", learning_rate=1e-9, n_steps=1)
+    return probe.fit(x, y)
+
+
+def test_a_run_starts_an_estimator_by_position_only_if_no_name_is_shared(tmp_path: Path, cli) -> None:
+    y = np.arange(90) % 3
+    x = (3 * np.eye(3, 6)[y] + np.random.default_rng(0).normal(size=(90, 6))).astype(np.float32)
+    pandas = pytest.importorskip("pandas")
+    for file, names in (("named", ["cat", "dog", "owl"]), ("numbered", ["0", "1", "2"])):
+        frame = pandas.DataFrame(x, columns=list("abcdef")).assign(label=np.array(names)[y])
+        frame.to_csv(tmp_path / f"{file}.csv", index=False)
+        classes = ("--classes", ",".join(names))
+        for words in (
+            ("import", tmp_path / f"{file}.csv", *classes, "--out", tmp_path / f"{file}.h5"),
+            ("train", tmp_path / f"{file}.h5", "--method", "noisy-gd", "--eps", "8", "--out", tmp_path / file),
+        ):
+            assert cli(*words).status == 0
+    for folder, classes in (("named", [10, 11, 12]), ("numbered", [2.0, 0.0, 1.0])):
+        expected = linprobe.load_run(tmp_path / folder).predict_proba(x)
+        order = [0, 1, 2] if folder == "named" else [2, 0, 1]
+        labels = y + 10 if folder == "named" else y.astype(float)
+        shares = started(tmp_path / folder, x, labels, classes).predict_proba(x)
+        np.testing.assert_allclose(shares, expected[:, order], atol=1e-4)
+    with pytest.raises(DataError, match=r"has no class 'Cat'; allowed: cat, dog, owl"):
+        started(tmp_path / "named", x, np.array(["Cat", "dog", "owl"])[y], ["owl", "Cat", "dog"])
+    features = frame[list("fedcba")]
+    with pytest.raises(DataError, match=r"^X has the columns f, e, d, .*trained with a, b, c"):
+        started(tmp_path / "named", features, np.array(["cat", "dog", "owl"])[y], ["cat", "dog", "owl"])
+
+
+@pytest.mark.parametrize("classes", [[[0, 1, 2]], ["cat", None], [[0], [1, 2]]])
+def test_classes_without_an_order_are_refused(rows, classes) -> None:
+    with pytest.raises(ParameterError, match=r"^classes is \[.*allowed: a name or number for each class"):
+        make("noisy-gd", classes=classes).fit(*rows[:2])
+
+
+@pytest.mark.parametrize(("kind", "most"), [("float64", 2**53), ("float32", 2**24)])
+def test_labels_that_floats_round_are_refused(rows, kind, most) -> None:
+    x, y, *_ = rows
+    with pytest.raises(DataError, match=rf"^y has the label .* of type {kind}; allowed: below {most},"):
+        make("noisy-gd", classes=[most + one for one in range(3)]).fit(x, (y + most).astype(kind))
+
+
 def test_a_large_delta_is_warned_of(rows) -> None:
     x, y, *_ = rows
     with pytest.warns(PrivacyWarning, match=r"delta 0.002 is 0.48/N for 240 private rows.*try delta=4e-04$"):

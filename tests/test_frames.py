@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe import AdaMix, NoisyGD
+from linprobe import AdaMix, NoisyGD, OnlyPublic
 from linprobe.errors import DataError, PrivacyWarning
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{PrivacyWarning.__module__}.{PrivacyWarning.__name__}")
@@ -42,7 +42,33 @@ def library(request: pytest.FixtureRequest) -> Any:
 def test_columns_of_labels_name_the_classes(library: Any) -> None:
     module, frame, _ = library
     labels = module.DataFrame({"tumour": LABELS % 2, "scar": LABELS // 2})
-    assert NoisyGD(epsilon=3, n_steps=5).fit(frame(ROWS), labels).classes_.tolist() == ["tumour", "scar"]
+    rows = frame(ROWS)
+    if module.__name__ == "pandas":
+        labels.index = rows.index
+    assert NoisyGD(epsilon=3, n_steps=5).fit(rows, labels).classes_.tolist() == ["tumour", "scar"]
+
+
+def test_columns_of_labels_are_the_classes_in_their_order(library: Any) -> None:
+    module, *_ = library
+    labels = module.DataFrame({"tumour": LABELS % 2, "scar": LABELS // 2})
+    turned, options = labels[["scar", "tumour"]], {"epsilon": 3, "n_steps": 5}
+    probe = NoisyGD(**options).fit(ROWS, labels)
+    assert probe.score(ROWS, labels) == probe.score(ROWS, labels.to_numpy())
+    for call, name in (
+        (lambda: NoisyGD(**options, classes=["scar", "tumour"]).fit(ROWS, labels), "y"),
+        (lambda: OnlyPublic().fit(ROWS, labels, X_public=ROWS[:60], y_public=turned[:60]), "y_public"),
+        (lambda: probe.score(ROWS, turned), "y"),
+    ):
+        with pytest.raises(DataError, match=rf"^{name} has the columns (scar, tumour|tumour, scar),.*{name}\.to_numpy"):
+            call()
+
+
+def test_columns_without_names_are_taken_by_position() -> None:
+    pandas = pytest.importorskip("pandas")
+    labels = pandas.DataFrame(np.stack([LABELS % 2, LABELS // 2], 1))
+    assert NoisyGD(epsilon=3, n_steps=5, classes=["b", "a"]).fit(ROWS, labels).score(ROWS, labels) > 0
+    with pytest.raises(DataError, match="allowed: the classes in their order, 1, 0"):
+        NoisyGD(epsilon=3, n_steps=5, classes=[1, 0]).fit(ROWS, labels)
 
 
 def test_repeated_columns_are_refused_in_one_line() -> None:
@@ -103,6 +129,27 @@ def test_people_under_another_index_are_refused(called: str) -> None:
         fitted(frame, TEXTS, NAMES, **{called: people[::-1]})
     assert len(fitted(frame, TEXTS, NAMES, **{called: people[::-1].loc[frame.index]}).owners_) == 100
     assert len(fitted(frame, TEXTS, NAMES, **{called: people.to_numpy()}).owners_) == 100
+
+
+def test_labels_and_weights_under_another_index_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS, index=[f"id{row}" for row in range(300)])
+    texts, ones = pandas.Series(TEXTS, index=frame.index), pandas.Series(np.ones(300), index=frame.index)
+    probe = fitted(frame, texts, NAMES, sample_weight=ones, X_public=frame[:60] + 1, y_public=texts[:60])
+    assert probe.score(frame, texts, ones) > 0.9
+    for call, words in (
+        (lambda: fitted(frame, texts[::-1], NAMES), r"y has another index than X,.*y\.loc\[X\.index\]"),
+        (lambda: fitted(frame, pandas.Series(TEXTS), NAMES), "y has another index than X"),
+        (lambda: fitted(frame, texts, NAMES, sample_weight=ones[::-1]), "sample_weight has another index than X"),
+        (
+            lambda: fitted(frame, texts, NAMES, X_public=frame[:60] + 1, y_public=texts[59::-1]),
+            r"y_public has another index than X_public,.*y_public\.loc\[X_public\.index\]",
+        ),
+        (lambda: probe.score(frame, texts[::-1]), "y has another index than X"),
+        (lambda: probe.score(frame, texts, ones[::-1]), "sample_weight has another index than X"),
+    ):
+        with pytest.raises(DataError, match=f"^{words}"):
+            call()
 
 
 def test_columns_in_another_order_are_refused(library: Any) -> None:

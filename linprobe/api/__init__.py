@@ -224,6 +224,7 @@ def predict(
     3
     """
     from linprobe.evaluation.predict import predict_rows as run_command
+    from linprobe.runs.run_folder import refuse_equal_columns
 
     request = _asked(
         requests.PredictRequest,
@@ -238,6 +239,7 @@ def predict(
     )
     lines = run_command(request, _Warning())
     names = [str(name) for name in next(lines)]
+    refuse_equal_columns(names, run)
     columns = list(zip(*lines, strict=True))
     return {name: list(columns[index]) if columns else [] for index, name in enumerate(names)}
 
@@ -412,7 +414,10 @@ def _request(features: AnyPath | None, options: Mapping[str, Any]) -> requests.T
         if meant:
             raise UsageError(f"{flag} is a flag of linprobe train; its name in Python is {meant[0]}; give that")
         if flag in _OF_COMMANDS:
-            raise UsageError(f"{flag} is a flag of linprobe train; in Python, linprobe.plan makes a dry run; use that")
+            step = (
+                "linprobe.plan makes a dry run; use that" if flag == "dry_run" else "results are dictionaries; omit it"
+            )
+            raise UsageError(f"{flag} is a flag of linprobe train; in Python, {step}")
         if flag in _OF_ESTIMATORS:
             raise UsageError(f"{flag} is an argument of estimators; its name here is {_OF_ESTIMATORS[flag]}; give that")
         raise ArgumentError(f"linprobe.train has no option {flag}{hint(flag, known)}; see linprobe train --help-all")
@@ -426,6 +431,9 @@ def _of_grid(grid: Mapping[str, Sequence[Any]]) -> tuple[tuple[str, tuple[Any, .
     known = _of_train()
     if not isinstance(grid, Mapping):
         raise ParameterError(f"grid is of type {type(grid).__name__}; allowed: a dictionary of options and values")
+    if len({str(name).strip("-").replace("-", "_") for name in grid}) < len(grid):
+        raise ParameterError(f"grid has {', '.join(map(str, grid))}; allowed: each option once; leave one out")
+    grid = {str(name).strip("-").replace("-", "_"): values for name, values in grid.items()}
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ParameterError(f"grid has {name}={values!r}; allowed: a list of values to choose from")

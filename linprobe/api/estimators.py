@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, replace
 from typing import Any, ClassVar, Self
 
@@ -33,7 +33,6 @@ from linprobe.data.feature_file import NO_LABEL
 from linprobe.data.labels import one_spelling
 from linprobe.data.row_checks import HASHES, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
-from linprobe.data.tables import column_order
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError, counted
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
@@ -92,6 +91,18 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return (scores > 0).astype(int)
         best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """The accuracy on raw rows `X` with classes `y`; with several labels a row, the share with all labels right.
+
+        Raises DataError: a series or frame with another index than the frame `X`, or labels in other columns than
+        classes_.
+        """
+        check_is_fitted(self)
+        arrays.refuse_other_index(X, {"y": y, "sample_weight": sample_weight})
+        if self.multilabel_:
+            arrays.refuse_other_columns(y, self.classes_, "y")
+        return float(super().score(X, y, sample_weight=sample_weight))
 
     def _scores(self, X: ArrayLike) -> NDArray[np.float64]:
         check_is_fitted(self)
@@ -175,7 +186,9 @@ class LinearProbe(LinearClassifier):
 
         Args:
             X, y: private rows, and their classes (n_rows,), or several labels each: 0 or 1, (n_rows, n_labels). Names
-                of columns are public, and those of `y` name the labels. only-public and zero-shot ignore X and y.
+                of columns are public, and those of `y` name the labels. only-public and zero-shot ignore X and y. All
+                that belongs to rows is taken by position, and refused with another index of pandas than the rows, also
+                with the default index 0, 1, 2, ... beside another.
             X_public, y_public: public rows (n_public, n_features), and labels of the same kind.
             text_weights: class-name encodings (n_features, n_classes).
             owners: the person each row of `X` belongs to, shape (n_rows,): names or numbers. If given, people are
@@ -192,7 +205,8 @@ class LinearProbe(LinearClassifier):
 
         Raises:
             ParameterError, UsageError: a parameter or combination that is not allowed.
-            DataError: labels outside the declared classes, NaN, wrong shapes, weights below 0.
+            DataError: labels outside the declared classes, NaN, wrong shapes, weights below 0; another index than that
+                of the rows, or columns of labels that are not the classes in their order.
             PrivacyError: delta of at least 1/n_private, noise too small for one step, or rows of X, or multiples of
                 them, in X_public or X_unlabelled. FullyPrivate protects X_public and does not compare it with X.
 
@@ -208,10 +222,11 @@ class LinearProbe(LinearClassifier):
         called, owners = ("owners", owners) if groups is None else ("groups", groups)
         labels_of_rows = {"y": y, "y_public": y_public, called: owners, "sample_weight": sample_weight}
         arrays.refuse_masked(labels_of_rows | {"text_weights": text_weights})
-        arrays.refuse_other_index(X, owners, called)
-        X, y, columns = *self._checked(X, y), getattr(y, "columns", None)
+        arrays.refuse_other_index(X, {"y": y, called: owners, "sample_weight": sample_weight})
+        arrays.refuse_other_index(X_public, {"y_public": y_public}, "X_public")
+        X, y, frames = *self._checked(X, y), {"y": y, "y_public": y_public}
         public_labels = None if y_public is None else np.asarray(y_public)
-        self.classes_ = arrays.named_by(columns, self.classes, self._declared_classes(y, public_labels))
+        self.classes_ = self._named_classes(self._declared_classes(y, public_labels), frames)
         labels, bounds = self._labels(y, "y"), None
         if owners is not None:
             order, bounds, self.owners_ = arrays.people_of(np.asarray(owners), len(X), called)
@@ -229,8 +244,7 @@ class LinearProbe(LinearClassifier):
             further = self._unlabelled(self._rows(X_unlabelled, "X_unlabelled"), dataset.protected)
             dataset = replace(dataset, unlabelled=further)
         hashes = self._hashes(dataset) if "private" in self.method.needs else None
-        with naming_arguments():
-            plan = plan_run(self.settings(), dataset)  # a fit that is refused here makes no row public
+        plan = self._plan(dataset)  # a fit that is refused here makes no row public
         self._warn_of_rows(dataset, hashes)
         return self._fit(dataset, plan, hashes=hashes)
 
@@ -317,9 +331,7 @@ class LinearProbe(LinearClassifier):
         weights = self._weights(labels, by_row)
         given = {"public": public, "text_weights": text_weights, "bounds": bounds, "weights": weights}
         dataset = self._dataset(private, **given)
-        with naming_arguments():
-            plan = plan_run(self.settings(), dataset)
-        return self._fit(dataset, plan, runtime, ledger)
+        return self._fit(dataset, self._plan(dataset), runtime, ledger)
 
     def _forget(self) -> None:
         for name in [name for name in vars(self) if name.endswith("_")]:
@@ -353,6 +365,23 @@ class LinearProbe(LinearClassifier):
             raise UsageError(f"{type(self).__name__} needs public rows and got none; give X_public and y_public")
         public = None if self.method.joins_public else y_public
         return arrays.declared_classes(self.classes, public, n_labels=None if y is None or y.ndim == 1 else y.shape[1])
+
+    def _named_classes(self, classes: NDArray[Any], frames: Mapping[str, Any]) -> NDArray[Any]:
+        """The `classes`, or the columns of y that name several labels. DataError: other columns in one of `frames`."""
+        if not self.multilabel_:
+            return classes
+        classes = arrays.named_by(getattr(frames["y"], "columns", None), self.classes, classes)
+        for name, labels in frames.items():
+            arrays.refuse_other_columns(labels, classes, name)
+        return classes
+
+    def _plan(self, dataset: Dataset) -> Plan:
+        with naming_arguments():
+            plan = plan_run(self.settings(), dataset)
+        if plan.first is not None:
+            wanted = (plan.first.manifest.extraction or {}).get("columns")
+            arrays.refuse_other_features(list(vars(self).get("feature_names_in_", ())), wanted, vars(self)["init"])
+        return plan
 
     def _labels(self, given: NDArray[Any], name: str) -> NDArray[Any]:
         """Indices into `classes_` (n,), or several labels a row, uint8 (n, n_classes)."""
@@ -494,13 +523,8 @@ class TrainedProbe(LinearClassifier):
         check_float32(rows, name)
         if rows.shape[1] != self.n_features_in_:
             raise DataError(f"X has {rows.shape[1]} features; allowed for run {self.folder}: {self.n_features_in_}")
-        wanted, names = (self.privacy_.get("extraction") or {}).get("columns"), list(getattr(X, "columns", ()))
-        found = column_order(names, len(names)) if names and all(isinstance(one, str) for one in names) else None
-        if wanted and found and found != wanted:
-            raise DataError(
-                f"X has the columns {found}, and the run {self.folder} was trained with {wanted}; allowed: the same "
-                "columns in the same order"
-            )
+        wanted = (self.privacy_.get("extraction") or {}).get("columns")
+        arrays.refuse_other_features(list(getattr(X, "columns", ())), wanted, self.folder)
         return rows
 
 

@@ -76,7 +76,7 @@ def class_weights(
     """Weights by class, shape (n_classes,), divided by the largest. Classes that are not named have the weight 1.
 
     Args:
-        given: weight by class; or text: `public`, `LABEL=WEIGHT,...`, or a JSON file with an object of weights.
+        given: weight by class; or text: `public`, `LABEL=WEIGHT,...`, a JSON object, or a file of one.
         names: classes in label order. public: labels of the public rows, for `public`; None without such rows.
         what: what errors call it.
     Raises ParameterError: text of another form, an unknown class, or a weight that is not a finite number of 0 or more.
@@ -91,7 +91,7 @@ def class_weights(
                 "unprotected; allowed: such rows of every class, or weights that you state"
             )
         return np.asarray(counts.min() / counts, dtype=np.float64)
-    weight_of = _parsed(given, what)
+    weight_of = _by_name(_parsed(given, what), names, what)
     unknown = [name for name in weight_of if name not in names]
     if unknown:
         raise ParameterError(
@@ -107,6 +107,17 @@ def class_weights(
     if not (np.isfinite(weights).all() and weights.min() >= 0 and weights.max() > 0):
         raise ParameterError(f"{what} is {given!r}; allowed: finite numbers of 0 or more, one of them above 0")
     return np.asarray(weights / weights.max(), dtype=np.float64)
+
+
+def _by_name(given: Mapping[Any, Any], names: Sequence[Any], what: str) -> dict[Any, Any]:
+    """Weights by the names of the classes; 0 is the class '0' of a file. ParameterError: a class twice."""
+    spelled, weight_of = {str(name): name for name in names}, {}
+    for key, weight in given.items():
+        name = key if key in names else spelled.get(str(key), key)
+        if name in weight_of:
+            raise ParameterError(f"{what} names {str(key)!r} twice; allowed: each class once; leave one out")
+        weight_of[name] = weight
+    return weight_of
 
 
 def shares_given(given: str, names: Sequence[str]) -> Reals:
@@ -129,9 +140,10 @@ def _parsed(text: str | Mapping[Any, float], what: str) -> Mapping[Any, Any]:
         return text
     if not isinstance(text, str):
         raise ParameterError(f"{what} is {text!r}; allowed: a dictionary of class names and numbers, or text")
-    if text.endswith(".json"):
+    if text.endswith((".json", "}")):  # or the object itself, as a config file has it
         with reading(f"{what} {text}", "give a JSON object of numbers, each class once"):
-            found = json.loads(given_text(Path(text)), object_pairs_hook=no_repeated_keys)
+            given = text if text.endswith("}") else given_text(Path(text))
+            found = json.loads(given, object_pairs_hook=no_repeated_keys)
         if not isinstance(found, dict):
             raise DataError(f"{what} {text} holds no JSON object; give one of class names and numbers")
         return found

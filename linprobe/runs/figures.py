@@ -250,7 +250,8 @@ def _why_guessing(manifest: Manifest) -> str:
         return ""
     if signal_to_noise(epsilon, manifest.delta, n_units, n_classes) >= LOW_SIGNAL:
         return ""
-    few = f"{counted(n_units, NOUN[manifest.unit])} are few for {n_classes} classes at epsilon {epsilon:g}"
+    are = "is" if n_units == 1 else "are"
+    few = f"{counted(n_units, NOUN[manifest.unit])} {are} few for {n_classes} classes at epsilon {epsilon:g}"
     at = "" if manifest.delta == DEFAULT_DELTA else f" --delta {manifest.delta:g}"
     return f"; {few}: linprobe plan --eps {epsilon:g}{at} --n {n_units} --classes {n_classes} says what to expect"
 

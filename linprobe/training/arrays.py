@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from linprobe.data.array_files import refuse_twice
 from linprobe.data.labels import Bounds, by_owner, owner_bounds, owner_names
+from linprobe.data.tables import column_order
 from linprobe.errors import DataError, ParameterError, counted
 
 SHOWN = 5  # classes in a message
@@ -160,9 +161,7 @@ def declared_classes(
     Raises ParameterError: none can be known, fewer than 2, repeats, or another number than `n_labels`.
     """
     if given is not None:
-        if isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
-            raise ParameterError(f"classes is {given!r}; allowed: a list of classes, such as range(10)")
-        classes = np.asarray(list(given))
+        classes = _listed(given)
     elif n_labels is not None:
         classes = np.arange(n_labels)
     elif public is not None:
@@ -182,16 +181,67 @@ def declared_classes(
     return classes
 
 
+def _listed(given: Iterable[Any]) -> NDArray[Any]:
+    """Declared classes as an array. Raises ParameterError: no list, or one of None or lists, which have no order."""
+    if isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
+        raise ParameterError(f"classes is {given!r}; allowed: a list of classes, such as range(10)")
+    listed = list(given)
+    try:
+        classes = np.asarray(listed)
+        np.unique(classes)
+    except (TypeError, ValueError):
+        classes = np.empty((0, 0))
+    if classes.ndim != 1:
+        raise ParameterError(f"classes is {repr(listed)[:80]}; allowed: a name or number for each class, as range(10)")
+    return classes
+
+
 def named_by(columns: Iterable[Any] | None, declared: Any, classes: NDArray[Any]) -> NDArray[Any]:
     """The `classes` of labels from a frame with `columns`: the names of several labels, unless some are `declared`."""
     names = [] if columns is None or declared is not None else list(columns)
     return declared_classes(names, None, n_labels=len(classes)) if len(names) > 1 else classes
 
 
+def refuse_other_columns(labels: Any, classes: NDArray[Any], name: str) -> None:
+    """DataError if a frame of several labels a row names other columns than the classes, or in another order.
+
+    The columns 0, 1, 2, ..., which pandas gives unnamed ones, are no names, unless classes have them.
+    """
+    names, known = [str(column) for column in getattr(labels, "columns", ())], [str(one) for one in classes]
+    unnamed = names == [str(place) for place in range(len(names))] and not set(names) & set(known)
+    if len(names) == len(known) and names != known and not unnamed:
+        raise DataError(
+            f"{name} has the columns {', '.join(names[:SHOWN])}{', ...' * (len(names) > SHOWN)}, which are taken by "
+            f"position; allowed: the classes in their order, {', '.join(known[:SHOWN])}"
+            f"{', ...' * (len(known) > SHOWN)}; give {name}[[...]] in this order, or {name}.to_numpy() if it is right"
+        )
+
+
+def refuse_other_features(names: Sequence[Any], wanted: str | None, run: object) -> None:
+    """DataError if `names` of the columns of a frame X are not those `wanted`, the `column_order` of `run`."""
+    found = column_order(names, len(names)) if names and all(isinstance(one, str) for one in names) else None
+    if wanted and found and found != wanted:
+        raise DataError(
+            f"X has the columns {found}, and the run {run} was trained with {wanted}; allowed: the same columns in the "
+            "same order"
+        )
+
+
 def class_indices(
     labels: NDArray[Any], classes: NDArray[Any], name: str, *, declared: bool = True
 ) -> NDArray[np.int64]:
-    """Labels as indices into `classes`, shape (n,), `declared` or of public labels. DataError: a label outside."""
+    """Labels as indices into `classes`, shape (n,), `declared` or of public labels. DataError: a label outside.
+
+    Also a DataError: a whole number that the floats of `labels` cannot tell from the next.
+    """
+    if labels.dtype.kind == "f":
+        most = 2 / float(np.finfo(labels.dtype).eps)
+        inexact = np.flatnonzero(np.abs(labels) >= most)
+        if len(inexact):
+            raise DataError(
+                f"{name} has the label {labels[inexact[0]]:.17g} at row {inexact[0]}, of type {labels.dtype}; allowed: "
+                f"below {most:.0f}, as whole numbers above are rounded; give integers, or text"
+            )
     order = np.argsort(classes, kind="stable")
     ordered = classes[order]
     try:
@@ -221,13 +271,17 @@ def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.u
     return labels.astype(np.uint8)
 
 
-def refuse_other_index(X: Any, owners: Any, name: str) -> None:
-    """DataError if a frame `X` and a series of `owners` have different indices: owners are taken in the order of X."""
-    if hasattr(X, "iloc") and hasattr(owners, "iloc") and not X.index.equals(owners.index):
-        raise DataError(
-            f"{name} has another index than X, and is taken by position; allowed: the index of X in the same order; "
-            f"give {name}.loc[X.index], or {name}.to_numpy() if the order is right"
-        )
+def refuse_other_index(X: Any, given: Mapping[str, Any], rows: str = "X") -> None:
+    """DataError if a frame `X`, called `rows`, and a series or frame `given` by name have different indices.
+
+    All are taken by position. A default index 0, 1, 2, ... beside other names of rows is another index, too.
+    """
+    for name, values in given.items():
+        if hasattr(X, "iloc") and hasattr(values, "iloc") and not X.index.equals(values.index):
+            raise DataError(
+                f"{name} has another index than {rows}, and is taken by position; allowed: the index of {rows} in the "
+                f"same order; give {name}.loc[{rows}.index], or {name}.to_numpy() if the order is right"
+            )
 
 
 def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[NDArray[np.intp], Bounds, NDArray[Any]]:

@@ -36,6 +36,7 @@ from linprobe.accounting.figures import largest_mu, rounded_up
 from linprobe.data.blocks import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
+from linprobe.data.labels import one_spelling
 from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
 from linprobe.mechanisms.correct_predictions import GAIN
@@ -588,6 +589,11 @@ def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
         raise ParameterError(f"init is {init!r}; allowed: {', '.join(INIT_WORDS)}, or a run folder")
     first, earlier = settings.first_run.model, settings.first_run.model.manifest
     _refuse_other_units(earlier, settings, dataset, init)
+    if earlier.several_labels:
+        raise DataError(
+            f"init run {init} has several labels a row, and the rows here one class; allowed: a run with one class a "
+            "row; give one, or init auto, zero or public"
+        )
     if first.weights.shape != dataset.weights_shape:
         raise DataError(
             f"init run {init} has weights of shape {first.weights.shape}; allowed here: "
@@ -629,15 +635,22 @@ def _refuse_other_units(earlier: Manifest, settings: Settings, dataset: Dataset,
 
 
 def _of_classes(first: FirstModel, dataset: Dataset, init: object) -> FirstModel:
-    """The model with its classes in the order here; a caller's names stand for its own. DataError: another class."""
-    known, names = first.manifest.class_names, dataset.class_names
-    if sorted(names) == sorted(known):
-        order = [known.index(name) for name in names]
-        return replace(first, weights=first.weights[:, order], bias=first.bias[order])
-    if dataset.features is not None:
-        other = next(name for name in names if name not in known)
+    """The model with its classes in the order here; DataError: another class.
+
+    The names of a caller stand for classes by position if none is a name of the run, in any spelling; 2.0 is 2.
+    """
+    known, names = list(first.manifest.class_names), list(dataset.class_names)
+    if dataset.features is None and sorted(names) != sorted(known):
+        mine, theirs = list(map(one_spelling, names)), list(map(one_spelling, known))
+        if not {name.casefold() for name in mine} & {name.casefold() for name in theirs}:
+            return first
+        if len(set(mine)) == len(mine) and len(set(theirs)) == len(theirs):
+            names, known = mine, theirs
+    other = next((name for name in names if name not in known), None)
+    if other is not None:
         raise DataError(f"init run {init} has no class {other!r}; allowed: {', '.join(known)}; train it on these")
-    return first
+    order = [known.index(name) for name in names]
+    return replace(first, weights=first.weights[:, order], bias=first.bias[order])
 
 
 def _text_weights(settings: Settings, dataset: Dataset, budget: Budget | None) -> NDArray[np.float64] | None:

@@ -638,5 +638,7 @@ def config_text(ready: Ready) -> str:
 def _value(value: Any) -> str:
     """A value in TOML. Its strings have the escapes of JSON."""
     if isinstance(value, Mapping):  # weights of classes, from Python
-        value = ",".join(f"{name}={one}" for name, one in value.items())
+        by_name = {str(name): one for name, one in value.items()}
+        plain = not any("," in name for name in by_name)
+        value = ",".join(f"{name}={one}" for name, one in by_name.items()) if plain else json.dumps(by_name)
     return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

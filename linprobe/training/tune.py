@@ -99,6 +99,10 @@ class Tuning:
         if self.grid and not 2 <= n_settings <= MOST_SETTINGS:
             found = counted(n_settings, "setting")
             raise UsageError(f"the grid has {found}; allowed: 2 to {MOST_SETTINGS}; give other values")
+        for name, values in self.grid:
+            twice = [value for place, value in enumerate(values) if value in values[:place]]
+            if twice:
+                raise UsageError(f"grid has {name}={twice[0]} twice; allowed: each value once; leave one out")
         if not self.grid and len(self.shrink) < 2:
             raise UsageError(f"shrink is {self.shrink[0]:g}; allowed without --grid: two factors or more, as 0,0.5,1")
         if self.repetitions is not None:

@@ -14,8 +14,10 @@ import h5py
 import numpy as np
 import pytest
 
+import linprobe
 from linprobe.cli import run as run_command
 from linprobe.data.feature_file import FeatureFile
+from linprobe.errors import DataError
 from tests.cli.outcomes import write_sealed
 
 G = np.random.default_rng(5)
@@ -231,3 +233,28 @@ def test_people_with_several_labels_are_protected(cli: Callable[..., Any], tmp_p
     assert outcome.status == 0, outcome
     assert json.loads(outcome.stdout)["n_units"] == 100
     assert cli("verify", "run", "--features", "p.h5").status == 0
+
+
+@pytest.mark.parametrize(("names", "all_classes"), [(["id", "a", "b"], False), (["a", "p_a", "b"], True)])
+def test_predictions_with_two_columns_of_one_name_are_refused(
+    cli: Callable[..., Any], refused: Callable[..., None], names: list[str], all_classes: bool
+) -> None:
+    np.savez("named.npz", **{**arrays(), "class_names": np.array(names)})
+    assert cli("import", "named.npz", "--out", "named.h5").status == 0
+    assert cli("train", "named.h5", *TRAIN, "--out", "named").status == 0
+    with pytest.raises(DataError, match=f"have two columns '{'p_a' if all_classes else 'id'}'"):
+        linprobe.predict("named", "named.h5", all_classes=all_classes)
+    for words in ((), ("--json",), ("--out", "rows.csv")):
+        flags = ("--probabilities",) * all_classes
+        refused(cli("predict", "named", "named.h5", *flags, *words), 3, ["two columns", "load_run"])
+    assert not Path("rows.csv").exists()
+
+
+def test_a_run_of_another_task_starts_no_run(
+    cli: Callable[..., Any], refused: Callable[..., None], folder: Path
+) -> None:
+    y = np.arange(90) % 3
+    np.savez("one.npz", X_train=CENTRES[y], y_train=y, class_names=np.array(["0", "1", "2"]))
+    assert cli("import", "one.npz", "--out", "one.h5").status == 0
+    words = ("train", "one.h5", *TRAIN, "--init", folder / "run", "--out", "other", "--public-shots", "0")
+    refused(cli(*words), 3, ["several labels a row", "one class"])

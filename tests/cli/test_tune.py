@@ -277,6 +277,7 @@ WRONG: dict[str, tuple[list[str], int, list[str]]] = {
     "the budget": (["--eps", "1", "--method", "ngd", "--grid", "eps=1,2"], 2, ["grid has eps", "beside the grid"]),
     "no values": (["--eps", "1", "--grid", "score_noise"], 2, ["OPTION=VALUE"]),
     "a value twice": (["--eps", "1", "--grid", "score_noise=1,1"], 2, ["once"]),
+    "a number twice": (["--eps", "1", "--grid", "score_noise=1,1.0"], 2, ["score_noise=1.0 twice", "once"]),
     "an option twice": (["--eps", "1", "--grid", "score_noise=1,2", "--grid", "score-noise=3,4"], 2, ["once"]),
     "one setting": (["--eps", "1", "--grid", "score_noise=1"], 2, ["the grid has 1 setting;"]),
     "no number": (["--eps", "1", "--grid", "score_noise=a,b"], 2, ["score_noise", "number"]),

@@ -143,6 +143,10 @@ def test_a_model_that_is_no_better_than_the_commonest_class_is_told() -> None:
             "; in a table, one large column hides the others: subtract and divide by public constants",
         ),
         (
+            a_run(1),
+            "; 1 person is few for 6 classes at epsilon 3: linprobe plan --eps 3 --n 1 --classes 6 says what to expect",
+        ),
+        (
             a_run(32),
             "; 32 people are few for 6 classes at epsilon 3: linprobe plan --eps 3 --n 32 --classes 6 says what to "
             "expect",

@@ -22,7 +22,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class Rounded:
     """A float64 number: a ball around the number without rounding, and a bound on its error."""
 
     exact: arb
-    error: arb = NONE
+    error: arb = field(default_factory=lambda: NONE)
 
     def rounded(self, by: arb = ROUNDING) -> Rounded:
         return Rounded(self.exact, (self.error + by * (self.exact.abs_upper() + self.error)).upper())

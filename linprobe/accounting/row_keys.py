@@ -175,10 +175,10 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
         shown = theirs.public[among(theirs.public, new.private(unit or ""))] if both else ()
         n_hidden = max(map(len, hidden), default=0)
         if n_hidden > spare or len(shown):
-            met, step = f"{n_hidden} of the {whose}, or of their images or people, are private in", "give other rows"
+            met, step = f"some of the {whose}, or of their images or people, are private in", "give other rows"
             found = _with_test_rows(private) or private
             if n_hidden <= spare:
-                met, step = f"{len(shown)} of the private rows, images or people were public in", "remove them"
+                met, step = "some of the private rows, images or people were public in", "remove them"
                 found = contents.counted
             runs = ", ".join(entry.name for entry in found[-NAMED:])
             raise PrivacyError(

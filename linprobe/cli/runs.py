@@ -243,8 +243,8 @@ def _attack(request: requests.AttackRequest) -> None:
         typer.echo(f"AUC               {result['auc']:.4f}{interval}")
         for rate, found in result["tpr_at_fpr"].items():
             limit = f", at most {limit_percent(limits[rate])} % by the guarantee" if limits else ""
-            few = float(rate) * result["non_members"] < 1
-            measured = f"not measurable with {result['non_members']} non-members" if few else f"{100 * found:.2f} %"
+            few = f"not measurable with {result['non_members']} non-members"
+            measured = few if found is None else f"{100 * found:.2f} %"
             typer.echo(f"TPR at FPR {f'{100 * float(rate):g} %':<6} {measured}{limit}")
 
 

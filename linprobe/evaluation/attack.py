@@ -193,7 +193,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
             "manifest_digest": manifest.manifest_digest,
             "method": manifest.method,
             "attack": "lira" if request.lira else "threshold",
-            **_figures(found),
+            **_figures(found, compared.n_outside),
             "tpr_limit_at_fpr": None if limit is None else _by_rate(limit(np.array(FALSE_POSITIVE_RATES)).tolist()),
             "tpr_limit_from": None if limit is None else limit.source,
             "compared": NOUNS[RECORD if compared.sizes is None else OWNER],
@@ -213,7 +213,8 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
 
 def threshold_auc(features: FeatureReader, run: RunFolder) -> dict[str, Any]:
     """The threshold attack on a run and its open file, whose rows were verified: auc, auc_low, auc_high, tpr_at_fpr."""
-    return _figures(_threshold(_compared(features, _private(features, run)), run, resamples=0))
+    compared = _compared(features, _private(features, run))
+    return _figures(_threshold(compared, run, resamples=0), compared.n_outside)
 
 
 def _check(request: AttackRequest) -> None:
@@ -376,14 +377,16 @@ def _shadow(
     return place, log_odds(ArraySource(x, y).blocks(), shadow.weights, shadow.bias)
 
 
-def _figures(found: Membership) -> dict[str, Any]:
+def _figures(found: Membership, n_outside: int) -> dict[str, Any]:
+    """As JSON. A rate that `n_outside` non-members are too few for has no TPR."""
+    tpr = [found.tpr_at(rate) if rate * n_outside >= 1 else None for rate in FALSE_POSITIVE_RATES]
     return {
         "auc": found.auc,
         "auc_low": found.low,
         "auc_high": found.high,
-        "tpr_at_fpr": _by_rate([found.tpr_at(rate) for rate in FALSE_POSITIVE_RATES]),
+        "tpr_at_fpr": _by_rate(tpr),
     }
 
 
-def _by_rate(values: list[float]) -> dict[str, float]:
+def _by_rate(values: list[Any]) -> dict[str, float | None]:
     return {f"{rate:g}": value for rate, value in zip(FALSE_POSITIVE_RATES, values, strict=True)}

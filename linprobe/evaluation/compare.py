@@ -227,10 +227,13 @@ def _shared(stack: ExitStack, path: Path | None, *, scored: bool = False) -> Fea
     return LoadedFeatures(opened)
 
 
-def _rows(stack: ExitStack, features: Features) -> FeatureReader:
+def _rows(stack: ExitStack, features: Features, given: Path | None = None) -> FeatureReader:
+    """The rows of a file, which manifests name by the path `given`."""
     if isinstance(features, FeatureReader):
         return features
-    return stack.enter_context(open_features(features, whole=False))
+    opened = stack.enter_context(open_features(features, whole=False))
+    opened.path = given or opened.path
+    return opened
 
 
 def _unlabelled(stack: ExitStack, path: Path | None, given: Path | None = None) -> FeatureReader | None:
@@ -428,10 +431,11 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
 
 
 def _ready(run: Planned, features: Features, other: Features, unlabelled: Path | None, stack: ExitStack) -> Ready:
-    other = None if run.request.public is None else _rows(stack, other)
+    reader = _rows(stack, features, run.request.features)
+    other = None if run.request.public is None else _rows(stack, other, run.request.public)
     given = run.request.unlabelled  # None for runs that are not refined
     further = None if given is None else _unlabelled(stack, unlabelled, given)
-    return Ready(run.request, _rows(stack, features), other, further, dated=run.dated, keep_ledger=True)
+    return Ready(run.request, reader, other, further, dated=run.dated, keep_ledger=True)
 
 
 def _ready_of(found: _Comparison, run: Planned, stack: ExitStack) -> Ready:

@@ -64,7 +64,11 @@ def safetensors_bytes(probe: Probe) -> bytes:
     from safetensors.numpy import save
 
     rows = np.ascontiguousarray(np.swapaxes(probe.weights, -1, -2))
-    return bytes(save({"weight": rows, "bias": probe.bias}, metadata=probe.note))
+    content = bytes(save({"weight": rows, "bias": probe.bias}, metadata=probe.note))
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True).encode()  # its order was random
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 class _Graph:

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
@@ -66,7 +67,9 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
         try:
             with _without_interrupts():
                 results = Parallel(n_jobs=jobs, return_as="generator_unordered", max_nbytes=None)(calls)
-            yield from results
+            with warnings.catch_warnings():  # joblib warns of the calls that Ctrl-C cancels
+                warnings.filterwarnings("ignore", module="joblib")
+                yield from results
         except BrokenExecutor:
             raise LinprobeError(
                 f"one of {jobs} processes was killed, as a system does that lacks memory; run the command again, with "

@@ -98,9 +98,19 @@ def new_figure(
             plt.close(drawn)
 
 
-def ticks_at(axis: Any, values: Sequence[float]) -> None:
-    axis.set_ticks(values, [f"{value:,g}" for value in values])
+def ticks_at(axis: Any, values: Sequence[float], named: Sequence[float] | None = None) -> None:
+    """Ticks at `values`, without names but for those in `named`; None for all."""
+    axis.set_ticks(values, [f"{value:,g}" if named is None or value in named else "" for value in values])
     axis.set_ticks([], minor=True)
+
+
+def _apart(values: Sequence[float], parts: int) -> list[float]:
+    """Those of sorted `values` that are more than a part of a logarithmic axis after the last one chosen."""
+    least, chosen = np.log(values[-1] / values[0]) / parts, list(values[:1])
+    for value in values[1:]:
+        if np.log(value / chosen[-1]) > least:
+            chosen.append(value)
+    return chosen
 
 
 def name_ends(axes: Any, ends: Sequence[End]) -> None:
@@ -164,7 +174,7 @@ def accuracy_curves(
         ends.append((at[-1], means[-1], name, colour))
     lowest = min((point[1] for curve in curves.values() for point in curve), default=least)
     axes.set(xscale="log", ylim=(min(least, lowest), 102))
-    ticks_at(axes.xaxis, epsilons)
+    ticks_at(axes.xaxis, epsilons, _apart(epsilons, 12))
     for place, (name, level) in enumerate(levels.items()):
         axes.axhline(level, color=INK, linestyle=DASHES[place - len(levels)], linewidth=1)
         ends.append((axes.get_xlim()[1], level, name, INK))
@@ -197,10 +207,8 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
             xscale="log", ylim=(0, 1.25 * max(noise)), xlabel="sampling rate q, and the noise multiplier σ it needs"
         )
         axes.set_ylabel("noise per epoch σ / √q, in clip norms")
-        span, named = np.log(max(rates) / min(rates)) or 1.0, [rows[0]]
-        for row in rows[1:]:
-            if np.log(row.sampling_rate / named[-1].sampling_rate) > span / 14:  # room for a label
-                named.append(row)
+        shown = _apart(rates, 14)
+        named = [row for row in rows if row.sampling_rate in shown]
         labels = [f"{row.sampling_rate:g}\nσ {rounded_down(row.noise_multiplier, 4)}" for row in named]
         axes.xaxis.set_ticks([row.sampling_rate for row in named], labels)
         axes.xaxis.set_ticks([], minor=True)

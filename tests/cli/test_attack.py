@@ -94,6 +94,7 @@ def test_result_has_every_key_and_says_it_is_private(cli: Cli, trained_run: Path
     assert [line.split()[0] for line in text.stdout.splitlines()] == ["attack", "rows", "AUC", "TPR", "TPR"]
     assert f"{result['auc']:.4f} ({result['auc_low']:.4f}" in text.stdout
     few, enough = text.stdout.splitlines()[-2:]
+    assert result["tpr_at_fpr"]["0.001"] is None
     assert "0.1 %  not measurable with 120 non-members, at most" in few
     assert f"{100 * result['tpr_at_fpr']['0.01']:.2f} %, at most" in enough
 

@@ -26,6 +26,7 @@ from linprobe.data.dataset import open_features, public_shots
 from linprobe.errors import Silent
 from linprobe.evaluation import compare, comparison_folder
 from linprobe.evaluation.compare import compare_methods
+from linprobe.parallel import available_memory
 from linprobe.runs import run_folder
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.charge import RunCharge
@@ -68,6 +69,20 @@ def test_a_comparison_that_is_stopped_says_what_is_kept(
     outcome = cli("compare", features_file, *QUICK, "--seeds", "2", "--public-shots", "1", "--out", "cmp")
     assert outcome.status == 130, outcome
     assert ("finished runs are kept" in outcome.stderr) == (tmp_path / "cmp").exists() == bool(finished)
+
+
+def test_manifests_name_the_files_as_given_even_if_they_do_not_fit_in_memory(
+    cli: Cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("f.h5", "public.h5"):
+        shutil.copy(features_file, name)
+    with h5py.File("f.h5", "r+") as file:
+        file["train/x"][:] *= -1
+    monkeypatch.setattr(available_memory, "suffices", lambda _: False)
+    words = ["--methods", "adamix:steps=2", "--eps", "1", "--seeds", "1", "--jobs", "1"]
+    assert cli("compare", "f.h5", *words, "--public", "public.h5", "--out", "cmp").status == 0
+    for run in folders(tmp_path / "cmp"):
+        assert str(tmp_path) not in (tmp_path / "cmp" / "runs" / run / "manifest.json").read_text()
 
 
 @pytest.mark.usefixtures("pictures")

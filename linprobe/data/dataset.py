@@ -28,7 +28,15 @@ from linprobe.data.labels import (
     people_in_both,
     refuse_both_sides,
 )
-from linprobe.data.row_checks import HASHES, LEAKS, Commitment, check_rows, compare_test_rows, refuse_shared
+from linprobe.data.row_checks import (
+    HASHES,
+    LEAKS,
+    Commitment,
+    check_rows,
+    compare_test_rows,
+    refuse_shared,
+    share_people,
+)
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.errors import DataError, PrivacyError, Progress, UsageError
 from linprobe.options import OWNER, RECORD
@@ -189,7 +197,7 @@ class Dataset:
         return self.private.keep if isinstance(self.private, GroupRows) else None
 
     def check(self, commitment: Commitment | None = None, *, digest: bool = False) -> None:
-        """`check_rows` of the feature file; its public rows are compared with its private rows, or with test rows."""
+        """`check_rows` of the feature file; public rows are compared with private rows of their file too."""
         if self.features is not None:
             public = self.public.parts if isinstance(self.public, PublicRows) else ()
             further = [self.unlabelled] if isinstance(self.unlabelled, GroupRows) else []
@@ -203,6 +211,7 @@ class Dataset:
                 commitment=commitment,
                 digest=digest,
             )
+            _compare_at_home(self.features, compared)
             for part in public if self.joined and further else ():
                 refuse_shared(part, further[0], f"rows of group {part.group}, which the method protects", LEAKS)
             if self.joined and public and "test" in self.features.sizes:
@@ -236,6 +245,13 @@ class Dataset:
     def unlabelled_digest(self) -> str | None:
         """SHA-256 of the rows without labels; None without such rows, or for rows of a caller."""
         return self.unlabelled.digest() if isinstance(self.unlabelled, GroupRows) else None
+
+
+def _compare_at_home(features: FeatureReader, public: Iterable[GroupRows]) -> None:
+    """PrivacyError if rows of the group `public` of a file other than `features` are training rows of that file."""
+    for part in public:
+        if part.group == "public" and part.features is not features:
+            check_rows(part.features, compared=[part])
 
 
 def _of_file(source: Source) -> GroupRows | PublicRows:
@@ -306,7 +322,7 @@ def dataset_of(
 ) -> Dataset:
     """The rows of a feature file, split by public facts; `other` has public rows, `unlabelled` some without labels.
 
-    Of the rows of `features` only private test rows are read, to compare them with public ones.
+    Only private test rows are read, to compare them with public ones.
 
     Raises UsageError: options that do not fit the files. DataError: files that do not belong together, rows of a person
     that are not adjacent, too few rows of a class. PrivacyError: a person or a test row that is private and public.
@@ -475,17 +491,31 @@ def _refuse_private_outside(
     if features.description.shares_owners and test_people(features, split.unit) is not None:
         protected.update(features.owners("test"))
     for part in (*labelled, *unlabelled):
-        if protected and part.features.has_owners(part.group) and people_in_both(protected, part.owners()):
+        if _shows_people(protected, part, split.unit):
             raise PrivacyError(
                 f"group {part.group} of {part.features.path} holds rows of people who have private rows too; a person "
                 "is private or public; remove those rows, or give rows of other people"
             )
     # a method that joins public rows protects them
     public_rows = (*(() if split.joined else labelled), *unlabelled)
-    for part in public_rows if features.description.private_test else ():
-        twice = "a private row cannot be public too; give other rows, or --public-shots K"
-        step = LEAKS if part.group == UNLABELLED else twice
-        refuse_shared(GroupRows(features, "test"), part, "private test rows", step, by_owner=split.unit == OWNER)
+    for part in public_rows:
+        _refuse_test_rows(features, part, by_owner=split.unit == OWNER)
+
+
+def _shows_people(protected: set[str], part: GroupRows, unit: str | None) -> bool:
+    """Whether rows are of `protected` people, or of people whose other rows in the same file are private."""
+    if protected and part.features.has_owners(part.group) and people_in_both(protected, part.owners()):
+        return True
+    return unit == OWNER and part.group == "public" and share_people(GroupRows(part.features, "train"), part)
+
+
+def _refuse_test_rows(features: FeatureReader, public: GroupRows, *, by_owner: bool) -> None:
+    """PrivacyError if `public` rows show private test rows of `features`, or of their own file."""
+    twice = "a private row cannot be public too; give other rows, or --public-shots K"
+    step = LEAKS if public.group == UNLABELLED else twice
+    for file in {features, public.features}:
+        if file.description.private_test and "test" in file.sizes:
+            refuse_shared(GroupRows(file, "test"), public, "private test rows", step, by_owner=by_owner)
 
 
 def private_units(

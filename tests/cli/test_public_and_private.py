@@ -142,6 +142,22 @@ def test_private_test_rows_are_not_public(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("hidden", ["train", "test", "owner"])
+def test_public_rows_are_not_private_in_their_own_file(cli: Cli, refused: Cli, tmp_path: Path, hidden: str) -> None:
+    unit = ["--unit", "owner"] if hidden == "owner" else []
+    file_of(tmp_path / "a.h5", {"train": people("p")} if unit else {}, train=A, test=HELD)
+    rows = {"train": 2 * B[:40], "test": C[:40], "owner": C[80:120]}[hidden]
+    owners = {"train": people("q"), "test": people("r", 40)} if unit else {}
+    for name, who, shown in (("bad.h5", "q", rows), ("good.h5", "s", C[40:80])):
+        whose = owners | {"public": people(who, 40)} if unit else {}
+        file_of(tmp_path / name, whose, facts={"test_rows": "private"}, train=B, test=C[:40], public=shown)
+    words = ["train", "a.h5", *PUBLIC, *unit, "--out", "out", "--public"]
+    said = {"train": "of its group train", "test": "holds private test rows", "owner": "a person is private or public"}
+    refused(cli(*words, "bad.h5"), 4, ["bad.h5", said[hidden]])
+    assert not (tmp_path / "out").exists()
+    assert cli(*words, "good.h5").status == 0
+
+
 def test_a_comparison_with_public_rows_that_a_book_protects_spends_nothing(
     cli: Cli, refused: Cli, trained: Any, tmp_path: Path
 ) -> None:

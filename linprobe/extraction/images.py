@@ -1,7 +1,8 @@
 """Image files to batches of pixels: decode, preprocess, batch.
 
-Every file either decodes completely or is reported as unreadable. Unusual but valid images are converted to what a
-viewer shows: CMYK and palette images to RGB, 16-bit images to 8 bits, rotated images upright by their EXIF tag.
+Every file either decodes or is reported as unreadable; not every format lets damage be seen. Unusual but valid images
+are converted: CMYK and palette images to RGB, 16-bit images to 8 bits, rotated images upright by their EXIF tag. A
+transparent pixel has the colour that is stored for it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms import InterpolationMode
@@ -33,6 +35,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF
 MAX_PIXELS = 100_000_000
 MAX_SIDE = 1_000_000  # Pillow holds several rows of an image beside it
 _ORIENTATION = 0x0112
+_BITS, _PHOTOMETRIC = 258, 262  # tags of TIFF
 _GREY = ("1", "L", "LA", "La")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 SHIFTS_PER_SIDE = 16
@@ -76,6 +79,12 @@ def _to_mode(image: Image.Image, mode: str | None) -> Image.Image:
         raise UnreadableImage("floating-point pixels, whose range is not known")
     if image.mode == "I" and image.format != "PPM":  # Pillow scales a PGM to 16 bits by the range that the file states
         raise UnreadableImage("32-bit or signed pixels, whose range is not known")
+    if isinstance(image, TiffImageFile) and image.mode.startswith("I;16"):  # Pillow scales and inverts no such pixels
+        (bits, *_), photometric = image.tag_v2[_BITS], image.tag_v2.get(_PHOTOMETRIC, 0)
+        if (bits, photometric) != (16, 1):
+            raise UnreadableImage(
+                f"grey TIFF of {bits} bits with photometric {photometric}; allowed: 8 bits, or 16 bits where black is 0"
+            )
     if image.getexif().get(_ORIENTATION, 1) not in (0, 1):
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):

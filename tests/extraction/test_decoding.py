@@ -77,15 +77,23 @@ def test_sixteen_bit_grey_keeps_its_gradient(kind: str) -> None:
     assert np.array_equal(pixels, np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, axis=2))
 
 
-def test_big_endian_sixteen_bit_grey_is_read_by_its_own_byte_order() -> None:
-    rows = b"".join(struct.pack(">4H", *(row * 256 + column * 16384 for column in range(4))) for row in range(3))
-    entries = [(256, 3, 4), (257, 3, 3), (258, 3, 16), (259, 3, 1), (262, 3, 1), (273, 4, 8), (278, 3, 3), (279, 4, 24)]
+def grey_tiff(order: str, bits: int, photometric: int) -> bytes:
+    """A TIFF file of 4 x 3 pixels of 12 or 16 bits; `order` of bytes is < or >."""
+    rows = b"".join(struct.pack(f"{order}4H", *(row * 256 + column * 16384 for column in range(4))) for row in range(3))
+    entries = [
+        *((256, 3, 4), (257, 3, 3), (258, 3, bits), (259, 3, 1), (262, 3, photometric), (273, 4, 8)),
+        *((278, 3, 3), (279, 4, bits * 12 // 8)),
+    ]
     tags = b"".join(
-        struct.pack(">HHI", tag, kind, 1) + (struct.pack(">I", value) if kind == 4 else struct.pack(">HH", value, 0))
+        struct.pack(f"{order}HHI{'I' if kind == 4 else 'HH'}", tag, kind, 1, *([value] if kind == 4 else [value, 0]))
         for tag, kind, value in entries
     )
-    content = struct.pack(">2sHI", b"MM", 42, 32) + rows + struct.pack(">H", len(entries)) + tags + bytes(4)
-    pixels = made(content)
+    start = struct.pack(f"{order}2sHI", b"MM" if order == ">" else b"II", 42, 32)
+    return start + rows + struct.pack(f"{order}H", len(entries)) + tags + bytes(4)
+
+
+def test_big_endian_sixteen_bit_grey_is_read_by_its_own_byte_order() -> None:
+    pixels = made(grey_tiff(">", 16, 1))
     assert pixels[..., 0].tolist() == [[0, 64, 128, 192], [1, 65, 129, 193], [2, 66, 130, 194]]
 
 
@@ -173,6 +181,8 @@ UNREADABLE: dict[str, tuple[Callable[[], bytes], list[str]]] = {
     "floating-point pixels": (floats, ["floating-point"]),
     "32-bit pixels": (lambda: whole_numbers(70_000), ["32-bit"]),
     "32-bit pixels of 8 bits, which 16 bits would make black": (lambda: whole_numbers(200), ["32-bit"]),
+    "12-bit grey": (lambda: grey_tiff("<", 12, 1), ["12 bits", "16 bits"]),
+    "16-bit grey where zero is white": (lambda: grey_tiff("<", 16, 0), ["photometric 0", "black is 0"]),
     "negative pixels": (lambda: whole_numbers(-1), ["32-bit"]),
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import pickle
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -172,7 +173,9 @@ def load_torch(path: Path) -> Any:
             if sum(member.file_size for member in members) > path.stat().st_size:
                 raise ValueError("it declares more bytes than it has")
         try:
-            return torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of old formats and of sparse tensors
+                return torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:  # torch's message advises to run the code in the file
             raise ValueError("it holds more than tensors, or is damaged") from None
 

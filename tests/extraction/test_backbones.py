@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "missing": {name: value for name, value in state.items() if name != first},
         "surplus": state | {"something.extra": torch.ones(2)},
         "reshaped": state | {first: torch.ones(1, 2, 3, 4)},
+        "integers": state | {first: (100 * state[first]).int()},
         "nan": state | {first: torch.full_like(state[first], float("nan"))},
         "headless": {name: value for name, value in state.items() if not name.startswith("fc.")},
         "other head": state | {"fc.weight": torch.ones(7, 3), "fc.bias": torch.ones(7)},
@@ -193,9 +195,10 @@ def test_the_digest_follows_the_weights_and_nothing_else(checkpoints: Path) -> N
 
 FIRST = next(iter(timm.create_model("test_resnet", pretrained=False).state_dict()))
 MISFITS = {
-    "missing": ["1 mismatches", f"{FIRST} is missing"],
-    "surplus": ["1 mismatches", "something.extra is not in the network"],
-    "reshaped": ["1 mismatches", FIRST, "is (1, 2, 3, 4), not ("],
+    "missing": ["1 difference,", f"{FIRST} is missing"],
+    "surplus": ["1 difference,", "something.extra is not in the network"],
+    "reshaped": ["1 difference,", FIRST, "is (1, 2, 3, 4), not ("],
+    "integers": ["1 difference,", f"{FIRST} is torch.int32, not torch.float32"],
     "nan": ["NaN", FIRST],
     "empty": ["no state dictionary"],
     "numbers": ["no state dictionary"],
@@ -227,7 +230,7 @@ def test_weights_of_another_network_list_a_few_names_and_how_many(checkpoints: P
     assert text.count("is not in the network") == 3
     wanted, got = WideResNet(16, 4).state_dict(), torch.load(checkpoints / "plain.pt", weights_only=True)
     surplus = [name for name in got if not name.startswith("fc.")]
-    assert f"{len(wanted) + len(surplus)} mismatches" in text
+    assert f"{len(wanted) + len(surplus)} differences," in text
 
 
 class Code:
@@ -238,6 +241,14 @@ class Code:
 
     def __reduce__(self) -> Any:
         return (Path.touch, (self.path,))
+
+
+def test_a_plain_pickle_is_refused_without_a_warning_of_torch(tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").write_bytes(pickle.dumps({"code": Path}, protocol=4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DataError, match="more than tensors"):
+            read_weights(tmp_path / "weights.pt")
 
 
 @pytest.mark.parametrize("how", ["torch", "pickle"])

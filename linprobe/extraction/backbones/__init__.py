@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from linprobe.data.array_files import load_torch, tensor_fits
 from linprobe.data.feature_reader import WEIGHTS_SUFFIXES as WEIGHTS_SUFFIXES
-from linprobe.errors import DataError, UsageError, first_line, reading
+from linprobe.errors import DataError, UsageError, counted, first_line, reading
 from linprobe.extraction.images import ImageTransform
 from linprobe.extraction.request import DEFAULT, DEFAULT_WITHOUT_WEIGHTS, check_layer, family_of
 
@@ -117,7 +117,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:
-    """Load `state`; DataError for NaN, or names or shapes that differ, except in the classifier (`head`)."""
+    """Load `state`; DataError for NaN, or other names, shapes or kinds of number, except in the classifier (`head`)."""
     prefixes = tuple(f"{name}." for name in head)
 
     def body(names: Iterable[str]) -> set[str]:
@@ -128,15 +128,22 @@ def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: 
     missing = sorted(name for name in ours - theirs if not name.endswith("num_batches_tracked"))
     surplus = sorted(theirs - ours)
     shapes = sorted(name for name in ours & theirs if wanted[name].shape != state[name].shape)
+    kinds = sorted(
+        name
+        for name in ours & theirs
+        if wanted[name].is_floating_point() != state[name].is_floating_point()
+        and not name.endswith("num_batches_tracked")
+    )
     problems = [
         *(f"{name} is missing" for name in missing[:3]),
         *(f"{name} is not in the network" for name in surplus[:3]),
         *(f"{name} is {tuple(state[name].shape)}, not {tuple(wanted[name].shape)}" for name in shapes[:3]),
+        *(f"{name} is {state[name].dtype}, not {wanted[name].dtype}" for name in kinds[:3]),
     ]
     if problems:
-        count = len(missing) + len(surplus) + len(shapes)
+        count = len(missing) + len(surplus) + len(shapes) + len(kinds)
         raise DataError(
-            f"weights file {path} does not fit: {count} mismatches, first {'; '.join(problems)}; "
+            f"weights file {path} does not fit: {counted(count, 'difference')}, first {'; '.join(problems)}; "
             "give the weights of this network, or name another --backbone"
         )
     model.load_state_dict({name: state[name] for name in ours & theirs}, strict=False)

@@ -16,7 +16,7 @@ from torch import Tensor
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import PRIVATE, weights_from_file
 from linprobe.data.labels import SHARED, id_hashes
-from linprobe.errors import DataError, UsageError, first_line
+from linprobe.errors import DataError, UsageError, counted, first_line
 from linprobe.extraction.backbones import RANDOM, Backbone, load_backbone
 from linprobe.extraction.images import Batches, ImageTransform, first_shapes, first_size
 from linprobe.extraction.partial import Partial
@@ -279,7 +279,7 @@ def _refuse_repeated_ids(source: ImageSource) -> None:
         if (counts > 1).any():
             name = members.id(int(first[np.argmax(counts > 1)]))
             raise DataError(
-                f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: none; rename"
+                f"{group} has {counted(int((counts > 1).sum()), 'repeated id')}, first {name!r}; allowed: none; rename"
             )
 
 

@@ -12,8 +12,9 @@ import shutil
 import signal
 import time
 import traceback
+import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -54,22 +55,24 @@ def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) ->
     Raises LinprobeError: an image could not be read for a reason outside its file. RuntimeError, ConnectionError,
     EOFError: a worker died; see `_stopped`.
     """
-    loader: Any = DataLoader(
-        batches,
-        batch_size=None,
-        sampler=wanted,
-        num_workers=min(workers, len(wanted)),
-        pin_memory=pin,
-        worker_init_fn=_ignore_ctrl_c if workers else None,
-    )
     try:
-        yield from loader
+        yield from _loading(batches, wanted, min(workers, len(wanted)), pin)
         return
     except errors.LinprobeError as error:  # torch puts the traceback of the worker before its message
         unread = str(error).rstrip().rpartition(f"{errors.LinprobeError.__name__}: ")[2]
         # torch's frame holds the error, whose traceback holds the workers: collected as garbage, each takes 5 s to end
         traceback.clear_frames(error.__traceback__)
     raise errors.LinprobeError(unread)
+
+
+def _loading(batches: Batches, wanted: Sequence[int], workers: int, pin: bool) -> Iterator[Batch]:
+    start = _ignore_ctrl_c if workers else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of more workers than cores, which --workers asked for
+        loader: Any = DataLoader(
+            batches, batch_size=None, sampler=wanted, num_workers=workers, pin_memory=pin, worker_init_fn=start
+        )
+        return iter(loader)
 
 
 def _ignore_ctrl_c(_: int) -> None:
@@ -302,7 +305,7 @@ def _describe(plan: ExtractionPlan, progress: errors.Progress) -> None:
     images = errors.counted_groups({name: len(members) for name, members in source.groups.items()}, "image")
     images += f", {len(source.class_names)} classes" if source.class_names else ""
     progress.note(f"{source.name}: {images}; {backbone.name}, {backbone.weights or 'no'} weights")
-    for note in backbone.notes:
+    for note in (*source.notes, *backbone.notes):
         progress.note(note)
     if backbone.weights == RANDOM:
         progress.note("RANDOM WEIGHTS: these features are for tests only")
@@ -446,8 +449,9 @@ def assemble(plan: ExtractionPlan) -> str | None:
     )
     made = plan.folder / "made.h5"
     with plan.partial() as partial:
-        images = {name: partial.keys(name)[:, PIXEL_KEY] for name in {"train", "public"} & plan.sizes.keys()}
-        if "public" in images and keys_among(images["public"], [images["train"]]).any():
+        images = {name: partial.keys(name)[:, PIXEL_KEY] for name in plan.sizes}
+        private = ("train", "test") if description.private_test else ("train",)
+        if "public" in images and keys_among(images["public"], [images[name] for name in private]).any():
             raise errors.PrivacyError(
                 f"{plan.source.name}: some public images are private too; a private image cannot be public; "
                 "take them out of the public images"

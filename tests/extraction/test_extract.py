@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -30,6 +31,7 @@ from linprobe.extraction import partial
 from linprobe.extraction.partial import locked
 from linprobe.extraction.run import Network
 from linprobe.extraction.sources.folders import FolderMembers
+from linprobe.parallel.threads import n_processors
 from tests.conftest import mostly_nightly
 from tests.extraction.samples import (
     CLASSES,
@@ -535,6 +537,9 @@ def test_public_images_that_are_private_too_are_refused(tmp_path: Path) -> None:
     copy.write_bytes((source / "test" / "ant" / "001.png").read_bytes())
     run_extract(source, tmp_path / "f.h5", overwrite=True)  # test images are public anyway
     assert len(ids_of(tmp_path / "f.h5", "public")) == 7
+    with pytest.raises(PrivacyError, match="a private image cannot be public"):
+        run_extract(source, tmp_path / "private.h5", private_test=True)
+    assert not (tmp_path / "private.h5").exists()
 
 
 def test_the_digest_follows_network_and_preprocessing_and_not_how_it_ran(images: Path, tmp_path: Path) -> None:
@@ -603,6 +608,46 @@ def test_a_private_image_under_two_names_is_refused(images: Path, tmp_path: Path
     link(source / "train" / "ant" / "000.png", source / "train" / "bee" / "twice.png")
     with pytest.raises(PrivacyError, match=r"train/ant/000\.png is there a second time through links"):
         run_extract(source, tmp_path / "f.h5")
+    (source / "train" / "bee" / "twice.png").rename(source / "test" / "bee" / "twice.png")
+    with pytest.raises(PrivacyError, match=r"train/ant/000\.png is there a second time through links"):
+        run_extract(source, tmp_path / "f.h5")
+
+
+@pytest.mark.parametrize("group", ["test", "public"])
+def test_a_private_test_image_under_two_names_is_refused(tmp_path: Path, group: str) -> None:
+    source = write_images(tmp_path / "photos", {"train": 4, "test": 2, "public": 2})
+    os.link(source / "test" / "ant" / "000.png", source / group / "bee" / "twice.png")
+    run_extract(source, tmp_path / "f.h5")
+    with pytest.raises(PrivacyError, match=r"test/ant/000\.png is there a second time through links"):
+        run_extract(source, tmp_path / "f.h5", private_test=True, overwrite=True)
+
+
+def test_two_files_that_are_gone_are_not_one_file(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "photos", {"train": 2, "test": 2})
+    for group in ("train", "test"):
+        (source / group / "ant" / "000.png").unlink()
+        (source / group / "ant" / "000.png").symlink_to("nowhere")
+    run_extract(source, tmp_path / "f.h5", on_error="skip")
+    assert [len(ids_of(tmp_path / "f.h5", group)) for group in ("train", "test")] == [5, 5]
+
+
+def test_folders_beside_the_groups_that_are_left_out_are_noted(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "photos", {"train": 2, "test": 1, "val": 1, "Public": 1, "more": 1})
+    notes = Notes()
+    run_extract(source, tmp_path / "f.h5", notes)
+    assert [line for line in notes.lines if "left out" in line and "Public, val" in line and "more" not in line]
+    for name in ("val", "Public"):
+        shutil.rmtree(source / name)
+    (source / "val").symlink_to(source / "test")
+    notes = Notes()
+    run_extract(source, tmp_path / "f.h5", notes, overwrite=True)
+    assert "left out" not in notes.text
+
+
+def test_more_workers_than_cores_print_no_warning_of_torch(images: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        run_extract(images, tmp_path / "f.h5", workers=n_processors() + 1, batch_size=1)
 
 
 def test_no_file_that_is_not_a_feature_file_is_replaced(images: Path, tmp_path: Path) -> None:

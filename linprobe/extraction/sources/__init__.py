@@ -84,7 +84,7 @@ def table_source(
     names, names_from = class_list(tested, classes, table, private_test=request.private_test)
     indices = label_indices(labels, names, f"{table}: column {request.label_column!r}", ids)
     listed = members_of(table.parent, zip((table.parent / path for path in paths), indices.tolist(), strict=True))
-    refuse_linked(listed, None, "lines or links")
+    refuse_linked(listed, how="lines or links")
     if "id" in arrays:
         stamp = hashlib.sha256("\0".join([listed.stamp, *ids]).encode()).hexdigest()
         listed = replace(listed, names=base.Strings(name.encode() for name in ids), stamp=stamp)
@@ -130,7 +130,7 @@ def open_source(
         if test_fraction is not None:
             raise UsageError(f"--test-fraction does nothing for {path}, which has a test group; leave it out")
         return _array_source(path, classes, private_test=private_test)
-    return folder_source(path, classes, test_fraction, owner_of)
+    return folder_source(path, classes, test_fraction, owner_of, private_test=private_test)
 
 
 class ArrayMembers:

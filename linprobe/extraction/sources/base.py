@@ -59,6 +59,7 @@ class ImageSource:
     class_names_from: str
     groups: dict[str, Members]
     ids_from: str = FILE_NAMES
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.class_names)

@@ -19,6 +19,7 @@ from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, 
 from linprobe.extraction.sources import base
 
 OF_WINDOWS = ("desktop.ini", "ehthumbs.db", "thumbs.db")  # files that its file manager adds to folders
+MISSING = 2**64 - 1  # device of a file that is not there
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def members_of(root: Path, files: Iterable[tuple[Path, int]]) -> FolderMembers:
                 inodes.extend((status.st_dev, status.st_ino))
             except OSError:
                 sha.update(b"missing\0")
-                inodes.extend((2**64 - 1, len(labels)))
+                inodes.extend((MISSING, len(labels)))
             sha.update(relative + b"\0")
             labels.append(label)
             yield relative
@@ -149,11 +150,11 @@ def unlabelled_source(path: Path, names: Sequence[str]) -> base.ImageSource:
     return base.ImageSource(name, tuple(names), "declared", {UNLABELLED: members})
 
 
-def refuse_linked(private: FolderMembers, public: FolderMembers | None, how: str = "links") -> None:
+def refuse_linked(private: FolderMembers, *others: FolderMembers, how: str = "links") -> None:
     """PrivacyError for a private file that appears under another name too: a private image is one record."""
-    both = private.inodes if public is None else np.concatenate([private.inodes, public.inodes])
-    _, first, counts = np.unique(both, axis=0, return_index=True, return_counts=True)
-    repeated = first[(counts > 1) & (first < len(private))]
+    places = np.concatenate([members.inodes for members in (private, *others)])
+    _, first, counts = np.unique(places, axis=0, return_index=True, return_counts=True)
+    repeated = first[(counts > 1) & (first < len(private)) & (places[first, 0] != MISSING)]
     if repeated.size:
         raise PrivacyError(
             f"{private.id(int(repeated.min()))} is there a second time through {how}, where it would count as another "
@@ -187,7 +188,12 @@ def is_group(folder: Path) -> bool:
 
 
 def folder_source(
-    folder: Path, classes: Sequence[str] | None, fraction: float | None, owner_of: OwnerOf | None
+    folder: Path,
+    classes: Sequence[str] | None,
+    fraction: float | None,
+    owner_of: OwnerOf | None,
+    *,
+    private_test: bool = False,
 ) -> base.ImageSource:
     """Images in `train/CLASS/...`, `test/CLASS/...` and optionally `public/CLASS/...`, or in `CLASS/...`.
 
@@ -202,18 +208,35 @@ def folder_source(
     named_by = folder / (test or "train") if grouped else folder
     names = tuple(classes or class_folders(named_by))
     private = list_folder(folder, ["train"] if grouped else [], names)
-    public = list_folder(folder, ["public"], names) if grouped and _is_folder(folder / "public") else None
-    refuse_linked(private, public)
-    groups: dict[str, base.Members]
+    others = {} if test is None else {"test": list_folder(folder, [test], names)}
+    if grouped and _is_folder(folder / "public"):
+        others["public"] = list_folder(folder, ["public"], names)
+    _refuse_two_names(private, others, private_test)
+    groups: dict[str, base.Members] = {"train": private}
     if test is None:
         sides = divided((private.id(row) for row in range(len(private))), owner_of, None, fraction, str(folder))
         groups = {side: base.Subset(private, rows, private.labels[rows]) for side, rows in sides.items()}
-    else:
-        groups = {"train": private, "test": list_folder(folder, [test], names)}
-    if public is not None:
-        groups["public"] = public
+    groups |= others
     name = base.readable(os.fsencode(folder.resolve().name))
-    return base.ImageSource(name, names, "declared" if classes else base.FOLDER_NAMES, groups)
+    names_from = "declared" if classes else base.FOLDER_NAMES
+    return base.ImageSource(name, names, names_from, groups, notes=_left_out(folder, test, grouped))
+
+
+def _refuse_two_names(private: FolderMembers, others: dict[str, FolderMembers], private_test: bool) -> None:
+    """`refuse_linked` for the training images, and for private test images."""
+    refuse_linked(private, *others.values())
+    if private_test and "test" in others:
+        refuse_linked(others["test"], *(members for name, members in others.items() if name != "test"))
+
+
+def _left_out(folder: Path, test: str | None, grouped: bool) -> tuple[str, ...]:
+    """A note of the folders beside train that are named like a group and are not read; empty without any."""
+    like = {"train", "training", "testing", "public", *TEST_NAMES}
+    read = [folder / name for name in ("train", test, "public") if name and (folder / name).exists()]
+    beside = (Path(entry.path) for entry in os.scandir(folder) if grouped and entry.name.lower() in like)
+    unread = sorted(path.name for path in beside if path.is_dir() and not any(map(path.samefile, read)))
+    allowed = f"allowed: train, public and the first of {', '.join(TEST_NAMES)}"
+    return (f"{folder}: left out: {', '.join(unread)}; {allowed}; rename them to use them",) if unread else ()
 
 
 def _check_layout(folder: Path, test: str | None, fraction: float | None, *, grouped: bool) -> None:

@@ -211,7 +211,9 @@ class Dataset:
                 commitment=commitment,
                 digest=digest,
             )
-            _compare_at_home(self.features, compared)
+            for part in compared:
+                if part.features is not self.features:
+                    refuse_private_at_home(part)
             for part in public if self.joined and further else ():
                 refuse_shared(part, further[0], f"rows of group {part.group}, which the method protects", LEAKS)
             if self.joined and public and "test" in self.features.sizes:
@@ -247,11 +249,11 @@ class Dataset:
         return self.unlabelled.digest() if isinstance(self.unlabelled, GroupRows) else None
 
 
-def _compare_at_home(features: FeatureReader, public: Iterable[GroupRows]) -> None:
-    """PrivacyError if rows of the group `public` of a file other than `features` are training rows of that file."""
-    for part in public:
-        if part.group == "public" and part.features is not features:
-            check_rows(part.features, compared=[part])
+def refuse_private_at_home(public: GroupRows) -> None:
+    """PrivacyError if rows of a group `public` are training rows of their own file, or its private test rows."""
+    if public.group == "public":
+        check_rows(public.features, compared=[public])
+        _refuse_test_rows(public.features, public)
 
 
 def _of_file(source: Source) -> GroupRows | PublicRows:
@@ -499,7 +501,8 @@ def _refuse_private_outside(
     # a method that joins public rows protects them
     public_rows = (*(() if split.joined else labelled), *unlabelled)
     for part in public_rows:
-        _refuse_test_rows(features, part, by_owner=split.unit == OWNER)
+        for file in dict.fromkeys((features, part.features)):
+            _refuse_test_rows(file, part, by_owner=split.unit == OWNER)
 
 
 def _shows_people(protected: set[str], part: GroupRows, unit: str | None) -> bool:
@@ -509,13 +512,12 @@ def _shows_people(protected: set[str], part: GroupRows, unit: str | None) -> boo
     return unit == OWNER and part.group == "public" and share_people(GroupRows(part.features, "train"), part)
 
 
-def _refuse_test_rows(features: FeatureReader, public: GroupRows, *, by_owner: bool) -> None:
-    """PrivacyError if `public` rows show private test rows of `features`, or of their own file."""
+def _refuse_test_rows(features: FeatureReader, public: GroupRows, *, by_owner: bool = False) -> None:
+    """PrivacyError if `public` rows show private test rows of `features`."""
     twice = "a private row cannot be public too; give other rows, or --public-shots K"
     step = LEAKS if public.group == UNLABELLED else twice
-    for file in {features, public.features}:
-        if file.description.private_test and "test" in file.sizes:
-            refuse_shared(GroupRows(file, "test"), public, "private test rows", step, by_owner=by_owner)
+    if features.description.private_test and "test" in features.sizes:
+        refuse_shared(GroupRows(features, "test"), public, "private test rows", step, by_owner=by_owner)
 
 
 def private_units(

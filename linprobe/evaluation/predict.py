@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from linprobe.atomic_files import plain_cell
 from linprobe.data.array_files import check_float32, open_array
 from linprobe.data.blocks import BLOCK_ROWS
-from linprobe.data.dataset import check_test_rows, open_features
+from linprobe.data.dataset import check_test_rows, open_features, refuse_private_at_home
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import GroupRows, extraction_of
 from linprobe.data.row_weights import shares_given
@@ -264,6 +264,7 @@ def temperature_of(
         seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
             given = GroupRows(opened, "public")
+            refuse_private_at_home(given)
             with ExitStack() as stack:
                 files = matching.training_files(run, opened, progress, stack)
                 matching.refuse_private_as_public(files, given, "a temperature")

@@ -196,17 +196,22 @@ class Dataset:
         """Mask of the private rows among the training rows of the feature file; None for all."""
         return self.private.keep if isinstance(self.private, GroupRows) else None
 
+    @property
+    def _guarded(self) -> Mask | None:
+        """Mask of the training rows that are no public shots; None for all."""
+        shots = self.free_shots
+        return None if shots is None or shots.keep is None else ~shots.keep
+
     def check(self, commitment: Commitment | None = None, *, digest: bool = False) -> None:
         """`check_rows` of the feature file; public rows are compared with private rows of their file too."""
         if self.features is not None:
             public = self.public.parts if isinstance(self.public, PublicRows) else ()
             further = [self.unlabelled] if isinstance(self.unlabelled, GroupRows) else []
             compared = [*(() if self.joined else public), *further]
-            shots = self.free_shots
             check_rows(
                 self.features,
                 keep=self.keep,
-                guarded=None if shots is None or shots.keep is None else ~shots.keep,
+                guarded=self._guarded,
                 compared=compared,
                 commitment=commitment,
                 digest=digest,

@@ -428,12 +428,13 @@ def default_intercept(n_features: int) -> float:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Map from raw feature rows to training space: L2-normalise, subtract a public centre and renormalise, add a bias.
+    """Map from raw feature rows to training space: L2-normalise, subtract a centre, add a bias column, renormalise.
 
     Attributes:
         centre: public or released mean of normalised rows, shape (n_features,), or None.
         centred_norm: estimated mean norm of centred rows before they are renormalised; 1 without a centre.
-        intercept: value of the constant column appended last, part of the row's norm; 0 appends none.
+        intercept: value of the column appended last, part of the row's norm; 0 appends none. Around a centre, of a row
+            of norm `centred_norm`, before the row and its column are renormalised together.
     """
 
     centre: Reals | None = None
@@ -455,11 +456,15 @@ class Preprocessing:
             x = widened(given[here]) if given.dtype == np.float16 else given[here].astype(np.float32, copy=False)
             if centre is not None:
                 x = np.subtract(x if unit else normalise_rows(x, out=scratch[: len(x)]), centre, out=scratch[: len(x)])
+            column, lengths = np.array(self.intercept), None
+            if centre is not None and self.intercept:
+                lengths = np.hypot(row_norms(x), self.intercept * self.centred_norm)
+                column = (self.intercept * self.centred_norm / lengths)[:, None]
             if unit and centre is None:
                 found[here, :width] = x
             else:
-                normalise_rows(x, out=found[here, :width])
-        found[:, width:] = self.intercept
+                normalise_rows(x, lengths, out=found[here, :width])
+            found[here, width:] = column
         return found
 
     def around(self, mean: Reals, squared_norm: float) -> Preprocessing:
@@ -478,8 +483,8 @@ class Preprocessing:
     def fold(self, weights: Reals, offset: Reals | float = 0.0) -> tuple[Singles, Singles]:
         """Weights and bias for L2-normalised raw rows, from weights in training space; `offset` is added to the bias.
 
-        Training divides a centred row by its norm, which does not change the ranking of classes. Here the public mean
-        of these norms replaces it, so that scores have the right scale on average.
+        Training divides a centred row and its column by their norm, which does not change the ranking of classes. Here
+        the mean norm replaces that of the centred row, so that scores have the right scale on average.
 
         Returns: weights (n_features, n_classes) and bias (n_classes,), both float32; with a leading axis if `weights`
             is a stack.

@@ -111,9 +111,12 @@ def test_intercept_is_the_last_column_and_counts_in_the_norm() -> None:
     x = Preprocessing(intercept=0.5).apply(RAW)
     assert np.all(x[:, -1] == 0.5)
     assert np.allclose(row_norms(x), np.sqrt(1.25), atol=1e-6)
+    x = PREPROCESSINGS["centre and intercept"].apply(RAW)  # a row far from the centre has less of the column
+    assert np.ptp(x[:, -1]) > 0
+    assert np.allclose(row_norms(x), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["plain", "centre", "intercept"])  # beside a bias, the norm of a centred row counts
+@pytest.mark.parametrize("name", PREPROCESSINGS)
 def test_folded_weights_choose_the_class_training_space_chooses(name: str) -> None:
     preprocessing = PREPROCESSINGS[name]
     x = preprocessing.apply(RAW).astype(np.float64)

@@ -42,8 +42,8 @@ def losses(shots: int, *methods: str, least: float = 0.1) -> dict[tuple[str, flo
 def test_the_defaults_are_near_the_best_method_on_every_data_set() -> None:
     assert len(losses(2, "adamix")) == 30
     assert max(losses(2, "adamix").values()) <= 2
-    assert max(losses(0, "noisy-gd", least=0.5).values()) <= 1
-    assert max(losses(0, "noisy-gd").values()) <= 7
+    assert max(losses(0, "noisy-gd", least=0.5).values()) <= 1.3
+    assert max(losses(0, "noisy-gd").values()) <= 8
 
 
 def test_methods_of_samples_are_near_the_defaults() -> None:

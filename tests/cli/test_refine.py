@@ -503,7 +503,8 @@ def test_a_finished_run_without_centre_is_refused(
 
 
 def test_a_finished_run_on_few_columns_stays_as_it_is(cli: Cli, private_file: Path, rows: Path) -> None:
-    assert cli("train", private_file, *STEPS, "--out", "run").status == 0
+    command = ["8" if word == "1" else word for word in STEPS]  # so that noise does not hide that rows have a mean
+    assert cli("train", private_file, *command, "--out", "run").status == 0
     assert "strength 0.00, which leaves the weights as they were" in cli("refine", "run", rows, "--out", "same").stderr
     np.testing.assert_array_equal(read_run(Path("same")).weights, read_run(Path("run")).weights)
     assert cli("verify", "same", "--unlabelled", rows, "--run", "run").status == 0

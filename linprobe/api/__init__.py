@@ -20,7 +20,16 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from linprobe.errors import ArgumentError, ParameterError, PrivacyNote, PrivacyWarning, Progress, Silent, UsageError
 from linprobe.methods import METHODS
 from linprobe.options import DEFAULT_DELTA, Choice, RunOptions, requests
-from linprobe.options.declaration import Option, Request, as_arguments, declared, hint, naming_arguments, plain_values
+from linprobe.options.declaration import (
+    Option,
+    Request,
+    argument_of,
+    as_arguments,
+    declared,
+    hint,
+    naming_arguments,
+    plain_values,
+)
 from linprobe.training.tune import Tuning, check_shrink
 
 AnyPath = str | os.PathLike[str]
@@ -431,15 +440,15 @@ def _of_grid(grid: Mapping[str, Sequence[Any]]) -> tuple[tuple[str, tuple[Any, .
     known = _of_train()
     if not isinstance(grid, Mapping):
         raise ParameterError(f"grid is of type {type(grid).__name__}; allowed: a dictionary of options and values")
-    if len({str(name).strip("-").replace("-", "_") for name in grid}) < len(grid):
+    by_name = {argument_of(name): values for name, values in grid.items()}
+    if len(by_name) < len(grid):
         raise ParameterError(f"grid has {', '.join(map(str, grid))}; allowed: each option once; leave one out")
-    grid = {str(name).strip("-").replace("-", "_"): values for name, values in grid.items()}
-    for name, values in grid.items():
+    for name, values in by_name.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ParameterError(f"grid has {name}={values!r}; allowed: a list of values to choose from")
     return tuple(
         (name, tuple(known[name].plain(each, name) if name in known else each for each in values))
-        for name, values in grid.items()
+        for name, values in by_name.items()
     )
 
 

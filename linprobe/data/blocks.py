@@ -456,10 +456,10 @@ class Preprocessing:
             x = widened(given[here]) if given.dtype == np.float16 else given[here].astype(np.float32, copy=False)
             if centre is not None:
                 x = np.subtract(x if unit else normalise_rows(x, out=scratch[: len(x)]), centre, out=scratch[: len(x)])
-            column, lengths = np.array(self.intercept), None
+            column, lengths = np.array(self.intercept * self.centred_norm), None
             if centre is not None and self.intercept:
-                lengths = np.hypot(row_norms(x), self.intercept * self.centred_norm)
-                column = (self.intercept * self.centred_norm / lengths)[:, None]
+                lengths = np.hypot(row_norms(x), column)
+                column = (column / lengths)[:, None]
             if unit and centre is None:
                 found[here, :width] = x
             else:

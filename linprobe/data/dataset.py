@@ -216,7 +216,7 @@ class Dataset:
                 commitment=commitment,
                 digest=digest,
             )
-            refuse_private_at_home(*(part for part in compared if part.features is not self.features))
+            _compare_at_home(part for part in compared if part.features is not self.features)
             for part in public if self.joined and further else ():
                 refuse_shared(part, further[0], f"rows of group {part.group}, which the method protects", LEAKS)
             if self.joined and public and "test" in self.features.sizes:
@@ -252,12 +252,17 @@ class Dataset:
         return self.unlabelled.digest() if isinstance(self.unlabelled, GroupRows) else None
 
 
-def refuse_private_at_home(*parts: GroupRows) -> None:
+def refuse_private_at_home(public: GroupRows) -> None:
     """PrivacyError if rows of a group `public` are training rows of their own file, or its private test rows."""
+    _compare_at_home([public])
+    _refuse_test_rows(public.features, public)
+
+
+def _compare_at_home(parts: Iterable[GroupRows]) -> None:
+    """PrivacyError if rows of a group `public` are training rows of their own file."""
     for part in parts:
         if part.group == "public":
             check_rows(part.features, compared=[part])
-            _refuse_test_rows(part.features, part)
 
 
 def _of_file(source: Source) -> GroupRows | PublicRows:

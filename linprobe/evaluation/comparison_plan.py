@@ -17,6 +17,7 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
 from linprobe.options import RECORD, VOTE
+from linprobe.options.declaration import argument_of
 from linprobe.options.requests import COMPARED, CompareRequest, TrainRequest, name_of
 from linprobe.reporting.comparison import Setting
 from linprobe.runs.refined_weights import unrefinable
@@ -53,7 +54,7 @@ class MethodRow:
         tuned: dict[str, list[str]] = {}
         for pair in pairs:
             flag, equals, value = pair.partition("=")
-            option = flag.strip("-").replace("-", "_")
+            option = argument_of(flag)
             if not equals or not option or not value or option in {**settings, **tuned}:
                 raise UsageError(
                     f"method is {text!r}; allowed: METHOD or METHOD:OPTION=VALUE, each option once, as "

@@ -421,9 +421,14 @@ def naming_arguments() -> Iterator[None]:
         raise
 
 
+def argument_of(flag: object) -> str:
+    """The argument of Python for a flag, with or without dashes before it."""
+    return str(flag).strip("-").replace("-", "_")
+
+
 def hint(name: str, known: Mapping[str, Option]) -> str:
     """`; did you mean NAME?` for the option with the most similar name or flag; empty if none is similar."""
-    spelled = {flag.strip("-").replace("-", "_"): key for key, one in known.items() for flag in one.spellings}
+    spelled = {argument_of(flag): key for key, one in known.items() for flag in one.spellings}
     near = nearest(name, {**spelled, **{key: key for key in known}})
     return f"; did you mean {near}?" if near else ""
 

@@ -32,7 +32,7 @@ from linprobe.errors import DivergedError, ParameterError, Progress, UsageError,
 from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import METHODS, ChosenMethod, Method, find_method
 from linprobe.options import RunOptions
-from linprobe.options.declaration import declared
+from linprobe.options.declaration import argument_of, declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import run_folder
@@ -73,7 +73,7 @@ class Tuning:
         texts = {}
         for word in grid:
             flag, equals, values = word.partition("=")
-            name = flag.strip("-").replace("-", "_")
+            name = argument_of(flag)
             listed = [value.strip() for value in values.split(",")]
             if not equals or not name or "" in listed or len(set(listed)) < len(listed) or name in texts:
                 raise UsageError(

@@ -265,11 +265,11 @@ def test_public_rows_from_elsewhere_are_trusted_less_than_rows_from_the_training
 def test_raw_rows_are_taken_for_as_alike_as_text_vectors() -> None:
     text = np.array([[3.0, 3.0], [0.5, -0.5]])  # r^2 = 1 / 37
     data = Problem(2, 2, text_weights=text)
-    assert start_strength(data) == pytest.approx(15 * 37 / 2)
+    assert start_strength(data) == pytest.approx(15 * (37 / 2) ** 2)
     assert start_strength(replace(data, text_weights=10 * text)) == start_strength(data)
     assert start_strength(replace(data, text_weights=text[::-1] * [1, -1])) == pytest.approx(15)
     assert start_strength(replace(data, centred=True)) == start_strength(replace(data, text_weights=None)) == 15
-    assert start_strength(replace(data, text_weights=np.ones((2, 2)))) == pytest.approx(15e4)
+    assert start_strength(replace(data, text_weights=np.ones((2, 2)))) == pytest.approx(15e8)
 
 
 def test_the_spread_of_public_rows_is_the_number_of_directions_they_fill() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer
 
 from linprobe.api.estimators import ESTIMATORS, AdaMix, NoisyGD, OnlyPublic
 from linprobe.data.blocks import ArraySource, Preprocessing, normalise_rows
@@ -104,6 +105,17 @@ def test_a_run_on_rows_that_are_nearly_alike_keeps_what_text_knows(epsilon: floa
     start = ESTIMATORS["zero-shot"](classes=[0, 1]).fit(x, y, text_weights=text).score(x, y)
     for method in ("noisy-gd", "dp-sgd"):
         assert ESTIMATORS[method](epsilon=epsilon, **given).fit(x, y, text_weights=text).score(x, y) > start - 0.02
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 0.5])  # too little for a mean; the noise along it is larger than the start
+def test_a_run_on_raw_rows_keeps_what_text_knows(epsilon: float) -> None:
+    x, y = load_breast_cancer(return_X_y=True)
+    unit = normalise_rows(x.astype(np.float32))
+    text = {"text_weights": np.stack([unit[y == label][:4].mean(axis=0) for label in (0, 1)], axis=1)}
+    start = ESTIMATORS["zero-shot"](classes=[0, 1]).fit(x, y, **text).score(x, y)
+    for method in ("noisy-gd", "dp-sgd"):
+        trained = ESTIMATORS[method](classes=[0, 1], epsilon=epsilon, insecure_seed=0).fit(x, y, **text)
+        assert (trained.centre_, trained.score(x, y) > start - 0.02) == ("none", True)
 
 
 def test_text_weights_without_an_intercept_stay_uncentred() -> None:

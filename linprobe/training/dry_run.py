@@ -128,7 +128,8 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
     }
     lines: words.Lines = []
     if plan.centre_unlabelled:
-        lines.append(("centres", "rows on the mean of the rows without labels, if most private rows are near these"))
+        near = "if most private rows are near these and the mean is not short"
+        lines.append(("centres", f"rows on the mean of the rows without labels, {near}"))
     if budgets:
         lines.append(("spends", f"epsilon {rounded_up(settings.epsilon)} at delta {rounded_up(settings.delta)}"))
     for index, text in enumerate(dict.fromkeys(map(words.plan_in_words, budgets))):

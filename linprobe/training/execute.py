@@ -314,7 +314,7 @@ def _centred(
             return plan, preprocessing.around(mean, squared_norm), similar
         plan = plan.uncentred()
         observer.budget(plan)
-    elif plan.centre_unlabelled and around is not None:
+    elif plan.centre_unlabelled and around is not None and np.linalg.norm(around.mean) >= SHORTEST_MEAN:
         preprocessing = preprocessing.around(around.mean, around.squared_norm)
     return plan, preprocessing, similar
 

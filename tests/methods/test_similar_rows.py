@@ -33,6 +33,7 @@ def rows_around(n: int, seed: int, offset: float = 2.0, width: int = WIDTH) -> n
 
 
 U = rows_around(300, 1)
+CENTRE = U.mean(axis=0)
 
 
 def prepared(
@@ -171,12 +172,16 @@ def test_the_count_costs_at_most_its_share_and_no_epsilon(n: int, epsilon: float
 def test_the_centre_is_that_of_unlabelled_rows_of_the_same_kind() -> None:
     settings = NoisyGD(epsilon=0.4, classes=range(4), n_steps=3, insecure_seed=5, per_record=False).settings()
     found = {}
-    for name, rows in {"same": U, "other": rows_around(300, 1, offset=-3.0)}.items():
+    short = ArraySource(rows_around(400, 8) - CENTRE, np.arange(400) % 4)
+    for name, rows in {"same": U, "other": rows_around(300, 1, offset=-3.0), "short": U - CENTRE}.items():
         dataset = dataset_with(400, rows)
+        if name == "short":
+            dataset = replace(dataset, private=short)
         plan = plan_run(settings, dataset)
         assert plan.centre == "unlabelled"
         found[name] = execute(plan, dataset)
-    assert (found["same"].centre, found["other"].centre) == ("unlabelled", "none")
+    assert [found[name].centre for name in found] == ["unlabelled", "none", "none"]
+    assert found["short"].similar.share(400) >= SAME_KIND
     assert found["same"].refined.strength > found["other"].refined.strength == 0
     told = plan_run(replace(settings, condition="none"), dataset_with(400, U))
     assert told.centre == "none"  # as the caller wants

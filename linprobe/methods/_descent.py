@@ -33,7 +33,7 @@ over classes is beta r / sqrt(D), r the rms distance of the unit vectors from th
     beta = 0.8 sqrt(D) / r * min(1, 15 / g)
 
 and at most 100, the scale with which CLIP was trained. A start with larger scores is wrong about some rows by more than
-private rows can correct; the more these say, the less the start has to. If rows are not centred, g has a factor
+private rows can correct; the more these say, the less the start has to. If no mean was released, g has a factor
 min(1, 2 r^2)^2 in w: rows are taken for about as alike as text vectors, and noise along the mean of rows would outweigh
 what tells them apart. `docs/decisions/0042-text-weights.md` measures it.
 
@@ -99,9 +99,9 @@ def start_strength(problem: Problem) -> float:
 
 
 def _unlikeness(problem: Problem) -> float:
-    """(2 r^2)^2 of text vectors, from 1e-8 to 1, for rows that are not centred; else 1."""
+    """(2 r^2)^2 of text vectors, from 1e-8 to 1, for rows whose mean may be long; else 1."""
     text = problem.text_weights
-    if text is None or problem.centred:
+    if text is None or problem.centred or problem.short_mean:
         return 1.0
     distance = _norm_around_mean(text) / (float(np.linalg.norm(text)) or 1.0)
     return min(1.0, max(1e-4, 2 * distance**2)) ** 2

@@ -282,6 +282,7 @@ def _problem(
         text_weights=text,
         run_weights=plan.first_weights,
         centred=preprocessing.centre is not None,
+        short_mean=preprocessing.centre is None and MEAN in plan.schedule.others,
         several_labels=dataset.several_labels,
     )
 

@@ -269,6 +269,7 @@ def test_raw_rows_are_taken_for_as_alike_as_text_vectors() -> None:
     assert start_strength(replace(data, text_weights=10 * text)) == start_strength(data)
     assert start_strength(replace(data, text_weights=text[::-1] * [1, -1])) == pytest.approx(15)
     assert start_strength(replace(data, centred=True)) == start_strength(replace(data, text_weights=None)) == 15
+    assert start_strength(replace(data, short_mean=True)) == 15
     assert start_strength(replace(data, text_weights=np.ones((2, 2)))) == pytest.approx(15e8)
 
 

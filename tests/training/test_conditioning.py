@@ -118,6 +118,18 @@ def test_a_run_on_raw_rows_keeps_what_text_knows(epsilon: float) -> None:
         assert (trained.centre_, trained.score(x, y) > start - 0.02) == ("none", True)
 
 
+def test_a_short_mean_says_that_rows_are_not_as_alike_as_text_vectors() -> None:
+    g = np.random.default_rng(0)
+    directions, y = g.normal(size=(32, 4)), g.integers(4, size=2000)
+    directions -= directions.mean(axis=1, keepdims=True)
+    x, text = directions.T[y] + g.normal(size=(2000, 32)), directions[:, ::-1] + 30 * g.normal(size=(32, 1))  # wrong
+    given = {"classes": range(4), "epsilon": 1.0, "insecure_seed": 3}
+    trained = NoisyGD(**given, init="text").fit(x, y, text_weights=text)
+    blind = NoisyGD(**given, condition="none", init="text").fit(x, y, text_weights=text)
+    assert (trained.centre_, blind.centre_) == ("none", "none")
+    assert trained.score(x, y) > 0.9 > blind.score(x, y)
+
+
 def test_text_weights_without_an_intercept_stay_uncentred() -> None:
     x, y = rows_with_a_mean()
     text = {"text_weights": np.random.default_rng(1).normal(size=(WIDTH, CLASSES))}

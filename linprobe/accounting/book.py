@@ -728,5 +728,6 @@ def _above(
     step = f"give a smaller {flag}" if before < cap.epsilon else "no epsilon is small enough: use other rows"
     return PrivacyError(
         f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; under this cap, {runs} as epsilon "
-        f"{rounded_up(before)}, and {after} with {added}; nothing was spent; {step}, or raise the cap"
+        f"{rounded_up(before)}, and {after} with {added}; nothing was spent; {step}, or raise the cap "
+        "with linprobe budget --set-cap E --raise-cap"
     )

@@ -80,7 +80,8 @@ def check_epsilon(epsilon: float | None) -> float:
     """`epsilon` if it is a number in (0, 100]; otherwise ParameterError."""
     if epsilon is None or not 0 < epsilon <= MAX_EPSILON:
         raise ParameterError(
-            f"epsilon is {epsilon}; allowed: above 0, at most {MAX_EPSILON:g} (for none: method non-private)"
+            f"epsilon is {epsilon}; allowed: above 0, at most {MAX_EPSILON:g} (0: method only-public; no privacy: "
+            "method non-private)"
         )
     return float(epsilon)
 

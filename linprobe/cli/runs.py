@@ -32,7 +32,7 @@ def _verify(request: requests.VerifyRequest) -> None:
     signed = "" if result["signature"] is None else f"; signature {result['signature']}"
     asked = {"autodp": result["epsilon_autodp"], "dp-accounting": result["epsilon_dp_accounting"]}
     opinions = "".join(f", {name} {rounded_up(found)}" for name, found in asked.items() if found is not None)
-    checks = f"cross-check {rounded_up(result['epsilon_cross_check'])}{opinions}"
+    checks = f"cross-check at most {rounded_up(result['epsilon_cross_check'])}{opinions}"
     _terminal.note(
         f"epsilon {rounded_up(result['epsilon'])} ({checks}) at delta {rounded_up(result['delta'])}, "
         f"{gaussian_words(result['gdp_mu'], result['zcdp_rho'])}; {result['releases']} "

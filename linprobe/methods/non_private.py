@@ -28,7 +28,7 @@ def fit(problem: Problem, options: NonPrivateOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    summary="all rows without any protection, the upper bound",
+    summary="all rows without any protection, for comparison",
     paper="Golatkar et al. 2022 (AdaMix), Table 1",
     options=NonPrivateOptions,
     fit=fit,

@@ -187,7 +187,7 @@ class Target:
         flags=("--eps", "--epsilon"),
         group="Privacy",
     )
-    delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N_private.", group="Privacy")
+    delta: float = option(DEFAULT_DELTA, "Target delta, below 1 / number of private rows or people.", group="Privacy")
 
 
 @dataclass(frozen=True, kw_only=True)

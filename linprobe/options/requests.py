@@ -819,7 +819,7 @@ class CompareRequest(
     features: Path | None = option(
         None, "Feature file; -: path from stdin. Without it: the built-in digits.", argument="[FEATURES|-]"
     )
-    delta: float = option(DEFAULT_DELTA, "Target delta of each run, below 1/N_private.")
+    delta: float = option(DEFAULT_DELTA, "Target delta of each run, below 1 / number of private rows or people.")
     seeds: int = option(
         5, "Runs of each method and epsilon.", after="; the seed chooses the public shots", least=1, most=1000
     )

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import expit, ndtr
 
 from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
-from linprobe.accounting.events import INHERITED, OWNER
+from linprobe.accounting.events import INHERITED, OWNER, RECORD
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_down, rounded_up
 from linprobe.atomic_files import write_whole
 from linprobe.errors import UsageError, printable, writing
@@ -45,6 +45,7 @@ MOST_IN_MATRIX = 10  # classes of a confusion matrix with names and numbers; mor
 WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12  # of the drawing
 LEAST_RATE = 0.001  # where both logarithmic axes begin
 NAMED_AT = 0.03  # rate at which the lines of the drawing have their names
+MANY = {OWNER: "people", RECORD: "records"}
 Point = tuple[float, float]
 
 
@@ -169,7 +170,7 @@ _pages.filters |= {
 
 
 def _limits(manifest: Manifest, limit: AttackLimit) -> dict[str, Any]:
-    """What the guarantee allows an attacker: in odds, at the rates of `RATES`, and drawn."""
+    """What the guarantee allows an attacker: as a factor, at the rates of `RATES`, and drawn."""
     allowed = {rate: _percent_above(float(limit(rate))) for rate in RATES}
     points = ", ".join(f"{most} at {_percent(rate)}" for rate, most in allowed.items())
     description = (
@@ -182,13 +183,12 @@ def _limits(manifest: Manifest, limit: AttackLimit) -> dict[str, Any]:
     return {
         "factor": rounded_up(math.exp(min(epsilon, LARGEST_EXPONENT)), 4),
         "once_in": math.floor(1 / delta + 1e-6) if delta else None,
-        "chance": 1 / (1 + math.exp(-epsilon)),
         "guesses": float(guesses),
         "weak": guesses >= ALMOST_NOTHING,
         "guesses_of_any": float(_right_guesses_at(epsilon, delta)),
         "rows": [(_percent(rate), most, _percent(rate)) for rate, most in allowed.items()],
         "source": limit.source,
-        "drawing": attack_limit_drawing(lambda fpr: float(limit(fpr)), description),
+        "drawing": attack_limit_drawing(lambda fpr: float(limit(fpr)), description, MANY[manifest.unit]),
     }
 
 
@@ -248,19 +248,18 @@ def _frequent_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, str
 
 def _histogram(number: int, histogram: dict[str, Any], release: Published, unit: str) -> dict[str, Any]:
     edges, counts = histogram["bin_edges"], histogram["noisy_counts"]
-    many = "people" if unit == OWNER else "records"
     bins = zip(edges[:-1], edges[1:], counts, strict=True)
     return {
-        "label": f"Noisy number of {many} by their own epsilon, histogram {number}",
+        "label": f"Noisy number of {MANY[unit]} by their own epsilon, histogram {number}",
         "release": release,
         "rows": [(f"{rounded_up(low)} to {rounded_up(high)}", f"{count:,}") for low, high, count in bins],
     }
 
 
-def attack_limit_drawing(limit: Callable[[float], float], description: str) -> str:
+def attack_limit_drawing(limit: Callable[[float], float], description: str, many: str) -> str:
     """The true-positive rates that a `limit` allows, against guessing, on logarithmic axes; `description` in words."""
     bottom = 250
-    label = "Members an attacker can find, against records named by mistake"
+    label = f"Members an attacker can find, against {many} named by mistake"
     svg = Element("svg", {"viewBox": f"0 0 {WIDTH} 295", "role": "img", "aria-label": f"{label}. {description}"})
     SubElement(svg, "title").text, SubElement(svg, "desc").text = label, description
 

@@ -41,7 +41,7 @@ def reseal(run: Path, **changes: Any) -> None:
 def test_page_of_a_private_run_states_its_guarantee_and_digests(cli: Cli, trained_run: Path) -> None:
     manifest = json.loads((trained_run / "manifest.json").read_text())
     text = page_of(cli, trained_run)
-    for words in (f"Verified: {manifest['guarantee']}.", manifest["adjacency"], manifest["manifest_digest"]):
+    for words in (f"costs no more than {manifest['guarantee']}.", manifest["adjacency"], manifest["manifest_digest"]):
         assert words in text
     for name, digest in manifest["files"].items():
         assert name in text
@@ -200,7 +200,7 @@ def test_run_without_protection_says_so(cli: Cli, features_file: Path, tmp_path:
     assert cli("train", features_file, "--method", "non-private", "--out", "run").status == 0
     text = page_of(cli, tmp_path / "run")
     assert "NO GUARANTEE" in text
-    assert "Verified:" not in text
+    assert "costs no more than" not in text
     assert "may reveal single private records" in text
     assert "The best attack" not in text
 
@@ -210,7 +210,7 @@ def test_seeded_run_says_that_it_is_not_private(cli: Cli, features_file: Path, t
     assert cli("train", features_file, *seeded, "--out", "run").status == 0
     text = page_of(cli, tmp_path / "run")
     assert "NOT PRIVATE" in text
-    assert "Verified:" not in text
+    assert "costs no more than" not in text
     assert "if the seed were secret" in text
     assert "The best attack" not in text
     assert "--publish-epsilon" not in text

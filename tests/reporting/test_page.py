@@ -116,7 +116,7 @@ def test_everything_in_the_manifest_is_escaped(trained_run: Path) -> None:
 
 
 def test_words_of_a_drawing_are_escaped() -> None:
-    drawing = attack_limit_drawing(lambda rate: rate, "<&>")
+    drawing = attack_limit_drawing(lambda rate: rate, "<&>", "people")
     assert '. &lt;&amp;&gt;"' in drawing
     assert "<desc>&lt;&amp;&gt;</desc>" in drawing
 

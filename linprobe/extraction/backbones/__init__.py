@@ -241,5 +241,8 @@ def load_default(weights: str | None, random: bool, arguments: dict[str, Any]) -
             raise
         reason = str(error).partition(";")[0]
     backbone = load_backbone(DEFAULT_WITHOUT_WEIGHTS, None, False, {})
-    note = f"{reason}; the backbone is {backbone.name}, which needs none; --backbone names another"
+    note = (
+        f"{reason}; the backbone is {backbone.name}, which needs none, and suits small images: on photographs it is "
+        "far less accurate; --weights FILE gives weights, --backbone names another"
+    )
     return replace(backbone, notes=(note, *backbone.notes))

@@ -42,7 +42,7 @@ function verdict({ manifest: m, cost, events, numbers, left = [], shortened = fa
       `Somebody sees the model and guesses whether one ${ONE[m.unit]} was in the data. At even odds, they are right in at most ` +
       `${percentAbove(share)} of the cases, whatever they compute. A coin is right in 50 %. ` +
       (cost.mu === null ? "This share follows from epsilon and delta alone. The true limit is lower, and linprobe report states it: ask the maker. " : "") +
-      `This promise may fail with probability delta, ${plainDelta(m.delta)}.${more}` };
+      `Epsilon is stated at delta ${plainDelta(m.delta)}.${more}` };
 }
 
 function proved(m, cost, events, numbers, signed, files, left, shortened) {
@@ -124,6 +124,6 @@ function figures(m, cost) {
     [`epsilon computed here${seeded}`, `${roundedUp(cost.epsilon)}${cost.proven ? "" : " (Renyi bound)"}`], ["delta", plainDelta(m.delta)],
     ["mu of Gaussian differential privacy", known(m.gdp_mu) ? roundedUp(m.gdp_mu) : "none"],
     ...cost.releases.map((one) => [`noise multiplier, ${PURPOSES[one.purpose]}`,
-      `${one.noise_multiplier}, ${one.count.toLocaleString("en")} times${one.sampling_rate < 1 ? `, sampling rate ${one.sampling_rate}` : ""}`]),
+      `${one.noise_multiplier}, ${one.count === 1 ? "once" : `${one.count.toLocaleString("en")} times`}${one.sampling_rate < 1 ? `, sampling rate ${one.sampling_rate}` : ""}`]),
     ["what it means, in full", m.guarantee]];
 }

@@ -146,7 +146,7 @@ def _compare(request: CompareRequest) -> None:
         return
     for what, (header, rows) in comparison_tables(compared["summary"], plain=True).items():
         marked = any(cell.endswith("*") for _, *cells in rows for cell in cells)
-        best = "* is clearly better than all others" if marked else "none is clearly better"
+        best = "* is clearly better than every other method that spends" if marked else "none is clearly better"
         title = f"{what}, %, {counted(request.seeds, 'run')} each; {best}"
         _terminal.table(title, rows, header=header)
     warning = no_better(compared)

@@ -94,11 +94,12 @@ class Contributed:
         contributions = on_host(contributions)
         if not self.levels.size:
             self.levels = np.zeros((contributions.size, LEVELS + 1), dtype=np.uint16)
-        level = np.ceil(np.sqrt(contributions) * LEVELS).astype(np.intp)
-        here = (np.arange(contributions.size), level)
-        if self.levels.dtype == np.uint16 and self.levels[here].max() == np.iinfo(np.uint16).max:
-            self.levels = self.levels.astype(np.uint32)
-        self.levels[here] += 1
+        here = np.ceil(np.sqrt(contributions) * LEVELS).astype(np.intp)
+        here += np.arange(0, self.levels.size, LEVELS + 1)
+        counts = self.levels.take(here)
+        if self.levels.dtype == np.uint16 and counts.max() == np.iinfo(np.uint16).max:
+            self.levels, counts = self.levels.astype(np.uint32), counts.astype(np.uint32)
+        self.levels.put(here, counts + 1)
 
 
 class GaussianMechanism:

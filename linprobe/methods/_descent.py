@@ -182,12 +182,15 @@ def _reach(ratio: float, n_steps: float) -> float:
 
 
 def step_size(options: Steps, problem: Problem, schedule: Schedule, **facts: Any) -> Callable[[float], float]:
-    """eta_t as a function of tau_t: `options.learning_rate`, or from the score noise; `facts` as in `score_noise`."""
+    """eta_t as a function of tau_t: `options.learning_rate`, or from the score noise; `facts` as in `score_noise`.
+
+    From the score noise it is at most 1 / lambda: with more, weight decay alone would overshoot.
+    """
     if options.learning_rate is not None:
         given = options.learning_rate
         return lambda clip_norm: given
     scale = score_noise(options, problem, schedule, **facts) * schedule.nominal_mu / schedule.n_steps
-    return lambda clip_norm: scale / clip_norm
+    return lambda clip_norm: min(scale / clip_norm, 1 / options.weight_decay)
 
 
 def has_momentum(options: Any) -> bool:

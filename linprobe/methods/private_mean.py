@@ -3,7 +3,8 @@
 Sun, Suresh, Menon, "The importance of feature preprocessing for differentially private linear optimization", ICLR 2024,
 Algorithm 3, line 1. The paper omits the factor 1/N of the noise. The second line is ours.
 
-    1  m <- 1/N (sum_i x_i + N(0, sigma_m^2 I)),  ||x_i|| = 1, so one record moves the sum by at most 1
+    1  m <- 1/N (sum_i x_i + N(0, sigma_m^2 I)),  ||x_i|| = 1, so one record moves the sum by at most 1; the
+       released sum is of rows of length 1 - 2^-10, a margin for rounding, and is divided by it
     2  m <- m_0 + (m - m_0) s / (s + D (sigma_m / N)^2),  s = ||m - m_0||^2 - D (sigma_m / N)^2, from 0 to 1,
        which estimates the true one; m_0 is 0, or a public guess of the mean that is nearer to m: the mean of unlabelled
        rows, or of text vectors. The guess stays as it is where noise may explain the distance: up to
@@ -22,6 +23,7 @@ from linprobe.data.blocks import SHORTEST_ROW, normalise_rows
 from linprobe.data.rows import Rows
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import row_sum
+from linprobe.gradients.rounding import SMALLEST_MARGIN
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.parallel.array_api import Reals
 from linprobe.parallel.process_group import Group
@@ -56,11 +58,12 @@ def expected_squared_norm(mean: Reals, error: float) -> float:
 
 def shrunk_mean(total: Reals, noise_multiplier: float, n_private: int, guess: Reals | None = None) -> Reals:
     """Line 2 from the released sum of unit rows, shape (n_features,); `guess` itself where it stays."""
-    mean, start, doubt = total / n_private, np.zeros_like(total), 0.0
+    n_rows = n_private * (1 - SMALLEST_MARGIN)
+    mean, start, doubt = total / n_rows, np.zeros_like(total), 0.0
     if guess is not None and np.linalg.norm(mean - guess) < np.linalg.norm(mean):
         start, doubt = guess, DOUBT * math.sqrt(2 / len(mean))
     offset = mean - start
-    noise = len(offset) * (noise_multiplier / n_private) ** 2
+    noise = len(offset) * (noise_multiplier / n_rows) ** 2
     squared = float(offset @ offset)
     signal = min(squared - noise, 1.0) if squared > (1 + doubt) * noise else 0.0
     return np.asarray(start + offset * (signal / (signal + noise))) if signal else start

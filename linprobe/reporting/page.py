@@ -80,7 +80,7 @@ def report(request: ReportRequest) -> str:
     """
     html, folder = request.html, request.run
     if html.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
+        raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}; try {html}.html")
     with new_files({"--html": html}, what="page", inputs=inputs_of(folder), overwrite=request.overwrite):
         run = RunFolder(folder)
         checked, manifest = verified(run), run.manifest

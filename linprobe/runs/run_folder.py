@@ -90,8 +90,10 @@ def commitment(key: bytes, digest: str) -> str:
 
 def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
     """SHA-256 of every record's id and losses. Private."""
-    figures = losses.mu.astype("<f8").tobytes() + losses.renyi.astype("<f4").tobytes()
-    return hashlib.sha256("\0".join(ids).encode() + figures).hexdigest()
+    digest = hashlib.sha256("\0".join(ids).encode())
+    digest.update(np.ascontiguousarray(losses.mu, dtype="<f8").data)
+    digest.update(np.ascontiguousarray(losses.renyi, dtype="<f4").data)
+    return digest.hexdigest()
 
 
 def write_per_record(folder: Path, private: PerRecordFile) -> None:

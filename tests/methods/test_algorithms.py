@@ -84,6 +84,13 @@ def test_adamix_says_that_training_diverged(subspace: str) -> None:
         METHODS["adamix"].fit(problem(), AdaMixOptions(**given), noiseless(30))
 
 
+@pytest.mark.parametrize("method", ["noisy-gd", "adamix", "dp-sgd", "ppgd"])
+def test_weight_decay_alone_does_not_overshoot(method: str) -> None:
+    options = METHODS[method].options
+    weights = METHODS[method].fit(problem(), options(weight_decay=1e6), noiseless(30)).weights
+    assert np.linalg.norm(weights) < 100
+
+
 def test_adamix_release_lies_in_the_public_gradients_subspace() -> None:
     data, spy = problem(), SpyMechanism()
     history = fit(METHODS["adamix"], {"init": "zero", "subspace": "gradient", "subspace_dim": 2}, data, spy).history

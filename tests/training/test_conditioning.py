@@ -13,7 +13,9 @@ from sklearn.datasets import load_breast_cancer
 from linprobe.api.estimators import ESTIMATORS, AdaMix, NoisyGD, OnlyPublic
 from linprobe.data.blocks import ArraySource, Preprocessing, normalise_rows
 from linprobe.data.dataset import Dataset
+from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
+from linprobe.gradients.clipped_sum import row_sum
 from linprobe.methods.private_mean import MEAN, expected_squared_norm, shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MOMENTUM_STEPS
 from linprobe.training import plan as plan_module
@@ -221,7 +223,8 @@ def test_rows_around_the_origin_stay_as_they_are() -> None:
 def test_without_noise_the_mean_is_that_of_unit_rows() -> None:
     x, _ = rows_with_a_mean(50)
     unit = normalise_rows(x).astype(np.float64)
-    np.testing.assert_allclose(shrunk_mean(unit.sum(axis=0), 0.0, 50), unit.mean(axis=0), rtol=1e-12)
+    total = row_sum(ArrayRows(unit, np.zeros(50, np.int64)), 1.0).value[:, 0]
+    np.testing.assert_allclose(shrunk_mean(total, 0.0, 50), unit.mean(axis=0), rtol=1e-8)
 
 
 def test_a_mean_that_is_noise_is_dropped() -> None:

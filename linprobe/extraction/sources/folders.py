@@ -243,11 +243,10 @@ def _check_layout(folder: Path, test: str | None, fraction: float | None, *, gro
     """DataError for a folder without class folders; UsageError unless a test folder or a fraction gives test images."""
     if grouped:
         refuse_stray_images(folder)
-        if (test is None) == (fraction is None):
-            raise UsageError(
-                f"{folder} has the folder train, {'no test' if test is None else test}, and test fraction {fraction}; "
-                "give --test-fraction F, or a test folder, and not both"
-            )
+        if test is None and fraction is None:
+            raise UsageError(f"{folder} has the folder train and no test; give --test-fraction 0.2, or a test folder")
+        if test is not None and fraction is not None:
+            raise UsageError(f"{folder} has the folder {test}, and test fraction is {fraction}; give one, not both")
         return
     found = class_folders(folder)
     if not found:

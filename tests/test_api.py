@@ -84,6 +84,10 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
             lambda: linprobe.train(method="dp-sgd", epsilon=1, accountant=["pld"]),
             "accountant is .*; allowed: auto, gdp",
         ),
+        (
+            lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="c", public_shots=2),
+            "public_shots is 2; .*list",
+        ),
         (lambda: linprobe.compare(methods=5, epsilons=[1], out="c"), "methods is 5; allowed: a list"),
         (lambda: linprobe.compare(methods=[5], epsilons=[1], out="c"), "method is '5'; allowed: noisy-gd"),
         (lambda: linprobe.plan(5, epsilon=1), "features is 5, of type int; allowed: a path"),

@@ -77,7 +77,7 @@ def compare(folder: Path) -> Times:
     features = features_file(folder / "f.h5", 2, 300, 10)
     for size in (5, 50, 500):
         methods = ["noisy-gd:steps=1"]
-        given = {"epsilons": (0.1,), "delta": 1e-6, "shots": (0,), "baselines": False, "jobs": 1}
+        given = {"epsilons": (0.1,), "delta": 1e-6, "public_shots": (0,), "baselines": False, "jobs": 1}
         wanted = CompareRequest(
             features=features, methods=methods, seeds=size, out=folder / "compared", book=folder / "book", **given
         )

@@ -53,7 +53,7 @@ def compared(table: Table, out: Path, asked: argparse.Namespace) -> dict[str, An
         out=out,
         features=asked.features,
         seeds=asked.seeds or table.seeds,
-        shots=table.shots,
+        public_shots=table.shots,
         public=asked.public,
         attack=table.attack,
         baselines=table.baselines,

@@ -88,14 +88,15 @@ def check_epsilon(epsilon: float | None) -> float:
 
 def check_delta(delta: float, n_private: int) -> float:
     """`delta` if it lies in [`LEAST_DELTA`, 1/n_private); otherwise an error that says so."""
+    step = f"try --delta {_one_digit_below(CUSTOMARY_SHARE / n_private)}"
     if not LEAST_DELTA <= delta < 1:
         raise ParameterError(
-            f"delta is {delta}; allowed: at least {LEAST_DELTA:g}, and below 1/N_private = {1 / n_private:.3g}"
+            f"delta is {delta}; allowed: at least {LEAST_DELTA:g}, and below 1/N_private = {1 / n_private:.3g}; {step}"
         )
     if delta * n_private >= 1:
         raise PrivacyError(
             f"delta is {rounded_up(delta)}, but with {counted(n_private, 'private row')} it must be below 1/N = "
-            f"{1 / n_private:.3g}; try --delta {_one_digit_below(CUSTOMARY_SHARE / n_private)}"
+            f"{1 / n_private:.3g}; {step}"
         )
     return float(delta)
 

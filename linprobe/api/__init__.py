@@ -154,8 +154,8 @@ def compare(
     Args:
         features, progress: as for `train`.
         methods: rows of the table: `METHOD` or `METHOD:OPTION=VALUE`, as in `linprobe compare --methods`.
-        options: fields of `CompareRequest`: delta, seeds, shots, public, unlabelled, baselines, attack, jobs, book,
-            unit.
+        options: fields of `CompareRequest`: delta, seeds, public_shots, public, unlabelled, baselines, attack, jobs,
+            book, unit.
 
     Returns: the keys of `linprobe compare --json`; under `summary` one object for each row and epsilon.
 

@@ -429,7 +429,7 @@ class LinearProbe(LinearClassifier):
         hashes: NDArray[np.uint64] | None = None,
     ) -> Self:
         """Train; `hashes` of the protected rows are remembered, to warn of a second fit."""
-        for warning in warnings_of(plan, dataset) if plan.settings.insecure_seed is None else ():
+        for warning in warnings_of(plan, dataset) if plan.private else ():
             warnings.warn(as_arguments(warning), PrivacyWarning, stacklevel=3)
         spent = _Spent()
         try:

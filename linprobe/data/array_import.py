@@ -54,6 +54,7 @@ HDF5 = (".h5", ".hdf5")
 ARRAYS = (".npz", ".npy", ".pt")
 SUFFIXES = (*ARRAYS, *TABLES)
 ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}"
+OF_IMAGES = "of images, `linprobe extract FOLDER` makes a feature file"
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
 ROWS_LOOKED_AT, LARGE_SHARE = 10_000, 0.5  # public test rows, and the share of their squared norm in one column
@@ -115,7 +116,8 @@ def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
             listed = ", ".join(path.name for path in unread)
             progress.note(f"{source} holds {listed}, which are not read; rename them to _test or _public to use them")
         if len(unread) == len(found):
-            raise DataError(f"folder {source} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
+            allowed = ", ".join(SUFFIXES)
+            raise DataError(f"folder {source} holds no arrays; allowed: files ending in {allowed}; {OF_IMAGES}")
         files += [path for path in found if path not in unread]
     for file in files:
         if not file.is_file():
@@ -150,7 +152,7 @@ def _read_one(
     if source.suffix in HDF5:
         return _read_hdf5(source, owner, progress)
     if source.suffix not in SUFFIXES:
-        raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {ALLOWED}")
+        raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {ALLOWED}; {OF_IMAGES}")
     loaded = array_files.load_torch(source) if source.suffix == ".pt" else array_files.open_array(source)
     if isinstance(loaded, dict):
         by_name = {str(key): value for key, value in loaded.items()}

@@ -71,7 +71,10 @@ def open_hdf5(path: Path, what: str) -> h5py.File:
             ) from None
         if "truncated" in str(error):
             raise DataError(f"{what} is truncated; make it again") from None
-        raise DataError(f"{what} is not an HDF5 file; make one of it with `linprobe import`") from None
+        raise DataError(
+            f"{what} is not an HDF5 file; make one of it with `linprobe import`, or of images with "
+            "`linprobe extract FOLDER`"
+        ) from None
 
 
 def find(file: h5py.File, path: Path, name: str) -> Any:

@@ -175,8 +175,8 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
     check_request(request)
     run_folder.refuse_book_inside(request.book, request.folder / RUNS)
     refuse_other_encodings([request.folder, *request.public])
-    if request.features is None and not request.shots and not request.public:
-        request = replace(request, shots=(DIGITS_SHOTS,))
+    if request.features is None and not request.public_shots and not request.public:
+        request = replace(request, public_shots=(DIGITS_SHOTS,))
     of = {"features": DIGITS if request.features is None else str(request.features.resolve()), "delta": request.delta}
     if request.unit not in (None, RECORD):
         of["unit"] = request.unit
@@ -300,8 +300,10 @@ def _written(
     out, summaries = request.folder, comparison.summarise(results)
     boost = comparison.boosts(summaries, PUBLIC_BASELINE, PARAGON)
     runs = [_run_row(run, folder.manifest(run.folder), result) for run, result in zip(planned, results, strict=True)]
+    data = name_of(request.features) or DIGITS
     summary = [
         {
+            "data": data,
             "method": one.row,
             **asdict(one.setting),
             **{name: value for name, value in asdict(one).items() if name not in ("row", "setting")},
@@ -334,6 +336,7 @@ def _written(
 
 def _run_row(run: Planned, manifest: Manifest, result: comparison.Result) -> dict[str, Any]:
     return {
+        "data": name_of(run.request.features) or DIGITS,
         "method": run.row,
         **asdict(run.setting),
         "epsilon": result.epsilon,

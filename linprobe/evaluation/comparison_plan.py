@@ -140,7 +140,7 @@ def plan_runs(
 ) -> list[Planned]:
     """Every run, in the order of the table; `unlabelled` is the digest of the rows without labels."""
     planned = []
-    for path, shots in product(request.public or (None,), request.shots or (None,)):
+    for path, shots in product(request.public or (None,), request.public_shots or (None,)):
         setting = Setting(name_of(path), shots)
         public_rows = path is not None or bool(shots) or (shots is None and "public" in sizes)
         for row in _rows_in(request, setting, public_rows=public_rows):

@@ -103,6 +103,11 @@ def _recipe(path: Path) -> Recipe:
     from linprobe.data.feature_reader import extraction_of
     from linprobe.runs.run_folder import RunFolder
 
+    if not path.exists():
+        raise DataError(
+            f"run or feature file {path} does not exist; give --like the run folder that `linprobe train` printed, or "
+            "a feature file of `linprobe extract`"
+        )
     if path.is_dir():
         manifest = RunFolder(path).manifest
         extraction, class_names = manifest.extraction or {}, manifest.class_names

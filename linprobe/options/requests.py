@@ -823,11 +823,10 @@ class CompareRequest(
     seeds: int = option(
         5, "Runs of each method and epsilon.", after="; the seed chooses the public shots", least=1, most=1000
     )
-    shots: Sequence[int] = option(
+    public_shots: Sequence[int] = option(
         (),
         "Public rows per class, taken out of the training rows; with --unit owner, whole people.",
         commas=True,
-        asked="public_shots",
         metavar="K,K,...",
     )
     public: Sequence[Path | None] = option(

@@ -26,11 +26,11 @@ from linprobe.atomic_files import write_whole
 from linprobe.errors import UsageError, printable, writing
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import tables_of
-from linprobe.reporting.release_pages import composition_text, templates, test_text, unit_text, unprotected
+from linprobe.reporting.release_pages import holds_if, templates, test_text, unit_text, unprotected
 from linprobe.runs.check import Recomputed, not_checked, verified
 from linprobe.runs.figures import no_better_than_guessing
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
-from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, Manifest, Published
+from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, SIGNATURE, Manifest, Published
 from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
 from linprobe.runs.recorded import recorded_totals
 from linprobe.runs.release_rules import PURPOSES
@@ -59,6 +59,7 @@ class Evidence:
         title, owner: in the user's words; None for a title from the run, and for a blank line to fill in.
         total: of all runs on the feature file, in words.
         copy: of the run's files, for the check in the browser; None for a run that is too large.
+        signed: whether the run is.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Evidence:
     stated: Sequence[str] = ()
     total: str | None = None
     copy: Copy | None = None
+    signed: bool = False
 
 
 def report(request: ReportRequest) -> str:
@@ -97,6 +99,7 @@ def report(request: ReportRequest) -> str:
             owner=request.owner,
             total=total,
             copy=copy_of(run[MANIFEST], {name: run[name] for name in manifest.files}),
+            signed=SIGNATURE in run.names,
         )
         text = page(evidence)
         with writing(f"page {html}", "--html"):
@@ -126,7 +129,7 @@ def page(evidence: Evidence) -> str:
         options=options,
         plainly=PLAINLY[manifest.unit],
         unit_words=unit_text(manifest),
-        composition=composition_text(manifest),
+        holds_if=holds_if(manifest),
         quoted_name=shlex.quote(evidence.name),
         style=STYLE,
         script=script,

@@ -121,6 +121,12 @@ def unit_text(manifest: Manifest) -> str:
     return "one record: one row of features, made from one image where the rows come from images"
 
 
+def holds_if(manifest: Manifest) -> str | None:
+    """The condition of the stated epsilon; None without one."""
+    conditional = manifest.selection is None and hold_without_a_choice(manifest.releases or ())
+    return NO_CHOICE if conditional else None
+
+
 def composition_text(manifest: Manifest) -> str:
     event = manifest.selection
     if event is not None:
@@ -132,7 +138,7 @@ def composition_text(manifest: Manifest) -> str:
         )
     if not manifest.releases:
         return "nothing was released from private rows"
-    condition = f". Epsilon holds if {NO_CHOICE}" if hold_without_a_choice(manifest.releases) else ""
+    condition = f". Epsilon holds if {NO_CHOICE}" if holds_if(manifest) else ""
     return (
         f"all Gaussian releases of the run, composed by {manifest.accountant} and checked by {manifest.cross_check}: "
         f"{_listed(manifest.releases)}{condition}"

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.calibrate import check_delta
+from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.events import OWNER, TEST_ACCURACY
 from linprobe.accounting.figures import NOUN, largest_mu
 from linprobe.data.blocks import RawBlocks, Source, concatenated, normalise_rows, whole_blocks
@@ -199,6 +199,16 @@ def fit_temperature(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDAr
 CONFIDENCE = 0.95
 CLEARLY = 3.0  # standard errors
 LOW_SIGNAL = 10  # of `signal_to_noise`: below, accuracy is near that without private rows
+# `signal_to_noise` below; percent of the gap from only-public, or without public rows from guessing, to the best
+# accuracy measured, on six data sets (docs/planning.md)
+BANDS = (
+    (5, (0, 12), (3, 23)),
+    (10, (8, 20), (16, 36)),
+    (20, (38, 66), (53, 90)),
+    (50, (72, 79), (87, 95)),
+    (100, (85, 100), (97, 100)),
+    (math.inf, (87, 100), (91, 100)),
+)
 CALIBRATION_BINS = 15
 MOST_CLASSES_IN_MATRIX = 1000  # nobody reads a larger matrix, and it takes 8 MB or more
 SCORES_A_PASS = 2**25  # 256 MiB of float64
@@ -239,6 +249,33 @@ def no_better_than_guessing(figures: Mapping[str, Any], manifest: Manifest) -> s
 def signal_to_noise(epsilon: float, delta: float, n_units: int, n_classes: int) -> float:
     """g = mu N / C: how far the units of a class move a score, in standard deviations of the noise of a run."""
     return largest_mu(epsilon, delta) * n_units / n_classes
+
+
+def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[str, Any]:
+    """What accuracy to expect of a run on `n_rows` private rows of `n_classes` classes of about the same size.
+
+    Returns: signal_to_noise (g above), percent_with_public and percent_without (least and largest measured
+        percent of the gap from only-public, or from guessing, to the best accuracy measured), expect (in words).
+    """
+    g = signal_to_noise(check_epsilon(epsilon), check_delta(delta, n_rows), n_rows, n_classes)
+    _, known, cold = next(band for band in BANDS if g < band[0])
+    where = (
+        "near only-public"
+        if g < LOW_SIGNAL
+        else "near non-private"
+        if g >= 50
+        else "between only-public and non-private"
+    )
+    return {
+        "signal_to_noise": g,
+        "percent_with_public": list(known),
+        "percent_without": list(cold),
+        "expect": f"expect overall accuracy {where} if classes are about equally common (a rare class may be missed): "
+        f"the signal-to-noise ratio of a class is {g:.3g}; of the gap to the "
+        "best accuracy measured, comparable runs on rows with a small common mean closed "
+        f"{known[0]} to {known[1]} % from only-public (two public rows per class), and "
+        f"{cold[0]} to {cold[1]} % from guessing (no public rows)",
+    }
 
 
 def _why_guessing(manifest: Manifest) -> str:

@@ -1,13 +1,8 @@
-"""`linprobe plan`: what a budget buys, without data. `linprobe budget`: what all runs on a set of rows cost together.
-
-The N / C rows of a class move a score by at most g = mu N / C standard deviations of the noise of a whole run. On six
-data sets, g alone predicts which share of the gap to no privacy a run closes (`BANDS`, `docs/planning.md`).
-"""
+"""`linprobe plan`: what a budget buys, without data. `linprobe budget`: what all runs on the same rows cost."""
 
 from __future__ import annotations
 
 import json
-import math
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +10,7 @@ from typing import Any
 
 from linprobe.accounting import calibrate
 from linprobe.accounting.book import Cap, Contents, Entry, read_book, rows_of_a_person, set_cap, spending, together
-from linprobe.accounting.calibrate import check_delta, check_epsilon
+from linprobe.accounting.calibrate import check_delta
 from linprobe.accounting.events import RECORD, REMOVED
 from linprobe.accounting.figures import finite, rounded_up
 from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, RowKeys, books_folder, with_shared
@@ -26,46 +21,10 @@ from linprobe.errors import DataError, LinprobeError, Progress, UsageError, writ
 from linprobe.options import DEFAULT_DELTA
 from linprobe.options.requests import BudgetRequest, PlanRequest
 from linprobe.reporting import plots
-from linprobe.runs.figures import LOW_SIGNAL, signal_to_noise
+from linprobe.runs.figures import expected
 from linprobe.runs.manifest import MANIFEST, Manifest
 from linprobe.runs.run_folder import new_files, refuse_book_inside
 from linprobe.training.charge import existing_book
-
-# g below; percent of the gap from only-public, or without public rows from guessing, to the best accuracy measured
-BANDS = (
-    (5, (0, 12), (3, 23)),
-    (10, (8, 20), (16, 36)),
-    (20, (38, 66), (53, 90)),
-    (50, (72, 79), (87, 95)),
-    (100, (85, 100), (97, 100)),
-    (math.inf, (87, 100), (91, 100)),
-)
-
-
-def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[str, Any]:
-    """What accuracy to expect of a run on `n_rows` private rows of `n_classes` classes of about the same size.
-
-    Returns: signal_to_noise (g of the module), percent_with_public and percent_without (least and largest measured
-        percent of the gap from only-public, or from guessing, to the best accuracy measured), expect (in words).
-    """
-    g = signal_to_noise(check_epsilon(epsilon), check_delta(delta, n_rows), n_rows, n_classes)
-    _, known, cold = next(band for band in BANDS if g < band[0])
-    where = (
-        "near only-public"
-        if g < LOW_SIGNAL
-        else "near non-private"
-        if g >= 50
-        else "between only-public and non-private"
-    )
-    return {
-        "signal_to_noise": g,
-        "percent_with_public": list(known),
-        "percent_without": list(cold),
-        "expect": f"expect accuracy {where}: the signal-to-noise ratio of a class is {g:.3g}; of the gap to the "
-        "best accuracy measured, comparable runs on rows with a small common mean closed "
-        f"{known[0]} to {known[1]} % from only-public (two public rows per class), and "
-        f"{cold[0]} to {cold[1]} % from guessing (no public rows)",
-    }
 
 
 def recommended_rate(request: PlanRequest, progress: Progress) -> dict[str, Any]:

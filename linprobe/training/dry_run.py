@@ -32,7 +32,6 @@ from linprobe.runs.manifest import MANIFEST
 from linprobe.training import words
 from linprobe.training.charge import preview
 from linprobe.training.checkpoint import Checkpoints, run_identity
-from linprobe.training.costs import expected
 from linprobe.training.execute import Runtime, choose_backend
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run
 from linprobe.training.train import Ready, checked_rows, opened, with_method
@@ -50,9 +49,9 @@ def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
     Returns: the facts of `rows_facts` and epsilon_target, delta, plans (one, or two if the length of a private mean
         decides between them; each with steps, noise_multiplier, sampling_rate and releases); together (runs,
         not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with this one; None if
-        none of these has an epsilon); expect (as `costs.expected`; None for several labels, or if nothing is
-        released); out, book (None if there is none yet); seconds (an estimate; None on a GPU, without steps, or for
-        steps that cost more than a gradient); warnings.
+        none of these has an epsilon); expect (as `figures.expected`; None for several labels or class weights, or if
+        nothing is released); out, book (None if there is none yet); seconds (an estimate; None on a GPU, without steps,
+        or for steps that cost more than a gradient); warnings.
     Raises LinprobeError: as `train`, if the run would be refused.
     """
     request, choice = with_method(request)
@@ -149,10 +148,8 @@ def _stated(
 ) -> words.DryRun:
     """What a command reads, spends by `facts` and lines, and writes. `spent` is None for a run that no book counts."""
     out, book, seconds = str(ready.request.out), None if account is None else account.path, seen.seconds
-    expect = None
-    if facts["plans"] and not dataset.several_labels:
-        found = expected(facts["epsilon_target"], facts["delta"], dataset.n_units, dataset.n_classes)
-        expect = str(found["expect"])
+    expectation = ready.expectation(dataset)
+    expect = None if expectation is None else str(expectation["expect"])
     timed = f"the steps of {facts['mean_runs']} runs" if "mean_runs" in facts else "the steps"
     facts = {
         **rows_facts(ready, dataset),
@@ -169,7 +166,7 @@ def _stated(
         *rows_lines(facts),
         *spends,
         *words.together_line(spent),
-        *([] if expect is None else [("expect", expect.removeprefix("expect "))]),
+        *([] if expect is None or expect in warnings else [("expect", expect.removeprefix("expect "))]),
         ("memory", f"{words.bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"),
         *([] if seconds is None else words.time_line(seconds, timed)),
         *(words.listed("writes", [out]) if spent is None else words.written(out, book=book)),

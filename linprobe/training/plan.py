@@ -481,6 +481,8 @@ def warnings_of(plan: Plan, dataset: Dataset, entry: Entry | None = None) -> lis
         said.append(large_delta(plan.settings.delta if entry.delta is None else entry.delta, plan.n_units))
     if plan.method.private and not plan.private:
         said.append("NOT PRIVATE: the noise comes from a seed you gave; use this run for tests only")
+    elif not plan.method.private:
+        said.append("NOT PRIVATE: the private rows are used without protection; do not release this run")
     else:
         said.append(fewer_protected(dataset.features, entry))
     if plan.first is not None and hold_without_a_choice(entry.releases):

@@ -63,6 +63,7 @@ from linprobe.training.plan import SHORTEST_MEAN, Plan, Settings, make_settings,
 
 RANDOM_WEIGHTS = "random"
 CHECKPOINT_SECONDS = 60.0
+LEAST_USEFUL = 1e-3  # epsilon; below, it may have been meant for delta
 OUTCOME_KEYS = (
     "method",
     "epsilon",
@@ -130,6 +131,22 @@ class Ready:
         n_test, n_classes = figures.test_units(self.features, request.unit), len(self.features.description.class_names)
         return replace(settings, test_epsilon=found, n_test=n_test, n_classes=n_classes)
 
+    def expectation(self, dataset: Dataset) -> dict[str, Any] | None:
+        """What accuracy to expect, as `figures.expected`; None where the figures behind it do not cover the run."""
+        request, weighted = self.request, self.request.class_weight is not None
+        if not self.method.spends or request.epsilon is None or dataset.several_labels or weighted:
+            return None
+        return figures.expected(request.epsilon, request.delta, dataset.n_units, dataset.n_classes)
+
+    def _of_noise(self, dataset: Dataset) -> list[str]:
+        """Warnings that the noise will hide what the private rows say."""
+        epsilon, expectation, said = self.request.epsilon, self.expectation(dataset), []
+        if self.method.spends and epsilon is not None and epsilon < LEAST_USEFUL:
+            said.append(f"epsilon {epsilon:g} leaves almost only noise; was it meant for --delta?")
+        if expectation is not None and expectation["signal_to_noise"] < figures.LOW_SIGNAL:
+            said.append(str(expectation["expect"]))
+        return said
+
     def warnings(self, plan: Plan, dataset: Dataset, entry: Entry | None = None) -> list[str]:
         """Warnings to print before the run starts. `entry`: of a choice among runs, None for one run."""
         said = []
@@ -155,7 +172,7 @@ class Ready:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}; --method chooses another")
         if self.request.epsilon is not None and not self.method.spends:
             said.append(f"option --eps does nothing for {self.method.name}, which adds no noise")
-        return [*said, *map(PrivacyNote, warnings_of(plan, dataset, entry))]
+        return [*said, *self._of_noise(dataset), *map(PrivacyNote, warnings_of(plan, dataset, entry))]
 
 
 def default_out(request: TrainRequest, *, timed: bool = True) -> Path:

@@ -101,7 +101,7 @@ def wide_file(tmp_path_factory: pytest.TempPathFactory, private_file: Path) -> P
 CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "no such file": (["train", "none.h5", *NOISY], 3, ["none.h5", "does not exist"]),
     "a folder": (["train", "{folder}", *NOISY], 3, ["is not a file", "linprobe extract"]),
-    "not HDF5": (["train", "{folder}/text.h5", *NOISY], 3, ["not an HDF5 file"]),
+    "not HDF5": (["train", "{folder}/text.h5", *NOISY], 3, ["not an HDF5 file", "linprobe extract FOLDER"]),
     "truncated": (["train", "{folder}/cut.h5", *NOISY], 3, ["is truncated"]),
     "incomplete": (["train", "{incomplete}", *NOISY], 3, ["incomplete"]),
     "newer schema": (["train", "{newer}", *NOISY], 3, ["schema version 9"]),
@@ -120,6 +120,7 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "no eps": (["train", "{whole}"], 2, ["--eps"]),
     "delta of 1/N": (["train", "{whole}", *NOISY, "--delta", "0.0025"], 4, ["0.0025", "400 private rows", "1/N"]),
     "delta above 1/N": (["train", "{whole}", *NOISY, "--delta", "0.5"], 4, ["400 private rows"]),
+    "delta 3": (["train", "{whole}", *NOISY, "--delta", "3"], 2, ["delta is 3", "try --delta 2e-04"]),
     "delta 0": (["train", "{whole}", *NOISY, "--delta", "0"], 2, ["delta is 0"]),
     "delta nan": (["train", "{whole}", *NOISY, "--delta", "nan"], 2, ["delta is nan"]),
     "sigma too small": (["train", "{whole}", *NOISY, "--sigma", "0.5"], 4, ["0.5", "even one step", "at least"]),

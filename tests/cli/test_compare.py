@@ -96,6 +96,7 @@ def test_compare_makes_every_run_and_tabulates_them(cli: Cli, features_file: Pat
         assert word in outcome.stderr
     runs = rows_of(out / "runs.csv")
     assert len(runs) == len(folders(out)) == 2 * 2 * 2 * 2 + 2 * 2 * 2  # baselines have no epsilon
+    assert {run["data"] for run in (*runs, *rows_of(out / "summary.csv"))} == {features_file.stem}
     assert {(run["shots"], run["seed"]) for run in runs} == {("1", "0"), ("1", "1"), ("2", "0"), ("2", "1")}
     for run in runs:
         manifest = json.loads((tmp_path / run["run"] / "manifest.json").read_text())

@@ -15,7 +15,7 @@ import pytest
 from linprobe.data.dataset import open_features, public_shots
 from linprobe.training import dry_run
 from linprobe.training.words import bytes_in_words, seconds_in_words
-from tests.cli.outcomes import Cli, result_of
+from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.conftest import write_unlabelled
 
 Refused = Callable[..., Any]
@@ -51,7 +51,7 @@ def test_it_states_what_the_run_then_spends(cli, features_file: Path, tmp_path: 
         assert told[key] == manifest[name]
     assert told["together"]["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-3)
     assert told["seconds"] > 0
-    assert told["expect"].startswith("expect accuracy ")
+    assert told["expect"].startswith("expect overall accuracy ")
     assert told["expect"].removeprefix("expect ") in " ".join(
         cli(*words[:-4], "--out", "c", "--dry-run").stdout.split()
     )
@@ -143,6 +143,35 @@ def test_a_short_private_mean_is_named_where_it_changes_the_steps(
     lines = cli("train", private_file, *steps, *words).stdout.splitlines()
     assert sum("noise multiplier" in line for line in lines) == plans
     assert sum("if the private mean is short" in line for line in lines) == plans - 1
+
+
+def test_a_run_that_noise_dominates_says_so_before_it_spends(cli: Cli, features_file: Path) -> None:
+    words = ("train", features_file, "--method", "noisy-gd", "--steps", "2", "--eps", "1e-5")
+    told = json.loads(cli(*words, "--dry-run", "--json").stdout)
+    assert told["expect"] in told["warnings"]
+    assert any("almost only noise" in text and "--delta" in text for text in told["warnings"])
+    made = cli(*words, "--out", "run")
+    assert all(text in made.stderr for text in told["warnings"])
+    assert cli(*words, "--dry-run").stdout.count("near only-public") == 0
+    larger = json.loads(cli(*words[:-1], "20", "--dry-run", "--json").stdout)
+    assert larger["warnings"] == []
+    assert "near non-private" in larger["expect"]
+
+
+def test_what_to_expect_is_left_out_where_no_figure_covers_it(cli: Cli, features_file: Path) -> None:
+    words = ("train", features_file, *NOISY, "--class-weight", "balanced", "--dry-run", "--json")
+    assert json.loads(cli(*words).stdout)["expect"] is None
+
+
+def test_a_method_without_privacy_is_warned_of(cli: Cli, features_file: Path) -> None:
+    words = ("train", features_file, "--method", "non-private")
+    (warning,) = [
+        text for text in json.loads(cli(*words, "--dry-run", "--json").stdout)["warnings"] if "PRIVATE" in text
+    ]
+    assert warning.startswith("NOT PRIVATE")
+    assert warning in cli(*words, "--out", "run").stderr
+    other = json.loads(cli(*words[:-1], "only-public", "--dry-run", "--json").stdout)
+    assert not any("NOT PRIVATE" in text for text in other["warnings"])
 
 
 def test_a_method_without_privacy_has_no_plan(cli, features_file: Path) -> None:

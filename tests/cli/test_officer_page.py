@@ -19,7 +19,7 @@ from linprobe.runs.guarantee import guarantee_text
 from linprobe.runs.officer_page import officer_page
 from linprobe.runs.run_folder import RunFolder
 from linprobe.runs.specification import KEYS, STATED
-from tests.cli.outcomes import Cli
+from tests.cli.outcomes import NOISY, Cli
 from tests.conftest import SCHEMA, copied, trained_once
 from tests.hostile.officer import Officer, officer
 from tests.hostile.runs import charged, sealed
@@ -406,6 +406,17 @@ def test_the_page_says_whom_a_run_does_not_protect(page: Officer, kinds: dict[st
     assert any("100 private test people" in text for text in tested)
     assert any("test row" in text and "not protected" in text for text in page.run(kinds["plain"])["stated"])
     assert not any("test row" in text for text in tested)
+
+
+@pytest.mark.parametrize("words", [("--method", "non-private"), (*NOISY, "--noise-seed", "7", "--insecure-seed")])
+def test_a_run_that_is_not_private_protects_nobody(
+    cli: Cli, page: Officer, features_file: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    assert cli("train", features_file, *words, "--out", "run").status == 0
+    found = page.run(tmp_path / "run")
+    assert not any("What was protected" in text for text in found["stated"])
+    assert any("Used, and not protected: " in text and "private records" in text for text in found["stated"])
+    assert ["protects", "nobody"] in found["figures"]
 
 
 def test_the_page_says_on_which_condition_the_epsilon_of_samples_holds(

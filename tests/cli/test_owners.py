@@ -250,7 +250,7 @@ def test_rows_that_a_cap_leaves_out_are_never_public(cli, refused, owned: Path) 
         cli(*words, "--method", "noisy-gd", "--unlabelled", "alone.h5", "--out", "b"), 4, ["alone.h5 holds training"]
     )
     assert cli(*words, "--method", "noisy-gd", "--public-shots", 0, "--out", "c").status == 0
-    later = ("train", "other.h5", "--method", "adamix", "--eps", 1, "--steps", 2, "--public", "left.h5", "--out", "d")
+    later = ("train", "other.h5", "--method", "adamix", "--eps", 3, "--steps", 2, "--public", "left.h5", "--out", "d")
     refused(cli(*later), 4, ["left.h5", "private"])
 
 

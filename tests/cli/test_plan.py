@@ -12,7 +12,7 @@ import pytest
 
 from linprobe.accounting.figures import largest_mu
 from linprobe.cli import _terminal
-from linprobe.training.costs import BANDS
+from linprobe.runs.figures import BANDS
 from tests.cli.outcomes import Cli, result_of
 
 PLAN = ["plan", "--eps", "3", "--delta", "1e-5", "--n", "60000"]
@@ -39,8 +39,8 @@ def test_plan_says_what_to_expect_of_a_number_of_classes(cli: Cli) -> None:
     words = ["--q", "1", "--classes"]
     few, many = (result_of(cli(*PLAN, *words, classes, "--json")) for classes in ("10", "100000"))
     assert few["signal_to_noise"] == pytest.approx(4315, rel=0.01)
-    assert few["expect"].startswith("expect accuracy near non-private")
-    assert many["expect"].startswith("expect accuracy near only-public")
+    assert few["expect"].startswith("expect overall accuracy near non-private if classes are about equally common")
+    assert many["expect"].startswith("expect overall accuracy near only-public")
     assert many["percent_with_public"][1] < 20
     assert many["expect"] in cli(*PLAN, *words, "100000").stderr
 

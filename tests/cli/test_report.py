@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.accounting.events import NO_CHOICE
 from linprobe.runs.officer_page import report_script
+from linprobe.runs.run_folder import RunFolder
 from tests.cli.outcomes import NOISY, Cli, result_of
+from tests.cli.test_signature import write_keys
 
 
 def page_of(cli: Cli, run: Path, *words: object) -> str:
@@ -61,6 +64,42 @@ def test_page_names_data_owner_and_claim_and_no_version_to_install(cli: Cli, tra
     plain = page_of(cli, trained_run)
     assert "Botanic Institute" not in plain
     assert f"Privacy report: {manifest['method']}, run" in plain
+
+
+def test_a_page_is_matched_to_its_release_by_the_run_id(cli: Cli, trained_run: Path) -> None:
+    text, run_id = page_of(cli, trained_run), json.loads((trained_run / "manifest.json").read_text())["run_id"]
+    assert "run id" in text
+    assert text.count(f"<bdi>{run_id}</bdi>") == text.count(f"<code>{run_id}</code>") == 1
+    assert cli("release", trained_run, "--out", "pub").status == 0
+    assert json.loads(Path("pub/manifest.json").read_text())["run_id"] == run_id
+
+
+def test_a_page_says_whether_the_run_is_signed(
+    cli: Cli, features_file: Path, trained_run: Path, tmp_path: Path
+) -> None:
+    key, _ = write_keys(tmp_path, "key")
+    assert cli("train", features_file, *NOISY, "--steps", "2", "--out", "signed", "--sign", key).status == 0
+    signed, plain = page_of(cli, tmp_path / "signed"), page_of(cli, trained_run)
+    assert "This run is signed: give --public-key" in signed
+    assert "This run is not signed: nothing shows who made it" in plain
+    assert "is not signed" not in signed
+    assert "is signed:" not in plain
+
+
+def test_the_claim_names_what_is_not_protected(
+    cli: Cli, features_file: Path, trained_run: Path, tmp_path: Path
+) -> None:
+    def claim(run: Path) -> str:
+        return page_of(cli, run).partition("<blockquote>")[2].partition("</blockquote>")[0]
+
+    words = ("train", features_file, *NOISY, "--method", "adamix", "--public-shots", "1", "--out", "shots")
+    assert cli(*words).status == 0
+    public = RunFolder(tmp_path / "shots").manifest.public_collection
+    assert f"Not protected: the public rows, including {public}, and the test rows." in claim(tmp_path / "shots")
+    assert "of purpose" not in claim(trained_run)
+    words = ("train", features_file, "--method", "dp-sgd", "--eps", "5", "--steps", "2", "--public-shots", "1")
+    assert cli(*words, "--init", "shots", "--out", "next").status == 0
+    assert f"Epsilon holds if {NO_CHOICE}." in claim(tmp_path / "next")
 
 
 def test_the_verdict_says_in_plain_words_what_was_promised(cli: Cli, trained_run: Path) -> None:

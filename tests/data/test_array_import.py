@@ -436,7 +436,7 @@ def _unnamed_npy(folder: Path) -> Path:
 
 BAD_SOURCES: dict[str, tuple[Callable[[Path], Path], type[LinprobeError], list[str]]] = {
     "no such file": (lambda folder: folder / "none.npz", DataError, ["does not exist", "or a folder", ".hdf5"]),
-    "empty folder": (_empty_folder, DataError, ["holds no arrays"]),
+    "empty folder": (_empty_folder, DataError, ["holds no arrays", "linprobe extract"]),
     "other ending": (_file("rows.xlsx", "x"), UsageError, [".xlsx", ".npz, .npy", "or .h5, .hdf5"]),
     "table with another name": (_file("rows.parquet", "x"), UsageError, ["rows", "train.parquet"]),
     "array with another name": (_unnamed_npy, UsageError, ["rows", "X_train", "rename"]),

@@ -270,7 +270,12 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[Linpro
     "repeated classes": (_both, {"classes": [*CLASSES, "ant"]}, DataError, ["the class 'ant' twice"]),
     "a class that is a link to nothing": (_link_to_nothing("train/dog"), {}, DataError, ["train/dog", "link"]),
     "public images behind a link to nothing": (_link_to_nothing("public"), {}, DataError, ["public", "link"]),
-    "public images in no class": (_public_without_classes, {}, DataError, ["public/a.png", "no class folder"]),
+    "public images in no class": (
+        _public_without_classes,
+        {},
+        DataError,
+        ["public/a.png", "no class folder", "--unlabelled"],
+    ),
     "groups of other names": (_other_groups, {"test_fraction": 0.5}, DataError, ["'Training'", "train", "rename"]),
     "one declared class": (_one_class, {"classes": ["ant"]}, DataError, ["1 class;"]),
 }

@@ -146,7 +146,7 @@ def test_wrong_sources_and_recipes_are_refused(cli: Cli, refused: Refused, image
     Path("empty").mkdir()
     Path("text.txt").write_text("no image")
     refused(cli("extract", new, "--like", "imported.h5"), 3, ["imported.h5", "does not say how"])
-    refused(cli("extract", new, "--like", "none.h5"), 3, ["none.h5"])
+    refused(cli("extract", new, "--like", "none.h5"), 3, ["none.h5", "run or feature file", "linprobe train"])
     for source, words in (("none", "does not exist"), ("empty", "no images"), ("text.txt", "no image")):
         refused(cli("extract", source, "--like", "f.h5"), 3, [source, words], notes=1)
 

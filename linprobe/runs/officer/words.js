@@ -106,7 +106,7 @@ function whom(m) {
   const number = (n, what) => count(n, `${what} ${ONE[m.unit]}`, `${what} ${MANY[m.unit]}`);
   const tested = known(m.test_counts) ? `; and ${number(m.n_test, "private test")}, used for the noisy accuracy` : "";
   const open = [...(m.n_public ? [count(m.n_public, "public row")] : []), ...(m.test_rows === "public" ? [count(m.n_test, "test row")] : [])];
-  const lines = [`What was protected: ${number(m.n_private, "private")}${tested}.`];
+  const lines = [`${m.private ? "What was protected" : "Used, and not protected"}: ${number(m.n_private, "private")}${tested}.`];
   if (open.length) lines.push(`What was not protected: ${open.join(", and ")}.`);
   if (!m.public_shots) return lines;
   const people = known(m.n_public_owners) ? count(m.n_public_owners, "person", "people") : "people"; // 0.2 did not count them
@@ -116,7 +116,7 @@ function whom(m) {
 }
 
 function figures(m, cost) {
-  const rows = [["run", m.run_id ?? "no id"], ["digest of the manifest", m.manifest_digest], ["made", m.created], ["method", `${m.method} (${m.paper})`], ["protects", m.unit === "owner" ? "people" : "single records"],
+  const rows = [["run", m.run_id ?? "no id"], ["digest of the manifest", m.manifest_digest], ["made", m.created], ["method", `${m.method} (${m.paper})`], ["protects", !m.private ? "nobody" : m.unit === "owner" ? "people" : "single records"],
     ["private " + MANY[m.unit], m.n_private.toLocaleString("en")]];
   if (!known(m.accountant)) return rows;
   const seeded = m.private ? "" : ", if the seed were secret";

@@ -116,7 +116,7 @@ def test_a_cap_refuses_before_training_and_leaves_nothing(
         found = spent(cli, features_file, "--set-cap", "4.4")
         assert (found["cap"], found["cap_delta"], found["runs"]) == (4.4, 1e-5, 1)
         refused(cli("train", features_file, *FEW, "--out", "b"), 4, ["cap is epsilon 4.4", "nothing was spent"])
-        refused(cli("train", features_file, "--method", "non-private", "--out", "b"), 4, ["no epsilon covers"])
+        refused(cli("train", features_file, "--method", "non-private", "--out", "b"), 4, ["no epsilon covers"], notes=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
     assert cli("train", features_file, *FEW, "--cap", "9", "--out", "b").status == 4  # the smaller cap counts
     above = ["set-cap is epsilon 4.5", "at most the cap of epsilon 4.4", "under which 1 run began;", "--raise-cap"]

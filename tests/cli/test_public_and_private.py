@@ -513,7 +513,8 @@ def test_a_default_book_given_by_hand_gets_the_keys_of_the_rows(
     for source in ("a.h5", "b.h5", "c.h5"):
         found = spent(cli, source)
         assert (found["runs"], found["epsilon"]) == (2, pytest.approx(TWO, rel=1e-5))
-    refused(cli("train", "c.h5", *FEW, "--cap", "3.5", "--out", "c"), 4, ["4.46", "2 runs on these rows count"])
+    told = ["4.46", "2 runs on these rows count"]
+    refused(cli("train", "c.h5", *FEW, "--cap", "3.5", "--out", "c"), 4, told, notes=1)
 
 
 def with_private_test_rows(cli: Cli, tmp_path: Path) -> Path:
@@ -667,6 +668,7 @@ def test_test_rows_that_were_private_in_another_run_are_not_measured(
             cli("train", "b.h5", *words, "--out", "b"),
             4,
             ["some of the rows of group test of b.h5, or of their images"],
+            notes="non-private" in words,
         )
     refused(cli("evaluate", "a", "b.h5"), 3, ["40 of 40 test rows equal training rows of a.h5"])
     file_of(tmp_path / "other.h5", train=C, test=HELD)

@@ -382,7 +382,7 @@ def test_the_same_images_through_two_backbones_count_together(cli: Cli, refused:
         assert cli(*words).status == 0
     few = [*FEW[: FEW.index("--delta")], "--delta", "0.004"]
     assert cli("train", "a.h5", *few, "--out", "a").status == 0
-    refused(cli("train", "b.h5", *few, "--cap", "3.5", "--out", "b"), 4, [" counts as epsilon 3, and "])
+    refused(cli("train", "b.h5", *few, "--cap", "3.5", "--out", "b"), 4, [" counts as epsilon 3, and "], notes=1)
     found = spent(cli, Path("b.h5"))
     (other,) = found["shared"]
     assert (found["runs"], other["rows"], other["owners"]) == (1, 0, 0)

@@ -284,7 +284,7 @@ def check_weights(weights: Floats) -> None:
     if not np.linalg.norm(weights.astype(np.float64, copy=False)) < LARGEST_WEIGHTS:
         raise DivergedError(
             f"training diverged: the weights grew beyond {LARGEST_WEIGHTS:g}; no model was made; "
-            "lower --learning-rate or --score-noise; where they do nothing, raise --weight-decay, --noise-ridge or "
+            "lower --learning-rate or --score-noise; where they do nothing, raise --noise-ridge or "
             "--strong-convexity"
         )
 

@@ -3,8 +3,8 @@
 Sun, Suresh, Menon, "The importance of feature preprocessing for differentially private linear optimization", ICLR 2024,
 Algorithm 3, line 1. The paper omits the factor 1/N of the noise. The second line is ours.
 
-    1  m <- 1/N (sum_i x_i + N(0, sigma_m^2 I)),  ||x_i|| = 1, so one record moves the sum by at most 1; the
-       released sum is of rows of length 1 - 2^-10, a margin for rounding, and is divided by it
+    1  m <- 1/N (sum_i x_i + N(0, sigma_m^2 I)),  ||x_i|| = 1, so one record moves the sum by at most 1;
+       rows are summed at length 1 - 2^-10, a margin for rounding, and the released sum is divided by it
     2  m <- m_0 + (m - m_0) s / (s + D (sigma_m / N)^2),  s = ||m - m_0||^2 - D (sigma_m / N)^2, from 0 to 1,
        which estimates the true one; m_0 is 0, or a public guess of the mean that is nearer to m: the mean of unlabelled
        rows, or of text vectors. The guess stays as it is where noise may explain the distance: up to
@@ -43,7 +43,8 @@ def released_mean(
     """The mean of unit rows, shape (n_features,); m_0 is `guess` or 0, whichever is nearer to the released mean."""
     total = row_sum(rows, 1.0, all_reduce=group.all_reduce)
     released = backend.released(mechanism, total, noise_multiplier, MEAN)
-    return shrunk_mean(released[:, 0], noise_multiplier, rows.n_rows, guess)
+    length = 1 - SMALLEST_MARGIN if rows.bounds is None else 1.0  # of summed rows; the means of people are shorter
+    return shrunk_mean(released[:, 0] / length, noise_multiplier / length, rows.n_rows, guess)
 
 
 def text_mean(text: Reals | None) -> Reals | None:
@@ -58,12 +59,11 @@ def expected_squared_norm(mean: Reals, error: float) -> float:
 
 def shrunk_mean(total: Reals, noise_multiplier: float, n_private: int, guess: Reals | None = None) -> Reals:
     """Line 2 from the released sum of unit rows, shape (n_features,); `guess` itself where it stays."""
-    n_rows = n_private * (1 - SMALLEST_MARGIN)
-    mean, start, doubt = total / n_rows, np.zeros_like(total), 0.0
+    mean, start, doubt = total / n_private, np.zeros_like(total), 0.0
     if guess is not None and np.linalg.norm(mean - guess) < np.linalg.norm(mean):
         start, doubt = guess, DOUBT * math.sqrt(2 / len(mean))
     offset = mean - start
-    noise = len(offset) * (noise_multiplier / n_rows) ** 2
+    noise = len(offset) * (noise_multiplier / n_private) ** 2
     squared = float(offset @ offset)
     signal = min(squared - noise, 1.0) if squared > (1 + doubt) * noise else 0.0
     return np.asarray(start + offset * (signal / (signal + noise))) if signal else start

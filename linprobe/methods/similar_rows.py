@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ from linprobe.mechanisms.correct_predictions import SHARE_STEP
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, relative_contributions
 from linprobe.parallel.array_api import Floats, Mask, Reals, Singles
 from linprobe.parallel.process_group import ALONE, Group
+from linprobe.parallel.threads import n_threads, share
 
 SIMILAR_ROWS = "similar rows"
 MOST_ROWS, NEIGHBOUR, FAR_SHARE = 1000, 3, 0.1
@@ -124,12 +126,16 @@ class Surroundings:
 
 def similar_count(rows: Rows, around: Surroundings, *, all_reduce: Reduce = ALONE.all_reduce) -> ClippedSum:
     """The number of private units near unlabelled rows, (1, 1), without noise; `rows` are unit rows without bias."""
-    total, contributions = np.zeros(1), np.zeros(rows.n_local)
-    for block in rows.blocks():
+    total, contributions, lock = np.zeros(1), np.zeros(rows.n_local), Lock()
+
+    def take(block: Block) -> None:
         shares = _shares_of_units(block, around)
         here = slice(block.start, block.start + len(shares))
         contributions[here] = relative_contributions(shares, 1.0, SMALLEST_MARGIN)
-        total += shares.sum()
+        with lock:
+            total[0] += shares.sum()  # whole numbers of `SHARE_STEP`: exact in any order
+
+    share(rows.lazy_blocks(), [take] * n_threads())
     return ClippedSum(all_reduce(total)[:, None], 1.0, contributions)
 
 

@@ -15,9 +15,12 @@ from linprobe.data.blocks import ArraySource, Preprocessing, normalise_rows
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
-from linprobe.gradients.clipped_sum import row_sum
-from linprobe.methods.private_mean import MEAN, expected_squared_norm, shrunk_mean
+from linprobe.gradients.backend import HOST
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.methods.private_mean import MEAN, expected_squared_norm, released_mean, shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MOMENTUM_STEPS
+from linprobe.parallel.process_group import ALONE
 from linprobe.training import plan as plan_module
 from linprobe.training.plan import LARGEST_NOISE, MEAN_SHARE, Settings, paid_by, plan_run, settled
 
@@ -223,8 +226,14 @@ def test_rows_around_the_origin_stay_as_they_are() -> None:
 def test_without_noise_the_mean_is_that_of_unit_rows() -> None:
     x, _ = rows_with_a_mean(50)
     unit = normalise_rows(x).astype(np.float64)
-    total = row_sum(ArrayRows(unit, np.zeros(50, np.int64)), 1.0).value[:, 0]
-    np.testing.assert_allclose(shrunk_mean(total, 0.0, 50), unit.mean(axis=0), rtol=1e-8)
+    np.testing.assert_allclose(shrunk_mean(unit.sum(axis=0), 0.0, 50), unit.mean(axis=0), rtol=1e-12)
+
+
+def test_the_margin_of_a_sum_does_not_shorten_the_released_mean() -> None:
+    x, _ = rows_with_a_mean(50)
+    unit, mechanism = normalise_rows(x), GaussianMechanism(NoiseSource(1), lambda _: None)
+    found = released_mean(ArrayRows(unit, np.zeros(50, np.int64)), mechanism, 1e-9, ALONE, HOST)
+    np.testing.assert_allclose(found, unit.mean(axis=0, dtype=np.float64), rtol=1e-6)
 
 
 def test_a_mean_that_is_noise_is_dropped() -> None:

@@ -317,6 +317,7 @@ def refuse_other_encodings(values: Iterable[object]) -> None:
 MEAN_SHARE = 0.05
 LARGEST_NOISE = 1.0
 SHORTEST_MEAN = 0.2
+MANY_READS, SMALL_RATE = 1e9, 0.1  # rows that per-record losses read, and a sampling rate at which most are not sampled
 
 
 def settled(settings: Settings, n_private: int, n_features: int, *, known: str | None) -> Settings:
@@ -487,9 +488,21 @@ def warnings_of(plan: Plan, dataset: Dataset, entry: Entry | None = None) -> lis
         said.append(fewer_protected(dataset.features, entry))
     if plan.first is not None and hold_without_a_choice(entry.releases):
         said.append(f"epsilon of this run and its first run together holds if {NO_CHOICE}; else set a cap before both")
+    said.append(_slow_losses(plan))
     if dataset.public_collection is not None:
         said.append(f"public shots make {dataset.public_collection} public and NOT protected")
     return [text for text in said if text is not None]
+
+
+def _slow_losses(plan: Plan) -> str | None:
+    """A line on losses of all records beside samples of few."""
+    steps, rate = plan.schedule.n_steps, plan.schedule.sampling_rate
+    if not plan.settings.per_record or rate >= SMALL_RATE or steps * plan.n_units < MANY_READS:
+        return None
+    return (
+        f"per-record losses read every row in each of {steps:,} steps; --no-per-record reads samples alone, {rate:.2%} "
+        "of the rows"
+    )
 
 
 def fewer_protected(features: FeatureReader | None, entry: Entry, group: str = "train") -> str | None:

@@ -158,6 +158,21 @@ def test_a_run_that_noise_dominates_says_so_before_it_spends(cli: Cli, features_
     assert "near non-private" in larger["expect"]
 
 
+def test_losses_that_read_many_rows_beside_small_samples_are_named(
+    cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train", features_file, "--method", "dp-sgd", "--eps", "20", "--steps", "50", "--dry-run", "--json")
+
+    def told(*more: str) -> bool:
+        return any("--no-per-record" in text for text in json.loads(cli(*words, *more).stdout)["warnings"])
+
+    assert not told("--q", "0.05")
+    monkeypatch.setattr("linprobe.training.plan.MANY_READS", 1e4)
+    assert told("--q", "0.05")
+    assert not told("--q", "0.5")
+    assert not told("--q", "0.05", "--no-per-record")
+
+
 def test_what_to_expect_is_left_out_where_no_figure_covers_it(cli: Cli, features_file: Path) -> None:
     words = ("train", features_file, *NOISY, "--class-weight", "balanced", "--dry-run", "--json")
     assert json.loads(cli(*words).stdout)["expect"] is None

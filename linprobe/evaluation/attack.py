@@ -96,20 +96,23 @@ class Membership:
 def membership(members: Scores, others: Scores, resamples: int = 0) -> Membership:
     """Compare the scores of members (n,) with those of non-members (m,). The bootstrap resamples both separately."""
     values, places = np.unique(np.concatenate([members, others]), return_inverse=True)
-    member_places, other_places = np.split(places, [len(members)])
-    counted = [np.bincount(part, minlength=len(values)) for part in (member_places, other_places)]
+    counted = [np.bincount(part, minlength=len(values)) for part in np.split(places, [len(members)])]
     low = high = None
     if resamples:
         # resampling protects nothing, so a fixed seed is safe and makes intervals reproducible
         rng = np.random.default_rng(0)
-
-        def recounted(part: NDArray[np.int64]) -> NDArray[np.int64]:
-            return np.bincount(part[rng.integers(len(part), size=len(part))], minlength=len(values))
-
-        drawn = [_auc(recounted(member_places), recounted(other_places)) for _ in range(resamples)]
+        grouped = _between(members, others)
+        drawn = [_auc(*(rng.multinomial(n.sum(), n / n.sum()) for n in grouped)) for _ in range(resamples)]
         low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
     tpr, fpr = (np.concatenate([[0.0], np.cumsum(counts[::-1]) / counts.sum()]) for counts in counted)
     return Membership(_auc(*counted), low, high, fpr, tpr)
+
+
+def _between(members: Scores, others: Scores) -> list[NDArray[np.int64]]:
+    """Numbers of members and non-members at each score of a non-member and between two of them: enough for an AUC."""
+    marks = np.unique(others)
+    places = (np.searchsorted(marks, part) + np.searchsorted(marks, part, "right") for part in (members, others))
+    return [np.bincount(place, minlength=2 * len(marks) + 1) for place in places]
 
 
 def _auc(members: NDArray[np.int64], others: NDArray[np.int64]) -> float:

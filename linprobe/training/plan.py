@@ -500,8 +500,8 @@ def _slow_losses(plan: Plan) -> str | None:
     if not plan.settings.per_record or rate >= SMALL_RATE or steps * plan.n_units < MANY_READS:
         return None
     return (
-        f"per-record losses read every row in each of {steps:,} steps; --no-per-record reads samples alone, {rate:.2%} "
-        "of the rows"
+        f"per-record losses read every row in each of {steps:,} steps; --no-per-record reads samples alone, "
+        f"{100 * rate:.2g} % of the rows"
     )
 
 

@@ -88,15 +88,15 @@ def check_epsilon(epsilon: float | None) -> float:
 
 def check_delta(delta: float, n_private: int) -> float:
     """`delta` if it lies in [`LEAST_DELTA`, 1/n_private); otherwise an error that says so."""
-    step = f"try --delta {_one_digit_below(CUSTOMARY_SHARE / n_private)}"
     if not LEAST_DELTA <= delta < 1:
         raise ParameterError(
-            f"delta is {delta}; allowed: at least {LEAST_DELTA:g}, and below 1/N_private = {1 / n_private:.3g}; {step}"
+            f"delta is {delta}; allowed: at least {LEAST_DELTA:g}, and below 1/N_private = {1 / n_private:.3g}; "
+            f"{_smaller_delta(n_private)}"
         )
     if delta * n_private >= 1:
         raise PrivacyError(
             f"delta is {rounded_up(delta)}, but with {counted(n_private, 'private row')} it must be below 1/N = "
-            f"{1 / n_private:.3g}; {step}"
+            f"{1 / n_private:.3g}; {_smaller_delta(n_private)}"
         )
     return float(delta)
 
@@ -107,15 +107,16 @@ def large_delta(delta: float, n_private: int) -> str | None:
         return None
     return (
         f"delta {rounded_up(delta)} is {delta * n_private:.2g}/N for {counted(n_private, 'private row')}; customary: "
-        f"at most {CUSTOMARY_SHARE:g}/N, as a delta near 1/N permits publishing whole records; try --delta "
-        f"{_one_digit_below(CUSTOMARY_SHARE / n_private)}"
+        f"at most {CUSTOMARY_SHARE:g}/N, as a delta near 1/N permits publishing whole records; "
+        f"{_smaller_delta(n_private)}"
     )
 
 
-def _one_digit_below(value: float) -> str:
-    """`value` rounded down to one significant digit."""
-    scale = 10.0 ** math.floor(math.log10(value))
-    return f"{math.floor(value / scale * (1 + 1e-12)) * scale:.0e}"
+def _smaller_delta(n_private: int) -> str:
+    """The next step for a delta that is too large: the customary share of 1/N, rounded down to one digit."""
+    customary = CUSTOMARY_SHARE / n_private
+    scale = 10.0 ** math.floor(math.log10(customary))
+    return f"try --delta {math.floor(customary / scale * (1 + 1e-12)) * scale:.0e}"
 
 
 def _check_rate(rate: float) -> float:

@@ -299,8 +299,11 @@ def _written(
 ) -> dict[str, Any]:
     out, summaries = request.folder, comparison.summarise(results)
     boost = comparison.boosts(summaries, PUBLIC_BASELINE, PARAGON)
-    runs = [_run_row(run, folder.manifest(run.folder), result) for run, result in zip(planned, results, strict=True)]
     data = name_of(request.features) or DIGITS
+    runs = [
+        {"data": data, **_run_row(run, folder.manifest(run.folder), result)}
+        for run, result in zip(planned, results, strict=True)
+    ]
     summary = [
         {
             "data": data,
@@ -336,7 +339,6 @@ def _written(
 
 def _run_row(run: Planned, manifest: Manifest, result: comparison.Result) -> dict[str, Any]:
     return {
-        "data": name_of(run.request.features) or DIGITS,
         "method": run.row,
         **asdict(run.setting),
         "epsilon": result.epsilon,

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from _pytest.runner import runtestprotocol
+from _pytest.tmpdir import tmppath_result_key
 from hypothesis import settings
 from jsonschema import Draft202012Validator
 
@@ -271,9 +272,12 @@ def new_folder(factory: pytest.TempPathFactory, name: str) -> Path:
 
 
 @pytest.fixture
-def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """A folder of this test, as of pytest."""
-    return new_folder(tmp_path_factory, re.sub(r"\W", "_", request.node.name)[:30])
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder of this test, as of pytest, which removes those of all tests at the end, in one process."""
+    folder = new_folder(tmp_path_factory, re.sub(r"\W", "_", request.node.name)[:30])
+    yield folder
+    if request.node.stash[tmppath_result_key].get("call"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

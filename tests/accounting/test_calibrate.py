@@ -368,7 +368,7 @@ def test_a_cost_too_small_for_double_precision_is_not_taken_for_none() -> None:
 
 def test_a_budget_on_which_the_accountants_differ_too_much_is_refused_before_it_is_spent() -> None:
     with pytest.raises(PrivacyError, match=r"too far apart .*choose accountant rdp"):
-        calibrate(epsilon=3, delta=1e-5, n_private=100, noise_multiplier=0.1, sampling_rate=1e-6)
+        calibrate(epsilon=3, delta=1e-5, n_private=100, noise_multiplier=0.1, sampling_rate=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,20 @@ def test_the_claim_names_what_is_not_protected(
     public = RunFolder(tmp_path / "shots").manifest.public_collection
     assert f"Not protected: the public rows, including {public}, and the test rows." in claim(tmp_path / "shots")
     assert "of purpose" not in claim(trained_run)
-    words = ("train", features_file, "--method", "dp-sgd", "--eps", "5", "--steps", "2", "--public-shots", "1")
+    words = (
+        "train",
+        features_file,
+        "--method",
+        "dp-sgd",
+        "--eps",
+        "5",
+        "--steps",
+        "2",
+        "--accountant",
+        "rdp",
+        "--public-shots",
+        "1",
+    )
     assert cli(*words, "--init", "shots", "--out", "next").status == 0
     assert f"Epsilon holds if {NO_CHOICE}." in claim(tmp_path / "next")
 

@@ -23,24 +23,18 @@ import sys
 from itertools import groupby
 import linprobe
 from linprobe import cli
-commands = [list(words) for then, words in groupby(sys.argv[1:], "THEN".__eq__) if not then]
-statuses = [cli.run(words) for words in commands]
-print(*sys.modules, file=sys.stderr)
-sys.exit(max(statuses))
+for then, words in groupby(sys.argv[1:], "THEN".__eq__):
+    if not then:
+        assert cli.run(list(words)) == 0
+        print("loaded", *sys.modules, file=sys.stderr)
 """
 
 
-def loaded_by(*words: object) -> set[str]:
-    """Names of the modules that a new process has imported after a command, or after several with THEN in between."""
+def loaded_by(*words: object) -> list[set[str]]:
+    """Names of the modules that a new process has imported after each command, with THEN in between."""
     command = [sys.executable, "-c", PROGRAM, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return set(done.stderr.splitlines()[-1].split())
-
-
-def test_help_loads_no_numerical_library() -> None:
-    loaded = loaded_by("--help", "THEN", "train", "--help", "THEN", "--version")
-    assert "linprobe.cli" in loaded
-    assert not loaded & NUMERICAL
+    return [set(line.split()[1:]) for line in done.stderr.splitlines() if line.startswith("loaded ")]
 
 
 @pytest.fixture(scope="module")
@@ -51,25 +45,34 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_computes_no_epsilon_loads_no_scientific_library(run: Path, features_file: Path, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.npy"
+def test_a_command_loads_only_what_it_needs(run: Path, features_file: Path, tmp_path: Path) -> None:
+    """What no command has loaded so far, it did not load; those that load least come first."""
+    rows, few = tmp_path / "rows.npy", ["--eps", "3", "--steps", "2", "--out"]
     np.save(rows, np.ones((3, 64), dtype=np.float32))
+    told = ["--help", "THEN", "train", "--help", "THEN", "--version"]
     about = ["methods", "THEN", "info", features_file, "THEN", "info", run]
-    loaded = loaded_by(*about, "THEN", "evaluate", run, "THEN", "predict", run, rows)
-    assert {"linprobe.methods", "linprobe.extraction.feature_files", "linprobe.evaluation.predict"} <= loaded
-    assert not loaded & (UNUSED_BY_TRAIN | UNUSED_BY_SMALL_COMMANDS)
+    used = ["evaluate", run, "THEN", "predict", run, rows]
+    trained = [*("train", "--method", "adamix", *few, tmp_path / "a"), "THEN"]
+    trained += ["train", "--method", "dp-sgd", *few, tmp_path / "b"]
+    account = ["account", "--q", 0.1, "--sigma", 5, "--steps", 10, "--delta", "1e-5"]
+    loaded = loaded_by(*told, "THEN", *about, "THEN", *used, "THEN", *trained, "THEN", *account)
+    after_help, without_epsilon, after_training, after_account = (loaded[place] for place in (2, 7, 9, 10))
+    assert "linprobe.cli" in after_help
+    assert not after_help & NUMERICAL
+    assert {"linprobe.methods", "linprobe.extraction.feature_files", "linprobe.evaluation.predict"} <= without_epsilon
+    assert not without_epsilon & (UNUSED_BY_TRAIN | UNUSED_BY_SMALL_COMMANDS)
+    # a sampled run is planned and trained without the libraries that `verify` asks
+    assert {"linprobe.training.execute", "linprobe.accounting.loss_distribution"} <= after_training
+    assert not after_training & (UNUSED_BY_TRAIN | {"sklearn", "scipy.stats"})
+    assert "autodp" not in after_account
 
 
 def test_accounting_loads_no_learning_library(run: Path, tmp_path: Path) -> None:
     account = ["account", "--q", 1, "--sigma", 5, "--steps", 10, "--delta", "1e-5"]
-    loaded = loaded_by("verify", run, "THEN", "report", run, "--html", tmp_path / "page.html", "THEN", *account)
+    *_, loaded = loaded_by("verify", run, "THEN", "report", run, "--html", tmp_path / "page.html", "THEN", *account)
     assert {"linprobe.runs.check", "linprobe.reporting.page", "linprobe.accounting.calibrate"} <= loaded
     slow = {"sklearn", "h5py", "scipy.stats", "scipy.signal", "dp_accounting.pld"}
     assert not loaded & ((UNUSED_BY_TRAIN | slow) - {"dp_accounting", "autodp"})
-
-
-def test_accounting_of_samples_loads_no_third_library() -> None:
-    assert "autodp" not in loaded_by("account", "--q", 0.1, "--sigma", 5, "--steps", 10, "--delta", "1e-5")
 
 
 def test_modules_that_accounting_did_not_import_are_there_for_whoever_asks_afterwards() -> None:
@@ -89,28 +92,6 @@ autodp.dp_bank.norm = autodp.utils.norm = scipy.stats.norm
 assert AUTODP.epsilon(releases, 1e-5) == light
 """
     subprocess.run([sys.executable, "-c", program], timeout=120, check=True)
-
-
-def test_training_on_digits_loads_only_what_it_needs(tmp_path: Path) -> None:
-    """A sampled run is planned and trained without the libraries that `verify` asks."""
-    few = ["--eps", "3", "--steps", "2", "--out"]
-    loaded = loaded_by(
-        *(
-            "train",
-            "--method",
-            "adamix",
-            *few,
-            tmp_path / "a",
-            "THEN",
-            "train",
-            "--method",
-            "dp-sgd",
-            *few,
-            tmp_path / "b",
-        )
-    )
-    assert {"linprobe.training.execute", "linprobe.accounting.loss_distribution"} <= loaded
-    assert not loaded & (UNUSED_BY_TRAIN | {"sklearn", "scipy.stats"})
 
 
 def test_an_unknown_backbone_is_refused_before_torch_is_loaded(tmp_path: Path) -> None:

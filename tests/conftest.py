@@ -153,6 +153,15 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Remove the folder of a test that passed; pytest removes those of all tests at the end, in one process."""
+    yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if folder is not None and item.stash[tmppath_result_key].get("call"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(scope="module", params=["numpy", "native"])
 def sums_by(request: pytest.FixtureRequest) -> Iterator[None]:
     """Clipped sums by NumPy, then by the kernel where it has room for that number of classes."""
@@ -272,12 +281,9 @@ def new_folder(factory: pytest.TempPathFactory, name: str) -> Path:
 
 
 @pytest.fixture
-def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder of this test, as of pytest, which removes those of all tests at the end, in one process."""
-    folder = new_folder(tmp_path_factory, re.sub(r"\W", "_", request.node.name)[:30])
-    yield folder
-    if request.node.stash[tmppath_result_key].get("call"):
-        shutil.rmtree(folder, ignore_errors=True)
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A folder of this test, as of pytest."""
+    return new_folder(tmp_path_factory, re.sub(r"\W", "_", request.node.name)[:30])
 
 
 @pytest.fixture(autouse=True)

@@ -64,8 +64,9 @@ class Watch(Silent):
         self.peak = 0
 
     def start(self, total: int, what: str = "training") -> None:
-        """Record the start of the first step."""
-        self.ends.append(time.perf_counter())
+        """Record the start of the first step; other stretches of work have no `total`."""
+        if total:
+            self.ends.append(time.perf_counter())
 
     def step(self, count: int = 1) -> None:
         """Record the end of a step."""

@@ -68,14 +68,14 @@ class RecordLosses:
             worst_case = choose_accountant("auto", self.releases).epsilon(self.releases, delta)
         if not self.renyi.shape[1]:
             return np.asarray(np.minimum(per_instance_epsilon(self.mu, delta), worst_case))
-        total = self.renyi.astype(np.float64) * UP_ROUNDING
-        if self.mu.any():
-            total += np.multiply.outer(self.mu**2, ORDERS / 2 * UP_ROUNDING)
         conversions = np.array([renyi_conversion(order, delta) for order in ORDERS.tolist()])
-        found = (total + conversions).min(axis=1) * UP_ROUNDING
-        epsilons: NDArray[np.float64] = np.minimum(np.maximum(found, 0.0), worst_case)
-        epsilons[total.max(axis=1) == 0] = 0.0
-        return epsilons
+        found = np.empty(len(self.mu))
+        for start in range(0, len(found), RECORDS_AT_ONCE):
+            part = slice(start, start + RECORDS_AT_ONCE)
+            total = self.renyi[part].astype(np.float64) * UP_ROUNDING
+            total += np.multiply.outer(self.mu[part] ** 2, ORDERS / 2 * UP_ROUNDING)
+            found[part] = (total.max(axis=1) > 0) * (total + conversions).min(axis=1) * UP_ROUNDING
+        return np.asarray(found.clip(0.0, worst_case))
 
     def charged(self, squared_mu: float) -> RecordLosses:
         """The losses after further releases from all rows; `squared_mu` is their sum of 1 / sigma^2."""

@@ -159,7 +159,8 @@ def _evaluate(request: requests.EvaluateRequest) -> None:
     if request.dry_run and request.epsilon is not None:
         _terminal.print_dry_run(partial(dry_run_of_evaluation, request), as_json=request.as_json)
         return
-    result = evaluate_test_rows(request, _terminal.TerminalProgress())
+    with _terminal.TerminalProgress() as progress:
+        result = evaluate_test_rows(request, progress)
     if request.epsilon is not None:
         _print_noisy(result, as_json=request.as_json)
         return

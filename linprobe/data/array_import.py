@@ -308,6 +308,7 @@ def import_arrays(
         request.label_column, request.id_column, request.owner_column, request.split_column, x=request.x, y=request.y
     )
     where = ", ".join(map(str, sources))
+    progress.start(0, "reading arrays")
     arrays = _read_groups(request, columns, progress)
     labelled = f"X_{UNLABELLED}" not in arrays
     if labelled:
@@ -330,6 +331,7 @@ def import_arrays(
         task=MULTILABEL if labelled and holds_label_matrix(arrays) else MULTICLASS,
         columns=column_order(arrays.get(FEATURES, ()), arrays[f"X_{first}"].shape[1]),
     )
+    progress.start(0, "writing rows")
     with FeatureWriter(request.out, description, shown_as=Path(where)) as writer:
         for group in (*GROUPS, UNLABELLED):
             if f"X_{group}" in arrays:
@@ -409,8 +411,7 @@ def _read_groups(request: ImportRequest, columns: Columns, progress: Progress) -
     group = "train" if divides else UNLABELLED
     arrays = read_arrays(sources, columns, progress, group if whole else None)
     where = ", ".join(map(str, sources))
-    by_row = request.owners_on_both_sides
-    return _in_groups(arrays, fraction, columns, where, by_row=by_row) if divides else arrays
+    return _in_groups(arrays, fraction, columns, where, by_row=request.owners_on_both_sides) if divides else arrays
 
 
 def _test_owners(arrays: array_files.Arrays, where: str, *, shared: bool) -> str:

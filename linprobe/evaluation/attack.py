@@ -170,6 +170,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     Raises DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
     """
     _check(request)
+    progress.start(0, "reading rows")
     inputs = (*inputs_of(request.run), request.features, request.public)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
         run = RunFolder(request.run)
@@ -186,6 +187,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
                     f"{run.folder} has other public shots than its per-record file; restore it from a copy"
                 )
             compared = _compared(features, dataset)
+            progress.start(0, "scoring rows")
             if request.lira:
                 found, shadows = _lira(features, compared, run, request, progress), request.shadows or SHADOWS
             else:

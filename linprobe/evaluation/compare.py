@@ -95,6 +95,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     finished runs are kept, and the same command continues.
     """
     refuse_copies("compare")
+    progress.start(0, "reading rows")
     with interrupted_once(), _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
         # refused before the first run spends
@@ -384,12 +385,12 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
         runs); warnings.
     Raises LinprobeError: as `compare`, before its first run.
     """
+    progress.start(0, "reading rows")
     with _opened(request) as found, ExitStack() as stack:
         request = found.request
         is_new_comparison(request.folder, found.of)
-        progress.start(len(found.planned), "planning")
+        progress.start(0, "planning")
         groups = _missing(found.planned)
-        progress.step(len(found.planned))
         plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
         _check_splits(found, stack)
         previews = [previewed(runs[0].request, *one) for runs, one in zip(groups, plans, strict=True)]

@@ -40,6 +40,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     another backbone, or a feature file of the run that holds other rows now. PrivacyError: a run that does not verify
     or is not private, rows of its training, or test rows that are private in a budget book.
     """
+    progress.start(0, "reading rows")
     run = RunFolder(request.run)
     verified(run)
     key = signing_key(run, request.sign)
@@ -63,6 +64,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
                         f"run {run.folder} was trained on rows that were not centred, so refinement could not notice "
                         "rows of another kind; train with --unlabelled, which counts the private rows near them"
                     )
+                progress.start(0, "refining")
                 unlabelled = unlabelled_rows(given, run.weights.shape[1])
                 unproven = training is None or run.manifest.public_file is not None  # which rows were the public shots
                 near = None if training is None or unproven else near_shots(run, unlabelled, training)

@@ -265,7 +265,7 @@ class Intercept:
         unset="0 for single-label rows centred on a public mean, unless training starts from text or a class has twice "
         "as many public rows as another; otherwise 2 / sqrt(features), rounded to a power of 2",
         least=0,
-        most=1e3,
+        most=10,
         group="Data",
     )
 
@@ -316,7 +316,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipNorm:
-    clip_norm: float = option(0.5, "Clip norm, the L2 bound on one record's contribution.", above=1e-9, most=1e6)
+    clip_norm: float = option(0.5, "Clip norm, the L2 bound on one record's contribution.", above=1e-9, most=100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,7 +374,7 @@ class NoiseRidge:
     """Ridge that makes a noisy matrix invertible."""
 
     noise_ridge: float = option(
-        0.15, "Constant added to the noisy covariance or Hessian, in units of its noise.", above=0, most=1e6
+        0.15, "Constant added to the noisy covariance or Hessian, in units of its noise.", least=1e-3, most=1e6
     )
 
 
@@ -473,7 +473,7 @@ class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, 
     feature_epsilon_share: float | None = option(
         None, "Share of epsilon spent on the private mean.", unset="0.05", above=0, most=0.98
     )
-    bias_scale: float = option(0.1, "Value of the bias column.", above=0, most=1e3)
+    bias_scale: float = option(0.1, "Value of the bias column.", above=0, most=10)
 
     def check_together(self) -> None:
         super().check_together()

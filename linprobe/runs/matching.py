@@ -49,6 +49,7 @@ def scored_file(run: RunFolder, given: Path | None, progress: Progress) -> Itera
 
     Raises DataError: the run's own file is not where the manifest says, or another file has its name.
     """
+    progress.start(0, "reading rows")
     with open_features(features_of(run, given), progress=progress) as features:
         if given is None and not holds_rows(run, features):
             raise DataError(

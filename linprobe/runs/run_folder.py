@@ -135,8 +135,7 @@ def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
         arrays = read_archive(path, None, stream)
     if not set(arrays) <= set(PER_RECORD_ARRAYS) or str(arrays.get("note", NOTE)) != NOTE:
         raise errors.DataError(f"{path} holds more than {', '.join(PER_RECORD_ARRAYS)}; restore it from a copy")
-    ids, mu, renyi = checked_arrays(path, arrays, id=(1, "U"), mu=(1, "f"), renyi=(2, "f"))
-    (key,) = checked_arrays(path, arrays, key=(1, "u"))
+    ids, mu, renyi, key = checked_arrays(path, arrays, id=(1, "U"), mu=(1, "f"), renyi=(2, "f"), key=(1, "u"))
     known = len(mu) in (0, len(ids)) and len(renyi) == len(mu) and renyi.shape[1] in (0, len(ORDERS))
     if not known or not (np.isfinite(mu).all() and (mu >= 0).all() and not np.isnan(renyi).any()):
         raise errors.DataError(
@@ -144,6 +143,7 @@ def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
             "one for each id, or none; restore it from a copy"
         )
     found = PerRecordFile(ids.tolist(), RecordLosses(mu, renyi), key.tobytes())
+    del arrays, ids  # which are larger than the rest
     if commitment(found.key, per_record_digest(found.ids, found.losses)) != committed:
         raise errors.PrivacyError(f"{path} was edited, or belongs to another run; restore it from a copy")
     return found

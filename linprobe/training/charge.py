@@ -344,8 +344,8 @@ class RunCharge(Observer):
                     why = "it was resumed" if self._resumed else "nothing may follow it under its cap"
                     _note_end(self._progress, self._account.path, self.run, why)
 
-    def start(self, n_steps: int) -> None:
-        self._progress.start(n_steps)
+    def start(self, n_steps: int, what: str = "training") -> None:
+        self._progress.start(n_steps, what)
 
     def step(self) -> None:
         self._progress.step()

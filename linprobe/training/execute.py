@@ -133,8 +133,8 @@ class Observer:
     def budget(self, plan: Plan) -> None:
         """The plan before a private row is used, and again if a release divides it anew. An error here ends the run."""
 
-    def start(self, n_steps: int) -> None:
-        """The number of steps, before the first."""
+    def start(self, n_steps: int, what: str = "training") -> None:
+        """The number of steps, before the first; or 0, and what follows the last."""
 
     def step(self) -> None:
         """The end of a step."""
@@ -226,6 +226,7 @@ def execute(
         observer.start(prepared.plan.schedule.n_steps)
         fitted = plan.method.fit(prepared.problem, prepared.plan.settings.options, prepared.run)
         check_weights(fitted.weights)
+        observer.start(0, "finishing")
         return _finish(prepared, fitted)
     except UsageError:
         if ledger.position <= before:

@@ -247,6 +247,7 @@ def opened(
     with ExitStack() as stack:
         if group.rank == 0:
             _claim(request, stack, progress)
+        progress.start(0, "reading rows")
         features = stack.enter_context(open_features(request.features, whole=False))
         other = None if request.public is None else stack.enter_context(open_features(request.public))
         unlabelled = None

@@ -362,6 +362,7 @@ def _select(
             charged_selection(book, folder, out, selection.entry(), request.cap, progress) as run_id,
         ):
             progress.note(selection_note(selection, mean))
+            progress.start(0)
             ledger = folder / LEDGER
             record_selection(ledger, selection.event)
             with warnings.catch_warnings():

@@ -42,7 +42,7 @@ def seconds_in_words(seconds: float) -> str:
 
 
 def time_line(seconds: float, what: str) -> Lines:
-    return [("time", f"about {seconds_in_words(seconds)} for {what}, on this machine at its present load")]
+    return [("time", f"about {seconds_in_words(seconds)} for {what}, on this machine without other load")]
 
 
 def plan_in_words(budget: Budget) -> str:

@@ -1,6 +1,7 @@
 """Per-record losses: never below the exact figure, never above the worst case."""
 
 import math
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -140,6 +141,22 @@ def test_a_full_share_costs_the_run_and_no_more_than_it() -> None:
     run = PLD.epsilon([STEPS], 1e-5)
     assert run <= by_renyi <= 1.5 * run
     np.testing.assert_array_equal(losses_at(1.0).epsilon(1e-5, run), np.full(3, run))
+
+
+def test_many_epsilons_take_less_memory_than_the_losses_and_are_those_of_each_record() -> None:
+    rng = np.random.default_rng(3)
+    renyi = rng.exponential(0.01, (300_000, len(ORDERS))).astype(np.float32)
+    renyi[::7] = 0
+    losses = RecordLosses(rng.exponential(0.1, len(renyi)) * (rng.random(len(renyi)) < 0.5), renyi)
+    tracemalloc.start()
+    found = losses.epsilon(1e-5, 1.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * renyi.nbytes
+    picked = rng.integers(0, len(renyi), 50)
+    for place in picked.tolist():
+        alone = RecordLosses(losses.mu[place : place + 1], renyi[place : place + 1])
+        assert alone.epsilon(1e-5, 1.0)[0] == found[place]
 
 
 def test_a_record_without_contributions_lost_nothing() -> None:

@@ -77,7 +77,7 @@ def test_the_loss_of_a_person_covers_the_test_rows(cli: Callable[..., Any], over
             "--condition",
             "none",
             "--clip-norm",
-            "1000",
+            "100",
             *method,
         ]
         assert cli(*TRAIN, *words, "--eps", "30").status == 0  # the last --eps counts

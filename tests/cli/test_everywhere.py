@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from linprobe.cli import _terminal, program
 from linprobe.methods import METHODS
 from linprobe.options import GROUPS
 from linprobe.options.declaration import REQUESTS
+from tests.conftest import write_unlabelled
 
 COMMANDS = program().commands
 SCREEN = 24  # lines of a terminal
@@ -188,6 +191,36 @@ def test_a_long_command_says_once_on_a_pipe_how_far_it_is(
         progress.start(3)
         progress.step(3)
     assert capsys.readouterr().err == ""
+
+
+def test_no_stretch_of_work_is_silent(
+    cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[str] = []
+
+    def start(_: Any, total: int, what: str = "training") -> None:
+        starts.append(what)
+
+    def said(*words: object) -> list[str]:
+        starts.clear()
+        outcome = cli(*words)
+        assert outcome.status == 0, outcome.stderr
+        return starts
+
+    monkeypatch.setattr(_terminal.TerminalProgress, "start", start)
+    np.savez(tmp_path / "X.npz", X=np.eye(4))
+    assert said("import", "X.npz", "--out", "u.h5") == ["reading arrays", "writing rows"]
+    training = ("train", features_file, "--method", "adamix", "--eps", "2", "--steps", "3", "--out", "run")
+    assert said(*training, "--dry-run") == ["reading rows"]
+    assert said(*training) == ["reading rows", "training", "finishing"]
+    assert said("attack", "run") == ["reading rows", "scoring rows"]
+    assert said("evaluate", "run", features_file) == ["reading rows"]
+    assert said("refine", "run", write_unlabelled(tmp_path / "rows.h5"), "--out", "refined") == [
+        "reading rows",
+        "refining",
+    ]
+    several = ("compare", features_file, "--methods", "noisy-gd", "--no-baselines", "--eps", "2", "--seeds", "1")
+    assert said(*several, "--out", "several", "--dry-run") == ["reading rows", "planning"]
 
 
 def test_a_misspelt_command_is_one_sentence(cli, refused) -> None:

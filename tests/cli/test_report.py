@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import stat
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,16 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.events import NO_CHOICE
+from linprobe.accounting.per_instance import RecordLosses
 from linprobe.runs.officer_page import report_script
-from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.run_folder import (
+    PerRecordFile,
+    RunFolder,
+    commitment,
+    per_record_digest,
+    read_per_record,
+    write_per_record,
+)
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.cli.test_signature import write_keys
 
@@ -320,3 +329,16 @@ def test_edited_figures_on_test_rows_are_refused(cli: Cli, run_copy: Path, refus
         refused(cli(*words), 4, ["test_figures.json"])
     path.unlink()
     refused(cli("verify", run_copy), 4, ["test_figures.json", "missing"])
+
+
+def test_names_of_records_are_not_held_twice_while_they_are_compared(tmp_path: Path) -> None:
+    names = [f"train/{number:032d}" for number in range(50_000)]
+    losses = RecordLosses(np.ones(len(names)), np.zeros((len(names), 0), dtype=np.float32))
+    write_per_record(tmp_path, PerRecordFile(names, losses, b"key"))
+    stored = np.array(names).nbytes
+    tracemalloc.start()
+    found = read_per_record(tmp_path, commitment(b"key", per_record_digest(names, losses)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.ids == names
+    assert peak < 2 * stored

@@ -40,7 +40,7 @@ FURTHER = [
     ("dp-sgd", "--no-per-record --optimizer sgd --output vote --ensemble 2 --init public"),
     (
         "dp-sgd",
-        "--q 1 --accountant gdp --loss squared --clip-norm 1.1e-9 --weight-decay 1e-9 --centre none --intercept 1000",
+        "--q 1 --accountant gdp --loss squared --clip-norm 1.1e-9 --weight-decay 1e-9 --centre none --intercept 10",
     ),
     ("dp-sgd", "--centre none --intercept 1 --no-per-record --precision bfloat16 --optimizer adam"),
     ("dpsgd-f", "--no-per-record --loss squared"),
@@ -56,7 +56,7 @@ FURTHER = [
     ("dp-ls", "--centre none --intercept 1 --no-per-record --precision bfloat16"),
     ("dp-fc", "--centre none --intercept 1 --output vote --ensemble 2 --precision float16"),
     ("dp-newton", "--centre none --intercept 1 --no-per-record --precision float16"),
-    ("prototypes", "--centre none --intercept 1000 --precision float16"),
+    ("prototypes", "--centre none --intercept 10 --precision float16"),
     ("noisy-gd", "--class-weight ant=1,bee=0.1,dog=0.5 --precision bfloat16"),
     ("adamix", "--class-weight public"),
     ("dp-sgd", "--class-weight bee=5 --loss softmax"),

@@ -6,15 +6,10 @@ from statistics import mean
 
 import pytest
 
+from linprobe.errors import Silent
 from linprobe.extraction.feature_files import import_
 from linprobe.options.requests import ImportRequest, TrainRequest
 from linprobe.training.train import train_run
-
-
-class Silent:
-    def note(self, text: str) -> None: ...
-    def start(self, total: int) -> None: ...
-    def step(self) -> None: ...
 
 
 def accuracy(folder: Path, seeds: int, **request) -> float:

@@ -41,8 +41,9 @@ class KernelHook(BuildHookInterface):
 
 def build(source: Path, library: Path) -> str | None:
     """Compiles `source` into `library`, whole or not at all; returns why it could not."""
-    named = shlex.split(sysconfig.get_config_var("CC") or "")
-    compilers = [command for command in (named, ["cc"], ["gcc"], ["clang"]) if command and shutil.which(command[0])]
+    asked, named = (shlex.split(value or "") for value in (os.environ.get("CC"), sysconfig.get_config_var("CC")))
+    known = [asked] if asked else [named, ["cc"], ["gcc"], ["clang"]]
+    compilers = [command for command in known if command and shutil.which(command[0])]
     if not compilers:
         return "no C compiler found"
     # linkers write the name of the output into it, which must be the same for every build

@@ -60,6 +60,19 @@ def test_a_kernel_that_is_asked_for_and_cannot_be_built_fails_the_installation(
         builder.initialize("standard", data)
 
 
+def test_the_compiler_that_cc_names_is_the_only_one(
+    hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "false -O0")
+    assert hook.build(ROOT / "linprobe/native/clipped_sum.c", tmp_path / "kernel.so") == (
+        "false could not compile clipped_sum.c"
+    )
+
+
+def test_type_checkers_read_the_types_of_the_package() -> None:
+    assert (ROOT / "linprobe/py.typed").exists()  # PEP 561; pyproject.toml says "Typing :: Typed"
+
+
 @needs_compiler
 @pytest.mark.nightly  # by day, .ci/run builds twice
 def test_two_builds_in_different_folders_have_the_same_bytes(

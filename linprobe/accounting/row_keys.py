@@ -19,7 +19,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -308,13 +308,15 @@ def with_shared(contents: Contents, shared: Iterable[SharedBook]) -> Contents:
 
 def books_folder() -> Path:
     """The folder of the budget books: `linprobe` in $XDG_STATE_HOME, by default ~/.local/state."""
-    home = os.environ.get("XDG_STATE_HOME", "")
-    try:
-        return (Path(home) if Path(home).is_absolute() else Path.home() / ".local/state") / "linprobe"
-    except RuntimeError:
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    with suppress(RuntimeError):  # no home folder is known
+        home = Path(os.environ.get("HOME", Path.home()))
+        state = state if state.is_absolute() else home / ".local/state"
+    if not state.is_absolute():
         raise LinprobeError(
             "the budget book has no place without a home folder; set XDG_STATE_HOME, or give --book FILE"
-        ) from None
+        )
+    return state / "linprobe"
 
 
 def files_of_books(folder: Path, names: str = f"*{BOOK_SUFFIX}") -> list[Path]:

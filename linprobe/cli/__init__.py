@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from linprobe.cli import _command, _terminal, about, costs, features, runs, training
-from linprobe.errors import ADVICE, READ_FAULTS, LinprobeError, advice
+from linprobe.errors import LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 from linprobe.parallel import available_memory
 
@@ -152,7 +152,7 @@ def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_
         return f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1
     if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":  # files have that, so it is stdout
         return f"stdout cannot be written ({error}); set PYTHONIOENCODING=utf-8, or a UTF-8 locale", 1
-    if isinstance(error, OSError) and error.errno in {**ADVICE, **READ_FAULTS}:
+    if isinstance(error, OSError) and error.errno:
         return _reason_of_system(error)
     return f"{type(error).__name__}: {error}; run again with --debug to see where", 1
 

@@ -242,7 +242,7 @@ def _compiled(shape: Shape, kind: int, index: int) -> Kernel | None:
         return kernel if _agrees(kernel, shape, kind, torch.device("cuda", index)) else None
     except torch.OutOfMemoryError:  # a run that is resumed must find the kernel again
         raise
-    except (AttributeError, OSError, RuntimeError):  # another torch, or a machine without its compiler
+    except (AttributeError, ImportError, OSError, RuntimeError):  # another torch, or a machine without its compiler
         return None
 
 

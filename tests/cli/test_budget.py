@@ -25,8 +25,10 @@ from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book, refuse_above
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import epsilon_of, rounded_up
+from linprobe.accounting.row_keys import books_folder
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.errors import LinprobeError
 from linprobe.runs import run_folder
 from linprobe.training.train import train_on
 from tests.cli.outcomes import NOISY, Cli, result_of
@@ -643,3 +645,22 @@ def test_the_default_place_follows_the_standard(shell: Callable[..., Any], featu
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **env}, timeout=60
     )
     assert re.fullmatch(rf"{re.escape(str(tmp_path))}/home/\.local/state/linprobe\n", done.stdout), done
+
+
+@pytest.mark.parametrize("home", ["", "."])
+def test_no_book_is_kept_in_a_home_beside_the_current_folder(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    with pytest.raises(LinprobeError, match="XDG_STATE_HOME"):
+        books_folder()
+
+
+def test_a_file_system_that_cannot_make_a_file_durable_is_named(
+    cli: Cli, refused: Callable[..., None], features_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    refused(cli("train", features_file, *FEW, "--out", "a"), 1, ["Invalid argument", "check the disk"])
+    refused(cli("train", *FEW, "--quiet", "--out", "a"), 1, ["Invalid argument", "check the disk", ".h5"])

@@ -133,3 +133,22 @@ def test_a_lock_file_that_is_a_link_is_refused_and_not_followed(tmp_path: Path) 
         held(tmp_path / "lock", "busy", create=True, error=UsageError).__enter__()
     assert (tmp_path / "lock").is_symlink()
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "a.json", []
+    monkeypatch.setattr(os, "fsync", lambda opened: synced.append((path.exists(), os.fstat(opened).st_size)))
+    write_json(path, {"a": 1})
+    assert synced == [(False, path.stat().st_size)]
+
+
+def test_a_private_file_is_made_with_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes, real = [], os.open
+
+    def opens(path: Path, flags: int, mode: int) -> int:
+        modes.append(mode)
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", opens)
+    write_json(tmp_path / "a.json", {}, private=True)
+    assert modes == [0o600]

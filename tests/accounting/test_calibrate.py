@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -394,3 +395,17 @@ def test_an_accountant_that_resolves_nothing_near_the_target_is_refused() -> Non
         calibrate(epsilon=0.001, delta=1e-5, n_private=60_000, steps=60, accountant="rdp")
     with pytest.raises(ParameterError, match="allowed: at least 1e-13"):
         calibrate(epsilon=1.0, delta=1e-14, n_private=60_000, steps=60)
+
+
+def test_others_leave_a_hundredth_of_epsilon_at_least() -> None:
+    for share, error in ((0.989, nullcontext()), (0.991, pytest.raises(PrivacyError, match="at least 1 % more"))):
+        others = [Releases("mean", 1 / largest_mu(3 * share, 1e-5), 1.0, 1)]
+        with error:
+            assert reached(calibrate(epsilon=3, delta=1e-5, n_private=100, steps=5, others=others)) <= 3
+
+
+def test_a_guess_that_is_too_low_is_raised() -> None:
+    least = 2.0 * (1 + 2**-50)
+    epsilon = GAUSSIAN.epsilon([Releases("", least, 1.0, 1)], 1e-5)
+    found = GAUSSIAN.calibrate(lambda sigma: [Releases("", sigma, 1.0, 1)], epsilon, 1e-5, 2.0)
+    assert 2.0 < found <= least

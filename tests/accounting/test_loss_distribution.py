@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linprobe.accounting import loss_distribution
-from linprobe.accounting.accountants import GAUSSIAN, GOOGLE, PLD, RENYI, renyi_estimate, third_opinion
+from linprobe.accounting.accountants import GAUSSIAN, GOOGLE, PLD, RENYI, _on_grid, renyi_estimate, third_opinion
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import delta_of
 from linprobe.accounting.loss_distribution import (
@@ -479,3 +480,9 @@ def test_a_larger_third_opinion_counts_if_a_finer_grid_repeats_it() -> None:
 
 def test_dp_accounting_has_no_opinion_where_it_would_count_a_sample_as_all_rows() -> None:
     assert third_opinion(PLD, sampled(1.2e-7, 1.25, 1595), 1e-9) is None
+
+
+@pytest.mark.parametrize(("multiplier", "count"), [(32.9, 70), (28.91, 72), (7.15, 154)])
+def test_merged_full_sums_cost_no_less(multiplier: float, count: int) -> None:
+    (merged,) = _on_grid((Kind(multiplier, 1.0, count),))
+    assert merged.count / Fraction(merged.multiplier) ** 2 >= count / Fraction(multiplier) ** 2

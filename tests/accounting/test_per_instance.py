@@ -213,3 +213,8 @@ def test_many_records_are_judged_as_few_are(monkeypatch) -> None:
     whole = record_losses(40, NO_MU, levels, STEPS, ())
     monkeypatch.setattr("linprobe.accounting.per_instance.RECORDS_AT_ONCE", 7)
     np.testing.assert_array_equal(record_losses(40, NO_MU, levels, STEPS, ()).renyi, whole.renyi)
+
+
+def test_an_epsilon_of_the_run_at_another_delta_bounds_no_loss_of_a_fit() -> None:
+    losses = RecordLosses(np.ones(2), np.zeros((2, 0), dtype=np.float32), (Releases("gradient", 1.0, 1.0, 1),))
+    np.testing.assert_array_equal(losses.epsilon(1e-9, epsilon_of(1.0, 1e-3)), losses.epsilon(1e-9))

@@ -44,7 +44,7 @@ def test_every_pair_is_converted_or_refused(unit: str, wanted: Relation, number:
 
 
 @pytest.mark.parametrize("rate", [1e-12, 1e-3, 0.15, 0.9, 1 - 2**-53])
-@pytest.mark.parametrize("rows", [2, 5, 10])
+@pytest.mark.parametrize("rows", [2, 3, 5, 10])
 def test_the_rate_of_several_rows_is_rounded_up(rate: float, rows: int) -> None:
     (release,) = converted([Releases("", 3.0, rate, 1)], RECORD, Relation(OWNER, rows))
     exact = 1 - (1 - Fraction(rate)) ** rows

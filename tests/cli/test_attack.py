@@ -15,6 +15,7 @@ import pytest
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.evaluation import attack
 from linprobe.evaluation.attack import threshold_auc
 from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
@@ -224,3 +225,14 @@ def test_shadow_probes_of_a_run_with_unlabelled_rows_have_them_too(
     for file, said in ((tmp_path / "gone.h5", "gone.h5"), (other, "does not hold the rows without labels")):
         sealed(copy, refined={**stated, "file": str(file)})
         refused(cli("attack", copy, *words), 3, [said])
+
+
+def test_shadows_do_not_draw_the_noise_of_a_run_with_a_seed(
+    cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--steps", "2", "--public-shots", "3", "--noise-seed", "1", "--insecure-seed"]
+    assert cli("train", features_file, *NOISY, *words, "--out", "run").status == 0
+    seeds, real = [], attack.plan_run
+    monkeypatch.setattr(attack, "plan_run", lambda given, half: seeds.append(given.insecure_seed) or real(given, half))
+    assert cli("attack", "run", "--lira", "--shadows", "4", "--jobs", "1", "--resamples", "0").status == 0
+    assert seeds == [None] * 4

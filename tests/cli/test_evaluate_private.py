@@ -264,3 +264,16 @@ def test_an_evaluation_of_a_run_without_a_guarantee_says_so(cli, whole: str) -> 
     outcome = cli("evaluate", "run", "--epsilon", "1", "--delta", "1e-4", "--json")
     assert "NOT PRIVATE: run run is not private" in outcome.stderr
     assert result_of(outcome)["run_private"] is False
+
+
+@pytest.mark.parametrize("shared", ["rows", "people"])
+def test_private_rows_of_the_run_are_no_test_rows(cli, refused, later, shared: str) -> None:
+    def with_private(rows: dict[str, Any]) -> None:
+        if shared == "rows":
+            rows["X_test"][:200], rows["y_test"][:200] = gaussian_rows("train", 200)
+        else:
+            rows["owner_train"], rows["owner_test"] = 1000 + np.arange(40), np.arange(300) // 3
+
+    later(with_private)
+    words = ("evaluate", "run", "later.h5", "--epsilon", "1", "--unit", "owner")
+    refused(cli(*words), 3, ["later.h5", "rows.h5"])

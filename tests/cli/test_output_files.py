@@ -262,3 +262,8 @@ def test_private_output_in_a_file_is_for_the_user_alone(
     content = Path("out").read_text()
     assert json.loads(content) if "--json" in words else content
     assert mode(Path("out")) == expected
+
+
+def test_a_model_without_a_guarantee_is_for_the_user_alone(cli: Cli, features_file: Path) -> None:
+    assert cli("train", features_file, "--method", "non-private", "--out", "run").status == 0
+    assert mode(Path("run/model.npz")) == 0o600

@@ -13,6 +13,7 @@ import shutil
 import signal
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,7 +29,7 @@ from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.runs import run_folder
-from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
+from tests.cli.outcomes import NOISY, Cli, result_of, weights_of, write_sealed
 from tests.processes import ended, start_copy
 
 
@@ -538,3 +539,13 @@ def test_a_ledger_with_a_release_that_the_manifest_does_not_state_is_refused(
     for words in (["verify"], ["pdp-report"], ["pdp-report", "--publish-epsilon", "1"], ["report", "--html", "p.html"]):
         said = "is not an event" if torn and words[0] != "pdp-report" else "has digest"
         refused(cli(words[0], run_copy, *words[1:]), 4, ["ledger.jsonl", said])
+
+
+def test_a_per_record_file_with_another_number_of_records_is_refused(cli: Cli, refused: Cli, run_copy: Path) -> None:
+    ids, losses, key = run_folder.read_run(run_copy).per_record
+    fewer = run_folder.PerRecordFile(ids[:-1], replace(losses, mu=losses.mu[:-1], renyi=losses.renyi[:-1]), key)
+    run_folder.write_per_record(run_copy, fewer)
+    digest = run_folder.per_record_digest(fewer.ids, fewer.losses)
+    manifest = json.loads((run_copy / "manifest.json").read_text())
+    write_sealed(run_copy, {**manifest, "per_record_commitment": run_folder.commitment(key, digest)})
+    refused(cli("verify", run_copy), 4, ["n_private is 400", "per_record.npz names 399"])

@@ -405,3 +405,12 @@ def test_a_signalling_nan_has_no_norm_and_prints_no_warning() -> None:
     norms = row_norms(x)
     assert norms[0] == 4
     assert np.isnan(norms[1])
+
+
+def test_places_are_empty_in_memory_too() -> None:
+    """A device copies the rows and their norms as they are."""
+    present = np.arange(len(RAW)) % 3 > 0
+    rows = ArrayRows(RAW, LABELS)
+    emptied = rows.emptied(present)
+    assert not emptied.x[~present].any()
+    np.testing.assert_array_equal(emptied.norms, np.where(present, rows.norms, FAR))

@@ -308,3 +308,10 @@ def test_wrong_requests_are_refused(wrong: dict[str, Any], error: type[Exception
     fail: Callable[..., Any] = audit
     with pytest.raises(error, match=words):
         fail(AuditRequest(**{"method": "noisy-gd", "epsilon": 1.0, **wrong}), Silent())
+
+
+@pytest.mark.parametrize("name", ["", MEAN])
+def test_a_bound_just_above_a_claim_is_refused(name: str) -> None:
+    claims = {one: {"epsilon": 3.0, "epsilon_lower_bound": 3.001 if one == name else 3.0} for one in ("", MEAN)}
+    with pytest.raises(PrivacyError, match="at most the 3 claimed"):
+        check_audit({"method": "noisy-gd", "confidence": 0.9, **claims[""], "others": {MEAN: claims[MEAN]}})

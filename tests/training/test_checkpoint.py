@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from linprobe import atomic_files
 from linprobe.accounting.book import read_book
+from linprobe.accounting.events import GaussianEvent
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import run
 from linprobe.data.feature_file import FeatureFile
@@ -1186,3 +1187,24 @@ def test_a_checkpoint_that_lacks_something_is_refused(stopped_run: TrainRequest)
     np.savez(partial / CHECKPOINT, **state)
     with pytest.raises(DataError, match="lacks draws"):
         train_run(stopped_run, Silent())
+
+
+def test_a_release_is_not_repeated_with_other_noise(tmp_path: Path) -> None:
+    event = GaussianEvent("gradient", 0, 1.0, 2.0)
+    first = Ledger(tmp_path / "ledger.jsonl")
+    first.append(event)
+    first.close()
+    for other in ({"noise_multiplier": 3.0}, {"sensitivity": 2.0}, {"sampling_rate": 0.5}):
+        again = Ledger(tmp_path / "ledger.jsonl", again=True)
+        with pytest.raises(PrivacyError, match="must not be reused"):
+            again.append(replace(event, **other))
+        again.close()
+
+
+def test_a_closed_ledger_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "ledger.jsonl", []
+    ledger = Ledger(path)
+    ledger.append(GaussianEvent("gradient", 0, 1.0, 2.0))
+    monkeypatch.setattr(os, "fsync", lambda opened: synced.append(os.fstat(opened).st_size))
+    ledger.close()
+    assert synced == [path.stat().st_size]

@@ -28,13 +28,16 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.rows import prepare_shard
 from linprobe.errors import DataError, Silent, UsageError
 from linprobe.mechanisms import noise
-from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampler
+from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel import threads
 from linprobe.parallel.process_group import Group, in_group
 from linprobe.parallel.torch_group import TorchGroup
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
+from linprobe.training.execute import Observer, Runtime, execute
+from linprobe.training.plan import Settings, plan_run
 from linprobe.training.train import train_run
 from tests.conftest import gaussian_rows, mostly_nightly, write_unlabelled
 from tests.processes import PATIENCE, ended, free_port, start_copy
@@ -471,3 +474,22 @@ def test_a_checkpoint_that_only_some_processes_see_is_refused(tmp_path: Path, he
     group, rows = Second(told=np.array(not here)), Dataset(ArraySource(np.eye(2), np.arange(2)), 2)
     with pytest.raises(DataError, match="shared file system"):
         Checkpoints(tmp_path, Ledger(), {}, rows, None, 0.0, group).begin(NoiseSource(), slice(None))
+
+
+def test_all_processes_sample_by_one_key() -> None:
+    """A checkpoint keeps the key of process 0 alone."""
+    keys: list[bytes] = []
+
+    class Looking(Observer):
+        def sampler(self, source: NoiseSource, rate: float) -> PoissonSampler:
+            keys.append(source.key)
+            return super().sampler(source, rate)
+
+    dataset = Dataset(ArraySource(*gaussian_rows("train", 2 * WORDS_PER_BLOCK, WIDTH, 3)), 3)
+    settings = Settings.of_given(METHODS["dp-sgd"], {"epsilon": 3.0, "delta": 1e-5, "n_steps": 2, **SAMPLED})
+    plan = plan_run(settings, dataset)
+    in_group(
+        2, lambda group: execute(plan, dataset, Runtime(group=group, shard_units=WORDS_PER_BLOCK), None, Looking())
+    )
+    assert len(keys) == 2
+    assert len(set(keys)) == 1

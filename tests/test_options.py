@@ -76,9 +76,9 @@ def test_a_field_without_a_declaration_is_refused() -> None:
         declared(Bare)
 
 
-@pytest.mark.parametrize("value", [0, -1.0, 1e7, math.nan, math.inf])
+@pytest.mark.parametrize("value", [0, -1.0, 101, math.nan, math.inf])
 def test_a_number_outside_its_range_is_refused(value: Any) -> None:
-    with pytest.raises(ParameterError, match=r"clip-norm is .*; allowed: above 1e-09, at most 1e\+06"):
+    with pytest.raises(ParameterError, match=r"clip-norm is .*; allowed: above 1e-09, at most 100"):
         of("clip_norm").check(value)
 
 
@@ -92,7 +92,7 @@ def test_a_number_outside_its_range_is_refused(value: Any) -> None:
         ("init", 5, "5, of type int; allowed: auto, zero, public, text, or a run folder"),
         ("init", None, "None, of type NoneType; allowed: auto, zero, public, text, or a run folder"),
         ("output", np.array([1, 2]), r"an array of shape \(2,\); allowed: last, average, weighted, ema, vote"),
-        ("clip_norm", 10**400, r"beyond 1e308; allowed: above 1e-09, at most 1e\+06"),
+        ("clip_norm", 10**400, r"beyond 1e308; allowed: above 1e-09, at most 100"),
         ("ensemble", 2.5, "2.5, of type float; allowed: a whole number"),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_value_of_another_type_is_refused(name: str, value: Any, text: str) ->
         of(name).check(value)
 
 
-@pytest.mark.parametrize("value", [1e-8, 1, np.float32(0.5), np.int64(2), 1e6])
+@pytest.mark.parametrize("value", [1e-8, 1, np.float32(0.5), np.int64(2), 100])
 def test_any_number_in_the_range_is_allowed(value: Any) -> None:
     of("clip_norm").check(value)
 

@@ -67,6 +67,8 @@ def test_a_run_that_is_charged_again_counts_once(path: Path) -> None:
     assert read_book(path).entries["a"].total == (replace(STEPS, count=20),)
     others = book.charge(path, entry("a"))
     assert others == Contents()
+    with pytest.raises(PrivacyError, match="has delta"):
+        book.charge(path, entry("a", delta=1e-6))
     assert [one.total for one in read_book(path).counted] == [(STEPS,)]
 
 
@@ -102,6 +104,8 @@ def test_a_run_that_made_nothing_does_not_count(path: Path) -> None:
     book.settle(path, "a", [])
     book.settle(path, "unknown", [STEPS])
     assert read_book(path).counted == []
+    inherited = replace(STEPS, purpose=INHERITED)
+    assert read_book(path).lacking("a", (inherited, STEPS)) == (inherited, STEPS)
 
 
 def test_what_is_released_afterwards_adds_up_and_stays(path: Path) -> None:
@@ -109,8 +113,10 @@ def test_what_is_released_afterwards_adds_up_and_stays(path: Path) -> None:
     book.charge(path, entry("a"))
     book.add(path, entry("a"), [histogram])
     book.add(path, entry("b"), [histogram])  # the book did not know this run
-    book.charge(path, entry("a"))
+    checked = []
+    book.charge(path, entry("a"), lambda others, one: checked.append(one.total))
     assert {run: one.total for run, one in read_book(path).entries.items()} == dict.fromkeys("ab", (STEPS, histogram))
+    assert checked == [(STEPS, histogram)]
 
 
 def test_inherited_releases_count_once_if_the_first_run_is_in_the_book(path: Path) -> None:
@@ -332,6 +338,12 @@ def test_merging_kinds_does_not_understate(monkeypatch: pytest.MonkeyPatch) -> N
     full = [Releases("gradient", sigma, 1.0, 10) for sigma in (7.0, 9.0, 13.0)]
     direct = PLD.epsilon([*full, SAMPLED], DELTA)
     assert composed([*full, SAMPLED], DELTA)[0] == pytest.approx(direct, rel=1e-4)
+    for count in range(1, 100):
+        full[0] = replace(full[0], count=count)
+        (merged,) = book._merged(full)
+        assert 1 / Fraction(merged.noise_multiplier) ** 2 >= sum(
+            one.count / Fraction(one.noise_multiplier) ** 2 for one in full
+        )
     many = [replace(SAMPLED, noise_multiplier=3 + place) for place in range(4)]
     epsilon, accountant = composed(many, DELTA)
     assert accountant is RENYI

@@ -10,7 +10,16 @@ import pytest
 from flint import arb, ctx
 
 from linprobe.accounting.accountants import FILTER_ORDERS, GAUSSIAN, PLD, renyi_divergences, repeated_epsilon
-from linprobe.accounting.book import Cap, Contents, Entry, filter_order, refuse_above, together, under_cap
+from linprobe.accounting.book import (
+    Cap,
+    Contents,
+    Entry,
+    _divergence,
+    filter_order,
+    refuse_above,
+    together,
+    under_cap,
+)
 from linprobe.accounting.events import HISTOGRAM, INHERITED, OWNER, RECORD, REMOVED, Releases, hold_without_a_choice
 from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
 from linprobe.errors import PrivacyError
@@ -41,6 +50,13 @@ def test_with_samples_the_divergences_add_up_at_an_order_that_the_cap_alone_deci
     figure = under_cap(runs, cap, RECORDS)
     exact = spent + math.log1p(-1 / order) - math.log(DELTA * order) / (order - 1)
     assert exact <= figure <= exact * (1 + 1e-6)
+    with ctx.workprec(256):
+        conversion = (1 - 1 / arb(order)).log() - (arb(DELTA) * order).log() / (order - 1)
+        for count in range(1, 41):
+            # the second run costs so much that the sum is rounded by more than the conversion
+            runs = [entry(replace(SAMPLED, count=count)), entry(replace(STEPS, noise_multiplier=0.1))]
+            spent = sum(arb(_divergence(run, RECORDS, order)) for run in runs)
+            assert under_cap(runs, cap, RECORDS) >= spent + conversion
     assert figure > PLD.epsilon([SAMPLED, SAMPLED, STEPS], DELTA)
     orders = {filter_order(Cap(epsilon, DELTA)) for epsilon in (0.1, 1, 8, 50)}
     assert len(orders) > 2
@@ -131,5 +147,6 @@ def test_selections_and_runs_add_up_in_one_filter() -> None:
     cap = Cap(20, DELTA)
     both = under_cap([entry(event=EVENT), entry(STEPS)], cap, RECORDS)
     assert both > together([entry(STEPS), entry(STEPS)], DELTA, RECORDS)[0]
+    assert both >= under_cap([entry(event=SelectionEvent(3, ((STEPS,),))), entry(STEPS)], cap, RECORDS)
     assert under_cap([entry(STEPS), entry(event=EVENT)], cap, RECORDS) == pytest.approx(both, rel=1e-12)
     assert under_cap([entry(event=EVENT), entry(STEPS)], cap, REMOVED[OWNER]) == math.inf

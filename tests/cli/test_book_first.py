@@ -108,6 +108,16 @@ def test_private_test_rows_are_in_the_book_before_their_noise(cli: Cli, own_book
     assert "test accuracy" in {kind[0] for kind in watched.seen}
 
 
+def test_the_plan_without_a_short_mean_is_in_the_book_before_its_noise(cli: Cli, own_books: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
+    np.savez("rows.npz", X_train=rows, y_train=np.arange(2000) % 4, class_names=["a", "b", "c", "d"])
+    assert cli("import", "rows.npz", "--out", "rows.h5").status == 0
+    with Watched(own_books) as watched:
+        words = ["--method", "noisy-gd", "--condition", "mean", "--eps", "2", "--out", "a"]
+        assert "the private mean is shorter than" in cli("train", "rows.h5", *words).stderr
+    assert {kind[0] for kind in watched.seen} == {"mean", "gradient"}
+
+
 def test_a_resumed_run_is_in_the_book_before_its_noise(cli: Cli, features_file: Path, own_books: Path) -> None:
     words = ["train", features_file, *FEW, "--checkpoint", "0", "--out", "a"]
     steps = [GaussianMechanism._noised]

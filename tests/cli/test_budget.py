@@ -376,6 +376,12 @@ def test_a_histogram_of_a_run_in_no_book_is_refused(cli: Cli, refused: Cli, trai
     assert (trained_run / "ledger.jsonl").read_bytes() == before
 
 
+def test_a_run_from_seeded_weights_is_refused(cli: Cli, refused: Cli, features_file: Path) -> None:
+    assert cli("train", features_file, *FEW, "--noise-seed", "1", "--insecure-seed", "--out", "first").status == 0
+    again = ["train", features_file, *FEW, "--eps", "4", "--init", "first", "--out", "second"]
+    refused(cli(*again), 4, ["init run first", "not private"])
+
+
 def test_a_run_from_the_weights_of_another_counts_them_once(cli: Cli, features_file: Path) -> None:
     one_step = ["--method", "noisy-gd", "--centre", "none", "--steps", "1"]
     assert cli("train", features_file, *one_step, "--eps", "1", "--out", "a").status == 0

@@ -275,8 +275,29 @@ def _offered(**options: Any) -> Callable[[Path], None]:
     return change
 
 
+def _options(run: Path, **changes: Any) -> dict[str, Any]:
+    return {**json.loads((run / "manifest.json").read_text())["options"], **changes}
+
+
 def _true(option: str) -> Callable[[Path], None]:
-    return lambda run: sealed(run, options={**json.loads((run / "manifest.json").read_text())["options"], option: True})
+    return lambda run: sealed(run, options=_options(run, **{option: True}))
+
+
+def _without_clip_norms(run: Path) -> None:
+    """Steps of half the sensitivity, in a history without clip norms."""
+    rows = [line.split(",") for line in (run / "history.csv").read_text().splitlines()]
+    place = rows[0].index("clip_norm")
+    (run / "history.csv").write_text("".join(",".join(row[:place] + row[place + 1 :]) + "\n" for row in rows))
+    charged(run, lambda line: line.update(sensitivity=0.5) if line["purpose"] == "gradient" else None)
+
+
+def _without_losses(run: Path) -> None:
+    (run / "per_record.npz").unlink()
+    sealed(run, per_record_commitment=None)
+
+
+def _one_of_n(run: Path) -> None:
+    charged(run, _same, delta=2**-9, options=_options(run, delta=2**-9), n_private=2**9, n_units=2**9)
 
 
 def _type(run: Path) -> None:
@@ -345,6 +366,13 @@ FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {  # kind of run, and wh
     "more rows than there are": ("class counts", _counts),
     "more near rows than there are": ("refined", _near),
     "hour 24": ("plain", lambda run: sealed(run, created="2026-11-27T24:00:00+00:00")),
+    "steps without clip norms": ("plain", _without_clip_norms),
+    "no commitment to the private rows": ("plain", lambda run: sealed(run, private_commitment=None)),
+    "no commitment to the losses": ("plain", _without_losses),
+    "a delta of 1/N": ("plain", _one_of_n),
+    "more than the ledger costs": ("plain", lambda run: charged(run, _same, epsilon=10.0, epsilon_target=10.0)),
+    "an epsilon above its target": ("plain", lambda run: sealed(run, epsilon_target=1.0)),
+    "a private run with a seed": ("plain", lambda run: sealed(run, options=_options(run, insecure_seed=7))),
     "a week": ("plain", lambda run: sealed(run, created="2026-W48-5")),
 }
 

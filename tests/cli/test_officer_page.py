@@ -152,7 +152,8 @@ def test_an_honest_run_at_large_epsilon_is_accepted(page: Officer, cli: Cli, cos
     assert cli("verify", costly_run).status == 0
     answer = page.run(costly_run)
     assert answer["status"] == "private"
-    assert "epsilon at most 2" in answer["sentence"]
+    (printed,) = re.findall(r"epsilon at most (2[\d.]+)", answer["sentence"])
+    assert printed == dict(answer["figures"])["epsilon computed here"].removesuffix(" (Renyi bound)")
 
 
 @pytest.mark.parametrize(("epsilon", "kind"), [(5.0, "unconfirmed"), (1.0, "edited")])
@@ -369,6 +370,18 @@ def test_a_damaged_file_with_the_right_digest_is_an_edit(page: Officer, run_copy
     assert f"{name} cannot be" in answer["refused"]
 
 
+def test_a_changed_file_and_that_of_another_run_are_named(
+    page: Officer, run_copy: Path, kinds: dict[str, Path]
+) -> None:
+    for name in json.loads((run_copy / "manifest.json").read_text())["files"]:
+        content = (run_copy / name).read_bytes()
+        (run_copy / name).write_bytes(content + b"\n")
+        assert f"{name} was changed" in page.run(run_copy)["refused"]
+        (run_copy / name).write_bytes(content)
+    shutil.copy(kinds["plain"] / "per_record.npz", run_copy)
+    assert "belongs to another run" in page.run(run_copy)["refused"]
+
+
 def test_a_manifest_beyond_64_mb_is_refused_in_one_sentence(page: Officer, run_copy: Path) -> None:
     path = run_copy / "manifest.json"
     path.write_text(path.read_text() + " " * 2**26)
@@ -378,6 +391,9 @@ def test_a_manifest_beyond_64_mb_is_refused_in_one_sentence(page: Officer, run_c
 def test_a_promise_that_protects_almost_nothing_has_no_tick(page: Officer, run_copy: Path, costly_run: Path) -> None:
     honest = page.run(run_copy)
     assert honest["look"] == "good"
+    share = (1 + math.erf(json.loads((run_copy / "manifest.json").read_text())["gdp_mu"] / math.sqrt(8))) / 2
+    assert f" {math.ceil(share * 1000) / 10} % " in honest["promise"]
+    assert share * 1000 % 1 < 0.5  # nearest is not enough
     assert "At even odds, they are right in at most" in honest["promise"]
     assert "true limit" not in honest["promise"]
     sampled = page.run(costly_run)

@@ -10,7 +10,7 @@ import pytest
 
 from linprobe.data.array_import import import_arrays
 from linprobe.data.blocks import pairs_of
-from linprobe.data.dataset import Split, private_units, public_shots
+from linprobe.data.dataset import Split, dataset_of, private_units, public_shots
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import GroupRows, LoadedFeatures, people_by_group
 from linprobe.data.labels import capped, one_spelling, owner_bounds, refuse_both_sides, refuse_spellings
@@ -255,6 +255,14 @@ def test_a_cap_keeps_the_same_rows_of_a_person_whoever_else_has_an_equal_row(tmp
             assert len(people) == 20 + more
             kept.append(np.flatnonzero(private.keep) - more)
     assert np.array_equal(kept[0], kept[1][kept[1] >= 0])
+
+
+def test_public_shots_are_not_private(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", **arrays())
+    import_arrays(ImportRequest([tmp_path / "x.npz"], tmp_path / "f.h5"))
+    with FeatureFile(tmp_path / "f.h5") as features:
+        data = dataset_of(features, split=Split(shots=1))
+        assert data.private.ids() == [name for name in features.ids("train") if name not in data.free_shots.ids()]
 
 
 def test_public_shots_take_whole_people() -> None:

@@ -213,6 +213,16 @@ def test_sums_are_taken_in_double_precision_where_single_would_cost_too_much() -
     assert arithmetic(100.0).dtype is np.float64
 
 
+def test_no_sum_in_double_precision_is_rounded_to_single() -> None:
+    x = np.random.default_rng(0).normal(size=(1, D)).astype(np.float32)
+    rows = ArrayRows(np.tile(x, (4096, 1)), np.zeros(4096, dtype=int))
+    how = {"clip_norm": 0.01, "geometry": Origin(np.full((D, C), 1 / np.sqrt(D * C)))}  # of 100 clip norms
+    some, every = (
+        clipped_sum(rows.emptied(np.arange(4096) < n), np.zeros((D, C)), **how).value / n for n in (1000, 4096)
+    )
+    np.testing.assert_allclose(every, some, rtol=1e-10)
+
+
 def test_an_origin_too_long_for_any_precision_is_refused() -> None:
     with pytest.raises(ParameterError, match="raise --clip-norm"):
         arithmetic(1e6)

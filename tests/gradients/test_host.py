@@ -301,6 +301,9 @@ def test_sums_are_rounded_so_that_their_order_changes_no_bit(longest: Any) -> No
         for start in starts:
             block = slice(start * SUM_ROWS, (start + 3) * SUM_ROWS)
             taken.add(sums[-1], r[block], x[block])
+    for power in range(13, 40):  # up to 2^53 grid steps, so that no addition rounds
+        grid = np.spacing(ExactSum(taken.zeros(), longest, 3 * 2**power).shift)
+        assert (grid * 2.0**53 >= 3 * 2**power * longest).all()
     assert np.array_equal(sums[0].total, sums[1].total)
     assert not np.array_equal(sums[0].total, summed(taken, r, x))
     assert np.abs(sums[0].total - summed(taken, r, x)).max() < 9 * longest.max() * 1e12 * 2.0**-52

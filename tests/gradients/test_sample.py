@@ -73,6 +73,11 @@ def test_a_record_that_halves_a_run_changes_no_other() -> None:
         assert sum(len(half) for half in halves) == SUM_ROWS
 
 
+def test_the_margin_of_a_sample_has_nine_grid_steps() -> None:
+    sampled, full = (arithmetic(1.0, 10**6, 10**9, rate).margin for rate in (0.5, 1.0))
+    assert sampled - full == pytest.approx(8 * 1e12 * 2.0**-52, rel=1e-9)
+
+
 def test_units_have_the_same_runs_in_a_block_of_their_own() -> None:
     """So processes, whose shards begin at a unit, change no sum."""
     assert SHARD_ROWS % UNIT_PLACES == 0

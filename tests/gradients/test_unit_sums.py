@@ -14,6 +14,7 @@ from linprobe.data.rows import BLOCK_UNITS, ArrayRows, ChainedRows, StreamedRows
 from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum, row_sum
 from linprobe.gradients.loss import LARGEST_WEIGHTS, PLAIN, Geometry, Origin, Scale, residuals
+from linprobe.gradients.rounding import unit_arithmetic
 from linprobe.gradients.second_order import lower_triangle, second_moment
 from linprobe.options import Loss
 from linprobe.parallel import threads
@@ -174,21 +175,27 @@ def test_rounding_stays_inside_the_margin_when_all_rows_of_a_block_move() -> Non
     assert np.linalg.norm(whole.value - rest.value) <= 0.5
 
 
+def test_the_margin_of_people_has_32_grid_steps() -> None:
+    few, many = (unit_arithmetic(4.0, 10**6, n, block_units=1).margin for n in (1, 10**9))
+    assert many - few == pytest.approx(4 * 32 * 1e12 * 2.0**-52, rel=1e-6)
+
+
+@pytest.mark.parametrize(("rest", "loss"), [(1e-6, "softmax"), (1.2e-7, "softmax"), (1.2e-7, "squared")])
 @pytest.mark.parametrize("clip_norm", [1e-9, 1e-3, 1.0])
 @pytest.mark.parametrize("n_rows", [2, PAIRED_ROWS, 300])
-def test_rows_that_cancel_do_not_leave_the_bound(n_rows, clip_norm) -> None:
+def test_rows_that_cancel_do_not_leave_the_bound(n_rows, clip_norm, rest, loss) -> None:
     # opposite rows with the same label: the sum of their gradients is rounding and a small rest
-    g = np.random.default_rng(1)
+    g = np.random.default_rng(7)
     x = normalise_rows(g.normal(size=(n_rows // 2, D)).astype(np.float32))
-    x = np.concatenate([x, -x * np.float32(1 + 1e-6)])
+    x = np.concatenate([x, -x * np.float32(1 + rest)])
     others, y_others, _, _ = people([3] * 20)
     whole = np.concatenate([x, others]), np.concatenate([np.zeros(n_rows, dtype=int), y_others])
     bounds = np.concatenate([[0], n_rows + np.arange(0, 61, 3)])
     weights = np.zeros((D, C))
-    with_them = clipped_sum(ArrayRows(*whole).of_people(bounds), weights, clip_norm)
+    with_them = clipped_sum(ArrayRows(*whole).of_people(bounds), weights, clip_norm, loss=loss)
     x, y, bounds = without(0, *whole, bounds)
-    rest = clipped_sum(ArrayRows(x, y).of_people(bounds), weights, clip_norm)
-    assert np.linalg.norm(with_them.value - rest.value) <= clip_norm
+    others = clipped_sum(ArrayRows(x, y).of_people(bounds), weights, clip_norm, loss=loss)
+    assert np.linalg.norm(with_them.value - others.value) <= clip_norm
 
 
 @pytest.mark.parametrize("far", [1e2, 1e4, 1e5])

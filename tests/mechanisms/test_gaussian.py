@@ -1,6 +1,7 @@
 """The noise has the stated variance, is independent and cryptographic, and is never reused; events precede values."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy import stats
 from linprobe.mechanisms import noise as noise_module
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import GRID_BITS, PART, NoiseSource
+from linprobe.parallel.process_group import in_group
 
 
 def zero_sum(shape=(200, 50), sensitivity=2.0) -> ClippedSum:
@@ -149,6 +151,26 @@ def test_the_event_is_recorded_before_the_noise_is_drawn() -> None:
     for _ in range(2):
         mechanism.release(zero_sum(), 3.0, purpose="gradient")
     assert order == [0, "noise", 1, "noise"]
+
+
+def test_no_noise_is_below_the_multiplier_times_the_sensitivity() -> None:
+    class Source(NoiseSource):
+        def add_noise(self, value, std):
+            assert Fraction(std) >= Fraction(multiplier) * Fraction(sensitivity)
+            return value
+
+    mechanism = GaussianMechanism(Source(), lambda event: None)
+    for multiplier, sensitivity in np.random.default_rng(0).uniform(0.1, 9, (100, 2)).tolist():
+        mechanism.release(zero_sum((1, 1), sensitivity), multiplier, purpose="gradient")
+
+
+def test_ranks_make_the_same_draws() -> None:
+    def draws(group) -> int:
+        source = NoiseSource(1)
+        GaussianMechanism(source, lambda event: None, group=group).release(zero_sum(), 3.0, purpose="gradient")
+        return source.draws
+
+    assert in_group(2, draws) == [1, 1]
 
 
 def test_a_ledger_that_cannot_be_written_stops_the_release() -> None:

@@ -41,6 +41,12 @@ def test_batch_sizes_are_binomial(rate) -> None:
     assert low < spread < high
 
 
+def test_no_record_joins_with_more_than_the_stated_rate(monkeypatch) -> None:
+    rate = 1e-6  # times 2^64 is no whole number
+    monkeypatch.setattr(NoiseSource, "words", lambda self, draw, n, start: np.full(n, int(rate * 2**64), np.uint64))
+    assert not NoiseSource().bernoulli(rate, 3).any()
+
+
 def test_every_record_has_the_same_rate_and_joins_on_its_own() -> None:
     rate, n, count = 0.3, 60, 4000
     joined = draws(rate, n, count).astype(float)

@@ -555,6 +555,12 @@ def test_a_run_whose_plan_changes_goes_on_after_it_was_stopped_twice(tmp_path: P
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             train_run(request, Stops(2))
+    (partial,) = unfinished(tmp_path / "run")
+    mean, *steps = (partial / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (partial / "ledger.jsonl").write_text("".join([mean.replace('"sensitivity": ', '"sensitivity": 1'), *steps]))
+    with pytest.raises(PrivacyError, match="event 0 of the unfinished run"):
+        train_run(request, Silent())
+    (partial / "ledger.jsonl").write_text("".join([mean, *steps]))
     last = Stops(-1)
     train_run(request, last)
     assert any("the private mean is shorter than 0.2" in note for note in last.notes)

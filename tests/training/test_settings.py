@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from linprobe.accounting.events import GaussianEvent
 from linprobe.api.estimators import ESTIMATORS
-from linprobe.errors import ArgumentError, UsageError
+from linprobe.errors import ArgumentError, PrivacyError, UsageError
+from linprobe.mechanisms.noise import SECURE
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest
+from linprobe.runs.guarantee import privacy_statement
 from linprobe.training.plan import Settings
 from linprobe.training.train import make_settings
 
@@ -26,6 +31,19 @@ def test_other_arguments_are_refused() -> None:
         Settings.of_given(METHODS["noisy-gd"], {"epsilon": 1.0, "eps": 3})
     with pytest.raises(ArgumentError, match="needs the argument epsilon"):
         Settings.of_given(METHODS["noisy-gd"], {})
+
+
+def test_no_statement_is_above_its_target() -> None:
+    method = METHODS["noisy-gd"]
+    budget = ESTIMATORS["noisy-gd"](epsilon=1.0, n_steps=2, condition="none").settings().budget(1000)
+    assert budget is not None
+    events = [GaussianEvent("gradient", step, 1.0, budget.noise_multiplier, 1.0) for step in range(2)]
+    facts = {"n_private": 1000, "n_public": 0, "noise_kind": SECURE, "insecure": False, "software": {}}
+    epsilon = privacy_statement(method, budget, events, **facts).epsilon
+    assert epsilon is not None
+    assert 0.99 < epsilon <= 1
+    with pytest.raises(PrivacyError, match=r"worth at most 0\.9"):
+        privacy_statement(method, replace(budget, epsilon_target=0.9), events, **facts)
 
 
 def test_a_preset_gives_no_dimension_to_a_subspace_that_is_turned_off() -> None:

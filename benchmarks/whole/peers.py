@@ -1,8 +1,9 @@
 """One classifier of another library, from a feature file to test accuracy: `peers.py NAME FILE.h5 EPSILON SEED`.
 
 Rows are divided by their length, as in linprobe, so that a gradient or a row has a public bound. Prints one JSON:
-test accuracy, and the setting that was used. `opacus` and `jax-privacy` train with several learning rates and report
-the best on the test rows, which no user could do without budget; their seconds are those of one training.
+test accuracy, and the setting that was used. `opacus` and `jax-privacy` train with several learning rates, and
+`diffprivlib` with several penalties. They report the best on the test rows, which no user could do without budget;
+their seconds are those of one training.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 
 DELTA = 1e-5
 RATES, EPOCHS, CLIP = (0.03125, 0.125, 0.5, 2.0, 8.0), 20, 1.0
+STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)  # C of diffprivlib: one over the penalty
 ITERATIONS = 1000
 PADDED = 64  # JAX compiles a step for every size of batch, so sizes are multiples of this
 
@@ -44,26 +46,30 @@ def diffprivlib(path: Path, epsilon: float, seed: int) -> dict[str, Any]:
     from diffprivlib.models import LogisticRegression
 
     x, y, test_x, test_y = rows(path)
-    probe = LogisticRegression(epsilon=epsilon, data_norm=1.0, max_iter=ITERATIONS).fit(x.astype(np.float64), y)
-    return {"accuracy": probe.score(test_x, test_y), "C": 1.0}
+
+    def accuracy(strength: float) -> float:
+        probe = LogisticRegression(epsilon=epsilon, data_norm=1.0, C=strength, max_iter=ITERATIONS)
+        return float(probe.fit(x.astype(np.float64), y).score(test_x, test_y))
+
+    return _best(accuracy, "C", STRENGTHS)
 
 
 def opacus(path: Path, epsilon: float, seed: int) -> dict[str, Any]:
     """DP-SGD of a linear layer: batches of a tenth of the rows, 20 epochs, momentum 0.9, the PRV accountant."""
     x, y, test_x, test_y = rows(path)
-    return _best(lambda rate: _opacus_accuracy(x, y, test_x, test_y, epsilon, rate))
+    return _best(lambda rate: _opacus_accuracy(x, y, test_x, test_y, epsilon, rate), "learning_rate", RATES)
 
 
-def _best(train: Callable[[float], float]) -> dict[str, Any]:
-    """The best accuracy of `train` over RATES, and the wall and processor seconds of the other rates."""
+def _best(train: Callable[[float], float], setting: str, values: Sequence[float]) -> dict[str, Any]:
+    """The best accuracy of `train` over `values`, and the wall and processor seconds of the other values."""
     tried = {}
-    for rate in RATES:
+    for value in values:
         started = time.perf_counter(), time.process_time()
-        accuracy = train(rate)
-        tried[rate] = accuracy, time.perf_counter() - started[0], time.process_time() - started[1]
-    best = max(tried, key=lambda rate: tried[rate][0])
-    seconds, cpu = (sum(spent[place] for rate, spent in tried.items() if rate != best) for place in (1, 2))
-    return {"accuracy": tried[best][0], "learning_rate": best, "of_other_rates": [seconds, cpu]}
+        accuracy = train(value)
+        tried[value] = accuracy, time.perf_counter() - started[0], time.process_time() - started[1]
+    best = max(tried, key=lambda value: tried[value][0])
+    seconds, cpu = (sum(spent[place] for value, spent in tried.items() if value != best) for place in (1, 2))
+    return {"accuracy": tried[best][0], setting: best, "of_other_rates": [seconds, cpu]}
 
 
 def _opacus_accuracy(x: Any, y: Any, test_x: Any, test_y: Any, epsilon: float, rate: float) -> float:
@@ -95,7 +101,7 @@ def _opacus_accuracy(x: Any, y: Any, test_x: Any, test_y: Any, epsilon: float, r
 def jax_privacy(path: Path, epsilon: float, seed: int) -> dict[str, Any]:
     """DP-SGD of a linear layer as in `opacus`, with JAX Privacy's accountant, sampling, clipping and noise."""
     x, y, test_x, test_y = rows(path)
-    return _best(lambda rate: _jax_accuracy(x, y, test_x, test_y, epsilon, rate))
+    return _best(lambda rate: _jax_accuracy(x, y, test_x, test_y, epsilon, rate), "learning_rate", RATES)
 
 
 def _jax_accuracy(x: Any, y: Any, test_x: Any, test_y: Any, epsilon: float, rate: float) -> float:

@@ -5,7 +5,7 @@
 Each training is a process of its own, so that start, imports, reading and writing count. linprobe is
 `linprobe train FILE --method noisy-gd --eps E`, without public rows, and writes its run folder. `peers.py` states what
 the others do; with `--tools "linprobe --steps 50"`, linprobe has that option. Without files: the built-in digits.
-diffprivlib 0.6.6 needs scikit-learn below 1.5, and linprobe a newer one, so each `--peers` names the Python of an
+diffprivlib 0.6.6 needs scikit-learn below 1.8, so each `--peers` names the Python of an
 environment; a library takes the first that has it, or is skipped.
 A file given by --json keeps the cells that are not measured again.
 Processor seconds depend less than wall seconds on what else the machine does. No training may take more than

@@ -196,6 +196,7 @@ class Problem:
             public rows.
         run_weights: weights of an earlier run, shape (n_features, n_classes), or None.
         centred: whether the mean of the rows was subtracted, so that no direction holds most of their length.
+        longer_steps: factor on the score noise of a start from zero, where a mean is noisy.
         short_mean: whether a released mean of the rows was too short to subtract.
         several_labels: whether each row has a 0 or 1 for every class, (n_rows, n_classes), in place of one class.
     """
@@ -208,6 +209,7 @@ class Problem:
     text_weights: Weights | None = None
     run_weights: Weights | None = None
     centred: bool = False
+    longer_steps: float = 1.0
     short_mean: bool = False
     several_labels: bool = False
 

@@ -13,7 +13,8 @@ nats, with g = mu N / C the ratio of signal to noise. The default s is the lesse
 
     w                 the weight of the private rows against what W_1 knows; if W_1 is zero, 1, as then a common factor
                       of all scores does not matter; for noisy-gd, g / 1000 from 1 to 2 for centred rows, else g / 300
-                      from 1 to 4
+                      from 1 to 4; around a noisy mean times 2 / (3 o), at least 1, with o the share of a row that is
+                      its own (`linprobe.methods.private_mean`)
     3 b T / g         if rows are not centred: a step must not move scores by more than 3 b nats, or it oscillates along
                       the common mean of the rows; b = (1 + beta) / (1 - beta) for momentum beta
     25 b T / g        if they are, and at most 10,000 / g, or 10,000 / (g r) if the last step is r times the first: the
@@ -168,6 +169,8 @@ def score_noise(
         noise = _reach(ratio, schedule.n_steps if momentum else math.inf)
     elif damped:
         noise = min(max(1.0, ratio / COLD_RATIO), LARGEST_COLD)
+    if not informed:
+        noise *= problem.longer_steps
     plain_steps = (1 + momentum) / (1 - momentum) * schedule.n_steps
     if problem.centred and not preconditioned and ratio > 0:
         noise = min(noise, STEEPEST * min(1.0, plain_steps / CENTRED_STEPS) / (growth * ratio))

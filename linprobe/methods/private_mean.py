@@ -30,6 +30,7 @@ from linprobe.parallel.process_group import Group
 
 MEAN = "mean"
 DOUBT = 3.0  # standard deviations of squared noise within which a guess stays
+OWN_DOUBT, LEAST_OWN, ENOUGH_OWN = 1.0, 0.2, 2 / 3
 
 
 def released_mean(
@@ -55,6 +56,23 @@ def text_mean(text: Reals | None) -> Reals | None:
 def expected_squared_norm(mean: Reals, error: float) -> float:
     """Mean squared norm of unit rows around a mean with noise of std `error`: E ||x - m||^2 = 1 - ||m||^2 or so."""
     return max(min(SHORTEST_ROW**2, 2 * error), 1 - float(mean @ mean))
+
+
+def longer_steps(mean: Reals, error: float) -> float:
+    """Factor on the steps of a start from zero around m: 2 / (3 o), at least 1; o is at least `LEAST_OWN`.
+
+    o is the share of the length of a row around m that is its own, with `OWN_DOUBT` standard errors off its square; the
+    rest is noise of m, alike in all rows. Rows that are nearly alike have little of their own, and learn slowly.
+
+    Args:
+        mean: m of line 2 with m_0 = 0, shape (n_features,). error: sigma_m / N, noise of a coordinate before line 2.
+    """
+    noise, squared = len(mean) * error**2, float(mean @ mean)
+    signal = (squared + math.sqrt(squared**2 + 4 * squared * noise)) / 2  # s of line 2, from s^2 / (s + noise)
+    own = 1 - signal - OWN_DOUBT * error * math.sqrt(4 * signal + 2 * noise)
+    left = signal * noise / (signal + noise) if noise else 0.0
+    share = math.sqrt(own / (own + left)) if own > 0 else 0.0
+    return max(1.0, ENOUGH_OWN / max(share, LEAST_OWN))
 
 
 def shrunk_mean(total: Reals, noise_multiplier: float, n_private: int, guess: Reals | None = None) -> Reals:

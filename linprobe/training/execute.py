@@ -50,7 +50,7 @@ from linprobe.methods.class_counts import (
     released_counts,
     shift_between,
 )
-from linprobe.methods.private_mean import MEAN, expected_squared_norm, released_mean, text_mean
+from linprobe.methods.private_mean import MEAN, expected_squared_norm, longer_steps, released_mean, text_mean
 from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
 from linprobe.native import arithmetic_name
 from linprobe.options.declaration import refuse_on_gpu
@@ -283,9 +283,18 @@ def _problem(
         text_weights=text,
         run_weights=plan.first_weights,
         centred=preprocessing.centre is not None,
+        longer_steps=_longer_steps(plan, dataset, preprocessing),
         short_mean=preprocessing.centre is None and MEAN in plan.schedule.others,
         several_labels=dataset.several_labels,
     )
+
+
+def _longer_steps(plan: Plan, dataset: Dataset, preprocessing: Preprocessing) -> float:
+    """`Problem.longer_steps`; 1 where a guess of the mean may stand in its place."""
+    noise, centre = plan.schedule.others.get(MEAN), preprocessing.centre
+    if noise is None or centre is None or plan.text_weights is not None or dataset.unlabelled is not None:
+        return 1.0
+    return longer_steps(centre, noise / plan.n_units)
 
 
 def _centred(

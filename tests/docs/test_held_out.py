@@ -114,6 +114,6 @@ def test_balanced_accuracy_falls_where_classes_have_few_rows() -> None:
     corrected = [BALANCED["shuttle", 2, "adamix, balanced", epsilon] for epsilon in (0.5, 1.0, 3.0, 8.0)]
     assert 45 <= min(corrected) <= max(corrected) < 57
     unaided = [BALANCED["shuttle", 0, row, 1.0] for row in ("noisy-gd", "noisy-gd, balanced")]
-    assert [round(figure, 1) for figure in unaided] == [48.7, 64.4]
+    assert [round(figure, 1) for figure in unaided] == [48.3, 64.4]
     weighted = [BALANCED["shuttle", 2, "adamix, weights", epsilon] - balanced[epsilon] for epsilon in (1.0, 3.0)]
     assert all(9 <= gain <= 11 for gain in weighted)

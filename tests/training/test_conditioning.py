@@ -18,7 +18,15 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.backend import HOST
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.methods.private_mean import MEAN, expected_squared_norm, released_mean, shrunk_mean
+from linprobe.methods.private_mean import (
+    ENOUGH_OWN,
+    LEAST_OWN,
+    MEAN,
+    expected_squared_norm,
+    longer_steps,
+    released_mean,
+    shrunk_mean,
+)
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MOMENTUM_STEPS
 from linprobe.parallel.process_group import ALONE
 from linprobe.training import plan as plan_module
@@ -241,6 +249,24 @@ def test_a_mean_that_is_noise_is_dropped() -> None:
     noise = g.normal(size=(200, WIDTH)) * 100
     shrunk = [np.linalg.norm(shrunk_mean(total, 100.0, 1000)) for total in noise]
     assert np.mean(shrunk) < 0.3 * np.linalg.norm(noise / 1000, axis=1).mean()
+
+
+def test_steps_are_longer_where_rows_are_nearly_alike_around_a_noisy_mean() -> None:
+    g, sigma, n = np.random.default_rng(0), 20.0, 1000
+    direction = np.eye(WIDTH)[0]
+    found = {
+        length: [
+            longer_steps(shrunk_mean(n * length * direction + sigma * g.normal(size=WIDTH), sigma, n), sigma / n)
+            for _ in range(100)
+        ]
+        for length in (0.3, 0.7, 0.999)
+    }
+    assert np.max(found[0.3]) == 1
+    assert 1 <= np.mean(found[0.7]) < 1.1
+    assert np.mean(found[0.999]) > 2
+    assert np.max(found[0.999]) == pytest.approx(ENOUGH_OWN / LEAST_OWN)
+    assert longer_steps(0.9 * direction, 0.0) == 1  # an exact mean
+    assert longer_steps(direction, 0.0) > 1  # equal rows
 
 
 def test_folded_weights_give_the_scores_of_training_space() -> None:

@@ -162,15 +162,13 @@ def score_noise(
     """
     if options.score_noise is not None:
         return options.score_noise
-    ratio, noise = class_signal(problem, schedule), 1.0
+    ratio, noise = class_signal(problem, schedule), problem.longer_steps
     if informed:
         noise = private_weight(problem, schedule)
     elif damped and problem.centred:
-        noise = _reach(ratio, schedule.n_steps if momentum else math.inf)
+        noise *= _reach(ratio, schedule.n_steps if momentum else math.inf)
     elif damped:
         noise = min(max(1.0, ratio / COLD_RATIO), LARGEST_COLD)
-    if not informed:
-        noise *= problem.longer_steps
     plain_steps = (1 + momentum) / (1 - momentum) * schedule.n_steps
     if problem.centred and not preconditioned and ratio > 0:
         noise = min(noise, STEEPEST * min(1.0, plain_steps / CENTRED_STEPS) / (growth * ratio))

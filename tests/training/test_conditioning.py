@@ -29,6 +29,7 @@ from linprobe.methods.private_mean import (
 )
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MOMENTUM_STEPS
 from linprobe.parallel.process_group import ALONE
+from linprobe.training import execute as execute_module
 from linprobe.training import plan as plan_module
 from linprobe.training.plan import LARGEST_NOISE, MEAN_SHARE, Settings, paid_by, plan_run, settled
 
@@ -267,6 +268,25 @@ def test_steps_are_longer_where_rows_are_nearly_alike_around_a_noisy_mean() -> N
     assert np.max(found[0.999]) == pytest.approx(ENOUGH_OWN / LEAST_OWN)
     assert longer_steps(0.9 * direction, 0.0) == 1  # an exact mean
     assert longer_steps(direction, 0.0) > 1  # equal rows
+
+
+@pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd", "fully-private"])
+def test_a_start_from_zero_takes_the_longer_steps_and_another_start_does_not(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = rows_with_a_mean(400)
+    text = np.random.default_rng(1).normal(size=(WIDTH, CLASSES)).astype(np.float32)
+    starts: list[dict[str, Any]] = [{}, {"text_weights": text}, {"X_unlabelled": x[:50] + 1}]
+
+    def rates() -> list[float]:
+        probe = ESTIMATORS[method](epsilon=1.0, classes=list(range(CLASSES)), condition="mean", insecure_seed=5)
+        known = starts[:1] if method == "fully-private" else starts
+        return [probe.fit(x, y, **given).history_[0]["learning_rate"] for given in known]
+
+    monkeypatch.setattr(execute_module, "longer_steps", lambda mean, error: 1.0)
+    plain = rates()
+    monkeypatch.setattr(execute_module, "longer_steps", lambda mean, error: 1.5)
+    assert rates() == pytest.approx([1.5 * plain[0], *plain[1:]])
 
 
 def test_folded_weights_give_the_scores_of_training_space() -> None:

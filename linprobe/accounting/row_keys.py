@@ -309,9 +309,9 @@ def with_shared(contents: Contents, shared: Iterable[SharedBook]) -> Contents:
 def books_folder() -> Path:
     """The folder of the budget books: `linprobe` in $XDG_STATE_HOME, by default ~/.local/state."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    with suppress(RuntimeError):  # no home folder is known
-        home = Path(os.environ.get("HOME", Path.home()))
-        state = state if state.is_absolute() else home / ".local/state"
+    if not state.is_absolute():
+        with suppress(RuntimeError):  # no home folder is known
+            state = Path(os.environ.get("HOME", Path.home())) / ".local/state"
     if not state.is_absolute():
         raise LinprobeError(
             "the budget book has no place without a home folder; set XDG_STATE_HOME, or give --book FILE"

@@ -18,7 +18,7 @@ from linprobe.atomic_files import open_private
 from linprobe.data.feature_file import PRIVATE_LOG, SCHEMA_VERSION, TEXT_ATTRIBUTES, FeatureFile, as_labels
 from linprobe.data.feature_reader import IMAGE_KEY_BYTES, Description
 from linprobe.data.row_checks import check_rows
-from linprobe.errors import DataError, writing
+from linprobe.errors import DataError
 from linprobe.parallel.array_api import Floats
 
 CHUNK_BYTES = 1 << 19
@@ -161,8 +161,10 @@ class FeatureWriter:
             if kind is None and self._stream.failure is not None:
                 raise self._stream.failure
             if kind is None:
-                with writing(self._path):
+                try:
                     os.fsync(self._stream.fileno())
+                except OSError as error:  # which has no name of a file
+                    raise OSError(error.errno, error.strerror, str(self._path)) from None
                 with FeatureFile(self._temporary, shown_as=self._shown) as written:
                     check_rows(written)
                     self.note = None if written.equal is None else written.equal.note

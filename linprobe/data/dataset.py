@@ -127,6 +127,10 @@ class Dataset:
         parts = self.public.parts if isinstance(self.public, PublicRows) and not self.joined else ()
         return next((part for part in parts if part.features is self.features and part.group == "train"), None)
 
+    def like_private(self, spends: bool) -> Source | None:
+        """Public rows in place of private ones: shots; without any, all with labels if the method reads no other."""
+        return self.free_public if self.free_shots is None and not spends else self.free_shots
+
     @cached_property
     def n_public_owners(self) -> int | None:
         """Number of people whom public shots leave without protection; None without shots, or with unit record."""

@@ -34,7 +34,7 @@ from linprobe.runs.figures import (
 )
 from linprobe.runs.manifest import TRAINED, UNIFORM
 from linprobe.runs.refined_weights import gathered, refined_weights
-from linprobe.runs.refinement import kept_shares, known_of, refuse_unrefinable
+from linprobe.runs.refinement import known_of, prior_shift, refuse_unrefinable
 from linprobe.training.charge import refuse_private_in_books, refuse_protected_test_rows
 
 
@@ -66,8 +66,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
     def answered(
         blocks: Callable[[], Iterator[NDArray[np.floating]]], n_rows: int, where: str, ids: Iterator[str]
     ) -> Iterator[tuple[str | float, ...]]:
-        given = prior is not None
-        scored = _scored(run, moved, lambda: _finite(blocks(), features), n_rows, together=together, shares_given=given)
+        scored = _scored(run, moved, lambda: _finite(blocks(), features), n_rows, together=together)
         for place, scores in enumerate(scored):
             if place == 0:
                 progress.note(f"{counted(n_rows, 'row')} {where}")
@@ -115,16 +114,18 @@ def _scored(
     n_rows: int,
     *,
     together: bool,
-    shares_given: bool,
 ) -> Iterator[NDArray[np.float64]]:
-    """Class scores (b, n_classes) of `blocks` by the bias `moved`; `together`, after refinement, to `shares_given`."""
+    """Class scores (b, n_classes) of `blocks` by the bias `moved`; `together`, refined to its shares if any."""
     bias, shares = moved
     if not together:
         for x in blocks():
             yield class_scores(x, run.weights, bias)
         return
     rows, places = gathered(blocks(), n_rows, *run.weights.shape)
-    refined = refined_weights(rows, run.weights, bias, known_of(run.manifest), shares, together=not shares_given)
+    if shares is None:
+        refined = refined_weights(rows, run.weights, bias, known_of(run), shift=prior_shift(run), together=True)
+    else:
+        refined = refined_weights(rows, run.weights, bias, known_of(run), shares)
     start = done = 0
     for x in blocks():
         stop = int(np.searchsorted(places, start + len(x)))
@@ -204,13 +205,13 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
 
 
 def moved_bias(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
-    """The bias that makes the scores of a run those for other class shares, and these; None if nobody counted.
+    """The bias that makes the scores of a run those for other class shares, and these; None for the run's own.
 
     It is post-processing of the class counts. `prior` is `train`, the estimated shares of the private rows; `uniform`;
     shares as in `shares_given`; or None for the bias as it is.
     """
     if prior is None:
-        return run.bias, kept_shares(run)
+        return run.bias, None
     shares = _movable_shares(run)
     if shares is None:
         raise UsageError(

@@ -24,7 +24,7 @@ by the mean of the largest softmax(L), at least by 1/2: scores of a noisy run sa
 rows to other classes, and so makes shares unequal. Missing classes make shares unequal too, but move few rows. So Z is
 made anew with
 
-    exponent 0.2 (1 + e),    pi (1 - e / 2) + e / 2 pi_0    pi_0: given shares, or equal ones
+    exponent 0.2 (1 + e),    pi (1 - e / 2) + e / 2 pi_0    pi_0: shares in training by noisy counts, or equal ones
     e = c times (sqrt(m) / d - 4.1) / 1.2, the latter between 0 and 1
     m = part of the rows whose class by Z is not the class by L
     d = KL(mean Z, pi_0) / log n_classes
@@ -33,9 +33,17 @@ made anew with
 With one row per class, no row has a neighbour of its own class, so there strength *= (n / n_classes - 1) / 2, between 0
 and 1.
 
+The rows of U may lie in groups that are not classes. Then the scores change inside the groups, from neighbour to
+neighbour, more than noise makes them change. So for all rows, predicted together or not,
+
+    h  = sum_c L_c' A L_c / sum_c |L_c|^2        L centred by rows and by columns
+    h0 = sum_ij A_ij <x_i, x_j> / sum_i |x_i|^2        the same for the scores of random weights
+    strength *= (h / h0 - 0.95) / 0.05, between 0 and 1
+
 Sources: label propagation (Zhou, Bousquet, Lal, Weston, Schölkopf 2004, "Learning with Local and Global Consistency");
 class mass (Zhu, Ghahramani, Lafferty 2003), balanced by the iteration of Sinkhorn and Knopp (1967); self-training of a
-linear head on soft labels. The strength follows from public facts:
+linear head on soft labels; h: autocorrelation over neighbours (Moran 1950, "Notes on continuous stochastic
+phenomena"). The strength follows from public facts:
 
     r = n_classes / (N mu): noise over signal of the sum of a class, N private units, mu = signal over noise of the run
     strength = min(1, c^2 r / 0.03)
@@ -51,7 +59,7 @@ training:
 
     strength *= (exp(-sum q log(q / pi_0)) - 0.7) / 0.15, between 0 and 1
 
-with q the mean of Z at the exponent 0.2, and pi_0 the shares that were counted, or equal ones.
+with q the mean of Z at the exponent 0.2.
 Rows of another kind, or of few of the classes, are predicted in few classes. Few rows say little about other rows:
 
     strength *= n / 300, at most 1
@@ -61,6 +69,8 @@ Public shots come from the training rows. So if the run has any, the share of th
 
     strength *= (most - 0.6) / 0.15, between 0 and 1
     strength is at least min(1, c^2 r / 0.03) (least - 0.6) / 0.15, whatever s and q are
+
+A method that reads no private row has no lower bound, and without shots all labelled public rows count as such.
 
 Training with U on private rows also releases a noisy number of private rows near U. The share of these rows
 takes the place of the share of the public shots, and of the factors of s and q. It then releases how many private rows
@@ -110,6 +120,7 @@ FEW_AGAIN, ENOUGH_AGAIN = 3, 10  # rows per class: no second pass, and all of it
 DIFFERENT, ALIKE = 0.85, 0.9  # mean cosines for m = 0.02 and -0.02
 MISSING, NOISY = 4.1, 5.3  # sqrt(m) / d: classes are missing, and noise alone explains the shares
 OTHER_SHARES, LIKE_SHARES = 0.7, 0.85  # exp(-divergence) of predicted shares: no refinement, and all of it
+NO_CLASSES, OF_CLASSES = 0.95, 1.0  # h / h0: no refinement, and all of it
 SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6, 0.23, 0.5
 OTHER_KIND, ONE_KIND = 0.6, 0.75  # shares of private rows or shots near unlabelled ones: no refinement, and all of it
 MOST_ROWS, MOST_SCORES, BLOCK_SCORES = 20_000, 20_000_000, 1 << 23
@@ -130,6 +141,7 @@ class Known:
         mu: signal over noise of all releases that the weights depend on; 0 for a run without private rows.
         similar: lower bound on the share of private units near unlabelled rows, from the noisy count; None without one.
         near_shots: public shots near unlabelled rows, as `Surroundings.shots_near`; None without them.
+        class_shares: pi_0, of the private rows by noisy counts; None without counts.
     """
 
     n_units: int
@@ -137,6 +149,7 @@ class Known:
     centred: bool = True
     similar: float | None = None
     near_shots: NearShots | None = None
+    class_shares: NDArray[np.float64] | None = None
 
     def noise(self, n_classes: int) -> float:
         """r: noise over signal of the sum of a class."""
@@ -157,7 +170,6 @@ class Refined:
         weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, float32.
         scores: of the unlabelled rows, predicted together, in nats, (n, n_classes).
         strength: from 0 (nothing changed) to 1.
-        class_shares: that the rows keep, (n_classes,), if given; None if they were estimated.
         near_shots: as in `Known`.
         expected_gain: the share of rows by which accuracy is expected to rise, before private rows are asked.
     """
@@ -166,7 +178,6 @@ class Refined:
     bias: NDArray[np.float32]
     scores: Matrix
     strength: float
-    class_shares: NDArray[np.float64] | None = None
     near_shots: NearShots | None = None
     expected_gain: float = USUAL_GAIN
 
@@ -196,6 +207,7 @@ def refined_weights(
     known: Known,
     class_shares: Sequence[float] | NDArray[np.float64] | None = None,
     *,
+    shift: NDArray[np.float64] | float = 0.0,
     together: bool = False,
 ) -> Refined:
     """Refine a probe on unlabelled public rows. Reads no other row; the same on every call on one machine.
@@ -206,19 +218,20 @@ def refined_weights(
     Args:
         rows: raw rows (n, n_features), as `unlabelled_rows` or `gathered` read them.
         weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, as a run has them.
-        class_shares: shares of the classes to keep, (n_classes,): from noisy counts for accuracy, equal for balanced
-            use. None to estimate them.
+        class_shares: shares of the classes in `rows`, (n_classes,), if they are known; None to estimate them.
+        shift: what `bias` was moved by for other class shares, (n_classes,) or 0. The rule reads the bias before it.
         together: for predictions of these rows; their classes may lack, or have other shares than in training.
     Raises UsageError: shares that are no distribution.
     """
     unit = normalise_rows(np.asarray(rows, dtype=np.float32))
-    scores = class_scores(unit, weights, bias)
+    scores = class_scores(unit, weights, bias) - shift
     mean = unit.mean(axis=0, dtype=np.float64)
     centred = (unit - mean.astype(np.float32)).astype(np.float32)
     norm = float(np.linalg.norm(centred, axis=1).mean())
     n_classes = len(bias)
     given = None if class_shares is None else _checked_shares(class_shares, n_classes)
-    expected = np.full(n_classes, 1 / n_classes) if given is None else given
+    counted = known.class_shares if given is None else given
+    expected = np.full(n_classes, 1 / n_classes) if counted is None else counted
 
     def alike() -> float:
         return _between(graph().nearness, DIFFERENT, ALIKE)
@@ -242,8 +255,9 @@ def refined_weights(
             strength = _between(len(unit) / n_classes, FEW, ENOUGH) * _strength(scores, known)
         else:
             strength = min(1.0, len(unit) / ENOUGH_ROWS) * _strength(scores, known, like_shares, alike)
+        strength = strength and strength * _of_classes(graph().neighbours, centred, scores)
     if not strength:
-        return Refined(weights, bias, scores, strength, given, known.near_shots)
+        return Refined(weights, bias, scores + shift, strength, known.near_shots)
     again = 0.0
     if not together:
         again = (_many(n_classes) * strength) ** 2 * _between(len(unit) / n_classes, FEW_AGAIN, ENOUGH_AGAIN)
@@ -251,7 +265,8 @@ def refined_weights(
     update /= norm
     bias = (bias - mean @ update).astype(np.float32)
     gain = USUAL_GAIN * (1 - 2 * alike())
-    return Refined((weights + update).astype(np.float32), bias, blended, strength, given, known.near_shots, gain)
+    weights = (weights + update).astype(np.float32)
+    return Refined(weights, bias, blended + shift, strength, known.near_shots, gain)
 
 
 def gathered(
@@ -351,7 +366,7 @@ def _strength(
     full = min(1.0, _many(n_classes) ** 2 * noise / FULL_NOISE)
     if known.similar is not None:
         return full * part_by_share(known.similar)
-    proved = 0.0 if shots is None else full * part_by_share(shots.least)
+    proved = 0.0 if shots is None or not math.isfinite(noise) else full * part_by_share(shots.least)
     if shots is not None:
         full *= part_by_share(shots.most)
     centred = scores - scores.mean(axis=1, keepdims=True)
@@ -360,6 +375,16 @@ def _strength(
     seen = full * min(1.0, max(0.0, 2 - same / allowed))
     strength = max(proved, seen * like_shares()) if seen > proved else proved
     return strength * (1 - alike()) if strength and math.isfinite(noise) else strength
+
+
+def _of_classes(neighbours: Any, centred: NDArray[np.float32], scores: Matrix) -> float:
+    """Factor of the strength, from 0 to 1: whether neighbours agree on `scores` as much as on noise."""
+    of_rows = scores - scores.mean(axis=1, keepdims=True)
+    h, h0 = (
+        float(np.vdot(x, neighbours @ x)) / max(float(np.vdot(x, x)), TINY)
+        for x in (of_rows - of_rows.mean(axis=0), centred.astype(np.float64))
+    )
+    return _between(h / max(h0, TINY), NO_CLASSES, OF_CLASSES)
 
 
 def _like_shares(own: NDArray[np.float64], expected: NDArray[np.float64]) -> float:

@@ -15,10 +15,10 @@ from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.mechanisms.correct_predictions import USUAL_GAIN, NoisyGain
 from linprobe.methods import find_method
-from linprobe.methods.class_counts import equal_shares
+from linprobe.methods.class_counts import equal_shares, shift_between
 from linprobe.methods.similar_rows import NearShots, SimilarRows, Surroundings
 from linprobe.runs.guarantee import claimed_releases
-from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Manifest, Refinement
+from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Refinement
 from linprobe.runs.matching import split_of
 from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows, unrefinable
 from linprobe.runs.release_rules import similar_share
@@ -43,7 +43,6 @@ def refinement(
         rows=unlabelled.sizes[UNLABELLED],
         digest=unlabelled.digest(UNLABELLED),
         strength=refined.strength,
-        class_shares=None if refined.class_shares is None else refined.class_shares.tolist(),
         similar=similar,
         gain=gain,
         near_shots=None if refined.near_shots is None else asdict(refined.near_shots),
@@ -61,29 +60,31 @@ def refined_by(
 ) -> Refined:
     """`refine` with the facts that the manifest of a run states; `rows` as `unlabelled_rows` reads them."""
     manifest = run.manifest
-    known = replace(known_of(manifest), near_shots=near_shots)
+    known = replace(known_of(run), near_shots=near_shots)
     gain = None if manifest.refined is None else manifest.refined.gain
-    return refined_weights(rows, weights, bias, known, kept_shares(run)).after(gain, manifest.n_private, weights, bias)
+    refined = refined_weights(rows, weights, bias, known, shift=prior_shift(run))
+    return refined.after(gain, manifest.n_private, weights, bias)
 
 
 def near_shots(run: RunFolder, rows: NDArray[np.float32], features: FeatureReader) -> NearShots | None:
-    """Public shots near the unlabelled `rows`; None without shots in `features`."""
-    split = split_of(run.manifest)
-    shots = dataset_of(features, None, split).free_shots if split.shots else None
+    """How many rows `Dataset.like_private` of a run are near the unlabelled `rows`; None without any in `features`."""
+    dataset = dataset_of(features, None, split_of(run.manifest))
+    shots = dataset.like_private(find_method(run.manifest.method).spends)
     return None if shots is None else Surroundings(rows).shots_near(shots.blocks())
 
 
-def kept_shares(run: RunFolder) -> NDArray[np.float64] | None:
-    """The class shares that the scores of a run are for, (n_classes,); None without class counts."""
+def prior_shift(run: RunFolder) -> NDArray[np.float64] | float:
+    """What the bias of a run was moved by for equal classes, (n_classes,); 0 if it was not."""
     shares = run.class_shares
     if shares is None or run.manifest.class_prior != UNIFORM:
-        return shares
-    return equal_shares(shares)
+        return 0.0
+    return shift_between(shares, equal_shares(shares))
 
 
-def known_of(manifest: Manifest) -> Known:
+def known_of(run: RunFolder) -> Known:
+    manifest = run.manifest
     mu, centred = mu_of_weights(claimed_releases(manifest)), manifest.centre != "none"
-    return Known(manifest.n_private, mu, centred, similar_share(manifest))
+    return Known(manifest.n_private, mu, centred, similar_share(manifest), class_shares=run.class_shares)
 
 
 def refuse_unrefinable(run: RunFolder, step: str = "give another run") -> None:
@@ -119,23 +120,22 @@ def check_refinement(
         found = refined_by(run, *before, rows, _checked_shots(run, stated, rows, features))
         change = _norm(found.weights - before[0], found.bias - before[1])
         off = _norm(found.weights - run.weights, found.bias - run.bias)
-        if unlike := _unlike(found, stated, kept_shares(run)):
+        if unlike := _unlike(found, stated):
             raise PrivacyError(f"refined.{unlike} does not follow from {UNREFINED} and {unlabelled}; do not trust it")
         if off > TOLERANCE * change:
             raise PrivacyError(
                 f"{run.folder / MODEL} does not follow from {UNREFINED} and {unlabelled}: it is {off:.3g} away, "
                 f"allowed: {TOLERANCE * change:.3g}; do not trust it"
             )
-        proved += [MODEL] if features is None and stated.near_shots else ["refined", MODEL]
+        proved += [MODEL] if stated.near_shots and not _can_compare(run, features) else ["refined", MODEL]
     return proved
 
 
-def _unlike(found: Refined, stated: Refinement, shares: NDArray[np.float64] | None) -> str:
+def _unlike(found: Refined, stated: Refinement) -> str:
     """The first key of a refinement that differs from the computed one by more than roundings; empty if none does."""
-    theirs = stated.class_shares
     if abs(found.strength - stated.strength) > TOLERANCE:
         return "strength"
-    if (shares is None) != (theirs is None) or (shares is not None and not np.allclose(shares, np.asarray(theirs))):
+    if stated.class_shares is not None:
         return "class_shares"
     other = stated.gain is not None and abs(found.expected_gain - stated.gain.expected) > TOLERANCE * USUAL_GAIN
     return "gain.expected" if other else ""
@@ -148,7 +148,7 @@ def _checked_shots(
     if stated.near_shots is None:
         return None
     named = NearShots(**stated.near_shots)
-    if features is not None:
+    if features is not None and _can_compare(run, features):
         with open_features(features, whole=False) as opened:
             found = near_shots(run, rows, opened)
         if found is None or found.of != named.of or abs(found.near - named.near) > TOLERANCE * found.of:
@@ -157,6 +157,11 @@ def _checked_shots(
                 f"refined.near_shots is {stated.near_shots}, and {features} gives {gives}; do not trust it"
             )
     return named
+
+
+def _can_compare(run: RunFolder, features: Path | None) -> bool:
+    """Whether a feature file holds all rows whose number `near_shots` of a run states."""
+    return features is not None and (run.manifest.public_file is None or bool(run.manifest.public_shots))
 
 
 def _check_parent(run: RunFolder, stated: Refinement, parent: RunFolder) -> None:

@@ -385,14 +385,13 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
         selected = _select(prepared, fitted)
         fitted = fitted.shrunk(selected.shrink)
     weights, bias = _folded(preprocessing, fitted)
-    shares: NDArray[np.float64] | None = None
-    if prepared.class_counts is not None and not dataset.several_labels:
-        shares = class_shares(prepared.class_counts, plan.n_units)
-    if settings.balanced and shares is not None:
-        own, shares = shares, equal_shares(shares)
-        bias = np.asarray(bias + shift_between(own, shares), dtype=bias.dtype)
     tested, unrefined = None, None
-    refined, gained = _refined(prepared, weights, bias, shares)
+    refined, gained = _refined(prepared, weights, bias)
+    if settings.balanced and prepared.class_counts is not None and not dataset.several_labels:
+        own = class_shares(prepared.class_counts, plan.n_units)
+        shift = shift_between(own, equal_shares(own))  # rows without labels have the shares of training: not before
+        bias = np.asarray(bias + shift, dtype=bias.dtype)
+        refined = None if refined is None else replace(refined, bias=(refined.bias + shift).astype(bias.dtype))
     if refined is not None:
         unrefined, weights, bias = (weights, bias), refined.weights, refined.bias
     if settings.test_epsilon is not None:
@@ -427,7 +426,7 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
 
 
 def _refined(
-    prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32], shares: NDArray[np.float64] | None
+    prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]
 ) -> tuple[Refined | None, NoisyGain | None]:
     """The weights that rows without labels refine, on rank 0, and what private rows gain by it, if the plan asks.
 
@@ -438,7 +437,7 @@ def _refined(
         return None, None
     refined = None
     if run.group.rank == 0:
-        refined = _candidate(prepared, dataset.unlabelled, weights, bias, shares)
+        refined = _candidate(prepared, dataset.unlabelled, weights, bias)
     if not plan.settings.similar:
         return refined, None
     pair = ((weights, bias), (refined.weights, refined.bias)) if refined is not None and refined.strength else ()
@@ -450,18 +449,14 @@ def _refined(
 
 
 def _candidate(
-    prepared: _Prepared,
-    unlabelled: Source,
-    weights: NDArray[np.float32],
-    bias: NDArray[np.float32],
-    shares: NDArray[np.float64] | None,
+    prepared: _Prepared, unlabelled: Source, weights: NDArray[np.float32], bias: NDArray[np.float32]
 ) -> Refined:
     plan, dataset, centre = prepared.plan, prepared.dataset, prepared.preprocessing.centre
-    rows, shots = unlabelled_rows(unlabelled, dataset.n_classes), dataset.free_shots
+    rows, shots = unlabelled_rows(unlabelled, dataset.n_classes), dataset.like_private(plan.method.spends)
     similar = None if prepared.similar is None else prepared.similar.share(plan.n_units)
     near = Surroundings(rows).shots_near(shots.blocks()) if similar is None and shots is not None else None
     known = Known(plan.n_units, mu_of_weights(grouped(prepared.ledger.events)), centre is not None, similar, near)
-    return refined_weights(rows, weights, bias, known, shares)
+    return refined_weights(rows, weights, bias, known)
 
 
 def _losses(plan: Plan, dataset: Dataset, run: Run) -> RecordLosses | None:

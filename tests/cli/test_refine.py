@@ -191,6 +191,28 @@ def test_shots_of_a_run_with_another_public_file_are_proved(
     refused(cli(*proof), 4, ["refined.near_shots is {'near': 0, 'of': 12}"])
 
 
+def test_labelled_rows_of_another_file_tell_rows_of_another_kind(cli: Cli, private_file: Path, tmp_path: Path) -> None:
+    """For a method without a budget: private rows cannot tell."""
+    x, y = gaussian_rows("other", 60)
+    with FeatureWriter(tmp_path / "public.h5", Description(**BACK)) as writer:
+        writer.write_group("train", 60, N_FEATURES, [x], y, [f"p/{row}" for row in range(60)])
+    words = ["train", private_file, "--method", "only-public", "--public", "public.h5", "--public-shots", "0"]
+    for kind, sign in (("alike", 1), ("other", -1)):
+        np.savez(f"{kind}.npz", X=sign * gaussian_rows("unlabelled", 300)[0])
+        assert cli("import", f"{kind}.npz", "--out", f"{kind}.h5").status == 0
+        assert cli(*words, "--unlabelled", f"{kind}.h5", "--out", kind).status == 0
+        stated = read_run(Path(kind)).manifest.refined
+        assert stated is not None
+        assert (stated.near_shots is not None, stated.strength > 0) == (True, kind == "alike")
+        assert cli("verify", kind, "--unlabelled", f"{kind}.h5", "--features", private_file).status == 0
+        with officer(tmp_path) as page:
+            assert "refused" not in page.run(Path(kind))
+        given = {"X_public": x, "y_public": y, "X_unlabelled": sign * gaussian_rows("unlabelled", 300)[0]}
+        with_u = OnlyPublic(classes=range(4)).fit(*gaussian_rows("train", 400), **given)
+        plain = OnlyPublic(classes=range(4)).fit(*gaussian_rows("train", 400), X_public=x, y_public=y)
+        assert np.array_equal(plain.coef_, with_u.coef_) == (kind == "other")
+
+
 def test_verify_and_the_page_refuse_what_no_run_has_together(
     cli: Cli, private_file: Path, rows: Path, tmp_path: Path
 ) -> None:
@@ -472,22 +494,35 @@ def test_a_loaded_run_has_the_refined_weights(refined: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "uniform"), [(["--class-counts", "yes"], False), (["--class-weight", "balanced"], True)]
 )
-def test_refinement_keeps_the_shares_that_were_counted(
+def test_a_run_with_counts_is_refined_by_estimated_shares_before_it_is_balanced(
     cli: Cli, refused: Callable[..., None], private_file: Path, rows: Path, words: list[str], uniform: bool
 ) -> None:
+    """Rows without labels have the shares of the training rows, also where the bias is for equal ones."""
     words = [*words, "--eps", "3"]  # at 1, noise leaves 1 run in 250 without a centre
+    with open_features(rows, labelled=False) as opened:
+        u = opened.rows("rows", slice(None))
     assert cli("train", private_file, *STEPS, *words, "--out", "run").status == 0
+    plain, names = read_run(Path("run")), read_run(Path("run")).manifest.class_names
+    shift = np.log(0.25) - np.log(plain.class_shares) if uniform else np.zeros(4)
+    unshifted = plain.weights, (plain.bias - shift).astype(np.float32)
+    together = refined_weights.refined_weights(u, *unshifted, refinement.known_of(plain), together=True)
+    predicted = list(csv.DictReader(io.StringIO(cli("predict", "run", rows, "--together").stdout)))
+    expected = [names[best] for best in (together.scores + shift).argmax(axis=1)]
+    assert np.mean([row["label"] == name for row, name in zip(predicted, expected, strict=True)]) > 0.99
     assert cli("refine", "run", rows, "--out", "later").status == 0
     assert cli("train", private_file, *STEPS, *words, "--unlabelled", rows, "--out", "at once").status == 0
     for folder in ("later", "at once"):
         run = read_run(Path(folder))
-        assert run.class_shares is not None
-        shares = run.manifest.refined.class_shares
-        expected = [1 / len(shares)] * len(shares) if uniform else run.class_shares.tolist()
-        assert shares == pytest.approx(expected, abs=1e-12)
+        assert run.manifest.refined.class_shares is None
         assert cli("verify", folder, "--unlabelled", rows).status == 0
+        weights, bias = run.unrefined
+        shift = np.log(0.25) - np.log(run.class_shares) if uniform else np.zeros(4)
+        found = refined_weights.refined_weights(u, weights, (bias - shift).astype(np.float32), refinement.known_of(run))
+        if run.manifest.refined.strength:
+            np.testing.assert_allclose(run.weights, found.weights, atol=1e-3 * np.abs(found.weights).max())
+            np.testing.assert_allclose(run.bias, found.bias + shift, atol=1e-3 * np.abs(found.bias).max())
         manifest = json.loads(Path(folder, "manifest.json").read_text())
-        manifest["refined"]["class_shares"] = [0.7, *[0.3 / (len(shares) - 1)] * (len(shares) - 1)]
+        manifest["refined"]["class_shares"] = [0.7, *[0.1] * 3]
         write_sealed(Path(folder), manifest)
         refused(cli("verify", folder, "--unlabelled", rows), 4, ["does not follow"], notes=9)
 

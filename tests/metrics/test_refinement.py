@@ -55,6 +55,7 @@ def test_a_second_pass_corrects_further_unless_rows_or_classes_are_few(
 ) -> None:
     unlabelled, new, probe = rows_of(n, 1, classes)[0], rows_of(500, 2, classes), probe_with(8.0, classes=classes)
     known = replace(ALIKE, n_units=10)  # so noisy that only the number of rows limits the strength
+    monkeypatch.setattr(refinement, "_of_classes", lambda *_: 1.0)
     twice = refined_weights(unlabelled, *probe, known)
     monkeypatch.setattr(refinement, "_between", lambda value, none, whole: float(none != refinement.FEW_AGAIN))
     once = refined_weights(unlabelled, *probe, known)
@@ -158,12 +159,42 @@ def test_weights_change_little_by_rows_of_few_classes() -> None:
         assert (found.weights is probe[0]) == (not strength)
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_groups_of_rows_that_are_not_classes_change_nothing(together: bool) -> None:
+    """Each row has one of 6 looks, far apart, and any class."""
+    g = np.random.default_rng(1)
+    classes, looks = np.eye(WIDTH)[np.arange(600) % N_CLASSES], np.eye(WIDTH)[N_CLASSES + g.integers(0, 6, 600)]
+    rows = (classes + 6 * looks + 0.7 * g.normal(size=(600, WIDTH))).astype(np.float32)
+    probe = probe_with(1.0)
+    found = refined_weights(rows, *probe, ALIKE, together=together)
+    assert found.strength == 0
+    np.testing.assert_allclose(found.scores, class_scores(rows, *probe), atol=1e-4)
+    assert refined_weights(rows_of(600, 1)[0], *probe, ALIKE, together=together).strength == 1
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_balanced_probe_is_refined_before_its_bias_was_shifted(together: bool) -> None:
+    rows, labels = rows_of(2000, 1)
+    some = np.concatenate([np.flatnonzero(labels == label)[:size] for label, size in enumerate((300, 60, 30, 20, 10))])
+    weights, bias = probe_with(5.0)
+    shift = -np.log(np.array([300, 60, 30, 20, 10]) / 420)
+    moved = (bias + shift).astype(np.float32)
+    found = refined_weights(rows[some], weights, moved, ALIKE, shift=shift, together=together)
+    before = refined_weights(rows[some], weights, bias, ALIKE, together=together)
+    np.testing.assert_allclose(found.weights, before.weights, atol=1e-3)
+    np.testing.assert_allclose(found.bias, before.bias + shift, atol=1e-3)
+    np.testing.assert_allclose(found.scores, before.scores + shift, atol=1e-2)
+    kept = refined_weights(rows[some], weights, moved, ALIKE, shift=shift + 1000.0, together=together)
+    np.testing.assert_allclose(kept.bias, found.bias, atol=1e-2)  # scores have no origin
+
+
 def test_many_public_shots_near_the_rows_prove_that_the_rows_are_alike() -> None:
     rows, labels = rows_of(750, 1)
     few_classes, probe = rows[labels < 2], probe_with(1.0)
     for shots, strength in ((None, 0.0), (NearShots(6, 6), 0.0), (NearShots(240, 250), 1.0), (NearShots(0, 250), 0.0)):
         found = refined_weights(few_classes, *probe, Known(500, 0.05, near_shots=shots))
         assert found.strength == strength
+        assert refined_weights(few_classes, *probe, Known(0, 0.0, near_shots=shots)).strength == 0
 
 
 @pytest.mark.parametrize("shares", [[1.0, 1.0], [0.0] * 5, [-1.0, 1, 1, 1, 1], [math.nan, 1, 1, 1, 1]])
@@ -202,7 +233,9 @@ def test_neighbours_do_not_depend_on_the_size_of_blocks(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("width", "gain"), [(WIDTH, 0.02), (2, -0.02)])
-def test_rows_whose_nearest_rows_hardly_differ_are_not_expected_to_gain(width: int, gain: float) -> None:
+def test_rows_whose_nearest_rows_hardly_differ_are_not_expected_to_gain(
+    width: int, gain: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In two dimensions, noise gives the nearest rows the same error."""
     unlabelled, probe = rows_of(400, 1)[0], probe_with(5.0)
     flat = np.ascontiguousarray(unlabelled[:, :width])
@@ -212,4 +245,7 @@ def test_rows_whose_nearest_rows_hardly_differ_are_not_expected_to_gain(width: i
     finished = replace(ALIKE, similar=None, near_shots=NearShots(500, 500))  # nothing asks private rows
     later = refined_weights(flat, probe[0][:width], probe[1], finished)
     assert (later.strength > 0) == (gain > 0)
-    assert refined_weights(flat, probe[0][:width], probe[1], replace(finished, n_units=0)).strength > 0
+    monkeypatch.setattr(refinement, "DIFFERENT", -1.0)
+    monkeypatch.setattr(refinement, "ALIKE", 0.0)
+    strengths = [refined_weights(unlabelled, *probe, replace(finished, n_units=n)).strength for n in (500, 0)]
+    assert strengths[0] == 0 < strengths[1]

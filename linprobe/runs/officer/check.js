@@ -473,7 +473,7 @@ function checkPurposes(m, releases) {
   must(m.centre !== "unlabelled" || (known(similar) && (similar.count - similar.std) / m.n_private >= SAME_KIND), "centre is unlabelled, and too few rows are similar to them.");
   must(m.centre !== "unlabelled" || !made.has("mean"), "centre is unlabelled, and a mean was released.");
   const shots = m.refined?.near_shots;
-  must(!known(shots) || (shots.near <= shots.of && shots.of <= m.n_public && m.public_shots > 0 && !known(similar)), "refined.near_shots is not possible in this run.");
+  must(!known(shots) || (shots.near <= shots.of && shots.of <= m.n_public && (m.public_shots > 0 || !known(m.accountant)) && !known(similar)), "refined.near_shots is not possible in this run.");
   must(!known(gain) || Math.abs(gain.expected) <= USUAL_GAIN, "refined.gain.expected is out of range.");
   must(!known(gain) || gain.count >= -gain.expected * gain.std * gain.std / (VARIANCE * m.n_private) || m.refined.strength === 0, "refined.strength is not 0, and refined.gain says that refinement harms.");
   must(known(tuning) === made.has("selection"), "tuning and a release for a selection need each other.");

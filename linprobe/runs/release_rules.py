@@ -356,9 +356,8 @@ def _of_near_rows(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[
     if centred and MEAN in {one.purpose for one in releases}:
         yield f"centre is {UNLABELLED_CENTRE}, and a mean was released"
     near = None if manifest.refined is None else manifest.refined.near_shots
-    if near and not (
-        (shots or manifest.accountant is None) and near["near"] <= near["of"] <= manifest.n_public and share is None
-    ):
+    public = shots or manifest.accountant is None  # without noise, all labelled public rows
+    if near and not (public and near["near"] <= near["of"] <= manifest.n_public and share is None):
         beside = f"public_shots {shots}, n_public {manifest.n_public} and a share {share} of similar private rows"
         yield f"refined.near_shots is {near}, beside {beside}"
 

@@ -42,7 +42,15 @@ from linprobe.evaluation.comparison_folder import (
     is_new_comparison,
     open_comparison,
 )
-from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, Planned, check_request, left_out, plan_runs
+from linprobe.evaluation.comparison_plan import (
+    PARAGON,
+    PUBLIC_BASELINE,
+    Planned,
+    check_request,
+    left_out,
+    plan_runs,
+    refuse_other_versions,
+)
 from linprobe.methods import METHODS
 from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest, name_of
@@ -198,6 +206,7 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
             opened = _rows(stack, other)
             publics[name] = opened.digest("public" if "public" in opened.sizes else "train")
         planned = plan_runs(request, publics, reader.sizes, digest)
+        refuse_other_versions(planned)
         if any(run.spends for run in planned):
             unit_of(reader, request.unit)
         yield _Comparison(request, of, features, others, elsewhere, reader, planned, publics)

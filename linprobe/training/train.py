@@ -54,6 +54,7 @@ from linprobe.training.charge import (
     BookFinder,
     RunCharge,
     charge_complete,
+    note_not_compared,
     refuse_private_in_books,
     refuse_protected_test_rows,
 )
@@ -369,7 +370,9 @@ def account_of(
         refuse_private_in_books(list(public.values()))
         return None
     hidden, shown = list(protected.values()), list(public.values())
-    return finder.account(features, hidden, shown, unit, planned=planned, exposed=exposed)
+    account = finder.account(features, hidden, shown, unit, planned=planned, exposed=exposed)
+    note_not_compared(account, progress)
+    return account
 
 
 def _refuse_rows_of_first_runs(

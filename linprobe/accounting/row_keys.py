@@ -36,6 +36,7 @@ Keys = NDArray[np.uint64]
 KINDS = ("rows", "images", "owners")
 ALL_KINDS = (*KINDS, "public")
 BOOK_SUFFIX, SUFFIX = ".jsonl", ".rows"
+KEY = "key"  # of a folder of default books
 FILE_FORMAT = 1
 LONGEST_HEADER = 200  # bytes
 STORED = np.dtype("<u8")
@@ -305,12 +306,12 @@ class Account:
         return [] if self.keys is None else books_with(self.keys.joined(self.exposed), own.parent, but=own)
 
     def not_compared(self) -> list[tuple[Path, Contents]]:
-        """The books of the folder whose runs may be on these rows; none for a book given by hand, outside the folder.
+        """The books of the folder whose runs may be on these rows; none for a book given by hand.
 
         A default book of 0.2 that has no keys yet is among its own.
         """
         folder = keys_file(self.path).parent
-        if self.keys is None and folder != books_folder().resolve():
+        if self.keys is None and not (folder / KEY).exists():
             return []
         return books_without_keys(folder, None if self.keys is None else self.path)
 

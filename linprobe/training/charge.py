@@ -18,6 +18,7 @@ from linprobe.accounting.figures import ONE, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import (
     BOOK_SUFFIX,
+    KEY,
     NAMED,
     Account,
     RowKeys,
@@ -45,7 +46,6 @@ from linprobe.training.execute import Observer
 from linprobe.training.plan import Plan
 from linprobe.training.words import cost_of_all
 
-KEY = "key"
 KEY_BYTES = 32
 
 

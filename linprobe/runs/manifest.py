@@ -19,7 +19,7 @@ from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
 from linprobe import __version__
-from linprobe.accounting.events import HISTOGRAM, OWNER, RECORD, UNITS, Releases
+from linprobe.accounting.events import HISTOGRAM, OF_FILE, OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import no_repeated_keys
 from linprobe.data import labels
@@ -458,7 +458,7 @@ class Manifest(Accuracy, RunStatement):
         named = []
         for one in self.published:
             digest = self.files.get(one.file or "", self.manifest_digest)
-            name = one.what if one.what.startswith(f"{HISTOGRAM} ") else f"{HISTOGRAM} {digest[:16]}"
+            name = one.what if one.what.startswith(f"{HISTOGRAM} ") else f"{OF_FILE} {digest[:16]}"
             named.append(Releases(name, one.noise_multiplier, 1.0, 1))
         return (*(one for one in self.releases or () if one.purpose != HISTOGRAM), *named)
 

@@ -43,6 +43,8 @@ HISTOGRAM_FILE = "^published_histogram_[1-9][0-9]{0,5}[.]json$"
 TRAINED, UNIFORM = "train", "uniform"  # the class shares that the bias of a model is for
 UNLABELLED_CENTRE = "unlabelled"  # the mean of unlabelled rows, in place of a private one
 
+HOST, ARITHMETIC = "cpu", "arithmetic"  # a device, and a key of `software`
+
 DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 LARGEST_WHOLE = 2**63 - 1
 LARGEST = 1e300
@@ -465,6 +467,17 @@ class Manifest(Accuracy, RunStatement):
     @property
     def several_labels(self) -> bool:
         return self.task == labels.MULTILABEL
+
+    @property
+    def is_earlier(self) -> bool:
+        """Whether version 0.2 made the run."""
+        return ARITHMETIC not in self.software
+
+    @property
+    def moving_losses(self) -> str | None:
+        """How losses of people were computed that may move with the rows of other people, in words; None if none do."""
+        moves = "on a GPU" if self.device != HOST else "by an earlier version" if self.is_earlier else None
+        return moves if self.unit == OWNER else None
 
     @property
     def tests_people(self) -> bool:

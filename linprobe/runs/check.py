@@ -260,10 +260,10 @@ def _of_claim(
 
 
 def _of_delta_and_seed(manifest: Manifest) -> Iterator[str]:
-    """Delta is below 1/N, and four places agree on where the key of the noise came from."""
+    """Delta is below 1/N, also of earlier runs, and four places agree on where the key of the noise came from."""
     _, delta = manifest.bound
-    if not (manifest.n_private > 0 and 0 < delta < 1 and delta * manifest.n_private < 1):
-        units = f"{manifest.n_private} private units"
+    if not (manifest.n_private > 0 and 0 < delta < 1 and delta * manifest.most_units < 1):
+        units = f"{manifest.most_units} private units"
         yield f"delta is {rounded_up(delta)} for {units}; allowed: above 0 and below 1/N"
     seed = manifest.options.get("insecure_seed")
     stated = (manifest.private, manifest.seed_kind, manifest.noise_source, seed is not None)
@@ -339,6 +339,9 @@ def _of_keys(manifest: Manifest) -> Iterator[str]:
     if manifest.paper != rules.EARLIER_PAPERS.get(method.name):
         yield from _unequal(manifest, {"paper": method.paper})
     yield from _of_unit(manifest)
+    largest, start = manifest.largest_n_private, rules.start_of(manifest)
+    if largest is not None and (start is None or largest < manifest.n_private):
+        yield f"largest_n_private is {largest}, beside n_private {manifest.n_private} and init {start!r:.60}"
     if manifest.several_labels and not method.several_labels:
         yield f"task is {manifest.task}, which method {method.name} does not train"
     for key in OF_CLASSES if manifest.several_labels else OF_LABELS:

@@ -346,6 +346,7 @@ class RunStatement(PrivacyStatement):
     class_counts: Annotated[CountsByClass | None, none_or(object_of(CountsByClass))] = None
     class_prior: Annotated[str, one_of(TRAINED, UNIFORM)] = TRAINED
     test_owners: Annotated[str, one_of(labels.APART, labels.SHARED)] = labels.APART
+    largest_n_private: Annotated[int | None, none_or(COUNT)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,6 +372,7 @@ class Accuracy:
 OF_LABELS = ("test_label_accuracy", "test_macro_average_precision")  # keys of rows with several labels only
 NOISY_TEST = ("test_macro_auroc_std", "test_counts", "test_scores")  # keys of runs with noisy test figures only
 WITH_COUNTS = ("class_counts", "class_prior")  # keys of runs with class counts only
+OF_SOME_RUNS = ("refined", "selection", "test_owners", "largest_n_private")
 OF_CLASSES = ("test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class")
 NO_NOISE = frozenset({"epsilon_if_seed_were_secret", "cross_check", "accountant_versions"})
 WITH_NOISE = ("delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check")
@@ -394,7 +396,7 @@ class Manifest(Accuracy, RunStatement):
     def of(cls, privacy: PrivacyStatement, accuracy: Accuracy, **stated: Any) -> Self:
         """The manifest of a new run, not yet sealed; `stated` are the keys of `RunStatement` and `tuning`."""
         others = () if stated["task"] == labels.MULTILABEL else OF_LABELS
-        absent = privacy.absent | {"refined", "selection", "test_owners", *NOISY_TEST, *WITH_COUNTS, *others}
+        absent = privacy.absent | {*OF_SOME_RUNS, *NOISY_TEST, *WITH_COUNTS, *others}
         parts = {**vars(privacy), **vars(accuracy), **stated, "published": (), "absent": absent}
         return cls(**parts, private_commitment=None, per_record_commitment=None, files={}, manifest_digest="")
 
@@ -472,6 +474,11 @@ class Manifest(Accuracy, RunStatement):
     def is_earlier(self) -> bool:
         """Whether version 0.2 made the run."""
         return ARITHMETIC not in self.software
+
+    @property
+    def most_units(self) -> int:
+        """The largest number of private units among the run and, as far as it states them, the runs it started from."""
+        return max(self.n_private, self.largest_n_private or 0)
 
     @property
     def moving_losses(self) -> str | None:

@@ -272,6 +272,10 @@ SMALL: dict[str, Callable[[Path], None]] = {
         run, accountant="Renyi DP (dp-accounting)", cross_check=EARLIER_PLD
     ),
     "less than the exact epsilon": _smaller,
+    "fewer rows than the run has in the largest of its chain": lambda run: sealed(
+        run, options={**json.loads((run / "manifest.json").read_text())["options"], "init": "a"}, largest_n_private=1
+    ),
+    "the largest run of no chain": lambda run: sealed(run, largest_n_private=500),
     "weights in another order": lambda run: (_weighed(run), _reordered(run))[0],
 }
 

@@ -260,7 +260,7 @@ const CHECKED_KEYS = (
 const STATED_KEYS = (
   "epsilon_target accountant_versions method public unit n_units n_private n_public software precision device created " +
   "class_names class_names_from task ids_from options preset centre features backbone extraction public_from public_shots n_public_owners " +
-  "public_file split_seed per_owner_rows class_weights public_digest class_counts class_prior test_owners refined test_rows test_accuracy " +
+  "public_file split_seed per_owner_rows class_weights public_digest class_counts class_prior test_owners largest_n_private refined test_rows test_accuracy " +
   "test_macro_auroc test_calibration_error test_accuracy_per_class n_test test_macro_average_precision test_label_accuracy " +
   "test_counts test_scores tuning published run_id private_commitment").split(" ");
 const KNOWN_KEYS = new Set([...CHECKED_KEYS, ...STATED_KEYS]);
@@ -565,7 +565,7 @@ function unlikeOf(m, run, { method, own }) {
 /** The claim of a run that released something with noise, against its ledger. What it costs, and how that is known. */
 function recomputed(m, events, selection) {
   const stated = m.private ? m.epsilon : m.epsilon_if_seed_were_secret, { delta, unit } = m;
-  must(m.n_private > 0 && delta > 0 && delta < 1 && delta * m.n_private < 1, "delta is not below 1 divided by the number of private records or people.");
+  must(m.n_private > 0 && delta > 0 && delta < 1 && delta * Math.max(m.n_private, m.largest_n_private ?? 0) < 1, "delta is not below 1 divided by the number of private records or people.");
   const seed = known(m.options.insecure_seed);
   const secret = m.private && m.seed_kind === "os" && m.noise_source === SECRET && !seed;
   const seeded = !m.private && m.seed_kind === "insecure" && m.noise_source === SEEDED && seed;
@@ -670,6 +670,8 @@ function checkDerived(m, selection) {
   const unit = m.unit ?? "record";
   must(m.adjacency === ADJACENCIES[unit] && (m.n_units ?? m.n_private) === m.n_private, "unit, adjacency and the number of units contradict each other.");
   must(!known(m.per_owner_rows) || unit === "owner", "per_owner_rows is a number, and unit is not owner.");
+  const largest = m.largest_n_private;
+  must(!known(largest) || (startOf(m) !== null && largest >= m.n_private), "largest_n_private contradicts n_private or init.");
   const people = known(m.n_public_owners), shots = unit === "owner" && m.public_shots > 0;
   must(!("n_public_owners" in m) || (people === shots && (m.n_public_owners ?? 0) <= m.n_public), "n_public_owners contradicts public_shots, n_public or unit.");
   for (const key of ["private_commitment", "per_record_commitment"]) {

@@ -48,7 +48,9 @@ from linprobe.accounting.accountants import (
     renyi_divergences,
 )
 from linprobe.accounting.events import (
+    HISTOGRAM,
     INHERITED,
+    OF_FILE,
     OWNER,
     RECORD,
     REMOVED,
@@ -64,7 +66,7 @@ from linprobe.accounting.selection import SelectionEvent, selection_divergence, 
 from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, counted, read_fault, writing
 
-BOOK_FORMAT = 2
+OLD_FORMAT, BOOK_FORMAT = 1, 2  # the same lines; 0.2.0 named its default books otherwise
 FIRST_LINE = json.dumps({"book": BOOK_FORMAT}).encode() + b"\n"
 NO_BOOK = "{} is no budget book; give --book a budget book, or the name of a new one"
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
@@ -299,10 +301,12 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
         cap = replace(cap, runs=max(cap.runs, len(contents.counted)))  # one may have begun since
         before = cap.raised_from(contents.cap)
         if before is not None and not may_raise:
+            own = sum(one.private for one in contents.counted)
+            began = counted(own or cap.runs, "run")  # the latter has those of other books too
             raise PrivacyError(
                 f"set-cap is epsilon {cap.epsilon!r} at delta {cap.delta!r}; allowed: at most the cap of epsilon "
-                f"{before.epsilon!r} at delta {before.delta!r}, under which {counted(cap.runs, 'run')} began; a "
-                "cap raised after results is a new promise, and the book keeps both; give --raise-cap too to make it"
+                f"{before.epsilon!r} at delta {before.delta!r}, under which {began} began; a cap raised after results "
+                "is a new promise, and the book keeps both; give --raise-cap too to make it"
             )
         _append(lines, {"entry": "cap", "epsilon": cap.epsilon, "delta": cap.delta, "runs": cap.runs})
 
@@ -314,26 +318,31 @@ def state_keys(path: Path, digest: str) -> None:
 
 
 def _covered(contents: Contents, started_from: str | None) -> Iterator[Releases]:
-    """What the book counts of `started_from` and the runs before it, as inherited; a histogram by its name too."""
+    """What the book counts of `started_from` and the runs before it, as inherited; a histogram by its name too.
+
+    One without a name is of `started_from` only, as a run inherits those of earlier runs without their names.
+    """
     seen: set[str] = set()
     while started_from is not None and started_from in contents.entries and started_from not in seen:
         seen.add(started_from)
         entry = contents.entries[started_from]
         for release in entry.total:
             yield replace(release, purpose=INHERITED)
-            if release.is_histogram:
+            if release.is_histogram and (release.purpose != HISTOGRAM or len(seen) == 1):
                 yield release
         started_from = entry.first
 
 
 def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple[Releases, ...]:
-    """The releases without those that are also in `covered`, with the same purpose."""
+    """The releases without those that are also in `covered`, with the same purpose, or as version 0.2 called them."""
     left: Counter[Releases] = Counter()
     for release in covered:
         left[replace(release, count=1)] += release.count
     kept = []
     for release in releases:
         kind = replace(release, count=1)
+        if not left[kind] and kind.purpose.startswith(OF_FILE):
+            kind = replace(kind, purpose=HISTOGRAM)
         common = min(release.count, left[kind])
         left[kind] -= common
         if release.count > common:
@@ -430,9 +439,8 @@ def _contents(path: Path, written: bytes) -> Contents:
         try:
             fields = json.loads(line.decode(), parse_constant=_no_such_number)
             if number == 1:
-                if fields != {"book": BOOK_FORMAT}:
-                    got = line.decode()[:40]
-                    raise ValueError(f"{got} is not format {BOOK_FORMAT}; linprobe 0.2.1 converts format 1")
+                if fields not in ({"book": OLD_FORMAT}, {"book": BOOK_FORMAT}):
+                    raise ValueError(f"{line.decode()[:40]} is not format {OLD_FORMAT} or {BOOK_FORMAT}")
             elif fields["entry"] == "cap":
                 before, cap = cap, _cap(fields, cap)
                 first_cap = first_cap or cap.raised_from(before)
@@ -446,7 +454,7 @@ def _contents(path: Path, written: bytes) -> Contents:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(
                 f"budget book {path} line {number} cannot be read ({reason[:120]}); without it no epsilon can be "
-                "proved; restore the file, or give --book another"
+                "proved; restore the file from a copy"
             ) from None
     return Contents(entries, cap, first_cap, keys)
 

@@ -33,7 +33,7 @@ from linprobe.data.dataset import (
     unit_of,
 )
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
+from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, order_note
 from linprobe.errors import DataError, PrivacyError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
@@ -54,6 +54,7 @@ from linprobe.training.charge import (
     BookFinder,
     RunCharge,
     charge_complete,
+    note_not_compared,
     refuse_private_in_books,
     refuse_protected_test_rows,
 )
@@ -138,6 +139,13 @@ class Ready:
             return None
         return figures.expected(request.epsilon, request.delta, dataset.n_units, dataset.n_classes)
 
+    def _of_order(self, settings: Settings) -> list[str]:
+        first = settings.first_run
+        if first is None:
+            return []
+        note = order_note(first.model.manifest.extraction or {}, f"run {first.folder}", self.features)
+        return [] if note is None else [note]
+
     def _of_noise(self, dataset: Dataset) -> list[str]:
         """Warnings that the noise will hide what the private rows say."""
         epsilon, expectation, said = self.request.epsilon, self.expectation(dataset), []
@@ -159,6 +167,7 @@ class Ready:
                 f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people seen in "
                 "training, and may be lower on new people"
             )
+        said += self._of_order(plan.settings)
         left_out = dataset.public.left_out() if isinstance(dataset.public, PublicRows) else None
         said += [] if left_out is None else [left_out]
         looks = plan.centre == "public" and plan.method.spends  # such a plan has counted the public rows
@@ -361,7 +370,9 @@ def account_of(
         refuse_private_in_books(list(public.values()))
         return None
     hidden, shown = list(protected.values()), list(public.values())
-    return finder.account(features, hidden, shown, unit, planned=planned, exposed=exposed)
+    account = finder.account(features, hidden, shown, unit, planned=planned, exposed=exposed)
+    note_not_compared(account, progress)
+    return account
 
 
 def _refuse_rows_of_first_runs(
@@ -627,9 +638,16 @@ def manifest_of(
         class_counts=counts and CountsByClass(dict(zip(names, counts.by_class.tolist(), strict=True)), counts.std),
         class_prior=UNIFORM if settings.balanced else TRAINED,
         test_owners=description.test_owners,
+        largest_n_private=_largest_n_private(settings, trained.privacy.n_private),
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
         refined=refined,
     )
+
+
+def _largest_n_private(settings: Settings, n_private: int) -> int | None:
+    """The largest number of private units of the run and of those whose releases it counts; None without such a run."""
+    first = None if settings.first_run is None else settings.first_run.model
+    return None if first is None or not first.releases else max(n_private, first.manifest.most_units)
 
 
 OF_ONE_RUN = {"out", "resume", "sign", "options"}  # not repeated

@@ -19,7 +19,7 @@ import pytest
 from linprobe.accounting import book
 from linprobe.accounting.accountants import GAUSSIAN, PLD, RENYI
 from linprobe.accounting.book import Cap, Contents, Entry, composed, read_book, refuse_above, spending, under_cap
-from linprobe.accounting.events import INHERITED, RECORD, REMOVED, Releases
+from linprobe.accounting.events import INHERITED, OF_FILE, RECORD, REMOVED, Releases
 from linprobe.accounting.figures import epsilon_of
 from linprobe.accounting.row_keys import book_with, recorded_runs
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
@@ -147,6 +147,20 @@ def test_equal_histograms_are_told_apart_by_their_names(path: Path) -> None:
     assert read_book(path).entries["third"].total == (of_second, mine)
 
 
+def test_a_histogram_without_a_name_stands_for_one_of_its_run_with_equal_noise(path: Path) -> None:
+    unnamed, louder = Releases("histogram", 2.0, 1.0, 1), Releases(f"{OF_FILE} d", 3.0, 1.0, 1)
+    one, two, named = (replace(unnamed, purpose=name) for name in (f"{OF_FILE} a", f"{OF_FILE} b", "histogram c"))
+    inherited, mine = replace(STEPS, purpose=INHERITED), Releases("gradient", 20.0, 1.0, 50)
+    book.add(path, entry("first"), [unnamed])
+    assert read_book(path).lacking("first", (STEPS, one)) == ()
+    assert read_book(path).lacking("first", (STEPS, one, two, named, louder)) == (two, named, louder)
+    book.charge(path, entry("second", inherited, one, mine, first="first"))
+    assert read_book(path).entries["second"].total == (mine,)
+    before = [inherited, replace(one, purpose=INHERITED), replace(mine, purpose=INHERITED)]
+    book.charge(path, entry("third", *before, two, mine, first="second"))  # a histogram of the second run
+    assert read_book(path).entries["third"].total == (two, mine)
+
+
 def test_a_page_counts_what_a_book_counts_of_a_run_from_another(own_books: Path) -> None:
     path, unknown = own_books / "a.jsonl", mock.Mock(epsilon=None)
     made, inherited = replace(STEPS, count=20), replace(STEPS, purpose=INHERITED)
@@ -170,14 +184,14 @@ def test_two_default_books_with_one_run_are_refused(own_books: Path) -> None:
         book_with("another run")
 
 
-def test_a_book_of_format_1_is_refused_with_the_version_that_converts_it(path: Path) -> None:
+def test_a_book_of_format_1_is_read_and_appended_to(path: Path) -> None:
     book.charge(path, entry("a"))
-    content = path.read_text().replace('{"book": 2}', '{"book": 1}', 1)
-    path.write_text(content)
-    for call in (lambda: read_book(path), lambda: book.charge(path, entry("b"))):
-        with pytest.raises(DataError, match=r"line 1 .*not format 2; linprobe 0\.2\.1 converts format 1"):
-            call()
-    assert path.read_text() == content
+    path.write_text(path.read_text().replace('{"book": 2}', '{"book": 1}', 1))
+    book.charge(path, entry("b"))
+    assert list(read_book(path).entries) == ["a", "b"]
+    path.write_text(path.read_text().replace('{"book": 1}', '{"book": 3}', 1))
+    with pytest.raises(DataError, match=r"line 1 .*not format 1 or 2.*restore the file from a copy"):
+        read_book(path)
 
 
 def test_a_torn_last_line_is_dropped(path: Path) -> None:

@@ -125,6 +125,7 @@ SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6
 OTHER_KIND, ONE_KIND = 0.6, 0.75  # shares of private rows or shots near unlabelled ones: no refinement, and all of it
 MOST_ROWS, MOST_SCORES, BLOCK_SCORES = 20_000, 20_000_000, 1 << 23
 ITERATIONS = 60
+AT_ONCE = 256  # columns
 LEAST_ROWS = 2
 SHORTEST, TINY = 1e-6, 1e-12
 NOT_OF_WEIGHTS = (TEST_ACCURACY, TEST_AUROC, HISTOGRAM, CLASS_COUNTS, SIMILAR_ROWS, GAIN)
@@ -380,11 +381,18 @@ def _strength(
 def _of_classes(neighbours: Any, centred: NDArray[np.float32], scores: Matrix) -> float:
     """Factor of the strength, from 0 to 1: whether neighbours agree on `scores` as much as on noise."""
     of_rows = scores - scores.mean(axis=1, keepdims=True)
-    h, h0 = (
-        float(np.vdot(x, neighbours @ x)) / max(float(np.vdot(x, x)), TINY)
-        for x in (of_rows - of_rows.mean(axis=0), centred.astype(np.float64))
-    )
+    h, h0 = _agreement(neighbours, of_rows - of_rows.mean(axis=0)), _agreement(neighbours, centred)
     return _between(h / max(h0, TINY), NO_CLASSES, OF_CLASSES)
+
+
+def _agreement(neighbours: Any, x: NDArray[np.floating]) -> float:
+    """sum_ij A_ij <x_i, x_j> / sum_i |x_i|^2 of rows x (n, d)."""
+    near = own = 0.0
+    for start in range(0, x.shape[1], AT_ONCE):
+        part = x[:, start : start + AT_ONCE].astype(np.float64)
+        near += float(np.vdot(part, neighbours @ part))
+        own += float(np.vdot(part, part))
+    return near / max(own, TINY)
 
 
 def _like_shares(own: NDArray[np.float64], expected: NDArray[np.float64]) -> float:

@@ -499,9 +499,8 @@ def trial(method: str, settings: tuple[tuple[str, Any], ...], epsilon: float, ha
 
 
 def _of_centring() -> dict[str, float]:
-    """The constants that decide on a private mean."""
-    shortest = {"LARGEST_NOISE": plans.LARGEST_NOISE, "SHORTEST_MEAN": plans.SHORTEST_MEAN}
-    return {"SHARE": plans.MEAN_SHARE, **shortest}
+    """The constants of a private mean that plans do not show."""
+    return {"SHARE": plans.MEAN_SHARE, "SHORTEST_MEAN": plans.SHORTEST_MEAN}
 
 
 def _numbers(module: Any) -> dict[str, float]:

@@ -48,7 +48,9 @@ from linprobe.accounting.accountants import (
     renyi_divergences,
 )
 from linprobe.accounting.events import (
+    HISTOGRAM,
     INHERITED,
+    OF_FILE,
     OWNER,
     RECORD,
     REMOVED,
@@ -314,26 +316,31 @@ def state_keys(path: Path, digest: str) -> None:
 
 
 def _covered(contents: Contents, started_from: str | None) -> Iterator[Releases]:
-    """What the book counts of `started_from` and the runs before it, as inherited; a histogram by its name too."""
+    """What the book counts of `started_from` and the runs before it, as inherited; a histogram by its name too.
+
+    One without a name is of `started_from` only, as a run inherits those of earlier runs without their names.
+    """
     seen: set[str] = set()
     while started_from is not None and started_from in contents.entries and started_from not in seen:
         seen.add(started_from)
         entry = contents.entries[started_from]
         for release in entry.total:
             yield replace(release, purpose=INHERITED)
-            if release.is_histogram:
+            if release.is_histogram and (release.purpose != HISTOGRAM or len(seen) == 1):
                 yield release
         started_from = entry.first
 
 
 def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple[Releases, ...]:
-    """The releases without those that are also in `covered`, with the same purpose."""
+    """The releases without those that are also in `covered`, with the same purpose, or as version 0.2 called them."""
     left: Counter[Releases] = Counter()
     for release in covered:
         left[replace(release, count=1)] += release.count
     kept = []
     for release in releases:
         kind = replace(release, count=1)
+        if not left[kind] and kind.purpose.startswith(OF_FILE):
+            kind = replace(kind, purpose=HISTOGRAM)
         common = min(release.count, left[kind])
         left[kind] -= common
         if release.count > common:

@@ -29,6 +29,7 @@ LARGEST_FIGURE = 1e300  # noise multiplier or sensitivity
 INHERITED = "inherited"  # purpose of the releases of the run that a run started from
 TEST_ACCURACY = "test accuracy"  # purpose of the release on private test rows
 HISTOGRAM = "histogram"  # purpose of the release of `pdp-report --publish-epsilon`
+OF_FILE = f"{HISTOGRAM} of file"  # and a digest: one of version 0.2, whose books call each `histogram`
 NO_CHOICE = "no result decided the noise, the sampling rate or the number of steps of a later release"
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from linprobe import atomic_files
 from linprobe.accounting.accountants import gaussian_figures
 from linprobe.accounting.calibrate import calibrate, check_epsilon
-from linprobe.accounting.events import HISTOGRAM, OWNER, GaussianEvent, Releases, grouped
+from linprobe.accounting.events import HISTOGRAM, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import NOUNS, rounded_down, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
@@ -48,7 +48,6 @@ from linprobe.training.words import DryRun, Lines, listed, together_facts, toget
 FILE = "published_histogram_{}.json"
 SUFFIX = ".published-{}"
 NAME_BYTES = 8  # of a histogram, in the manifest and in budget books
-HOST, ARITHMETIC = "cpu", "arithmetic"
 
 
 def publish(
@@ -155,17 +154,11 @@ def refuse_moving(manifest: Manifest) -> None:
     number of people would hold. On a CPU the losses have the same bits. On a GPU norms are added in another order for
     another number of rows; earlier versions, whose manifests do not name the arithmetic, scored rows by BLAS.
     """
-    if manifest.device != HOST:
-        moves = "on a GPU"
-    elif ARITHMETIC not in manifest.software:
-        moves = "by an earlier version"
-    else:
-        return
-    if manifest.unit == OWNER:
+    if manifest.moving_losses is not None:
         raise PrivacyError(
-            f"the losses of people in this run were computed {moves}, where the loss of a person may move with the "
-            "rows of another, so a histogram has no proven sensitivity; allowed: runs on the CPU with this version; "
-            "train again"
+            f"the losses of people in this run were computed {manifest.moving_losses}, where the loss of a person may "
+            "move with the rows of another, so a histogram has no proven sensitivity; allowed: runs on the CPU with "
+            "this version; train again"
         )
 
 

@@ -147,9 +147,22 @@ def check_run(run: RunFolder) -> Recomputed:
         rules.refuse(_of_ledger(run, content, events, selection))
         recomputed = _recomputed(manifest, events)
         rules.refuse(_of_keys(manifest))
+        _refuse_moving(manifest, events)
         return recomputed
     except (ValueError, OverflowError) as error:  # of a library, about figures that no run has
         raise PrivacyError(f"{run.folder}/{MANIFEST} has a malformed {error}; do not trust it") from None
+
+
+def _refuse_moving(manifest: Manifest, events: Sequence[GaussianEvent]) -> None:
+    """PrivacyError for a published histogram of losses of people that may move with the rows of other people."""
+    if manifest.published and manifest.moving_losses is not None:
+        training = grouped(event for event in events if event.purpose != HISTOGRAM)
+        epsilon = rounded_up(accountant_of(manifest).epsilon(training, manifest.bound[1]))
+        raise PrivacyError(
+            f"the losses of people in the published histogram were computed {manifest.moving_losses}, so it has no "
+            f"proven sensitivity, and no epsilon covers it; epsilon {epsilon} of the other releases stands; ask for a "
+            "copy of the run from before the histogram, or train again"
+        )
 
 
 def _of_ledger(
@@ -247,10 +260,10 @@ def _of_claim(
 
 
 def _of_delta_and_seed(manifest: Manifest) -> Iterator[str]:
-    """Delta is below 1/N, and four places agree on where the key of the noise came from."""
+    """Delta is below 1/N, also of earlier runs, and four places agree on where the key of the noise came from."""
     _, delta = manifest.bound
-    if not (manifest.n_private > 0 and 0 < delta < 1 and delta * manifest.n_private < 1):
-        units = f"{manifest.n_private} private units"
+    if not (manifest.n_private > 0 and 0 < delta < 1 and delta * manifest.most_units < 1):
+        units = f"{manifest.most_units} private units"
         yield f"delta is {rounded_up(delta)} for {units}; allowed: above 0 and below 1/N"
     seed = manifest.options.get("insecure_seed")
     stated = (manifest.private, manifest.seed_kind, manifest.noise_source, seed is not None)
@@ -323,8 +336,12 @@ def _of_selection(manifest: Manifest, selection: SelectionEvent) -> Iterator[str
 
 def _of_keys(manifest: Manifest) -> Iterator[str]:
     method = rules.registered(manifest.method)
-    yield from _unequal(manifest, {"paper": method.paper})
+    if manifest.paper != rules.EARLIER_PAPERS.get(method.name):
+        yield from _unequal(manifest, {"paper": method.paper})
     yield from _of_unit(manifest)
+    largest, start = manifest.largest_n_private, rules.start_of(manifest)
+    if largest is not None and (start is None or largest < manifest.n_private):
+        yield f"largest_n_private is {largest}, beside n_private {manifest.n_private} and init {start!r:.60}"
     if manifest.several_labels and not method.several_labels:
         yield f"task is {manifest.task}, which method {method.name} does not train"
     for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
@@ -373,8 +390,7 @@ def _of_noise(manifest: Manifest) -> Iterator[str]:
         return
     if manifest.mechanism + WITH_FIRST != texts[0]:  # earlier manifests leave the first run out
         yield from _unequal(manifest, {"mechanism": texts[0]})
-    # version 0.2 checked sums over all rows by dp-accounting
-    if (accountant_of(manifest), manifest.cross_check) != (accountants.GAUSSIAN, accountants.GOOGLE.words):
+    if not _checked_by_google(manifest):
         yield from _unequal(manifest, {"cross_check": texts[1]})
     if manifest.private:
         yield from _unequal(manifest, {"epsilon_if_seed_were_secret": None})
@@ -383,6 +399,12 @@ def _of_noise(manifest: Manifest) -> Iterator[str]:
         given, found = manifest.options.get(option), getattr(manifest, key)
         if given is not None and given != found:
             yield f"option {option} is {given}, the manifest's {key} {found}"
+
+
+def _checked_by_google(manifest: Manifest) -> bool:
+    """Whether dp-accounting checked sums over all rows, or the Renyi bound of samples, as in version 0.2."""
+    checked = accountants.RENYI if (manifest.sampling_rate or 1) < 1 else accountants.GAUSSIAN
+    return (accountant_of(manifest), manifest.cross_check) == (checked, accountants.GOOGLE.words)
 
 
 def _of_refinement(manifest: Manifest, method: Method) -> Iterator[str]:

@@ -218,7 +218,8 @@ def accountant_of(manifest: Manifest) -> accountants.Accountant:
     if accountants.GOOGLE.words in str(manifest.accountant):
         raise PrivacyError(
             f"the accountant is {manifest.accountant!r}, by which version 0.2 could state too small an epsilon of sums "
-            "over samples; train anew"
+            "over samples; nothing says that the run was edited; linprobe account computes a proven epsilon of "
+            "training steps alone; or train anew"
         )
     if manifest.accountant not in known:
         raise PrivacyError(f"the accountant is {manifest.accountant!r}; allowed: {', '.join(known)}; do not trust it")

@@ -19,7 +19,7 @@ from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
 from linprobe import __version__
-from linprobe.accounting.events import HISTOGRAM, OWNER, RECORD, UNITS, Releases
+from linprobe.accounting.events import HISTOGRAM, OF_FILE, OWNER, RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import no_repeated_keys
 from linprobe.data import labels
@@ -42,6 +42,8 @@ HISTOGRAM_FILE = "^published_histogram_[1-9][0-9]{0,5}[.]json$"
 
 TRAINED, UNIFORM = "train", "uniform"  # the class shares that the bias of a model is for
 UNLABELLED_CENTRE = "unlabelled"  # the mean of unlabelled rows, in place of a private one
+
+HOST, ARITHMETIC = "cpu", "arithmetic"  # a device, and a key of `software`
 
 DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 LARGEST_WHOLE = 2**63 - 1
@@ -344,6 +346,7 @@ class RunStatement(PrivacyStatement):
     class_counts: Annotated[CountsByClass | None, none_or(object_of(CountsByClass))] = None
     class_prior: Annotated[str, one_of(TRAINED, UNIFORM)] = TRAINED
     test_owners: Annotated[str, one_of(labels.APART, labels.SHARED)] = labels.APART
+    largest_n_private: Annotated[int | None, none_or(COUNT)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,6 +372,7 @@ class Accuracy:
 OF_LABELS = ("test_label_accuracy", "test_macro_average_precision")  # keys of rows with several labels only
 NOISY_TEST = ("test_macro_auroc_std", "test_counts", "test_scores")  # keys of runs with noisy test figures only
 WITH_COUNTS = ("class_counts", "class_prior")  # keys of runs with class counts only
+OF_SOME_RUNS = ("refined", "selection", "test_owners", "largest_n_private")
 OF_CLASSES = ("test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class")
 NO_NOISE = frozenset({"epsilon_if_seed_were_secret", "cross_check", "accountant_versions"})
 WITH_NOISE = ("delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check")
@@ -392,7 +396,7 @@ class Manifest(Accuracy, RunStatement):
     def of(cls, privacy: PrivacyStatement, accuracy: Accuracy, **stated: Any) -> Self:
         """The manifest of a new run, not yet sealed; `stated` are the keys of `RunStatement` and `tuning`."""
         others = () if stated["task"] == labels.MULTILABEL else OF_LABELS
-        absent = privacy.absent | {"refined", "selection", "test_owners", *NOISY_TEST, *WITH_COUNTS, *others}
+        absent = privacy.absent | {*OF_SOME_RUNS, *NOISY_TEST, *WITH_COUNTS, *others}
         parts = {**vars(privacy), **vars(accuracy), **stated, "published": (), "absent": absent}
         return cls(**parts, private_commitment=None, per_record_commitment=None, files={}, manifest_digest="")
 
@@ -458,13 +462,29 @@ class Manifest(Accuracy, RunStatement):
         named = []
         for one in self.published:
             digest = self.files.get(one.file or "", self.manifest_digest)
-            name = one.what if one.what.startswith(f"{HISTOGRAM} ") else f"{HISTOGRAM} {digest[:16]}"
+            name = one.what if one.what.startswith(f"{HISTOGRAM} ") else f"{OF_FILE} {digest[:16]}"
             named.append(Releases(name, one.noise_multiplier, 1.0, 1))
         return (*(one for one in self.releases or () if one.purpose != HISTOGRAM), *named)
 
     @property
     def several_labels(self) -> bool:
         return self.task == labels.MULTILABEL
+
+    @property
+    def is_earlier(self) -> bool:
+        """Whether version 0.2 made the run."""
+        return ARITHMETIC not in self.software
+
+    @property
+    def most_units(self) -> int:
+        """The largest number of private units among the run and, as far as it states them, the runs it started from."""
+        return max(self.n_private, self.largest_n_private or 0)
+
+    @property
+    def moving_losses(self) -> str | None:
+        """How losses of people were computed that may move with the rows of other people, in words; None if none do."""
+        moves = "on a GPU" if self.device != HOST else "by an earlier version" if self.is_earlier else None
+        return moves if self.unit == OWNER else None
 
     @property
     def tests_people(self) -> bool:

@@ -300,7 +300,9 @@ def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] |
         keep = keep if used is None else used
     digests = (features.digest("train", keep, by_blocks=old) for old in (False, True))
     if all(commitment(key, digest) != manifest.private_commitment for digest in digests):
-        raise PrivacyError(f"{features.path} does not hold the private rows of this run; find the right file")
+        chosen = manifest.is_earlier and manifest.per_owner_rows is not None
+        other = ", or version 0.2 chose other rows of a person, without ids" if chosen else ""
+        raise PrivacyError(f"{features.path} does not hold the private rows of this run{other}; find the right file")
     return keep
 
 

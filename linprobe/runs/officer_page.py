@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from linprobe import __version__
 from linprobe.methods import METHODS
 from linprobe.runs.manifest import HISTORY, LEDGER, MANIFEST, TEST_FIGURES, digest_of, json_schema
-from linprobe.runs.release_rules import JSON_TYPES
+from linprobe.runs.release_rules import EARLIER_PAPERS, JSON_TYPES
 
 EARLIER: frozenset[str] = frozenset()  # SHA-256 of the pages of earlier releases; each release adds its own
 MOST_IN_A_REPORT = 1 << 20  # bytes of the copy in a report, packed
@@ -106,7 +106,7 @@ def _check() -> str:
 def _methods() -> dict[str, dict[str, Any]]:
     return {
         method.name: {
-            "paper": method.paper,
+            "papers": [method.paper, *([EARLIER_PAPERS[method.name]] if method.name in EARLIER_PAPERS else [])],
             "labels": method.several_labels,
             "noise": method.spends,
             "sampled": method.samples,

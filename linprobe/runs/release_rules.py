@@ -42,6 +42,7 @@ PURPOSES = {
     INHERITED: "released by the run it started from",
 }
 QUANTILES = ("median", "radius", "quantile")  # of the theory variant of dpsgd-f
+EARLIER_PAPERS = {"dope-sgd": "Nasr et al. 2023 (DOPE-SGD), Algorithm 2 and equation 2"}  # in version 0.2
 STEP, CLIP_NORM = "step", "clip_norm"
 OF_STEPS = {"count": "n_steps", "noise_multiplier": "noise_multiplier", "sampling_rate": "sampling_rate"}  # options
 MOST_DEVIATIONS = 40  # of noise: beyond, the probability is below 1e-340

@@ -54,7 +54,11 @@ PROOFS: Mapping[str, Proof] = {
     "mechanism": Proof(MATCHED, "`sampling_rate`, `selection` and `unit`"),
     "epsilon": Proof(RECOMPUTED, "at least what the ledger costs; cross-check and third opinion do not contradict it"),
     "epsilon_if_seed_were_secret": Proof(RECOMPUTED, "as `epsilon`; null in a private run"),
-    "delta": Proof(RECOMPUTED, "below 1 / `n_private`; epsilon is recomputed at this delta; equals the option `delta`"),
+    "delta": Proof(
+        RECOMPUTED,
+        "below 1 / `n_private` and 1 / `largest_n_private`; epsilon is recomputed at this delta; equals the option "
+        "`delta`",
+    ),
     "epsilon_target": Proof(STATED, "at least `epsilon`"),
     "gdp_mu": Proof(RECOMPUTED, "equal to what the ledger gives"),
     "zcdp_rho": Proof(RECOMPUTED, "equal to what the ledger gives"),
@@ -70,6 +74,7 @@ PROOFS: Mapping[str, Proof] = {
     "unit": Proof(STATED, "`guarantee`, `mechanism` and `adjacency` name the same unit"),
     "n_units": Proof(STATED, "equals `n_private`"),
     "n_private": Proof(STATED, "`per_record.npz`, if there, has the same number of ids; `--features` proves it"),
+    "largest_n_private": Proof(STATED, "`n_private` or more; null if `init` names no run"),
     "n_public": Proof(STATED, "`--features` proves it"),
     "n_public_owners": Proof(STATED, "null unless `unit` is owner and `public_shots` above 0; `--features` proves it"),
     "noise_source": Proof(MATCHED, "`private`"),
@@ -155,6 +160,7 @@ def stated_in(manifest: Manifest, names: frozenset[str]) -> list[str]:
         *(() if manifest.test_rows == "private" else NOISY_TEST),
         *(WITH_COUNTS if manifest.class_counts is None else ()),
         "test_owners",  # a run without it has test people apart
+        "largest_n_private",  # a run without it counts no releases of another one, or states no number for it
         "refined",  # a run without it was not refined
     }
     keys = [key for key, proof in KEYS.items() if proof.by == STATED and (manifest.has(key) or key not in of_kind)]

@@ -646,10 +646,12 @@ def _refuse_other_units(earlier: Manifest, settings: Settings, dataset: Dataset,
         raise PrivacyError(
             f"init run {init} protects units of kind {earlier.unit}, this run {dataset.unit}; train it with the same"
         )
-    if earlier.releases and settings.delta * earlier.n_private >= 1:
+    most = earlier.most_units
+    if earlier.releases and settings.delta * most >= 1:
+        before = "" if most == earlier.n_private else ", or a run that it started from,"
         raise PrivacyError(
-            f"delta is {rounded_up(settings.delta)}, and init run {init} protects {earlier.n_private} private units, "
-            f"whose releases count here too; allowed: below 1/N = {1 / earlier.n_private:.3g}; give a smaller --delta"
+            f"delta is {rounded_up(settings.delta)}, and init run {init}{before} protects {most} private units, "
+            f"whose releases count here too; allowed: below 1/N = {1 / most:.3g}; give a smaller --delta"
         )
 
 

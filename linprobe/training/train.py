@@ -627,9 +627,16 @@ def manifest_of(
         class_counts=counts and CountsByClass(dict(zip(names, counts.by_class.tolist(), strict=True)), counts.std),
         class_prior=UNIFORM if settings.balanced else TRAINED,
         test_owners=description.test_owners,
+        largest_n_private=_largest_n_private(settings, trained.privacy.n_private),
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
         refined=refined,
     )
+
+
+def _largest_n_private(settings: Settings, n_private: int) -> int | None:
+    """The largest number of private units of the run and of those whose releases it counts; None without such a run."""
+    first = None if settings.first_run is None else settings.first_run.model
+    return None if first is None or not first.releases else max(n_private, first.manifest.most_units)
 
 
 OF_ONE_RUN = {"out", "resume", "sign", "options"}  # not repeated

@@ -19,7 +19,7 @@ import pytest
 from linprobe.accounting import book
 from linprobe.accounting.accountants import GAUSSIAN, PLD, RENYI
 from linprobe.accounting.book import Cap, Contents, Entry, composed, read_book, refuse_above, spending, under_cap
-from linprobe.accounting.events import INHERITED, RECORD, REMOVED, Releases
+from linprobe.accounting.events import INHERITED, OF_FILE, RECORD, REMOVED, Releases
 from linprobe.accounting.figures import epsilon_of
 from linprobe.accounting.row_keys import book_with, recorded_runs
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
@@ -145,6 +145,20 @@ def test_equal_histograms_are_told_apart_by_their_names(path: Path) -> None:
     assert read_book(path).lacking("second", (*all_inherited, mine, of_second)) == (of_second,)
     book.charge(path, entry("third", *all_inherited, of_second, mine, first="second"))
     assert read_book(path).entries["third"].total == (of_second, mine)
+
+
+def test_a_histogram_without_a_name_stands_for_one_of_its_run_with_equal_noise(path: Path) -> None:
+    unnamed, louder = Releases("histogram", 2.0, 1.0, 1), Releases(f"{OF_FILE} d", 3.0, 1.0, 1)
+    one, two, named = (replace(unnamed, purpose=name) for name in (f"{OF_FILE} a", f"{OF_FILE} b", "histogram c"))
+    inherited, mine = replace(STEPS, purpose=INHERITED), Releases("gradient", 20.0, 1.0, 50)
+    book.add(path, entry("first"), [unnamed])
+    assert read_book(path).lacking("first", (STEPS, one)) == ()
+    assert read_book(path).lacking("first", (STEPS, one, two, named, louder)) == (two, named, louder)
+    book.charge(path, entry("second", inherited, one, mine, first="first"))
+    assert read_book(path).entries["second"].total == (mine,)
+    before = [inherited, replace(one, purpose=INHERITED), replace(mine, purpose=INHERITED)]
+    book.charge(path, entry("third", *before, two, mine, first="second"))  # a histogram of the second run
+    assert read_book(path).entries["third"].total == (two, mine)
 
 
 def test_a_page_counts_what_a_book_counts_of_a_run_from_another(own_books: Path) -> None:

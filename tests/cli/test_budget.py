@@ -33,6 +33,7 @@ from linprobe.runs import run_folder
 from linprobe.training.train import train_on
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.conftest import mostly_nightly
+from tests.hostile.runs import sealed
 from tests.planted import no_locks
 from tests.processes import ended, start_copy
 
@@ -341,6 +342,28 @@ def test_a_histogram_that_another_machine_counts_is_missed(
     every = [*json.loads(Path("b/manifest.json").read_text())["releases"], *_histograms(Path("run.published-1"))]
     cost = GAUSSIAN.epsilon([Releases(**release) for release in every], 1e-5)
     assert spent(cli, features_file)["epsilon"] == pytest.approx(cost, rel=1e-9)  # both histograms, of equal noise
+
+
+def test_a_histogram_that_version_0_2_published_is_counted_once(cli: Cli, features_file: Path, own_books: Path) -> None:
+    train = ["train", features_file, "--method", "noisy-gd", "--centre", "none", "--steps", "1"]
+    assert cli(*train, "--eps", "1", "--out", "run").status == 0
+    assert cli("pdp-report", "run", "--publish-epsilon", "0.5").status == 0
+    published = Path("run.published-1")
+    (histogram,) = json.loads((published / "manifest.json").read_text())["published"]
+    (book,) = books(own_books)
+    book.write_text(book.read_text().replace(f'"{histogram["what"]}"', '"histogram"'))
+    sealed(published, published=[{**histogram, "what": "histogram"}])
+    before = spent(cli, features_file)
+    assert (before["not_recorded"], '"histogram"' in book.read_text()) == ([], True)
+    assert cli("release", published, "--out", "pub").status == 0
+    assert "lacks releases" not in Path("pub/README.md").read_text()
+    assert cli(*train, "--eps", "3", "--init", published, "--out", "next").status == 0
+    stated = json.loads(Path("next/manifest.json").read_text())["epsilon"]
+    assert spent(cli, features_file)["epsilon"] == pytest.approx(stated, rel=1e-9)
+    assert cli("pdp-report", published, "--publish-epsilon", "0.5").status == 0
+    second = json.loads(Path("run.published-2/manifest.json").read_text())
+    (entry,) = (one for one in spent(cli, features_file)["entries"] if one["run"] == second["run_id"])
+    assert entry["epsilon"] == pytest.approx(second["epsilon"], rel=1e-9)
 
 
 def test_histograms_of_several_copies_of_a_run_are_said_to_cost_more_than_each_manifest_states(

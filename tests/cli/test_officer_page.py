@@ -272,6 +272,10 @@ SMALL: dict[str, Callable[[Path], None]] = {
         run, accountant="Renyi DP (dp-accounting)", cross_check=EARLIER_PLD
     ),
     "less than the exact epsilon": _smaller,
+    "fewer rows than the run has in the largest of its chain": lambda run: sealed(
+        run, options={**json.loads((run / "manifest.json").read_text())["options"], "init": "a"}, largest_n_private=1
+    ),
+    "the largest run of no chain": lambda run: sealed(run, largest_n_private=500),
     "weights in another order": lambda run: (_weighed(run), _reordered(run))[0],
 }
 
@@ -281,6 +285,50 @@ def test_small_edits_that_verify_refuses_are_refused(page: Officer, cli: Cli, ru
     SMALL[name](run_copy)
     assert cli("verify", run_copy).status == 4
     assert "refused" in page.run(run_copy)
+
+
+def test_what_version_0_2_wrote_of_runs_on_samples_is_accepted_or_called_unproven(
+    page: Officer, cli: Cli, refused: Cli, kinds: dict[str, Path], features_file: Path, tmp_path: Path, own_books: Path
+) -> None:
+    words = ["--method", "dope-sgd", "--accountant", "rdp", "--steps", "3", "--q", "0.2", "--eps", "3"]
+    copy = copied(trained_once("renyi", features_file, *words), tmp_path / "renyi", own_books)
+    sealed(copy, cross_check=EARLIER_PLD, paper="Nasr et al. 2023 (DOPE-SGD), Algorithm 2 and equation 2")
+    assert cli("verify", copy).status == 0
+    assert page.run(copy)["status"] == "private"
+    sealed(copy, method="dp-sgd")
+    refused(cli("verify", copy), 4, ["paper follows from the run"])
+    assert "paper" in page.run(copy)["refused"]
+    profile = f"privacy profile of private selection, single runs by {EARLIER_PLD}"
+    for kind, accountant in (("sampled", EARLIER_PLD), ("selected", profile)):
+        run = shutil.copytree(kinds[kind], tmp_path / kind)
+        sealed(run, accountant=accountant)
+        refused(cli("verify", run), 4, ["version 0.2 could state too small", "nothing says", "linprobe account"])
+        answer = page.run(run)
+        assert (answer["kind"], "version 0.2" in answer["refused"]) == ("unproven", True)
+
+
+def test_a_histogram_of_people_by_version_0_2_is_refused(
+    page: Officer, cli: Cli, refused: Cli, kinds: dict[str, Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(kinds["people"], tmp_path / "run")
+    assert cli("pdp-report", run, "--publish-epsilon", "0.5", "--book", "new.jsonl").status == 0
+    published = tmp_path / "run.published-1"
+    assert cli("verify", published).status == 0
+    assert page.run(published)["status"] == "private"
+    stated = json.loads((run / "manifest.json").read_text())
+    software = {name: text for name, text in stated["software"].items() if name != "arithmetic"}
+    for changes in ({"software": software}, {"device": "cuda"}):
+        copy = shutil.copytree(published, tmp_path / min(changes))
+        sealed(copy, **changes)
+        for words in (("verify", copy), ("release", copy, "--out", "pub")):
+            refused(
+                cli(*words), 4, ["no proven sensitivity", "epsilon 3 of the other releases stands", "ask for a copy"]
+            )
+        answer = page.run(copy)
+        assert (answer["kind"], "histogram" in answer["refused"]) == ("unproven", True)
+    sealed(run, software=software)
+    assert cli("verify", run).status == 0
+    assert page.run(run)["status"] == "private"
 
 
 def test_a_tiny_delta_does_not_stop_the_page(page: Officer) -> None:

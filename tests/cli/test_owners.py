@@ -218,6 +218,22 @@ def test_a_cap_bounds_the_rows_of_a_person(trained, cli, owned, monkeypatch) -> 
     assert cli("attack", "two", "--resamples", 0).status == 0
 
 
+def test_rows_that_a_cap_chose_in_version_0_2_may_be_others(trained, cli, refused, owned: Path, tmp_path: Path) -> None:
+    trained("--method", "noisy-gd", "--steps", 2, "--unit", "owner", "--per-owner-rows", 2, "--out", "run")
+    other = tmp_path / "other.h5"
+    shutil.copyfile(owned, other)
+    with h5py.File(other, "r+") as file:
+        file["train/x"][:] *= -1
+    found = cli("verify", "run", "--features", other)
+    refused(found, 4, ["does not hold the private rows"])
+    assert "version 0.2" not in found.stderr
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    del manifest["software"]["arithmetic"]
+    write_sealed(Path("run"), manifest)
+    refused(cli("verify", "run", "--features", other), 4, ["does not hold the private rows", "version 0.2 chose other"])
+    assert cli("verify", "run", "--features", owned).status == 0
+
+
 def test_private_people_of_a_table_without_labels_are_refused(cli, refused, owned: Path) -> None:
     rows = gaussian_rows("unlabelled", 30)[0]
     for name, statuses in (("train 000", (4, 4)), ("nobody", (0, 0))):

@@ -22,7 +22,7 @@ from linprobe.data.feature_file import FeatureFile
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 from tests.cli.test_verify import _edit_manifest
 from tests.conftest import SIZES, copied, trained_once, write_features
-from tests.hostile.runs import charged
+from tests.hostile.runs import charged, sealed
 
 # Renyi accounting calibrates in a tenth of the time of the default
 QUICK = ["--accountant", "rdp", "--steps", "40", "--q", "0.3"]
@@ -265,6 +265,23 @@ def test_a_third_run_inherits_what_the_second_did(cli: Cli, features_file: Path,
     assert {release["purpose"] for release in third["releases"]} == {"inherited", "gradient"}
     assert 1.99 < third["epsilon"] <= 2
     assert cli("verify", "third").status == 0
+
+
+def test_delta_is_below_one_over_the_rows_of_every_run_before(
+    cli: Cli, refused: Cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = ["--method", "noisy-gd", "--centre", "none"]
+    assert cli("train", features_file, *full, "--eps", "0.5", "--out", "first").status == 0
+    assert "largest_n_private" not in manifest_of(Path("first"))
+    monkeypatch.setitem(SIZES, "train", 200)
+    half = write_features(tmp_path / "half.h5")
+    assert cli("train", half, *full, "--eps", "1", "--init", "first", "--out", "second").status == 0
+    third = ["train", half, *full, "--eps", "2", "--init", "second", "--out", "third"]
+    refused(cli(*third, "--delta", "0.0037"), 4, ["delta is 0.0037, and", "400 private units", "below 1/N"])
+    assert cli(*third).status == cli("verify", "third").status == 0
+    assert manifest_of(Path("second"))["largest_n_private"] == manifest_of(Path("third"))["largest_n_private"] == 400
+    sealed(Path("third"), largest_n_private=100_000)
+    refused(cli("verify", "third"), 4, ["delta is 1e-05 for 100000 private units"])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 /* The check of a run folder, from docs/run-folder.md and the manifest's JSON Schema. It uses no document and no network. */
 
-/** Why a run is not accepted. kind: "edited", "newer" than this page, "unconfirmed" by its bounds, "foreign" for a file that is
+/** Why a run is not accepted. kind: "edited", "newer" than this page, "unconfirmed" by its bounds, "unproven" by any, "foreign" for a file that is
     no part of it, or "unreadable". */
 class Refusal extends Error {
   constructor(kind, words) {
@@ -238,6 +238,7 @@ const GDP = "Gaussian DP (ball arithmetic)";
 const PLD = "privacy-loss distribution (dp-accounting)", BOUNDED_PLD = "privacy-loss distribution (proven bounds)";
 const RDP = "Renyi DP (dp-accounting)", REPEATED = "Renyi DP of repeated selection (dp-accounting)";
 const CROSS_CHECKS = new Map([[GDP, [BOUNDED_PLD, PLD]], [BOUNDED_PLD, [RDP]], [RDP, [BOUNDED_PLD]]]); // PLD: of version 0.2
+const SAMPLED_EARLIER = "A run on samples by version 0.2 may state too small an epsilon. linprobe account computes a proven one of training steps alone.";
 const SELECTED_BY = "privacy profile of private selection, single runs by ";
 const FACTS = new Set(
   "clip_norm learning_rate captured_energy public_loss ridge scale_spread origin_norm alpha".split(" "));
@@ -259,7 +260,7 @@ const CHECKED_KEYS = (
 const STATED_KEYS = (
   "epsilon_target accountant_versions method public unit n_units n_private n_public software precision device created " +
   "class_names class_names_from task ids_from options preset centre features backbone extraction public_from public_shots n_public_owners " +
-  "public_file split_seed per_owner_rows class_weights public_digest class_counts class_prior test_owners refined test_rows test_accuracy " +
+  "public_file split_seed per_owner_rows class_weights public_digest class_counts class_prior test_owners largest_n_private refined test_rows test_accuracy " +
   "test_macro_auroc test_calibration_error test_accuracy_per_class n_test test_macro_average_precision test_label_accuracy " +
   "test_counts test_scores tuning published run_id private_commitment").split(" ");
 const KNOWN_KEYS = new Set([...CHECKED_KEYS, ...STATED_KEYS]);
@@ -564,7 +565,7 @@ function unlikeOf(m, run, { method, own }) {
 /** The claim of a run that released something with noise, against its ledger. What it costs, and how that is known. */
 function recomputed(m, events, selection) {
   const stated = m.private ? m.epsilon : m.epsilon_if_seed_were_secret, { delta, unit } = m;
-  must(m.n_private > 0 && delta > 0 && delta < 1 && delta * m.n_private < 1, "delta is not below 1 divided by the number of private records or people.");
+  must(m.n_private > 0 && delta > 0 && delta < 1 && delta * Math.max(m.n_private, m.largest_n_private ?? 0) < 1, "delta is not below 1 divided by the number of private records or people.");
   const seed = known(m.options.insecure_seed);
   const secret = m.private && m.seed_kind === "os" && m.noise_source === SECRET && !seed;
   const seeded = !m.private && m.seed_kind === "insecure" && m.noise_source === SEEDED && seed;
@@ -574,6 +575,8 @@ function recomputed(m, events, selection) {
   const guarantee = m.private ? claim(found.kind) : "not private: the noise came from a seed the user gave";
   must(m.guarantee === guarantee, "The sentence of the guarantee does not follow from the ledger.");
   must(stated <= m.epsilon_target, "epsilon is above epsilon_target.");
+  const moving = unit === "owner" && (m.device !== "cpu" || !("arithmetic" in m.software));
+  must(!moving || !m.published.length, "The published histogram is of losses of people by version 0.2 or a GPU. Its noise is not proven to hide a person. The other releases are as stated.", "unproven");
   return { ...found, stated };
 }
 
@@ -592,13 +595,13 @@ function ofReleases(m, events) {
     must(holds(one.epsilon * (1 + 2e-9), m.delta, mu), "A published histogram costs more epsilon than the manifest says.");
   }
   must(sameRelease(m.releases, releases), "The manifest's list of releases is not the ledger's.");
-  must(m.accountant !== PLD, "A run on samples by version 0.2 may state too small an epsilon. Ask for a run by a newer version.");
+  must(m.accountant !== PLD, SAMPLED_EARLIER, "unproven");
   must(CROSS_CHECKS.has(m.accountant), `The accountant ${shown(m.accountant)} is not known to this page.`, "newer");
   must(releases.length <= MOST_KINDS, "The ledger has too many kinds of releases for a browser. Use linprobe verify.", "unreadable");
   const cost = costOf(releases);
   must(cost.proven || m.accountant !== GDP, "The accountant does not cover sums over samples.");
-  must(CROSS_CHECKS.get(m.accountant).includes(m.cross_check), "cross_check is not the second accountant of the first.");
-  const sampled = m.sampling_rate < 1;
+  const sampled = m.sampling_rate < 1, earlier = sampled && m.accountant === RDP && m.cross_check === PLD;
+  must(earlier || CROSS_CHECKS.get(m.accountant).includes(m.cross_check), "cross_check is not the second accountant of the first.");
   const mechanism = `Gaussian noise on clipped sums over ${sampled ? "Poisson samples of" : "all"} private ${NOUNS[m.unit]}, composed`;
   const first = releases.some((one) => one.purpose === "inherited") ? " with the releases of the run that it started from" : "";
   must([mechanism, mechanism + first].includes(m.mechanism), "mechanism does not follow from the releases."); // the first: of version 0.2
@@ -631,6 +634,7 @@ function ofSelection(m, selection) {
   must(has && !m.releases.length && !m.published.length, "The manifest states releases that no run of the selection has.");
   must(!known(m.gdp_mu) && !known(m.zcdp_rho), "gdp_mu and zcdp_rho are stated, and a selection has none.");
   const single = m.accountant.startsWith(SELECTED_BY) ? m.accountant.slice(SELECTED_BY.length) : "";
+  must(single !== PLD, SAMPLED_EARLIER, "unproven");
   must(CROSS_CHECKS.has(single), `The accountant ${shown(m.accountant)} is not known to this page.`, "newer");
   must(m.cross_check === REPEATED, "cross_check is not that of a selection.");
   must(m.mechanism === `private selection: the best of a geometric number of runs by ${SCORES[m.unit]}; each run is Gaussian noise on clipped sums, composed`, "mechanism does not follow from the selection.");
@@ -662,10 +666,12 @@ function withoutNoise(m, events, selection) {
 function checkDerived(m, selection) {
   const method = Object.hasOwn(METHODS, m.method) ? METHODS[m.method] : undefined, noise = known(m.accountant);
   must(method !== undefined, `The method ${shown(m.method)} is not known to this page.`, "newer");
-  must(m.paper === method.paper, "paper is not that of the method.");
+  must(method.papers.includes(m.paper), "paper is not that of the method.");
   const unit = m.unit ?? "record";
   must(m.adjacency === ADJACENCIES[unit] && (m.n_units ?? m.n_private) === m.n_private, "unit, adjacency and the number of units contradict each other.");
   must(!known(m.per_owner_rows) || unit === "owner", "per_owner_rows is a number, and unit is not owner.");
+  const largest = m.largest_n_private;
+  must(!known(largest) || (startOf(m) !== null && largest >= m.n_private), "largest_n_private contradicts n_private or init.");
   const people = known(m.n_public_owners), shots = unit === "owner" && m.public_shots > 0;
   must(!("n_public_owners" in m) || (people === shots && (m.n_public_owners ?? 0) <= m.n_public), "n_public_owners contradicts public_shots, n_public or unit.");
   for (const key of ["private_commitment", "per_record_commitment"]) {

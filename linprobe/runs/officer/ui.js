@@ -144,13 +144,14 @@ function show(found, outside) {
 }
 const HEADINGS = {
   edited: "Do not trust this run.", newer: "This page is older than the run, or the run was edited.",
-  unconfirmed: "This page cannot confirm the epsilon of this run.",
+  unconfirmed: "This page cannot confirm the epsilon of this run.", unproven: "No proof covers the epsilon of this run.",
   foreign: "The folder holds something that is not part of the run.", unreadable: "Nothing was judged.", key: "The key could not be used.",
 };
 function showRefusal(error) {
   const advice = { edited: "Ask the maker for an unchanged copy. Do not rely on anything that the folder says.",
     newer: "Get the page that came out with the version of linprobe that made the run. Until then nothing is proved.",
     unconfirmed: "The run may be honest, and its epsilon may be too small. Do not rely on it before linprobe verify has accepted the run: its method is finer.",
+    unproven: "The run may be unchanged: versions of linprobe before this page made such runs. Ask the maker for a run by a newer version, or for a copy from before the histogram.",
     foreign: "Check a copy of the folder without it. Until then nothing is proved. Systems add .DS_Store, Thumbs.db and desktop.ini by themselves; model hubs add .git, .gitattributes and .cache.",
     unreadable: "Give the whole folder that linprobe made, or a zip file of it.", key: "Nothing was judged with this key. Correct it, or empty the field." };
   finish(card(error.kind === "edited" ? "bad" : "unsure", HEADINGS[error.kind], error.message, advice[error.kind]));

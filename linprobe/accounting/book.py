@@ -66,7 +66,7 @@ from linprobe.accounting.selection import SelectionEvent, selection_divergence, 
 from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, counted, read_fault, writing
 
-BOOK_FORMAT = 2
+OLD_FORMAT, BOOK_FORMAT = 1, 2  # the same lines; 0.2.0 named its default books otherwise
 FIRST_LINE = json.dumps({"book": BOOK_FORMAT}).encode() + b"\n"
 NO_BOOK = "{} is no budget book; give --book a budget book, or the name of a new one"
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
@@ -301,10 +301,12 @@ def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
         cap = replace(cap, runs=max(cap.runs, len(contents.counted)))  # one may have begun since
         before = cap.raised_from(contents.cap)
         if before is not None and not may_raise:
+            own = sum(one.private for one in contents.counted)
+            began = counted(own or cap.runs, "run")  # the latter has those of other books too
             raise PrivacyError(
                 f"set-cap is epsilon {cap.epsilon!r} at delta {cap.delta!r}; allowed: at most the cap of epsilon "
-                f"{before.epsilon!r} at delta {before.delta!r}, under which {counted(cap.runs, 'run')} began; a "
-                "cap raised after results is a new promise, and the book keeps both; give --raise-cap too to make it"
+                f"{before.epsilon!r} at delta {before.delta!r}, under which {began} began; a cap raised after results "
+                "is a new promise, and the book keeps both; give --raise-cap too to make it"
             )
         _append(lines, {"entry": "cap", "epsilon": cap.epsilon, "delta": cap.delta, "runs": cap.runs})
 
@@ -437,9 +439,8 @@ def _contents(path: Path, written: bytes) -> Contents:
         try:
             fields = json.loads(line.decode(), parse_constant=_no_such_number)
             if number == 1:
-                if fields != {"book": BOOK_FORMAT}:
-                    got = line.decode()[:40]
-                    raise ValueError(f"{got} is not format {BOOK_FORMAT}; linprobe 0.2.1 converts format 1")
+                if fields not in ({"book": OLD_FORMAT}, {"book": BOOK_FORMAT}):
+                    raise ValueError(f"{line.decode()[:40]} is not format {OLD_FORMAT} or {BOOK_FORMAT}")
             elif fields["entry"] == "cap":
                 before, cap = cap, _cap(fields, cap)
                 first_cap = first_cap or cap.raised_from(before)
@@ -453,7 +454,7 @@ def _contents(path: Path, written: bytes) -> Contents:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(
                 f"budget book {path} line {number} cannot be read ({reason[:120]}); without it no epsilon can be "
-                "proved; restore the file, or give --book another"
+                "proved; restore the file from a copy"
             ) from None
     return Contents(entries, cap, first_cap, keys)
 

@@ -36,6 +36,7 @@ Keys = NDArray[np.uint64]
 KINDS = ("rows", "images", "owners")
 ALL_KINDS = (*KINDS, "public")
 BOOK_SUFFIX, SUFFIX = ".jsonl", ".rows"
+KEY = "key"  # of a folder of default books
 FILE_FORMAT = 1
 LONGEST_HEADER = 200  # bytes
 STORED = np.dtype("<u8")
@@ -217,6 +218,18 @@ def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Conte
     return found
 
 
+def books_without_keys(folder: Path, but: Path | None = None) -> list[tuple[Path, Contents]]:
+    """The books of a folder, except `but`, with runs or a cap whose rows are known as whole files only: of 0.2."""
+    paths = [path for path in files_of_books(folder) if not path.is_symlink() and not keys_file(path).exists()]
+    books = [(path, read_book(path)) for path in paths if but is None or path.resolve() != but.resolve()]
+    return [(path, contents) for path, contents in books if contents.counted or contents.cap is not None]
+
+
+def not_compared_words(number: int) -> str:
+    books = "1 budget book without row keys" if number == 1 else f"{number} budget books without row keys"
+    return f"not compared: {books}, whose runs may be on these rows; run linprobe budget on their files"
+
+
 @dataclass(frozen=True)
 class SharedBook:
     """Another book whose runs count, too; `common` is the number of keys of each kind that both books have."""
@@ -292,12 +305,15 @@ class Account:
         own = keys_file(self.path)
         return [] if self.keys is None else books_with(self.keys.joined(self.exposed), own.parent, but=own)
 
-    def not_compared(self) -> int:
-        """The number of other books in the folder without keys: their rows are known as whole files only."""
-        if self.keys is None:
-            return 0
-        books = files_of_books(keys_file(self.path).parent)
-        return sum(not keys_file(path).exists() for path in books if path.resolve() != self.path.resolve())
+    def not_compared(self) -> list[tuple[Path, Contents]]:
+        """The books of the folder whose runs may be on these rows; none for a book given by hand.
+
+        A default book of 0.2 that has no keys yet is among its own.
+        """
+        folder = keys_file(self.path).parent
+        if self.keys is None and not (folder / KEY).exists():
+            return []
+        return books_without_keys(folder, None if self.keys is None else self.path)
 
 
 def with_shared(contents: Contents, shared: Iterable[SharedBook]) -> Contents:

@@ -127,7 +127,7 @@ def _shared_line(other: dict[str, Any]) -> str:
 
 def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     """What else is in the figures, what cannot be, and what the cap promises, a line each."""
-    from linprobe.accounting.row_keys import books_folder
+    from linprobe.accounting.row_keys import books_folder, not_compared_words
 
     if found["not_private_runs"]:
         bare = counted(found["not_private_runs"], "run")
@@ -164,4 +164,4 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
         changed = "scaled, with other signs or columns, or from another backbone"
         yield f"not recognised: the same rows {changed}, {unless}; give both files one --book"
     if found["not_compared"]:
-        yield f"not compared: {found['not_compared']} books without row keys; run linprobe budget on their files"
+        yield not_compared_words(found["not_compared"])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from linprobe.data import array_files
 from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names, data_set, open_hdf5, texts
-from linprobe.data.feature_reader import FLATTENED, PRIVATE, Description
+from linprobe.data.feature_reader import FLATTENED, PRIVATE, TABLES, Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import (
     APART,
@@ -38,7 +38,7 @@ from linprobe.data.labels import (
     settle_labels,
     settle_matrix,
 )
-from linprobe.data.tables import FEATURES, TABLES, UTF32, Columns, check_features, column_order, read_table, text_array
+from linprobe.data.tables import FEATURES, UTF32, Columns, check_features, column_order, read_table, text_array
 from linprobe.errors import DataError, Progress, Silent, UsageError, counted, reading
 from linprobe.options.requests import ImportRequest
 from linprobe.parallel.array_api import Singles

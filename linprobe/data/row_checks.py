@@ -63,6 +63,7 @@ HASHED = 2**18  # numbers at a time: they fit in the cache
 SIGNIFICANT = 2**11  # half precision has 11 significant bits
 LEAST = np.float16(2**-10).view(np.uint16)  # bits of the least entry of a scaled row that counts
 MOST_EXPONENT = 126  # of a scale in float32
+HALF = np.finfo(np.float16)
 
 
 class RowSet:
@@ -164,11 +165,12 @@ class Commitment:
     except with a probability that is negligible for whoever lacks the key.
 
     Args:
-        key: 32 random bytes.
+        key: 32 random bytes. scaled: False for rows as they are, which named the budget books of 0.2.0.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, *, scaled: bool = True) -> None:
         self._key = key
+        self._forms, self._person = (_scaled_half, b"scaled rows") if scaled else (_as_given, b"")
         self._total, self._n_rows = np.zeros(LANES, dtype=np.uint64), 0
         self._keys = [np.empty(0, dtype=np.uint64)]
 
@@ -176,7 +178,7 @@ class Commitment:
         lanes = np.empty((len(rows), LANES), dtype=np.uint64)
 
         def add_part(here: slice) -> None:
-            part = (row.tobytes() for row in _scaled_half(rows[here]))
+            part = (row.tobytes() for row in self._forms(rows[here]))
             digests = b"".join(hashlib.blake2b(row, key=self._key, digest_size=8 * LANES).digest() for row in part)
             lanes[here] = np.frombuffer(digests, dtype=np.uint64).reshape(-1, LANES)
 
@@ -192,7 +194,7 @@ class Commitment:
     def value(self) -> str:
         """The commitment to all rows so far, as 32 hexadecimal digits."""
         content = self._total.tobytes() + str(self._n_rows).encode()
-        return hashlib.blake2b(content, key=self._key, digest_size=16, person=b"scaled rows").hexdigest()
+        return hashlib.blake2b(content, key=self._key, digest_size=16, person=self._person).hexdigest()
 
 
 class Factors:
@@ -289,6 +291,13 @@ def _scaled(rows: RawRows, exponents: NDArray[np.integer]) -> RawRows:
     fits = np.abs(exponents).max(initial=0) <= MOST_EXPONENT
     scaled: RawRows = rows * np.ldexp(np.float32(1) if fits else 1.0, -exponents)[:, None]
     return scaled
+
+
+def _as_given(rows: RawRows) -> Iterable[NDArray[np.uint16 | np.float32]]:
+    """Each row in half precision, or where that cannot hold its largest entry, in float32. Zeros have no sign."""
+    size, half, whole = _sizes(rows), _half(rows), _float32(rows) + np.float32(0)
+    held = (size >= HALF.tiny) & (size <= HALF.max)
+    return (half[place] if fits else whole[place] for place, fits in enumerate(held.tolist()))
 
 
 def _scaled_half(rows: RawRows, columns: Indices | slice = slice(None)) -> NDArray[np.uint16]:

@@ -25,7 +25,6 @@ from linprobe.data.labels import OWNER, refuse_long
 from linprobe.errors import DataError, Progress, UsageError, counted, printable
 from linprobe.parallel.array_api import Floats, Singles
 
-TABLES = (".csv", ".parquet")
 LINES_AT_ONCE = 2048
 UTF32 = 4  # bytes of a character in an array of text
 INDEX = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")  # a column of numbers of rows, which is no feature

@@ -42,7 +42,15 @@ from linprobe.evaluation.comparison_folder import (
     is_new_comparison,
     open_comparison,
 )
-from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, Planned, check_request, left_out, plan_runs
+from linprobe.evaluation.comparison_plan import (
+    PARAGON,
+    PUBLIC_BASELINE,
+    Planned,
+    check_request,
+    left_out,
+    plan_runs,
+    refuse_other_versions,
+)
 from linprobe.methods import METHODS
 from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest, name_of
@@ -54,7 +62,7 @@ from linprobe.runs import run_folder
 from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import Manifest
 from linprobe.training import words
-from linprobe.training.charge import BookFinder, preview, under_caps
+from linprobe.training.charge import BookFinder, note_not_compared, preview, under_caps
 from linprobe.training.dry_run import Preview, possible_entries, previewed, rows_facts, rows_lines
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run, refuse_other_encodings
 from linprobe.training.train import Ready, account_of, train_on
@@ -102,7 +110,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         groups = _missing(planned)
         plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
         _check_splits(found, stack)
-        account = _account(found, plans) if plans else None
+        account = _account(found, plans, progress) if plans else None
         for entries in _entries(groups, plans):
             under_caps(account, entries)
         before = under_caps(account, ())
@@ -198,6 +206,7 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
             opened = _rows(stack, other)
             publics[name] = opened.digest("public" if "public" in opened.sizes else "train")
         planned = plan_runs(request, publics, reader.sizes, digest)
+        refuse_other_versions(planned)
         if any(run.spends for run in planned):
             unit_of(reader, request.unit)
         yield _Comparison(request, of, features, others, elsewhere, reader, planned, publics)
@@ -400,7 +409,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
         for warning in warnings:
             progress.note(warning)
         numbers = [len(runs) for runs in groups]
-        account = _account(found, plans)
+        account = _account(found, plans, progress)
         *_, spent = [preview(account, entries) for entries in _entries(groups, plans)]
         book = None if account is None else account.path
         timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]
@@ -479,12 +488,16 @@ def _check_splits(found: _Comparison, stack: ExitStack) -> None:
             raise type(error)(f"{where}{error}") from None
 
 
-def _account(found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset]]) -> Account | None:
+def _account(
+    found: _Comparison, plans: Sequence[tuple[Plan | Selection, Dataset]], progress: Progress
+) -> Account | None:
     """The book of the rows, with keys of all that runs of `plans` protect or use as public; nothing is written."""
     finder = BookFinder(found.request.book, make=False)
     check_rows(found.reader, commitment=finder.commitment)
     runs = [(plan if isinstance(plan, Plan) else plan.plans[0], dataset) for plan, dataset in plans]
-    return account_of(finder, runs, found.reader, Silent())
+    account = account_of(finder, runs, found.reader, Silent())
+    note_not_compared(account, progress)
+    return account
 
 
 def _entries(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import math
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from linprobe import __version__
-from linprobe.errors import ParameterError, UsageError
+from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
 from linprobe.options import RECORD, VOTE
 from linprobe.options.declaration import argument_of
 from linprobe.options.requests import COMPARED, CompareRequest, TrainRequest, name_of
 from linprobe.reporting.comparison import Setting
+from linprobe.runs.manifest import MANIFEST
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training.plan import make_settings, method_options
@@ -185,6 +187,22 @@ def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) ->
                     "give --public-shots K or --public FILE"
                 )
     return [*asked.values(), *rows.values()]
+
+
+def refuse_other_versions(planned: Sequence[Planned]) -> None:
+    """PrivacyError if a run that is missing was made by another version, as it would be trained again."""
+    for run in (run for run in planned if run.spends and not run.folder.exists()):
+        name, _, _ = run.folder.name.rpartition("-")
+        for other in sorted(run.folder.parent.glob(f"{glob.escape(name)}-*")):
+            if other.name.rpartition("-")[0] != name or not (other / MANIFEST).is_file():
+                continue
+            version = RunFolder(other).manifest.software["linprobe"]
+            if version != __version__:
+                raise PrivacyError(
+                    f"run {other} is of linprobe {version}, and this is {__version__}, so it would be trained and "
+                    "count again; allowed: runs of one version in a comparison; nothing was spent; give another --out, "
+                    "or finish this one with that version"
+                )
 
 
 def left_out(request: CompareRequest, planned: Sequence[Planned]) -> list[str]:

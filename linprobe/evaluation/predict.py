@@ -17,7 +17,7 @@ from linprobe.data.array_files import check_float32, open_array
 from linprobe.data.blocks import BLOCK_ROWS
 from linprobe.data.dataset import check_test_rows, open_features, refuse_private_at_home
 from linprobe.data.feature_file import UNLABELLED
-from linprobe.data.feature_reader import GroupRows, extraction_of
+from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, order_note
 from linprobe.data.row_weights import shares_given
 from linprobe.errors import DataError, Progress, UsageError, counted
 from linprobe.methods import find_method
@@ -91,6 +91,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
             )
         made = extraction_of(opened.description)
         matching.check_made_alike(run, features, made, opened.n_features, progress, allow_other=allow_other)
+        _note_order(run, opened, progress)
 
         def blocks() -> Iterator[NDArray[np.floating]]:
             return (x for x, _ in opened.blocks(group))
@@ -183,6 +184,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
     temperature = temperature_of(run, request.calibrate, progress, bias, allow_other=allow_other)
     with matching.scored_file(run, request.features, progress) as opened:
         matching.check_fits(run, opened, progress, allow_other=allow_other)
+        _note_order(run, opened, progress)
         released = "" if run.manifest.test_accuracy_std is None else str(run.folder)
         check_test_rows(opened, "accuracy is measured on", released=released)
         matching.refuse_private_rows(run, opened, progress)
@@ -201,6 +203,12 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
     if no_better is not None:
         progress.note(no_better)
     return {"run": str(request.run), "temperature": temperature, **by_prior, **figures}
+
+
+def _note_order(run: run_folder.RunFolder, features: FeatureReader, progress: Progress) -> None:
+    note = order_note(run.manifest.extraction or {}, f"run {run.folder}", features)
+    if note is not None:
+        progress.note(note)
 
 
 def moved_bias(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:

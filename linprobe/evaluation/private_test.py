@@ -31,7 +31,7 @@ from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs.figures import noisy_accuracy, sums_of_test_rows, test_units
 from linprobe.runs.matching import check_fits, refuse_private_rows, scored_file
 from linprobe.runs.run_folder import RunFolder, read_run, refuse_book_inside
-from linprobe.training.charge import charge_entry, existing_book, preview
+from linprobe.training.charge import charge_entry, existing_book, note_not_compared, preview
 from linprobe.training.plan import fewer_protected, test_releases
 from linprobe.training.words import DryRun, Lines, together_facts, together_line, written
 
@@ -68,6 +68,7 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
         bias, people = moved_bias(run, request.prior)[0], test_people(features, entry.unit)
         sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
         account = existing_book(features, request.book, make=True, group="test", unit=entry.unit)
+        note_not_compared(account, progress)
         book = charge_entry(account, entry, progress)
     progress.note(
         f"charged to the book of the test rows; its name depends on them: keep it private (budget book {book})"
@@ -95,6 +96,7 @@ def dry_run_of_evaluation(request: EvaluateRequest, progress: Progress) -> DryRu
     """What `evaluate_private` would read and spend. Nothing is drawn, charged or written; raises as it does."""
     with _prepared(request, progress) as (run, features, entry):
         account = existing_book(features, request.book, group="test", unit=entry.unit)
+        note_not_compared(account, progress)
         n_test, spent = test_units(features, entry.unit), preview(account, [entry])
         path = features.path
     book = None if account is None else account.path

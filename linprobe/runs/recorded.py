@@ -8,7 +8,14 @@ from pathlib import Path
 from linprobe.accounting.book import EVALUATION, Contents, Entry, read_book, spending
 from linprobe.accounting.events import NO_CHOICE
 from linprobe.accounting.figures import ONE, rounded_up
-from linprobe.accounting.row_keys import PRIVATE_IN_ALL, Account, books_folder, recorded_runs, with_shared
+from linprobe.accounting.row_keys import (
+    PRIVATE_IN_ALL,
+    Account,
+    books_folder,
+    not_compared_words,
+    recorded_runs,
+    with_shared,
+)
 from linprobe.errors import LinprobeError, counted
 from linprobe.runs.manifest import Manifest
 
@@ -34,10 +41,12 @@ def recorded_totals(manifest: Manifest) -> tuple[str, str]:
             why = f"{UNKNOWN}: the budget book lacks releases of this run, made from a copy of it; this run: {own}"
             return why, f"{why} (budget book {path})"
         line = _of_file(entry.features, recorded, manifest, own)
-        every = with_shared(contents, Account.at(path).shared()).counted
+        account = Account.at(path)
+        every, unknown = with_shared(contents, account.shared()).counted, account.not_compared()
     except LinprobeError as error:
         return f"{UNKNOWN}: a budget book cannot be read", f"{UNKNOWN}: {error}"
-    return line, f"{_cost(every, 'these rows', manifest, own)} (budget book {path}; do not publish this line)"
+    more = f"; {not_compared_words(len(unknown))}" if unknown else ""
+    return line, f"{_cost(every, 'these rows', manifest, own)}{more} (budget book {path}; do not publish this line)"
 
 
 def _of_file(features: str | None, recorded: Mapping[str, tuple[Path, Entry]], manifest: Manifest, own: str) -> str:

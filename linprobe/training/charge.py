@@ -18,14 +18,18 @@ from linprobe.accounting.figures import ONE, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import (
     BOOK_SUFFIX,
+    KEY,
+    NAMED,
     Account,
     RowKeys,
     SharedBook,
     book_with,
     books_folder,
     books_with,
+    books_without_keys,
     files_of_books,
     keys_file,
+    not_compared_words,
     refuse_public,
     with_shared,
 )
@@ -33,7 +37,7 @@ from linprobe.atomic_files import alone, remove_torn, write_whole
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_reader import BY_CHANCE, FeatureReader, GroupRows
 from linprobe.data.row_checks import Commitment
-from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, PrivacyNote, Progress
+from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, PrivacyNote, Progress, counted
 from linprobe.parallel.array_api import among
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
@@ -42,7 +46,6 @@ from linprobe.training.execute import Observer
 from linprobe.training.plan import Plan
 from linprobe.training.words import cost_of_all
 
-KEY = "key"
 KEY_BYTES = 32
 
 
@@ -146,11 +149,14 @@ def _path_of(features: Path) -> str:
 
 def _refuse_round_cap(given: Path, keys: RowKeys, step: str = "leave --book out") -> None:
     """PrivacyError, with the next `step`, if a default book with one of the `keys` has a cap, which others evade."""
-    for other in books_with(keys, books_folder()):
-        if other.contents.cap is not None:
+    folder = books_folder()
+    shared = [(other.path, other.contents, "for") for other in books_with(keys, folder)]
+    unknown = [(*other, "perhaps for") for other in books_without_keys(folder, given)]
+    for path, contents, whose in (*shared, *unknown):
+        if contents.cap is not None:
             raise PrivacyError(
-                f"--book is {given}, and budget book {other.path} has a cap, epsilon {other.contents.cap.epsilon:.9g}, "
-                f"for some of these rows; what another book has would not count under it; {step}"
+                f"--book is {given}, and budget book {path} has a cap, epsilon {contents.cap.epsilon:.9g}, {whose} "
+                f"some of these rows; what another book has would not count under it; {step}"
             )
 
 
@@ -249,10 +255,26 @@ def existing_book(
         for x, _ in features.blocks(group):
             finder.commitment.add(x)
     account = finder.account(features, protected, unit=unit, group=group)
+    if given is None and group == "train" and account is not None and account.keys is not None:
+        _give_keys_to_old(replace(account.keys, public=RowKeys().public), features)
     if account is None or not (make or (account.path.exists() and not keys_file(account.path).exists())):
         return account
     with account.charging() as written:
         return written
+
+
+def _give_keys_to_old(keys: RowKeys, features: FeatureReader) -> None:
+    """Write `keys` beside the default book that 0.2.0 made for the training rows, which it named as they are."""
+    folder = books_folder()
+    unknown = [path for path, _ in books_without_keys(folder)]
+    if unknown:
+        as_given = Commitment(_key(folder), scaled=False)
+        for x, _ in features.blocks("train"):
+            as_given.add(x)
+        old = folder / f"{as_given.value()}{BOOK_SUFFIX}"
+        if old in unknown:
+            with Account(old, keys).charging():
+                pass
 
 
 def _key(folder: Path) -> bytes:
@@ -371,7 +393,7 @@ def charge_complete(account: Account, entry: Entry, *, histogram: bool = False) 
     contents = book.read_book(account.path)
     if entry.run not in contents.entries or contents.lacking(entry.run, entry.releases):
         with account.charging() as held:
-            check = _check_caps(account.path, held.shared(), histogram=histogram)
+            check = _check_caps(held, held.shared(), histogram=histogram)
             book.add(account.path, replace(entry, features=account.features), [], check)
     book.finish(account.path, entry.run)
 
@@ -389,7 +411,7 @@ def _charge(
     """Charge an entry, or it `again`, or `others` in its place: the check of the caps, and what the book had held."""
     with account.charging() as held:
         shared = held.shared()
-        check = _check_caps(account.path, shared)
+        check = _check_caps(account, shared)
 
         def check_all(contents: Contents, charged: Entry) -> None:
             for one in (charged, *map(contents.as_counted, others)):
@@ -440,10 +462,10 @@ def preview(account: Account | None, entries: Sequence[Entry]) -> Spending:
 def under_caps(account: Account | None, entries: Sequence[Entry]) -> Contents:
     """What books that count together would hold after `entries`. Arguments and errors as of `preview`."""
     if account is None:
-        contents, shared, check = Contents(), [], _check_caps(Path(), ())
+        contents, shared, check = Contents(), [], _check_caps(None, ())
     else:
         contents, shared = book.read_book(account.path), account.shared()
-        check = _check_caps(account.path, shared)
+        check = _check_caps(account, shared)
     for entry in entries:
         counted, others = contents.as_counted(entry), contents.without(entry.run)
         if account is not None and entry.run in contents.entries:  # a run that is resumed
@@ -453,16 +475,19 @@ def under_caps(account: Account | None, entries: Sequence[Entry]) -> Contents:
     return with_shared(contents, shared)
 
 
-def _check_caps(path: Path, shared: Sequence[SharedBook], *, histogram: bool = False) -> Check:
-    """Refuse an entry above a cap of its book, or of a book that shares rows, or above its own cap."""
+def _check_caps(account: Account | None, shared: Sequence[SharedBook], *, histogram: bool = False) -> Check:
+    """Refuse an entry above a cap of its book, of a book that shares rows, or its own; or if a book may share rows."""
+    path, unknown = (Path(), []) if account is None else (account.path, account.not_compared())
 
     def check(others: Contents, entry: Entry) -> None:
+        own = None if histogram or entry.cap is None else Cap(entry.cap, entry.delta or 0.0)
+        _refuse_unknown(unknown, [own, others.cap, *(other.contents.cap for other in shared)])
         finished = replace(entry, further=entry.further[:-1]) if histogram else None
         together = with_shared(others, shared)
         if others.cap is not None:
             refuse_above(others.cap, together, entry, finished)
-        if entry.cap is not None and not histogram:
-            refuse_above(Cap(entry.cap, entry.delta or 0.0), together, entry, unit=entry.unit)
+        if own is not None:
+            refuse_above(own, together, entry, unit=entry.unit)
         for other in shared:
             if other.contents.cap is not None:
                 theirs = [one for one in Account.at(other.path).shared() if keys_file(one.path) != keys_file(path)]
@@ -470,6 +495,28 @@ def _check_caps(path: Path, shared: Sequence[SharedBook], *, histogram: bool = F
                 refuse_above(other.contents.cap, together, entry, finished, whose=f"the rows of {other.path}")
 
     return check
+
+
+def _refuse_unknown(unknown: Sequence[tuple[Path, Contents]], caps: Iterable[Cap | None]) -> None:
+    """PrivacyError if there is one of `caps`, or of `unknown` books, as their runs may be on the same rows."""
+    cap = next((cap for cap in (*caps, *(contents.cap for _, contents in unknown)) if cap is not None), None)
+    if not unknown or cap is None:
+        return
+    runs = [(path, [*contents.entries.values()][-1:]) for path, contents in unknown]
+    named = [f"{path}{''.join(f' with run {run.name}' for run in last)}" for path, last in runs[:NAMED]]
+    raise PrivacyError(
+        f"cap is epsilon {cap.epsilon:.9g}, and {counted(len(unknown), 'budget book')} without row keys may have runs "
+        f"on these rows ({', '.join(named)}); allowed under a cap: books that can be compared; nothing was spent; run "
+        "linprobe budget on their feature files, or if a file is gone, move its book to another folder, where its runs "
+        "do not count"
+    )
+
+
+def note_not_compared(account: Account | None, progress: Progress) -> None:
+    """Note that earlier runs of books without keys may be on the same rows, and are not counted."""
+    unknown = [] if account is None else account.not_compared()
+    if unknown:
+        progress.note(PrivacyNote(not_compared_words(len(unknown))))
 
 
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared: Sequence[SharedBook]) -> None:
@@ -514,7 +561,7 @@ def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path
     path, entry = _book_with_entry(run, given)
     account = Account.at(path)
     with account.charging() as held:
-        charged = book.add(path, entry, [histogram], _check_caps(path, held.shared(), histogram=True))
+        charged = book.add(path, entry, [histogram], _check_caps(held, held.shared(), histogram=True))
     others = sum(release.count for release in charged.further) - len(run.manifest.published) - 1
     if others < 1:
         return None
@@ -535,7 +582,7 @@ def preview_histogram(run: run_folder.RunFolder, histogram: Releases, given: Pat
     path, entry = _book_with_entry(run, given)
     contents, account = book.read_book(path), Account.at(path)
     others, after, shared = contents.without(entry.run), contents.after(entry, [histogram]), account.shared()
-    _check_caps(path, shared, histogram=True)(others, after)
+    _check_caps(account, shared, histogram=True)(others, after)
     return path, spending([*with_shared(others, shared).counted, after])
 
 

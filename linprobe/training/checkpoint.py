@@ -222,11 +222,13 @@ def check_same_run(
     if missing:
         raise DataError(f"checkpoint {path} lacks {', '.join(missing)}; train anew without --resume")
     before, now = json.loads(str(state["identity"])), json.loads(json.dumps(identity, default=str))
-    for name in {**before, **now}:
+    for name in {"linprobe": "", **before, **now}:  # other versions have other settings
         if before.get(name) != now.get(name):
+            again = "give what it was started with, or train anew under another name"
+            step = "finish it with that version" if name == "linprobe" else again
             raise UsageError(
                 f"the unfinished run has {name} {before.get(name)!r} and this one {now.get(name)!r}; allowed with "
-                "--resume: the same; give what it was started with, or train anew under another name"
+                f"--resume: the same; {step}"
             )
     if str(state["private_commitment"]) != commitment(state["salt"].tobytes(), private_digest):
         raise PrivacyError(

@@ -123,7 +123,7 @@ def _described(account: Account | None, delta: float | None) -> dict[str, Any]:
     path, own, shared, kinds, not_compared = None, Contents(), [], [], 0
     if account is not None:
         path, own, shared = account.path, read_book(account.path), account.shared()
-        not_compared = account.not_compared()
+        not_compared = len(account.not_compared())
         kinds = [] if account.keys is None else account.keys.kinds
     contents = with_shared(own, shared)
     spent = spending(contents.counted, delta)

@@ -33,7 +33,7 @@ from linprobe.data.dataset import (
     unit_of,
 )
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of
+from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, order_note
 from linprobe.errors import DataError, PrivacyError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
@@ -54,6 +54,7 @@ from linprobe.training.charge import (
     BookFinder,
     RunCharge,
     charge_complete,
+    note_not_compared,
     refuse_private_in_books,
     refuse_protected_test_rows,
 )
@@ -138,6 +139,13 @@ class Ready:
             return None
         return figures.expected(request.epsilon, request.delta, dataset.n_units, dataset.n_classes)
 
+    def _of_order(self, settings: Settings) -> list[str]:
+        first = settings.first_run
+        if first is None:
+            return []
+        note = order_note(first.model.manifest.extraction or {}, f"run {first.folder}", self.features)
+        return [] if note is None else [note]
+
     def _of_noise(self, dataset: Dataset) -> list[str]:
         """Warnings that the noise will hide what the private rows say."""
         epsilon, expectation, said = self.request.epsilon, self.expectation(dataset), []
@@ -159,6 +167,7 @@ class Ready:
                 f"{self.features.path} was made with --owners-on-both-sides: accuracy is on people seen in "
                 "training, and may be lower on new people"
             )
+        said += self._of_order(plan.settings)
         left_out = dataset.public.left_out() if isinstance(dataset.public, PublicRows) else None
         said += [] if left_out is None else [left_out]
         looks = plan.centre == "public" and plan.method.spends  # such a plan has counted the public rows
@@ -361,7 +370,9 @@ def account_of(
         refuse_private_in_books(list(public.values()))
         return None
     hidden, shown = list(protected.values()), list(public.values())
-    return finder.account(features, hidden, shown, unit, planned=planned, exposed=exposed)
+    account = finder.account(features, hidden, shown, unit, planned=planned, exposed=exposed)
+    note_not_compared(account, progress)
+    return account
 
 
 def _refuse_rows_of_first_runs(

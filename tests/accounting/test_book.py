@@ -184,14 +184,14 @@ def test_two_default_books_with_one_run_are_refused(own_books: Path) -> None:
         book_with("another run")
 
 
-def test_a_book_of_format_1_is_refused_with_the_version_that_converts_it(path: Path) -> None:
+def test_a_book_of_format_1_is_read_and_appended_to(path: Path) -> None:
     book.charge(path, entry("a"))
-    content = path.read_text().replace('{"book": 2}', '{"book": 1}', 1)
-    path.write_text(content)
-    for call in (lambda: read_book(path), lambda: book.charge(path, entry("b"))):
-        with pytest.raises(DataError, match=r"line 1 .*not format 2; linprobe 0\.2\.1 converts format 1"):
-            call()
-    assert path.read_text() == content
+    path.write_text(path.read_text().replace('{"book": 2}', '{"book": 1}', 1))
+    book.charge(path, entry("b"))
+    assert list(read_book(path).entries) == ["a", "b"]
+    path.write_text(path.read_text().replace('{"book": 1}', '{"book": 3}', 1))
+    with pytest.raises(DataError, match=r"line 1 .*not format 1 or 2.*restore the file from a copy"):
+        read_book(path)
 
 
 def test_a_torn_last_line_is_dropped(path: Path) -> None:

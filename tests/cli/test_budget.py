@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -230,6 +231,19 @@ def times(factor: float, source: Path, out: Path) -> Path:
     return out
 
 
+def appended(source: Path, out: Path) -> Path:
+    """The rows of a feature file, and one more training row."""
+    with FeatureFile(source) as features, FeatureWriter(out, features.description) as writer:
+        for group, size in features.sizes.items():
+            rows = np.concatenate([rows for rows, _ in features.blocks(group)])
+            ids, labels = [*features.ids(group)], features.labels(group)
+            if group == "train":
+                rows, labels = np.concatenate([rows, rows[:1, ::-1]]), np.append(labels, labels[0])
+                ids, size = [*ids, "one more"], size + 1
+            writer.write_group(group, size, rows.shape[1], [rows], labels, ids)
+    return out
+
+
 def test_a_rescaled_file_has_the_book_of_its_rows(
     cli: Cli, refused: Cli, features_file: Path, own_books: Path, tmp_path: Path
 ) -> None:
@@ -246,15 +260,67 @@ def test_a_rescaled_file_has_the_book_of_its_rows(
     assert len(books(own_books)) == 1
 
 
-def test_a_book_of_format_1_beside_it_is_refused_before_anything_is_spent(
-    cli: Cli, refused: Cli, features_file: Path, own_books: Path
+def as_format_1(book: Path, out: Path) -> Path:
+    """Write a book as 0.2.0 did."""
+    _, *lines = book.read_text().splitlines(keepends=True)
+    made = [line for line in lines if '"keys"' not in line and '"finished"' not in line]
+    out.write_text("".join(['{"book": 1}\n', *made]))
+    return out
+
+
+def named_in_0_2_0(rows: np.ndarray, key: bytes) -> str:
+    """The name that 0.2.0 gave to the book of some rows."""
+    digests = [
+        hashlib.blake2b((row.astype(np.float16) + np.float16(0)).tobytes(), key=key, digest_size=32) for row in rows
+    ]
+    total = np.sum([np.frombuffer(one.digest(), dtype=np.uint64) for one in digests], axis=0, dtype=np.uint64)
+    content = total.tobytes() + str(len(rows)).encode()
+    return hashlib.blake2b(content, key=key, digest_size=16).hexdigest() + ".jsonl"
+
+
+def test_a_book_of_0_2_0_counts_as_a_book_that_was_given(
+    cli: Cli, refused: Cli, features_file: Path, own_books: Path, tmp_path: Path
 ) -> None:
     assert cli("train", features_file, *FEW, "--out", "a").status == 0
-    old = own_books / "old.jsonl"
-    old.write_text('{"book": 1}\n')
-    refused(cli("train", features_file, *FEW, "--out", "b"), 3, ["old.jsonl", "linprobe 0.2.1 converts format 1"])
-    old.unlink()
-    assert spent(cli, features_file)["runs"] == 1
+    (book,) = books(own_books)
+    old = as_format_1(book, tmp_path / "old.jsonl")
+    shutil.rmtree(own_books)
+    assert spent(cli, old)["runs"] == 1
+    refused(cli("train", features_file, *FEW, "--book", old, "--cap", "4.4", "--out", "b"), 4, ["cap", "4.46"])
+    assert cli("train", features_file, *FEW, "--book", old, "--out", "b").status == 0
+    assert spent(cli, old)["runs"] == 2
+    old.write_text(old.read_text().replace('{"book": 1}', '{"book": 3}', 1))
+    refused(cli("budget", old), 3, ["line 1", "is not format 1 or 2", "restore the file from a copy"])
+
+
+def test_a_default_book_of_0_2_0_counts_once_its_file_is_opened(
+    cli: Cli, refused: Cli, private_file: Path, own_books: Path, tmp_path: Path
+) -> None:
+    assert cli("train", private_file, *FEW, "--out", "a").status == 0
+    (book,) = books(own_books)
+    with FeatureFile(private_file) as features:
+        rows = np.concatenate([rows for rows, _ in features.blocks("train")])
+    old = as_format_1(book, own_books / named_in_0_2_0(rows, bytes.fromhex((own_books / "key").read_text())))
+    for path in (book, book.with_suffix(".rows")):
+        path.unlink()
+    assert "without row keys" in cli("train", private_file, *FEW, "--out", "b", "--dry-run").stderr
+    refused(cli("train", private_file, *FEW, "--cap", "4.4", "--out", "b"), 4, ["without row keys", old.name])
+    found = spent(cli, private_file)
+    assert (found["runs"], found["not_compared"]) == (1, 0)
+    refused(cli("train", private_file, *FEW, "--cap", "4.4", "--out", "b"), 4, ["1 run on these rows", "4.46"])
+    assert cli("train", private_file, *FEW, "--out", "b").status == 0
+    assert spent(cli, private_file)["runs"] == 2
+
+
+def test_a_cap_counts_runs_of_its_own_book_as_begun_under_it(
+    cli: Cli, refused: Cli, features_file: Path, tmp_path: Path
+) -> None:
+    assert cli("train", features_file, *FEW, "--out", "a").status == 0
+    twice = appended(features_file, tmp_path / "more.h5")
+    for name in ("b", "c"):
+        assert cli("train", twice, *FEW, "--out", name).status == 0
+    assert spent(cli, features_file, "--set-cap", "9")["runs"] == 3
+    refused(cli("budget", features_file, "--set-cap", "10"), 4, ["under which 1 run began;"])
 
 
 def test_names_of_books_tell_nothing_without_the_key(

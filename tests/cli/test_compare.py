@@ -18,6 +18,7 @@ import h5py
 import numpy as np
 import pytest
 
+from linprobe import __version__
 from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book, spending
 from linprobe.accounting.events import grouped
@@ -51,6 +52,21 @@ def run_called(out: Path, start: str) -> Path:
     """The one run folder whose name begins so; a digest follows."""
     (found,) = (out / "runs").glob(f"{start}-*")
     return found
+
+
+def test_a_comparison_of_another_version_is_not_trained_again(
+    cli: Cli, refused: Cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    assert cli("compare", features_file, *QUICK, "--out", out).status == 0
+    before, spent = folders(out), cli("budget", features_file).stdout
+    monkeypatch.setattr("linprobe.evaluation.comparison_plan.__version__", "9.9")
+    for words in (("--dry-run",), ()):
+        told = [str(run_called(out, "noisy-gd_steps=3-eps3-seed0")), __version__, "9.9", "--out", "nothing was spent"]
+        refused(cli("compare", features_file, *QUICK, "--out", out, *words), 4, told)
+    assert (folders(out), cli("budget", features_file).stdout) == (before, spent)
+    other = ["--methods", "noisy-gd:steps=4", *QUICK[2:]]
+    assert cli("compare", features_file, *other, "--out", out, "--dry-run").status == 0
 
 
 @pytest.mark.parametrize("finished", [0, 1])

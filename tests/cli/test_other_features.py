@@ -153,6 +153,29 @@ def test_columns_in_another_order_are_refused_wherever_two_files_meet(
             assert outcome.status == 0, outcome.stderr
 
 
+def test_columns_that_one_side_does_not_record_are_noted(cli: Cli, tmp_path: Path) -> None:
+    table = Description(class_names=CLASS_NAMES, source="train.csv, test.csv", columns="a, b", tool_version="0.3.0")
+    described = {"new": table, "old": replace(table, columns="", tool_version="0.2.1")}
+    described |= {"arrays": replace(table, columns="", source="rows.npz"), "images": MADE}
+    for name, description in described.items():
+        write(tmp_path / f"{name}.h5", description)
+    few = ("--method", "noisy-gd", "--delta", "1e-4", "--steps", "2")
+    for name in described:
+        assert cli("train", f"{name}.h5", *few, "--eps", "1", "--out", name, "--book", "book.jsonl").status == 0
+    expected = {("new", "old"): "in old.h5, ", ("old", "new"): "in run old, ", ("new", "arrays"): "in arrays.h5, "}
+    expected |= {("old", "old"): "in old.h5 and run old, ", ("arrays", "new"): "in run arrays, "}
+    expected |= {("arrays", "old"): "in old.h5 and run arrays, "}
+    for run in described:
+        for file in described:
+            starting = ("train", f"{file}.h5", *few, "--eps", "3", "--init", run, "--dry-run", "--book", "book.jsonl")
+            for words in (("evaluate", run, f"{file}.h5"), ("predict", run, f"{file}.h5"), starting):
+                told = cli(*words).stderr
+                noted = [line for line in told.splitlines() if line.startswith("columns are not recorded ")]
+                assert len(noted) == ((run, file) in expected), (words, told)
+                assert expected.get((run, file), "") in "".join(noted)
+                assert ("import the table again" in told) == (file == "old" and (run, file) in expected)
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_table_of_new_rows_is_scored_if_its_columns_are_those_of_the_run(
     cli: Cli, refused: Refused, tmp_path: Path, suffix: str

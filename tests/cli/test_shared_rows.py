@@ -211,15 +211,85 @@ def test_keys_are_private_and_on_the_disk_before_the_run(
 def test_a_book_without_keys_gets_them_when_its_file_is_opened(cli: Cli, trained: Any, tmp_path: Path) -> None:
     first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", ROWS[:200])
     trained(first, "a")
-    book = Path(spent(cli, first)["book"])
-    keys_file(book).unlink()  # as a book of version 0.2
-    book.write_text("".join(line for line in book.open() if '"keys"' not in line))
+    without_keys(Path(spent(cli, first)["book"]))
     found = spent(cli, second)
     assert (found["runs"], found["not_compared"]) == (0, 1)
     assert "run linprobe budget on their files" in cli("budget", second).stderr
     assert spent(cli, first)["runs"] == 1
     found = spent(cli, second)
     assert (found["runs"], found["not_compared"]) == (1, 0)
+
+
+def without_keys(book: Path) -> None:
+    """Make a book as one of version 0.2."""
+    keys_file(book).unlink()
+    book.write_text("".join(line for line in book.open() if '"keys"' not in line))
+
+
+def test_a_book_without_keys_is_told_wherever_money_is_spent(cli: Cli, trained: Any, tmp_path: Path) -> None:
+    first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", NEW, test=NEW[:100] + 1)
+    private = written(tmp_path / "p.h5", NEW, test=3 * NEW[:100] + 1, test_rows="private")
+    trained(first, "a")
+    without_keys(Path(spent(cli, first)["book"]))
+    trained(second, "b")
+    for words in (
+        ("train", second, *FEW, "--out", "c"),
+        ("train", second, *FEW, "--out", "d", "--dry-run"),
+        ("tune", second, *FEW, "--grid", "score_noise=1,2", "--out", "e", "--dry-run"),
+        ("compare", second, "--methods", "noisy-gd:steps=3", "--eps", "1", "--no-baselines", "--out", "f"),
+        ("compare", second, "--methods", "noisy-gd:steps=3", "--eps", "1", "--no-baselines", "--out", "g", "--dry-run"),
+        ("evaluate", "b", private, "--epsilon", "1"),
+        ("evaluate", "b", private, "--epsilon", "1", "--dry-run"),
+        ("report", "b", "--html", "b.html"),
+    ):
+        told = cli(*words)
+        assert told.status == 0, told.stderr
+        assert told.stderr.count("not compared: 1 budget book without row keys") == 1, words
+    spent(cli, first)
+    assert "not compared" not in cli("train", second, *FEW, "--out", "h").stderr
+
+
+@pytest.mark.parametrize("whose", ["this run", "its book", "the book without keys"])
+def test_nothing_is_spent_under_a_cap_while_a_book_has_no_keys(
+    cli: Cli, refused: Cli, trained: Any, tmp_path: Path, whose: str
+) -> None:
+    first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", ROWS[:200])
+    trained(first, "a")
+    if whose == "the book without keys":
+        spent(cli, first, "--set-cap", "4")
+    book = Path(spent(cli, first)["book"])
+    without_keys(book)
+    if whose == "its book":
+        spent(cli, second, "--set-cap", "4")
+    cap = ("--cap", "4") if whose == "this run" else ()
+    comparing = ("compare", second, "--methods", "noisy-gd:steps=3", "--eps", "3", "--no-baselines", "--out", "c")
+    for words in (("train", second, *FEW, *cap, "--out", "b"), *([] if cap else [comparing])):
+        for more in ((), ("--dry-run",)):
+            found = cli(*words, *more)
+            assert (found.status, found.stdout) == (4, "")
+            for text in ("cap is epsilon 4", "1 budget book without row keys", book.name, "/a", "linprobe budget"):
+                assert text in found.stderr.splitlines()[-1]
+    if whose == "the book without keys":
+        words = ("train", second, *FEW, "--book", "by_hand.jsonl", "--out", "b")
+        refused(cli(*words), 4, ["--book is by_hand.jsonl", book.name, "has a cap"])
+    assert not (tmp_path / "b").exists()
+    assert spent(cli, second)["runs"] == 0
+    spent(cli, first)
+    refused(cli("train", second, *FEW, *cap, "--out", "b"), 4, ["cap is epsilon 4", "4.46"])
+    without_keys(book)
+    book.rename(tmp_path / book.name)
+    trained(second, "b", *cap)
+
+
+def test_a_cap_refuses_a_histogram_of_a_run_without_keys(cli: Cli, refused: Cli, trained: Any, tmp_path: Path) -> None:
+    first = written(tmp_path / "a.h5", ROWS)
+    trained(first, "a")
+    spent(cli, first, "--set-cap", "9")
+    without_keys(Path(spent(cli, first)["book"]))
+    for words in ((), ("--dry-run",)):
+        refused(cli("pdp-report", "a", "--publish-epsilon", "0.5", *words), 4, ["cap is epsilon 9", "without row keys"])
+    spent(cli, first)
+    assert cli("pdp-report", "a", "--publish-epsilon", "0.5").status == 0
 
 
 DAMAGES = {

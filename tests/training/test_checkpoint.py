@@ -724,6 +724,9 @@ def test_a_checkpoint_of_another_version_is_refused(
     monkeypatch.setattr(module, "__version__", "9.9")
     with pytest.raises(UsageError, match=rf"has {name} '\d.*' and this one '9\.9'"):
         train_run(stopped_run, Silent())
+    if name == "linprobe":  # told before what another version may have as a default
+        with pytest.raises(UsageError, match=r"has linprobe .* finish it with that version$"):
+            train_run(replace(stopped_run, steps=STEPS + 1), Silent())
 
 
 def test_a_dry_run_counts_a_resumed_run_once_and_refuses_what_its_resumption_would(

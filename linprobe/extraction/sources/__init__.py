@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from linprobe.data.array_files import Arrays
 from linprobe.data.array_import import ARRAYS, labelled_rows, read_arrays
 from linprobe.data.feature_file import GROUPS
+from linprobe.data.feature_reader import TABLES
 from linprobe.data.labels import (
     CONTENT,
     FILE_NAMES,
@@ -30,7 +31,7 @@ from linprobe.data.labels import (
     label_indices,
     settle_labels,
 )
-from linprobe.data.tables import TABLES, Columns
+from linprobe.data.tables import Columns
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.request import ExtractRequest, Recipe, read_class_names
 from linprobe.extraction.sources import base

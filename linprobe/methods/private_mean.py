@@ -30,7 +30,7 @@ from linprobe.parallel.process_group import Group
 
 MEAN = "mean"
 DOUBT = 3.0  # standard deviations of squared noise within which a guess stays
-MOST_NOISE, MOST_NOISE_OF_OWN = 1.5, 3.0
+LEAST_NOISE, NOISE_OF_OWN = 1.0, 3.0
 OWN_DOUBT, LEAST_OWN, ENOUGH_OWN = 1.0, 0.2, 2 / 3
 
 
@@ -49,22 +49,23 @@ def released_mean(
     return shrunk_mean(released[:, 0] / length, noise_multiplier / length, rows.n_rows, guess)
 
 
-def text_mean(text: Floats | None) -> Reals | None:
+def text_mean(text: Reals | None) -> Reals | None:
     """The mean of text vectors (n_features, n_classes) at unit length, as a guess of the mean of unit rows."""
-    return None if text is None else normalise_rows(text.T.astype(np.float32)).mean(axis=0, dtype=np.float64)
+    return None if text is None else _unit_mean(text)
 
 
-def largest_noise(text: Floats | None, *, guessed: bool = False) -> float:
-    """Most noise of a mean, in lengths of a row, at which it is released.
+def _unit_mean(text: Floats) -> Reals:
+    return np.asarray(normalise_rows(text.T.astype(np.float32)).mean(axis=0, dtype=np.float64))
 
-    It is 1.5; 1 if unlabelled rows guess the mean; and from text vectors (n_features, n_classes) 3 r, but at least 1: r
-    is the root mean squared distance of the unit vectors from their mean. Rows are about as alike as these, and the
-    scores of a start from text vanish in noise that is much longer than r.
+
+def largest_noise(text: Floats) -> float:
+    """Most noise of a mean, in lengths of a row, with text vectors (n_features, n_classes) as a start: 3 r, at least 1.
+
+    r is the root mean squared distance of the unit vectors from their mean. Rows are about as alike as these, and the
+    scores of such a start vanish in noise that is much longer than r.
     """
-    if guessed:
-        return 1.0
-    mean = text_mean(text)
-    return MOST_NOISE if mean is None else max(1.0, MOST_NOISE_OF_OWN * math.sqrt(max(0.0, 1 - float(mean @ mean))))
+    mean = _unit_mean(text)
+    return max(LEAST_NOISE, NOISE_OF_OWN * math.sqrt(max(0.0, 1 - float(mean @ mean))))
 
 
 def expected_squared_norm(mean: Reals, error: float) -> float:

@@ -9,10 +9,10 @@ Centring (docs/decisions/0025-private-mean.md): with public rows, their mean is 
     2  x_i <- (x_i - m) / ||x_i - m||;  rows stay as they are if ||m|| < `SHORTEST_MEAN`, where nothing is gained
 
 sigma_m is calibrated for `MEAN_SHARE` of epsilon, about 0.5 % of mu^2. The rule for `auto` uses public facts only: the
-mean is released if its noise, sqrt(D) sigma_m / N, is at most `largest_noise` of the length of a row. If rows stay as
-they are, the number of steps is the default for rows that are not centred. The noise of these steps is calibrated for
-the same remaining budget, so the run costs the same for every value of m. Line 2 maps each row by itself. `dpsgd-f`
-releases the same mean.
+mean is released if its noise, sqrt(D) sigma_m / N, is at most `MOST_NOISE` of the length of a row; `LEAST_NOISE` with
+unlabelled rows, which have a mean for nothing; `largest_noise` from text. If rows stay as they are, the number of steps
+is the default for rows that are not centred. The noise of these steps is calibrated for the same remaining budget, so
+the run costs the same for every value of m. Line 2 maps each row by itself. `dpsgd-f` releases the same mean.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyErr
 from linprobe.mechanisms.correct_predictions import GAIN
 from linprobe.mechanisms.score_histogram import AUROC_SHARE, MOST_ERROR, TEST_AUROC, expected_error
 from linprobe.methods.class_counts import CLASS_COUNTS, gives_log_odds
-from linprobe.methods.private_mean import MEAN, MOST_NOISE, largest_noise
+from linprobe.methods.private_mean import LEAST_NOISE, MEAN, largest_noise
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options import (
     CENTRED_STEPS,
@@ -315,6 +315,7 @@ def refuse_other_encodings(values: Iterable[object]) -> None:
 
 
 MEAN_SHARE = 0.05
+MOST_NOISE = 1.5
 SHORTEST_MEAN = 0.2
 MANY_READS, SMALL_RATE = 1e9, 0.1  # rows that per-record losses read, and a sampling rate at which most are not sampled
 
@@ -450,8 +451,9 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     first = _first_model(settings, dataset)
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
     known, wanted = _known(settings, dataset), settings.condition
-    text = dataset.encodings if _from_text(settings, dataset) else None
-    most = largest_noise(text, guessed=dataset.unlabelled is not None)
+    most = MOST_NOISE if dataset.unlabelled is None else LEAST_NOISE
+    if dataset.encodings is not None and dataset.unlabelled is None and _from_text(settings, dataset):
+        most = largest_noise(dataset.encodings)
     settings = settled(settings, dataset.n_units, dataset.private.n_features, known=known, most=most)
     free = dataset.unlabelled is not None and known is None and (wanted, settings.condition) == ("auto", "none")
     budget = settings.budget(

@@ -451,9 +451,7 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     first = _first_model(settings, dataset)
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
     known, wanted = _known(settings, dataset), settings.condition
-    most = MOST_NOISE if dataset.unlabelled is None else LEAST_NOISE
-    if dataset.encodings is not None and dataset.unlabelled is None and _from_text(settings, dataset):
-        most = largest_noise(dataset.encodings)
+    most = _most_noise(settings, dataset)
     settings = settled(settings, dataset.n_units, dataset.private.n_features, known=known, most=most)
     free = dataset.unlabelled is not None and known is None and (wanted, settings.condition) == ("auto", "none")
     budget = settings.budget(
@@ -539,6 +537,13 @@ def _known(settings: Settings, dataset: Dataset) -> str | None:
     if settings.first_run is not None:
         return "weights of an earlier run"
     return "text weights and no intercept" if settings.intercept == 0 and _from_text(settings, dataset) else None
+
+
+def _most_noise(settings: Settings, dataset: Dataset) -> float:
+    if dataset.unlabelled is not None:
+        return LEAST_NOISE
+    text = dataset.encodings
+    return MOST_NOISE if text is None or not _from_text(settings, dataset) else largest_noise(text)
 
 
 def _default_steps(settings: Settings, dataset: Dataset, *, centred: bool) -> int:

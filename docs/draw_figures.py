@@ -225,7 +225,7 @@ def adamix_figure_2(path: Path) -> None:
                 ends.append((shots[-1], middle[-1], f"epsilon {epsilon:g}", PALETTE[place]))
             ticks_at(axes.xaxis, shots)
             ticks_at(axes.yaxis, (0.5, 1, 2, 5))
-            name_level(axes, 1, "no gain", right=False, above=False)
+            name_level(axes, 1, "no gain", above=False)
             name_ends(axes, ends)
         panels[0].set_ylabel("performance boost")
 
@@ -272,7 +272,7 @@ def convergence(path: Path) -> None:
     with new_figure(path, (COLUMN, 3.4), title=title, note=note) as (axes,):
         ends = _lines(axes, found)
         axes.set(ylim=(0, 106), ylabel="test accuracy, %", xlabel="epsilon, logarithmic; less is more private")
-        name_level(axes, ceiling, PARAGON, right=False, above=True)
+        name_level(axes, ceiling, PARAGON, above=True)
         name_level(axes, 10, "guessing", right=True, above=False)
         name_ends(axes, ends)
 
@@ -301,7 +301,7 @@ def theorem_3(path: Path) -> None:
     with new_figure(path, (COLUMN, 3.6), title=title, note=note) as (axes,):
         ends = _lines(axes, [(row["method"], float(row["part"]), row) for row in rows], shaded=False)
         axes.set(ylim=(40, 102), ylabel="test accuracy, %", xlabel="distance mu from the origin, logarithmic")
-        name_level(axes, 50, "guessing", right=False, above=False)
+        name_level(axes, 50, "guessing", above=False)
         name_ends(axes, ends)
 
 
@@ -322,7 +322,7 @@ def adamix_figure_3(path: Path) -> None:
             axes.annotate(row["method"], (25, row["0.25"]["mean"]), offset, **words)
         axes.set(xlabel="share of the records with at most this loss, %", ylabel="epsilon of the record")
         axes.set(xlim=(0, 100), ylim=(0, 1.12 * worst))
-        name_level(axes, worst, f"worst case: {worst:g}", right=False, above=True)
+        name_level(axes, worst, f"worst case: {worst:g}", above=True)
         ticks_at(axes.xaxis, [100 * float(level) for level in levels])
 
 

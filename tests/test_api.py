@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 
 import linprobe
 from linprobe.cli import run as run_command
-from linprobe.errors import ArgumentError, LinprobeError, PrivacyWarning, Silent
+from linprobe.errors import ArgumentError, DivergedError, LinprobeError, PrivacyWarning, Silent
 from linprobe.runs.run_folder import RunFolder
 from tests.conftest import mostly_nightly
 
@@ -165,6 +165,15 @@ def test_what_runs_cost_together_and_a_seed_are_warned_of() -> None:
     with pytest.warns(PrivacyWarning, match="4 runs on these rows cost epsilon 2") as caught:
         linprobe.compare(methods=["noisy-gd"], epsilons=[1], seeds=1, baselines=False, out="compared")
     assert {one.filename for one in caught} == {__file__}  # not a line of linprobe
+
+
+def test_what_a_run_that_failed_has_spent_is_warned_of() -> None:
+    asked = {"method": "noisy-gd", "epsilon": 1, "steps": 9, "learning_rate": 1e9}
+    with (
+        pytest.warns(PrivacyWarning, match="ended early; what it had released costs epsilon"),
+        pytest.raises(DivergedError),
+    ):
+        linprobe.train(**asked, out="one")
 
 
 def test_a_constructor_is_named_in_the_public_module() -> None:  # or the reference of the site cannot be built

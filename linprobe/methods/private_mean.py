@@ -25,11 +25,12 @@ from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.rounding import SMALLEST_MARGIN
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.parallel.array_api import Reals
+from linprobe.parallel.array_api import Floats, Reals
 from linprobe.parallel.process_group import Group
 
 MEAN = "mean"
 DOUBT = 3.0  # standard deviations of squared noise within which a guess stays
+LEAST_NOISE, NOISE_OF_OWN = 1.0, 3.0
 OWN_DOUBT, LEAST_OWN, ENOUGH_OWN = 1.0, 0.2, 2 / 3
 
 
@@ -50,7 +51,21 @@ def released_mean(
 
 def text_mean(text: Reals | None) -> Reals | None:
     """The mean of text vectors (n_features, n_classes) at unit length, as a guess of the mean of unit rows."""
-    return None if text is None else normalise_rows(text.T.astype(np.float32)).mean(axis=0, dtype=np.float64)
+    return None if text is None else _unit_mean(text)
+
+
+def _unit_mean(text: Floats) -> Reals:
+    return np.asarray(normalise_rows(text.T.astype(np.float32)).mean(axis=0, dtype=np.float64))
+
+
+def largest_noise(text: Floats) -> float:
+    """Most noise of a mean, in lengths of a row, with text vectors (n_features, n_classes) as a start: 3 r, at least 1.
+
+    r is the root mean squared distance of the unit vectors from their mean. Rows are about as alike as these, and the
+    scores of such a start vanish in noise that is much longer than r.
+    """
+    mean = _unit_mean(text)
+    return max(LEAST_NOISE, NOISE_OF_OWN * math.sqrt(max(0.0, 1 - float(mean @ mean))))
 
 
 def expected_squared_norm(mean: Reals, error: float) -> float:

@@ -140,15 +140,15 @@ def name_ends(axes: Any, ends: Sequence[End]) -> None:
         )
 
 
-def name_level(axes: Any, y: float, name: str, *, above: bool) -> None:
+def name_level(axes: Any, y: float, name: str, *, above: bool, right: bool = False) -> None:
     axes.axhline(y, color=INK, linestyle="--", linewidth=1)
     axes.annotate(
         name,
-        (0.02, y),
+        (0.98 if right else 0.02, y),
         (0, 2 if above else -2),
         xycoords=("axes fraction", "data"),
         textcoords="offset points",
-        ha="left",
+        ha="right" if right else "left",
         va="bottom" if above else "top",
         fontsize=SMALL,
     )

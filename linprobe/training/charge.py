@@ -545,7 +545,7 @@ def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
         return
     counted = "what it had released" if entry.ended_early else f"{why}, so its whole plan"
     cost = spending([entry]).in_words
-    progress.note(f"the run ended early; {counted} costs {cost}, and counts (budget book {path})")
+    progress.note(PrivacyNote(f"the run ended early; {counted} costs {cost}, and counts (budget book {path})"))
 
 
 def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> str | None:

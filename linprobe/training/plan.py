@@ -9,10 +9,10 @@ Centring (docs/decisions/0025-private-mean.md): with public rows, their mean is 
     2  x_i <- (x_i - m) / ||x_i - m||;  rows stay as they are if ||m|| < `SHORTEST_MEAN`, where nothing is gained
 
 sigma_m is calibrated for `MEAN_SHARE` of epsilon, about 0.5 % of mu^2. The rule for `auto` uses public facts only: the
-mean is released if its noise, sqrt(D) sigma_m / N, is at most `LARGEST_NOISE` of the length of a row. If rows stay as
-they are, the number of steps is the default for rows that are not centred. The noise of these steps is calibrated for
-the same remaining budget, so the run costs the same for every value of m. Line 2 maps each row by itself. `dpsgd-f`
-releases the same mean.
+mean is released if its noise, sqrt(D) sigma_m / N, is at most `MOST_NOISE` of the length of a row; `LEAST_NOISE` with
+unlabelled rows, which have a mean for nothing; `largest_noise` from text. If rows stay as they are, the number of steps
+is the default for rows that are not centred. The noise of these steps is calibrated for the same remaining budget, so
+the run costs the same for every value of m. Line 2 maps each row by itself. `dpsgd-f` releases the same mean.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyErr
 from linprobe.mechanisms.correct_predictions import GAIN
 from linprobe.mechanisms.score_histogram import AUROC_SHARE, MOST_ERROR, TEST_AUROC, expected_error
 from linprobe.methods.class_counts import CLASS_COUNTS, gives_log_odds
-from linprobe.methods.private_mean import MEAN
+from linprobe.methods.private_mean import LEAST_NOISE, MEAN, largest_noise
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options import (
     CENTRED_STEPS,
@@ -315,17 +315,20 @@ def refuse_other_encodings(values: Iterable[object]) -> None:
 
 
 MEAN_SHARE = 0.05
-LARGEST_NOISE = 1.0
+MOST_NOISE = 1.5
 SHORTEST_MEAN = 0.2
 MANY_READS, SMALL_RATE = 1e9, 0.1  # rows that per-record losses read, and a sampling rate at which most are not sampled
 
 
-def settled(settings: Settings, n_private: int, n_features: int, *, known: str | None) -> Settings:
+def settled(
+    settings: Settings, n_private: int, n_features: int, *, known: str | None, most: float = MOST_NOISE
+) -> Settings:
     """`settings` with `condition` either `mean` or `none`, and the release that it needs.
 
     Args:
         n_private, n_features: of the private rows; both are public.
         known: what makes a private mean unnecessary or impossible, such as public rows; None if nothing does.
+        most: largest noise, in lengths of a row, of a mean that `auto` releases.
     Raises ParameterError: an unknown condition. UsageError: condition `mean` with something known.
     """
     check_value(Conditioning, "condition", settings.condition)
@@ -337,7 +340,7 @@ def settled(settings: Settings, n_private: int, n_features: int, *, known: str |
         return replace(settings, condition="none")
     release = paid_by(MEAN_SHARE * check_epsilon(settings.epsilon), settings.delta, n_private, MEAN)
     noise = math.sqrt(n_features) * release.noise_multiplier / n_private
-    if settings.condition == "auto" and noise > LARGEST_NOISE:
+    if settings.condition == "auto" and noise > most:
         return replace(settings, condition="none")
     return replace(settings, condition=MEAN, others=(release,))
 
@@ -448,7 +451,8 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     first = _first_model(settings, dataset)
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
     known, wanted = _known(settings, dataset), settings.condition
-    settings = settled(settings, dataset.n_units, dataset.private.n_features, known=known)
+    most = _most_noise(settings, dataset)
+    settings = settled(settings, dataset.n_units, dataset.private.n_features, known=known, most=most)
     free = dataset.unlabelled is not None and known is None and (wanted, settings.condition) == ("auto", "none")
     budget = settings.budget(
         dataset.n_units,
@@ -533,6 +537,13 @@ def _known(settings: Settings, dataset: Dataset) -> str | None:
     if settings.first_run is not None:
         return "weights of an earlier run"
     return "text weights and no intercept" if settings.intercept == 0 and _from_text(settings, dataset) else None
+
+
+def _most_noise(settings: Settings, dataset: Dataset) -> float:
+    if dataset.unlabelled is not None:
+        return LEAST_NOISE
+    text = dataset.encodings
+    return MOST_NOISE if text is None or not _from_text(settings, dataset) else largest_noise(text)
 
 
 def _default_steps(settings: Settings, dataset: Dataset, *, centred: bool) -> int:

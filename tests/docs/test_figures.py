@@ -30,6 +30,13 @@ def test_a_figure_was_drawn_from_the_results_that_are_committed(name: str) -> No
     assert picture.stat().st_size <= LARGEST
 
 
+@pytest.mark.parametrize("name", mostly_nightly(sorted(DRAWER.FIGURES), ("adamix-figure2", "regression").__contains__))
+def test_a_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
+    draw, _ = DRAWER.FIGURES[name]
+    draw(tmp_path / "figure.png")
+    assert 0 < (tmp_path / "figure.png").stat().st_size <= LARGEST
+
+
 def test_every_image_is_drawn_by_the_script_or_by_a_command_of_its_page() -> None:
     drawn = {path.stem for path in IMAGES.glob("*.png")}
     assert drawn == {*DRAWER.FIGURES, "plan"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from linprobe.methods.private_mean import (
     LEAST_OWN,
     MEAN,
     expected_squared_norm,
+    largest_noise,
     longer_steps,
     released_mean,
     shrunk_mean,
@@ -31,7 +33,7 @@ from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MOMENT
 from linprobe.parallel.process_group import ALONE
 from linprobe.training import execute as execute_module
 from linprobe.training import plan as plan_module
-from linprobe.training.plan import LARGEST_NOISE, MEAN_SHARE, Settings, paid_by, plan_run, settled
+from linprobe.training.plan import MEAN_SHARE, MOST_NOISE, Settings, paid_by, plan_run, settled
 
 CLASSES, N, WIDTH = 3, 3000, 20
 
@@ -83,8 +85,42 @@ def test_auto_weighs_the_noise_of_the_mean() -> None:
     assert (few.condition, many.condition) == ("none", MEAN)
     assert few.others == ()
     noise = math.sqrt(WIDTH) * many.others[0].noise_multiplier / 50_000
-    assert noise <= LARGEST_NOISE
+    assert noise <= MOST_NOISE
     assert settled(settings(condition=MEAN), 100, WIDTH, known=None).condition == MEAN
+
+
+def noise_of(n: int) -> float:
+    """The length of the noise of a mean of n rows."""
+    return math.sqrt(WIDTH) * settled(settings(condition=MEAN), n, WIDTH, known=None).others[0].noise_multiplier / n
+
+
+def around(mean: float, classes: int = 8) -> NDArray[np.float64]:
+    """Orthonormal vectors, each with `mean` times one common vector, of any length."""
+    return 7 * (np.eye(WIDTH)[:, :classes] + mean * np.eye(WIDTH)[:, -1:])
+
+
+@pytest.mark.parametrize("most", [MOST_NOISE, 1.0])
+def test_a_mean_is_released_up_to_its_largest_noise(most: float) -> None:
+    enough = next(n for n in range(10, N) if noise_of(n) <= most)
+    decided = [settled(settings(), n, WIDTH, known=None, most=most).condition for n in (enough - 1, enough)]
+    assert decided == ["none", MEAN]
+
+
+@pytest.mark.parametrize(("mean", "most"), [(0.0, 3 * math.sqrt(7 / 8)), (1.0, 3 * math.sqrt(7 / 16)), (30.0, 1)])
+def test_text_vectors_say_how_much_noise_a_mean_may_have(mean: float, most: float) -> None:
+    assert largest_noise(around(mean)) == pytest.approx(most, rel=1e-6)
+
+
+def test_text_vectors_and_unlabelled_rows_decide_on_a_mean() -> None:
+    n = next(n for n in range(10, N) if noise_of(n) <= 1.3)
+    x, y = rows_with_a_mean(n)
+    found = []
+    unlabelled = ArraySource(x[:50], np.full(50, -1))
+    for text in (None, around(0.0, CLASSES), around(30.0, CLASSES)):
+        dataset = Dataset(ArraySource(x, y), CLASSES, text_weights=text)
+        found.append(plan_run(settings(), dataset).settings.condition)
+        assert plan_run(settings(), replace(dataset, unlabelled=unlabelled)).settings.condition == "none"
+    assert found == [MEAN, MEAN, "none"]
 
 
 def test_descent_around_a_mean_is_longer_where_classes_have_many_rows() -> None:

@@ -214,7 +214,7 @@ class Refinement:
 
     Attributes:
         file: of the rows. rows: their number. digest: SHA-256 of the rows and their ids.
-        strength: of the change, from 0 to 1. class_shares: that were kept; None for estimated ones.
+        strength: of the change, from 0 to 1.
         similar: noisy number of private rows near these rows; None without a release of it, as for a finished run.
         gain: noisy number by which more private rows are labelled right after refinement than before, and the share of
             rows that was `expected`; None without a release of it. Where it tells of harm, the strength is 0.
@@ -227,7 +227,6 @@ class Refinement:
     rows: Annotated[int, COUNT]
     digest: Annotated[str, DIGEST]
     strength: Annotated[float, SHARE]
-    class_shares: Annotated[list[float] | None, none_or(list_of(AMOUNT))] = None
     similar: Annotated[SimilarRows | None, none_or(record(count=NUMBER, std=POSITIVE))] = None
     gain: Annotated[NoisyGain | None, none_or(record(count=NUMBER, std=POSITIVE, expected=NUMBER))] = None
     near_shots: Annotated[dict[str, int] | None, none_or(record(near=WHOLE, of=COUNT))] = None

@@ -135,8 +135,6 @@ def _unlike(found: Refined, stated: Refinement) -> str:
     """The first key of a refinement that differs from the computed one by more than roundings; empty if none does."""
     if abs(found.strength - stated.strength) > TOLERANCE:
         return "strength"
-    if stated.class_shares is not None:
-        return "class_shares"
     other = stated.gain is not None and abs(found.expected_gain - stated.gain.expected) > TOLERANCE * USUAL_GAIN
     return "gain.expected" if other else ""
 

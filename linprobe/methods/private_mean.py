@@ -30,7 +30,7 @@ from linprobe.parallel.process_group import Group
 
 MEAN = "mean"
 DOUBT = 3.0  # standard deviations of squared noise within which a guess stays
-LEAST_NOISE, NOISE_OF_OWN = 1.0, 3.0
+LEAST_NOISE, NOISE_OF_OWN = 0.3, 0.75
 OWN_DOUBT, LEAST_OWN, ENOUGH_OWN = 1.0, 0.2, 2 / 3
 
 
@@ -59,10 +59,10 @@ def _unit_mean(text: Floats) -> Reals:
 
 
 def largest_noise(text: Floats) -> float:
-    """Most noise of a mean, in lengths of a row, with text vectors (n_features, n_classes) as a start: 3 r, at least 1.
+    """Most noise of a mean, in lengths of a row, with text vectors (n_features, n_classes) as a start.
 
-    r is the root mean squared distance of the unit vectors from their mean. Rows are about as alike as these, and the
-    scores of such a start vanish in noise that is much longer than r.
+    It is 3/4 r, at least 0.3: r is the root mean squared distance of the unit vectors from their mean. Rows are about
+    as alike as these, and the scores of such a start vanish in noise that is much longer than r.
     """
     mean = _unit_mean(text)
     return max(LEAST_NOISE, NOISE_OF_OWN * math.sqrt(max(0.0, 1 - float(mean @ mean))))

@@ -252,7 +252,7 @@ class Conditioning:
     condition: Condition = option(
         "auto",
         "Without public rows, subtract a noisy private mean",
-        after="; auto: mean if its noise is small; the mean uses about 0.5 % of mu^2",
+        after="; auto: mean if its noise is small; the mean uses 0.5 to 9 % of mu^2",
         group="Data",
     )
 

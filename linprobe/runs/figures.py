@@ -202,10 +202,10 @@ LOW_SIGNAL = 10  # of `signal_to_noise`: below, accuracy is near that without pr
 # `signal_to_noise` below; percent of the gap from only-public, or without public rows from guessing, to the best
 # accuracy measured, on six data sets (docs/planning.md)
 BANDS = (
-    (5, (0, 12), (3, 23)),
-    (10, (8, 20), (16, 36)),
-    (20, (38, 66), (53, 90)),
-    (50, (72, 79), (87, 95)),
+    (5, (0, 12), (3, 36)),
+    (10, (8, 20), (15, 40)),
+    (20, (38, 66), (53, 92)),
+    (50, (72, 79), (87, 96)),
     (100, (85, 100), (97, 100)),
     (math.inf, (87, 100), (91, 100)),
 )

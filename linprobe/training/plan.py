@@ -8,11 +8,12 @@ Centring (docs/decisions/0025-private-mean.md): with public rows, their mean is 
     1  m <- the noisy mean of unit rows (`linprobe.methods.private_mean`), with noise multiplier sigma_m
     2  x_i <- (x_i - m) / ||x_i - m||;  rows stay as they are if ||m|| < `SHORTEST_MEAN`, where nothing is gained
 
-sigma_m is calibrated for `MEAN_SHARE` of epsilon, about 0.5 % of mu^2. The rule for `auto` uses public facts only: the
-mean is released if its noise, sqrt(D) sigma_m / N, is at most `MOST_NOISE` of the length of a row; `LEAST_NOISE` with
-unlabelled rows, which have a mean for nothing; `largest_noise` from text. If rows stay as they are, the number of steps
-is the default for rows that are not centred. The noise of these steps is calibrated for the same remaining budget, so
-the run costs the same for every value of m. Line 2 maps each row by itself. `dpsgd-f` releases the same mean.
+sigma_m is calibrated for the least share of epsilon from `MEAN_SHARE` to `MOST_SHARE` (0.5 to 9 % of mu^2) with which
+the noise of m, sqrt(D) sigma_m / N, is at most `ENOUGH_NOISE` of the length of a row. The rule for `auto` uses public
+facts only: the mean is released if this noise is at most `MOST_NOISE`, or `largest_noise` from text. If rows stay as
+they are, the number of steps is the default for rows that are not centred. The noise of these steps is calibrated for
+the same remaining budget, so the run costs the same for every value of m. Line 2 maps each row by itself. `dpsgd-f`
+releases a mean at a share of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyErr
 from linprobe.mechanisms.correct_predictions import GAIN
 from linprobe.mechanisms.score_histogram import AUROC_SHARE, MOST_ERROR, TEST_AUROC, expected_error
 from linprobe.methods.class_counts import CLASS_COUNTS, gives_log_odds
-from linprobe.methods.private_mean import LEAST_NOISE, MEAN, largest_noise
+from linprobe.methods.private_mean import MEAN, largest_noise
 from linprobe.methods.similar_rows import SIMILAR_ROWS
 from linprobe.options import (
     CENTRED_STEPS,
@@ -314,8 +315,8 @@ def refuse_other_encodings(values: Iterable[object]) -> None:
             raise UsageError(f"the name {value} is not UTF-8; nothing was read or spent; rename the file") from None
 
 
-MEAN_SHARE = 0.05
-MOST_NOISE = 1.5
+MEAN_SHARE, MOST_SHARE = 0.05, 0.25
+ENOUGH_NOISE, MOST_NOISE = 0.25, 0.8
 SHORTEST_MEAN = 0.2
 MANY_READS, SMALL_RATE = 1e9, 0.1  # rows that per-record losses read, and a sampling rate at which most are not sampled
 
@@ -338,8 +339,15 @@ def settled(
         if settings.condition == MEAN:
             raise UsageError(f"condition is 'mean', but there are {known}; use condition none, or leave it out")
         return replace(settings, condition="none")
-    release = paid_by(MEAN_SHARE * check_epsilon(settings.epsilon), settings.delta, n_private, MEAN)
-    noise = math.sqrt(n_features) * release.noise_multiplier / n_private
+
+    def paid_with(share: float) -> tuple[Releases, float]:
+        release = paid_by(share * check_epsilon(settings.epsilon), settings.delta, n_private, MEAN)
+        return release, math.sqrt(n_features) * release.noise_multiplier / n_private
+
+    release, noise = paid_with(MEAN_SHARE)
+    share = min(MOST_SHARE, MEAN_SHARE * noise / ENOUGH_NOISE)
+    if share > MEAN_SHARE:
+        release, noise = paid_with(share)
     if settings.condition == "auto" and noise > most:
         return replace(settings, condition="none")
     return replace(settings, condition=MEAN, others=(release,))
@@ -451,7 +459,8 @@ def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> P
     first = _first_model(settings, dataset)
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
     known, wanted = _known(settings, dataset), settings.condition
-    most = _most_noise(settings, dataset)
+    text = dataset.encodings if _from_text(settings, dataset) else None
+    most = MOST_NOISE if text is None else largest_noise(text)
     settings = settled(settings, dataset.n_units, dataset.private.n_features, known=known, most=most)
     free = dataset.unlabelled is not None and known is None and (wanted, settings.condition) == ("auto", "none")
     budget = settings.budget(
@@ -537,13 +546,6 @@ def _known(settings: Settings, dataset: Dataset) -> str | None:
     if settings.first_run is not None:
         return "weights of an earlier run"
     return "text weights and no intercept" if settings.intercept == 0 and _from_text(settings, dataset) else None
-
-
-def _most_noise(settings: Settings, dataset: Dataset) -> float:
-    if dataset.unlabelled is not None:
-        return LEAST_NOISE
-    text = dataset.encodings
-    return MOST_NOISE if text is None or not _from_text(settings, dataset) else largest_noise(text)
 
 
 def _default_steps(settings: Settings, dataset: Dataset, *, centred: bool) -> int:

@@ -560,8 +560,9 @@ FORGED_COUNTS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 
 @pytest.mark.parametrize("name", FORGED_COUNTS)
 def test_the_centre_and_the_number_of_similar_rows_are_checked(
-    cli: Cli, refused: Callable[..., None], private_file: Path, rows: Path, name: str
+    cli: Cli, refused: Callable[..., None], monkeypatch: pytest.MonkeyPatch, private_file: Path, rows: Path, name: str
 ) -> None:
+    monkeypatch.setattr("linprobe.training.plan.MOST_NOISE", 0.1)  # the budget buys no mean
     words = ["train", private_file, *STEPS, "--eps", "0.35", "--unlabelled", rows]
     planned = cli(*words, "--dry-run")
     assert "1 release for similar rows" in planned.stdout
@@ -577,7 +578,10 @@ def test_the_centre_and_the_number_of_similar_rows_are_checked(
     assert why in cli("verify", "run").stderr
 
 
-def test_the_count_decides_what_unlabelled_rows_do(cli: Cli, private_file: Path, tmp_path: Path) -> None:
+def test_the_count_decides_what_unlabelled_rows_do(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, private_file: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("linprobe.training.plan.MOST_NOISE", 0.1)  # the budget buys no mean
     other = tmp_path / "other.h5"
     rows = gaussian_rows("unlabelled", 200)[0] * np.float32([-1, 1]).repeat(N_FEATURES // 2) + 7
     with FeatureWriter(other, Description(class_names=(), backbone="test")) as writer:

@@ -1,6 +1,6 @@
 """The budget book of a data set, an append-only file with one line for each run, and the cost of its runs together.
 
-A line is on the disk before the run reads a private row, with everything that the run is going to release. If the run
+A line is on the disk before the run draws noise, with everything that the run is going to release. If the run
 ends early, a second line says what it had released by then. A crash in between makes the book over-count, never
 under-count. A run that is resumed keeps its id, so that it is counted once.
 

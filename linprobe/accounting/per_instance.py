@@ -8,7 +8,7 @@ and epsilon_i is the Gaussian-DP epsilon at mu_i and the run's delta. mu_i <= mu
 For Poisson samples it is individual Renyi accounting (Feldman and Zrnic 2021; Yu et al. 2023). Each release contributes
 its Renyi divergence at the record's own share of the sensitivity, rounded up. The sum over steps at integer orders is
 converted to epsilon by Canonne, Kamath, Steinke 2020, Proposition 12. The run's epsilon bounds every record, so no
-figure is above it. All figures are proven upper bounds: docs/proofs/epsilon.md.
+figure is above it. All figures are upper bounds, in the sense of lemma 3 of docs/proofs/epsilon.md.
 The figures depend on the private rows: they are stored with mode 0600 and shown only on request.
 """
 

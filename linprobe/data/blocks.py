@@ -395,8 +395,8 @@ def row_norms(x: Singles) -> Reals:
         sums += np.einsum("ij,ij->i", x[:, whole:], x[:, whole:])
         odd = ~((sums > SQUARES[0]) & (sums < SQUARES[1]))
         if odd.any():
-            wide = x[odd].astype(np.float64)
-            sums[odd] = np.einsum("ij,ij->i", wide, wide)
+            # `einsum` would add the numbers of a long row in another order if it is the only one
+            sums[odd] = np.square(x[odd], dtype=np.float64).sum(axis=1)
     norms: Reals = np.sqrt(sums)
     return norms
 

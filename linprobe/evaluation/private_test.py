@@ -27,6 +27,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.options.requests import EvaluateRequest
+from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs.figures import noisy_accuracy, sums_of_test_rows, test_units
 from linprobe.runs.matching import check_fits, refuse_private_rows, scored_file
@@ -52,6 +53,7 @@ def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str
     return evaluate_run(request, progress)
 
 
+@blas_held_to_one_thread()
 def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
     """Release noisy counts of correct predictions, and of scores, on private test rows. Each call spends budget.
 
@@ -66,10 +68,10 @@ def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, 
     with _prepared(request, progress) as (run, features, entry):
         n_test = test_units(features, entry.unit)
         bias, people = moved_bias(run, request.prior)[0], test_people(features, entry.unit)
-        sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
         account = existing_book(features, request.book, make=True, group="test", unit=entry.unit)
         note_not_compared(account, progress)
         book = charge_entry(account, entry, progress)
+        sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
     progress.note(
         f"charged to the book of the test rows; its name depends on them: keep it private (budget book {book})"
     )

@@ -58,7 +58,8 @@ class ExactSum:
         zeros: the empty sum, float64, on the host or a GPU.
         longest: bound on an entry of one row's term, shape () or one per entry; infinite for no grid.
         n_rows: bound on the number of rows in all processes. A grid step is at most `GRID_STEP * longest * n_rows`,
-            and the sum is at most 2^53 steps, which float64 represents exactly.
+            and the sum is at most 2^53 steps, which float64 represents exactly. The margin covers what larger terms
+            than an eighth of `longest * n_rows` add on a GPU: lemma 3 of docs/proofs/clipped-sum.md.
 
     Attributes:
         total: the sum so far.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import linprobe
 from linprobe.accounting.book import read_book
@@ -18,6 +19,7 @@ from linprobe.errors import UsageError
 from linprobe.evaluation import private_test
 from linprobe.mechanisms.correct_predictions import SENSITIVITY
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.parallel import threads
 from linprobe.runs import figures
 from tests.cli.outcomes import result_of
 from tests.conftest import gaussian_rows
@@ -122,11 +124,22 @@ def test_the_book_counts_every_release_on_the_same_people(cli, refused, later) -
     refused(cli(*words), 4, ["cap"])
 
 
-def test_the_charge_comes_before_the_noise(cli, later, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["NoiseSource", "sums_of_test_rows"])
+def test_the_charge_comes_before_the_noise(cli, later, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     later()
-    monkeypatch.setattr(private_test, "NoiseSource", lambda: 1 / 0)
+    monkeypatch.setattr(private_test, name, lambda *_: 1 / 0)
     assert cli(*EVALUATE, "--unit", "owner", "--book", "own.jsonl").status == 1
     assert result_of(cli("budget", "own.jsonl", "--json"))["epsilon"] == pytest.approx(1, abs=0.01)
+
+
+def test_test_rows_are_summed_on_one_thread(cli, later, monkeypatch: pytest.MonkeyPatch) -> None:
+    later()
+    monkeypatch.setattr(threads, "_outer", [])  # the suite's limit
+    monkeypatch.setattr(private_test, "sums_of_test_rows", lambda *_: seen.extend(threadpool_info()) or 1 / 0)
+    seen: list[Any] = []
+    with threadpool_limits(2, "blas"):
+        cli(*EVALUATE, "--unit", "owner")
+    assert {one["num_threads"] for one in seen if one["user_api"] == "blas"} == {1}
 
 
 @pytest.mark.parametrize(("name", "sensitivity"), [("held_out_counts", SENSITIVITY), ("score_sums", 2)])

@@ -210,6 +210,12 @@ def test_row_norms_are_right_to_one_part_in_a_million(x: Any, exponent: int) -> 
     assert np.allclose(row_norms(x), np.sqrt(np.square(x, dtype=np.float64).sum(axis=1)), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("scale", [0, 1e-30, 1, 1e25])
+def test_the_norm_of_a_long_row_depends_on_no_other_row(scale: float) -> None:
+    x = (np.random.default_rng(0).standard_normal((5, 9000)) * scale).astype(np.float32)
+    assert [row_norms(row[None])[0] for row in x] == row_norms(x).tolist()
+
+
 def test_a_users_whole_numbers_are_no_bits() -> None:
     raw = np.arange(1, 13, dtype=np.uint16).reshape(3, 4)
     assert np.array_equal(Preprocessing().apply(raw), Preprocessing().apply(raw.astype(np.float64)))

@@ -339,9 +339,13 @@ def settled(
         if settings.condition == MEAN:
             raise UsageError(f"condition is 'mean', but there are {known}; use condition none, or leave it out")
         return replace(settings, condition="none")
+    epsilon, tests = check_epsilon(settings.epsilon), settings.test_epsilon or 0.0
+    left = (
+        math.sqrt(epsilon**2 - tests**2) if tests < epsilon else epsilon
+    )  # for training, as mu is about in proportion
 
     def paid_with(share: float) -> tuple[Releases, float]:
-        release = paid_by(share * check_epsilon(settings.epsilon), settings.delta, n_private, MEAN)
+        release = paid_by(share * left, settings.delta, n_private, MEAN)
         return release, math.sqrt(n_features) * release.noise_multiplier / n_private
 
     release, noise = paid_with(MEAN_SHARE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,18 @@ def test_the_share_of_the_mean_follows_from_its_noise() -> None:
     for n in (few, some):
         plan = plan_run(settings(), Dataset(ArraySource(*rows_with_a_mean(n)), CLASSES))
         assert plan.budget.accountant.epsilon(plan.budget.releases, DEFAULT_DELTA) <= 1
+
+
+def test_a_mean_takes_a_share_of_what_noisy_test_figures_leave() -> None:
+    few = Dataset(ArraySource(*rows_with_a_mean(N // 10)), CLASSES)
+    found = []
+    for tests in (None, 0.5, 0.96):
+        asked = replace(settings(), test_epsilon=tests, n_test=N, n_classes=CLASSES, condition=MEAN)
+        releases = {one.purpose: one for one in plan_run(asked, few).budget.releases}
+        mean, steps = (releases[what].count / releases[what].noise_multiplier ** 2 for what in (MEAN, "gradient"))
+        found.append(mean)
+        assert mean < 0.15 * steps  # as much as with all of epsilon, or less
+    assert found[0] > found[1] > 2 * found[2]
 
 
 @pytest.mark.parametrize(("mean", "most"), [(0.0, math.sqrt(7 / 8)), (1.0, math.sqrt(7 / 16)), (30.0, 0.4)])

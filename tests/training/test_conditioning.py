@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,7 @@ def noise_of(release: Releases, n: int) -> float:
     return math.sqrt(WIDTH) * release.noise_multiplier / n
 
 
+@cache
 def paid(share: float) -> Releases:
     return paid_by(share, DEFAULT_DELTA, N, MEAN)
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.book import DIGEST_BYTES, Contents, Entry, no_books, read_book, state_keys
 from linprobe.accounting.events import OWNER, TEST_ACCURACY
 from linprobe.atomic_files import alone, open_regular, remove_torn, sync_folder, write_whole
-from linprobe.errors import DataError, LinprobeError, PrivacyError, read_fault, writing
+from linprobe.errors import DataError, LinprobeError, PrivacyError, counted, read_fault, writing
 from linprobe.parallel.array_api import among, distinct
 
 Keys = NDArray[np.uint64]
@@ -226,7 +226,7 @@ def books_without_keys(folder: Path, but: Path | None = None) -> list[tuple[Path
 
 
 def not_compared_words(number: int) -> str:
-    books = "1 budget book without row keys" if number == 1 else f"{number} budget books without row keys"
+    books = f"{counted(number, 'budget book')} without row keys"
     return f"not compared: {books}, whose runs may be on these rows; run linprobe budget on their files"
 
 

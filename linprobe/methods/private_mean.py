@@ -30,7 +30,7 @@ from linprobe.parallel.process_group import Group
 
 MEAN = "mean"
 DOUBT = 3.0  # standard deviations of squared noise within which a guess stays
-LEAST_NOISE, NOISE_OF_OWN = 0.3, 0.75
+LEAST_NOISE, NOISE_OF_OWN = 0.3, 0.75  # of a mean, in lengths of a row and of what is its own
 OWN_DOUBT, LEAST_OWN, ENOUGH_OWN = 1.0, 0.2, 2 / 3
 
 

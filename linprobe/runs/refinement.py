@@ -127,7 +127,7 @@ def check_refinement(
                 f"{run.folder / MODEL} does not follow from {UNREFINED} and {unlabelled}: it is {off:.3g} away, "
                 f"allowed: {TOLERANCE * change:.3g}; do not trust it"
             )
-        proved += [MODEL] if stated.near_shots and not _can_compare(run, features) else ["refined", MODEL]
+        proved += [MODEL] if stated.near_shots and (features is None or not _shots_in_file(run)) else ["refined", MODEL]
     return proved
 
 
@@ -146,7 +146,7 @@ def _checked_shots(
     if stated.near_shots is None:
         return None
     named = NearShots(**stated.near_shots)
-    if features is not None and _can_compare(run, features):
+    if features is not None and _shots_in_file(run):
         with open_features(features, whole=False) as opened:
             found = near_shots(run, rows, opened)
         if found is None or found.of != named.of or abs(found.near - named.near) > TOLERANCE * found.of:
@@ -157,9 +157,9 @@ def _checked_shots(
     return named
 
 
-def _can_compare(run: RunFolder, features: Path | None) -> bool:
-    """Whether a feature file holds all rows whose number `near_shots` of a run states."""
-    return features is not None and (run.manifest.public_file is None or bool(run.manifest.public_shots))
+def _shots_in_file(run: RunFolder) -> bool:
+    """Whether the feature file of a run holds all rows whose number `near_shots` states."""
+    return run.manifest.public_file is None or bool(run.manifest.public_shots)
 
 
 def _check_parent(run: RunFolder, stated: Refinement, parent: RunFolder) -> None:

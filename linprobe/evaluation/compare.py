@@ -133,7 +133,9 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
                 (replace(run, dated=not secret), found.features, found.others.get(run.setting.public), found.unlabelled)
                 for run in missing
             ]
-            _record(unordered(_train, arguments, request.jobs), missing, folder, progress)
+            _count(
+                unordered(_train, arguments, request.jobs), {one.folder for one in missing if _selects(one)}, progress
+            )
             if account is not None and earlier:
                 for _, text in words.together_line(preview(account, ())):
                     progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
@@ -161,21 +163,13 @@ def _tell_kept(
         progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
 
 
-def _record(done: Iterable[Path], missing: Sequence[Planned], folder: ComparisonFolder, progress: Progress) -> None:
-    """Record runs as they are `done`, but private selections in order at the end: which took longer is secret."""
-    selections, ended = [run.folder for run in missing if _selects(run)], set[Path]()
-    try:
-        for run in done:
-            if run in selections:
-                ended.add(run)
-            else:
-                folder.record(run)
-                progress.step()
-    finally:
-        for run in selections:
-            if run in ended:
-                folder.record(run)
-                progress.step()
+def _count(done: Iterable[Path], selections: set[Path], progress: Progress) -> None:
+    """Show runs as they are done, but private selections at the end: which took longer is secret."""
+    for run in done:
+        if run not in selections:
+            progress.step()
+    for _ in selections:
+        progress.step()
 
 
 @contextmanager
@@ -342,7 +336,7 @@ def _written(
         marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
         write_csv(out / "private_attacks.csv", marked, private=True)
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
-    found = {"composed": folder.composed(request.delta), **guessing, "summary": summary, "runs": runs}
+    found = {"composed": folder.composed(request.delta, request.book), **guessing, "summary": summary, "runs": runs}
     folder.finish(found)
     return {"out": str(out), **found, **attacked, "figures": [] if plot is None else [str(plot)]}
 
@@ -450,7 +444,7 @@ def _ready(run: Planned, features: Features, other: Features, unlabelled: Path |
     other = None if run.request.public is None else _rows(stack, other, run.request.public)
     given = run.request.unlabelled  # None for runs that are not refined
     further = None if given is None else _unlabelled(stack, unlabelled, given)
-    return Ready(run.request, reader, other, further, dated=run.dated, keep_ledger=True)
+    return Ready(run.request, reader, other, further, dated=run.dated)
 
 
 def _ready_of(found: _Comparison, run: Planned, stack: ExitStack) -> Ready:

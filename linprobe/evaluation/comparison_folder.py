@@ -1,4 +1,4 @@
-"""The folder of a comparison: its lock, the rows it compares, and the cost of every run in it."""
+"""The folder of a comparison: its lock, the rows it compares, and what its runs cost."""
 
 from __future__ import annotations
 
@@ -7,41 +7,34 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.book import Contents, Entry, releases_of, spending
-from linprobe.accounting.events import Releases, grouped
-from linprobe.accounting.ledger import AppendOnlyFile, read_ledger, read_selection
-from linprobe.accounting.selection import SelectionEvent
-from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, sync_folder, write_json
+from linprobe.accounting.book import Contents, Entry, read_book, spending
+from linprobe.accounting.row_keys import books_folder, files_of_books
+from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.errors import LinprobeError, PrivacyError, UsageError, reading, writing
+from linprobe.errors import PrivacyError, UsageError, reading, writing
 from linprobe.options import RECORD
 from linprobe.runs import run_folder
 from linprobe.runs.check import check_run
-from linprobe.runs.manifest import LEDGER, Manifest
+from linprobe.runs.manifest import Manifest
 from linprobe.runs.run_folder import RunFolder
+from linprobe.training.charge import entry_of
 
-RUNS, STATED, SPENT, COMMITTED = "runs", "comparison.json", "spent.jsonl", "private_commitment.json"
+RUNS, STATED, COMMITTED = "runs", "comparison.json", "private_commitment.json"
 LOCK = ".lock"
 TORN = (f".{STATED}.*.partial", f".{COMMITTED}.*.partial")  # left by a killed process
 RESULTS = ("*.csv", "*.md", "*.png", *TORN)
 
 
 class ComparisonFolder:
-    """An open comparison; made by `open_comparison`.
-
-    `spent.jsonl` has a line for every run that ever finished here, and for every unfinished one whose folder was
-    removed after a release. It is written before that, and never removed: a run whose folder is deleted was still
-    released.
-    """
+    """An open comparison; made by `open_comparison`. What its runs cost is in their budget book."""
 
     def __init__(self, out: Path, of: dict[str, Any]) -> None:
         self.out, self.of, self.runs = out, of, out / RUNS
-        self._recorded = {entry.run: entry for entry in self._read_entries()}
         self._manifests: dict[str, Manifest] = {}
 
     def finished(self) -> list[Path]:
@@ -58,37 +51,7 @@ class ComparisonFolder:
         check_run(opened)
         self._manifests[run.name] = opened.manifest
 
-    def record(self, run: Path) -> None:
-        """Add a finished run to `spent.jsonl`, or what its line, of it or of the run it is made from, lacks."""
-        manifest = self.manifest(run)
-        key, releases = manifest.book_id, manifest.recorded
-        if manifest.manifest_digest in self._recorded:  # the key of an earlier version
-            return
-        if key in self._recorded:
-            lacking = Contents(self._recorded).lacking(key, releases)
-            if not lacking:
-                return
-            releases = (*self._recorded[key].releases, *lacking)
-        self._append(key, run.name, releases, manifest.selection, private=manifest.private)
-
-    def _append(
-        self, key: str, name: str, releases: Iterable[Releases], selection: SelectionEvent | None, *, private: bool
-    ) -> None:
-        """Add a line, which is on the disk when this returns, in place of an earlier one with the same key."""
-        line = {
-            "run_key": key,
-            "run": name,
-            "private": private,
-            "releases": [asdict(release) for release in releases],
-            "selection": None if selection is None else selection.as_dict(),
-        }
-        with writing(self.out / SPENT):
-            with closing(AppendOnlyFile(self.out / SPENT)) as lines:
-                lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-            sync_folder(self.out)
-        self._recorded[key] = self._entry_of(line)
-
-    def composed(self, delta: float) -> dict[str, Any]:
+    def composed(self, delta: float, book: Path | None) -> dict[str, Any]:
         """The total cost of all runs that ever were here, for a record or person private in all of them.
 
         `linprobe budget` composes in the same way: see `linprobe.accounting.book`.
@@ -96,55 +59,23 @@ class ComparisonFolder:
         Returns: private_runs (runs that released something, killed and diverged ones included), not_private_runs,
             epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant, unit.
         """
-        spent = asdict(spending(self.entries(), delta))
+        spent = asdict(spending(self._entries(book), delta))
         del spent["epsilon_by_unit"]  # all runs of a comparison have one unit
         return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
 
-    def entries(self) -> list[Entry]:
-        """All runs that ever were here, killed and diverged ones too. Raises PrivacyError: an unreadable ledger."""
-        # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
-        kept = [path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{LEDGER}")]
-        unfinished = [self._unfinished(ledger) for ledger in kept if ledger.parent.name not in self._recorded]
-        for run in self.finished():
-            self.record(run)
-        return [*unfinished, *self._recorded.values()]
-
-    def _read_entries(self) -> list[Entry]:
-        path = self.out / SPENT
-        if not path.exists():
-            return []
-        try:
-            return [self._entry_of(json.loads(line)) for line in read_text(path).splitlines()]
-        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
-            raise PrivacyError(
-                f"{path} cannot be read ({error}); without it no epsilon is proved; restore it"
-            ) from None
-
-    def _entry_of(self, line: dict[str, Any]) -> Entry:
-        selection = SelectionEvent.from_dict(line["selection"]) if line.get("selection") else None
-        private = line["private"]
-        if not isinstance(private, bool):
-            raise ValueError(f"private is {private!r:.40}")
-        return self._entry(str(line["run_key"]), releases_of(line), selection, private=private)
-
-    def _unfinished(self, ledger: Path) -> Entry:
-        event = read_selection(ledger)
-        return self._entry(ledger.parent.name, grouped(read_ledger(ledger)) if event is None else (), event)
-
-    def _entry(
-        self, run: str, releases: Iterable[Releases], selection: SelectionEvent | None, *, private: bool = True
-    ) -> Entry:
-        return Entry(
-            run=run,
-            name=run,
-            method="",
-            unit=self.of.get("unit", RECORD),
-            private=private,
-            delta=None,
-            releases=tuple(releases),
-            selection=selection,
-            created=None,
-        )
+    def _entries(self, book: Path | None) -> list[Entry]:
+        """All runs that ever were here as books have them, also killed ones, and runs that they started from."""
+        books = [*files_of_books(books_folder()), *([] if book is None else [book])]
+        recorded = Contents({run: one for path in books for run, one in read_book(path).entries.items()})
+        here, features = self.runs.resolve(), (None, self.of["features"])
+        found = {
+            run: one
+            for run, one in recorded.entries.items()
+            if one.features in features and Path(one.name).parent.resolve() == here
+        }
+        for entry in (entry_of(run, self.manifest(run)) for run in self.finished()):
+            found[entry.run] = recorded.after(entry, ())
+        return list(recorded.with_first(found).values())
 
     def begin(self) -> None:
         """Remove the tables and figures of an earlier request, which may show runs that no longer exist."""
@@ -158,20 +89,10 @@ class ComparisonFolder:
         write_json(self.out / STATED, {"of": self.of, **content})
 
     def discard_unfinished(self, names: Iterable[str]) -> None:
-        """Record what runs called `names` released, and remove their folders; `entries` counts those that stay."""
+        """Remove the folders of unfinished runs called `names`; their book has what they released."""
         for name in names:
             for partial in self.runs.glob(f".{name}.*.partial"):
-                with suppress(LinprobeError, OSError):
-                    self._record_unfinished(partial / LEDGER)
-                    shutil.rmtree(partial, ignore_errors=True)
-
-    def _record_unfinished(self, ledger: Path) -> None:
-        if not ledger.exists():  # a run that had released nothing
-            return
-        with held(ledger, "the ledger is being written"):
-            run = self._unfinished(ledger)
-            if run.counts and run.run not in self._recorded:
-                self._append(run.run, run.name, run.releases, run.selection, private=True)
+                shutil.rmtree(partial, ignore_errors=True)
 
 
 def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
@@ -227,12 +148,11 @@ def open_comparison(
             folder = ComparisonFolder(out, of)
             for run in folder.finished():
                 folder.check(run)
-            folder.entries()  # an unreadable ledger is refused before more is spent
             folder.begin()
             yield folder
         finally:
-            if is_new and not any((out / RUNS).glob("*")) and not (out / SPENT).exists():
-                shutil.rmtree(out, ignore_errors=True)  # nothing was released
+            if is_new and not any((out / RUNS).glob("*")):
+                shutil.rmtree(out, ignore_errors=True)
 
 
 def _commit(path: Path, features: FeatureReader, protected: Mapping[str, str]) -> None:

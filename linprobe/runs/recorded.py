@@ -56,13 +56,7 @@ def _of_file(features: str | None, recorded: Mapping[str, tuple[Path, Entry]], m
         return f"{UNKNOWN}: a run of an older version names no feature file; this run: {own}"
     on_file = {run: one for run, one in entries.items() if one.features == features}
     on_file |= {run: one for run, one in entries.items() if one.method == EVALUATION and one.first in on_file}
-    waiting = [one.first for one in on_file.values()]
-    while waiting:  # a book leaves out of a run what it counts for the first run, whatever the path of that one
-        first = waiting.pop()
-        if first is not None and first in entries and first not in on_file:
-            on_file[first] = entries[first]
-            waiting.append(entries[first].first)
-    merged = Contents(on_file)
+    merged = Contents(Contents(entries).with_first(on_file))  # whatever the paths of the first runs
     counted_once = [  # a book has left out of a run what it counts for the first one, and counts what is left
         one
         if one.first and one.first in recorded and recorded[one.first][0] == recorded[one.run][0]

@@ -447,7 +447,6 @@ def new_run_folder(
     out: Path,
     *,
     resume: bool = False,
-    keep_ledger: bool = False,
     complete: Callable[[RunFolder], None] | None = None,
     paid: bool = True,
 ) -> Iterator[Path]:
@@ -455,8 +454,8 @@ def new_run_folder(
 
     One that is complete gets its name, after `complete` has accepted it. On an error or Ctrl-C the folder is removed,
     with everything computed from private rows, unless it is complete (and `paid`: making it again costs), or holds a
-    checkpoint from which a second attempt may succeed. With `keep_ledger` the folder stays, with the ledger alone, if
-    anything was released. The ledger of a run that diverged is kept. A killed process leaves the folder behind.
+    checkpoint from which a second attempt may succeed. The ledger of a run that diverged is kept. A killed process
+    leaves the folder behind.
     """
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
@@ -493,10 +492,7 @@ def new_run_folder(
             if paid and (partial / MANIFEST).exists():
                 _remove_marks(partial)
             elif not _worth_keeping(partial, error, resumed=unfinished is not None):
-                if keep_ledger and (partial / LEDGER).is_file() and (partial / LEDGER).stat().st_size:
-                    _remove_all_but_ledger(partial)
-                else:
-                    _remove(partial)
+                _remove(partial)
             raise
 
 
@@ -550,12 +546,6 @@ def _remove(partial: Path) -> None:
             partial.rmdir()
 
 
-def _remove_all_but_ledger(partial: Path) -> None:
-    for path in partial.iterdir():
-        if path.name != LEDGER:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
 def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
     """Turn the folder of an unfinished run of `out` into `OUT.diverged` with the ledger and a note only.
 
@@ -568,7 +558,9 @@ def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
         released = sum(event.purpose != INHERITED for event in read_ledger(partial / LEDGER))
     if not released:
         return None
-    _remove_all_but_ledger(partial)
+    for path in partial.iterdir():
+        if path.name != LEDGER:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     note = {
         "what": "the ledger of a training run that diverged; its releases count",
         "run": str(out),

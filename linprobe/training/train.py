@@ -97,7 +97,6 @@ class Ready:
         signing_key: of --sign, in rank 0. choice: why the method was chosen, if the request named none.
         dated: whether the manifest states the time of day. Beside private selections it does not, as it would tell
             how long they took.
-        keep_ledger: whether the ledger of a run that fails or is stopped stays, as `new_run_folder` says.
     """
 
     request: TrainRequest
@@ -107,7 +106,6 @@ class Ready:
     signing_key: Ed25519PrivateKey | None = None
     choice: ChosenMethod | None = None
     dated: bool = True
-    keep_ledger: bool = False
 
     @cached_property
     def method(self) -> Method:
@@ -413,7 +411,6 @@ def train_on(
                 group,
                 out,
                 resume=request.resume,
-                keep_ledger=ready.keep_ledger,
                 complete=partial(_named, ready, plan, book, config),
             ) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,

@@ -73,12 +73,8 @@ def log_odds(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDArray[np.
 
 @dataclass(frozen=True)
 class Membership:
-    """The result of a membership attack. Private.
-
-    Attributes:
-        auc: probability that a member scores higher than a non-member; a tie counts one half.
-        low, high: percentile bootstrap interval of `auc` at `CONFIDENCE`; None without resamples.
-        fpr, tpr: the ROC curve from (0, 0) to (1, 1), one point for every distinct score.
+    """The result of a membership attack: `auc`, a tie counting one half, with its percentile bootstrap interval at
+    `CONFIDENCE`, if any; and the ROC curve from (0, 0) to (1, 1), one point for every distinct score. Private.
     """
 
     auc: float
@@ -162,13 +158,7 @@ PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publ
 
 
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
-    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private.
-
-    Returns: run, manifest_digest, method, attack, auc, auc_low, auc_high, tpr_at_fpr, tpr_limit_at_fpr, tpr_limit_from
-        (in words), compared (`rows` or `people`), members, non_members, confidence, shadows, epsilon, delta,
-        private_output.
-    Raises DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
-    """
+    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private."""
     _check(request)
     progress.start(0, "reading rows")
     inputs = (*inputs_of(request.run), request.features, request.public)

@@ -94,11 +94,8 @@ NEVER_COVERED = ("similar rows", GAIN, "feature files", "torch.distributed", "pr
 
 @dataclass(frozen=True)
 class Path:
-    """A path through `train`.
-
-    Attributes:
-        rows: `memory`; `streamed`, read again in every pass; `two ranks`, each with its shard; or `device`.
-        observed: whether every record's own loss is computed; blocks then hold all rows and the mask of the sample.
+    """A path through `train`: its rows in `memory`, `streamed` again in every pass, on `two ranks` or on a `device`. If
+    `observed`, every record's own loss is computed; blocks then hold all rows and the mask of the sample.
     """
 
     rows: str
@@ -142,12 +139,6 @@ def audit(
 
     The audited code is the code that `train`, `tune` and `pdp-report` run, on every path in turn; tests pass another
     `mechanism`, and `insecure_seed`, which makes coin tosses and noise reproducible, but for the part `tune`.
-
-    Returns: method, part, unit, epsilon (claimed), delta, epsilon_lower_bound, others (epsilon and epsilon_lower_bound
-        of each single release besides the steps, by purpose), confidence, runs, canaries, steps, noise_multiplier,
-        sampling_rate, paths (covered), products (`kernel` or `numpy`, of the paths on the host), not_covered, tests
-        (see `lower_bounds`).
-    Raises ParameterError, UsageError: a method without noise, or sizes not allowed.
     """
     method = find_method(request.method)
     if not method.spends:
@@ -346,13 +337,7 @@ def play(
     sampler: SamplerFactory = PoissonSampler,
     insecure_seed: int | None = None,
 ) -> Trials:
-    """Lines 1 and 2: run a part `runs` times, with about half of the canaries in.
-
-    Args:
-        on_run: called after every run. device: where the rows of device paths are, such as `cuda`.
-        mechanism, sampler: audited in place of the production classes.
-        insecure_seed: makes coin tosses and noise reproducible, for tests of the audit.
-    """
+    """Lines 1 and 2: run a part `runs` times, with about half of the canaries in."""
     plan, planted, paths = subject.plan, subject.planted, subject.paths
     inside = np.random.default_rng(insecure_seed).random((runs, planted.n_canaries)) < 0.5
     scale = hessian_scale(plan.settings.options) if plan.method is NEWTON else 0.0

@@ -59,10 +59,8 @@ class Trials:
 
 
 def lower_bounds(trials: Trials, delta: float, confidence: float) -> list[dict[str, Any]]:
-    """Lower bounds on epsilon at `delta` by every test on all runs and on each path, valid together at `confidence`.
-
-    Returns: one object for each test: name, path (`all` for all runs), epsilon_lower_bound; mu_lower_bound where the
-        test bounds mu; guesses and correct where it counts guesses.
+    """Lower bounds on epsilon at `delta` by every test on all runs, path `all`, and on each path, valid together at
+    `confidence`; also on mu where the test bounds it, and numbers of guesses where it counts them.
     """
     paths = sorted(set(trials.paths), key=trials.paths.index)
     parts = [(ALL, trials), *((path, trials.on(path)) for path in paths if len(paths) > 1)]

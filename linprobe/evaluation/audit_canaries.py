@@ -69,13 +69,10 @@ def _first_rows(source: Source, count: int) -> ArraySource:
 
 @dataclass(frozen=True)
 class Planted:
-    """Background rows and canaries.
+    """Background rows and canaries in one `dataset`, in an order that puts canaries into every shard.
 
-    Attributes:
-        dataset: all of them, in an order that puts canaries into every shard. places: of the canaries among its units.
-        first: column of the first canary; the `SPARE` columns follow the columns of the canaries.
-        labels: of the canaries, shape (canaries,).
-        own_classes: whether each canary has a class that no other row has; there is then a test row like it.
+    `places` are of the canaries among its units, and `first` is the column of the first one; the `SPARE` columns follow
+    theirs. With `own_classes`, each canary has a class that no other row has, and there is a test row like it.
     """
 
     dataset: Dataset
@@ -137,15 +134,7 @@ def _padded(source: Source, columns: int) -> tuple[NDArray[np.float32], NDArray[
 
 
 class Adversary:
-    """Releases sums through another mechanism, which does all else, and records the canaries' scores in the releases.
-
-    Args:
-        hessian_scale: of the Hessians beside a gradient; see `linprobe.methods.dp_newton`.
-    Attributes:
-        scores: one array (canaries,) for each gradient release.
-        others: scores in each other release, (canaries,), by its purpose.
-        last: value and std of the last release.
-    """
+    """Releases through another mechanism, and keeps scores (canaries,) of each gradient, and of others by purpose."""
 
     def __init__(self, inner: GaussianMechanism, planted: Planted, hessian_scale: float) -> None:
         self._inner, self._planted, self._directions = inner, planted, planted.directions

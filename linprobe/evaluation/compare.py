@@ -95,12 +95,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     """Train every method at every epsilon, setting and seed, each run in its own folder; write tables and figures.
 
     Runs that exist already are checked and not trained again. Every run is a release; `composed` is their total cost.
-
-    Returns: out, composed, commonest_class and commonest_share (of the public test rows), balanced_limit (balanced
-        accuracy above which a row is clearly better than one class for all rows), summary (one object for each row,
-        setting and epsilon), runs (one object each), figures; if requested attacks, one object for each run, private.
-    Raises UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
-    finished runs are kept, and the same command continues.
+    Raises the error of the first run that failed; finished runs are kept, and the same command continues.
     """
     refuse_copies("compare")
     progress.start(0, "reading rows")
@@ -377,16 +372,9 @@ def _guessing(features: FeatureReader) -> dict[str, Any]:
 
 
 def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.DryRun:
-    """Check a request of `compare` as far as that is possible without a release.
+    """Check a request of `compare` as far as that is possible without a release; raises as `compare`, before any run.
 
     Runs that differ in their seed alone are taken to cost what the first of them costs.
-
-    Returns: as `rows_facts` of the first run, without method and why; rows (one object for each method, setting and
-        epsilon with missing runs: method, shots, public, epsilon, runs, plans); finished, missing and not_private
-        (numbers of runs); together (runs, not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the
-        budget book with the missing ones); out, book (None if there is none yet); seconds (of the steps of `timed`
-        runs); warnings.
-    Raises LinprobeError: as `compare`, before its first run.
     """
     progress.start(0, "reading rows")
     with _opened(request) as found, ExitStack() as stack:

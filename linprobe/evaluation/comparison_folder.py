@@ -52,13 +52,7 @@ class ComparisonFolder:
         self._manifests[run.name] = opened.manifest
 
     def composed(self, delta: float, book: Path | None) -> dict[str, Any]:
-        """The total cost of all runs that ever were here, for a record or person private in all of them.
-
-        `linprobe budget` composes in the same way: see `linprobe.accounting.book`.
-
-        Returns: private_runs (runs that released something, killed and diverged ones included), not_private_runs,
-            epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant, unit.
-        """
+        """The cost of all runs that ever were here, composed as by `linprobe budget`."""
         spent = asdict(spending(self._entries(book), delta))
         del spent["epsilon_by_unit"]  # all runs of a comparison have one unit
         return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
@@ -125,9 +119,7 @@ def _is_early(path: Path) -> bool:
 def open_comparison(
     out: Path, of: dict[str, Any], features: FeatureReader, protected: Mapping[str, str]
 ) -> Iterator[ComparisonFolder]:
-    """Create or continue the comparison in `out`, locked for this process.
-
-    `protected`: digests of the files with public rows that a method protects, by name.
+    """Create or continue the comparison in `out`, locked for this process. `protected`: digests of public rows by name.
 
     Raises UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a
     run in it does not verify. DataError: a damaged file.

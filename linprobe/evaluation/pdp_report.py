@@ -55,11 +55,8 @@ def publish(
 ) -> tuple[dict[str, Any], Manifest, str | None]:
     """Release the histogram of epsilon_i with Gaussian noise, as a run beside `run` whose ledger holds the charge.
 
-    The charge is written to the budget book and the ledger before the noise is drawn.
-
-    Returns: the histogram with its place, the manifest of the run with it, and what that does not state of others.
-    Raises PrivacyError: a run that is not private, or one that does not match its manifest; or see `refuse_moving`.
-    UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
+    The charge is written to the budget book and the ledger before the noise is drawn. Returns the histogram with its
+    place, the manifest of the run with it, and what that does not state of others.
     """
     manifest, key = run.manifest, signing_key(run, sign)
     events, planned = _planned(run, epsilon)
@@ -250,11 +247,7 @@ class PdpReport:
 
 
 def pdp_report(request: PdpReportRequest, progress: Progress | None = None) -> PdpReport:
-    """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
-
-    Raises UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
-    PrivacyError: a histogram of a run that is not private.
-    """
+    """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram."""
     with _checked_files(request):
         run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
         not_stated = None
@@ -282,13 +275,7 @@ def pdp_report(request: PdpReportRequest, progress: Progress | None = None) -> P
 
 
 def dry_run_of_report(request: PdpReportRequest) -> DryRun:
-    """What `pdp_report` would read, spend and write. Its facts are public; no loss of a record is among them.
-
-    Returns: run, records, epsilon and delta of the run (epsilon None if it is not private); publish_epsilon; with it
-        noise_std, epsilon_after, file and signed; together (runs, not_private_runs, epsilon, delta and epsilon_by_unit
-        of all runs of the budget book with the histogram); book; private_files (`csv` and `plot`).
-    Raises LinprobeError: as `pdp_report`.
-    """
+    """What `pdp_report` would read, spend and write. Its facts are public; no loss of a record is among them."""
     with _checked_files(request):
         run = _loaded(request.run)
         ids, _ = _losses(run)

@@ -44,10 +44,6 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
 
     With `together`, the weights are refined on these rows first, and the rows get the classes that they have together.
     They are then needed in memory, up to a number at which a fixed part of them refines.
-
-    Raises DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
-    `temperature_of`. UsageError: an unknown group, a group of an array, a temperature for a run that votes, or a prior
-    for a run without class counts.
     """
     features, group, prior, together = request.features, request.group, request.prior, request.together
     allow_other, all_classes = request.allow_other_features, request.probabilities
@@ -173,12 +169,7 @@ def _predicted(
 def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
     """Metrics of a run on the test rows of a feature file, with a note if it is no better than the majority class.
 
-    Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`; for a run with class counts,
-        by_prior: test_accuracy and balanced_accuracy for the class shares of training, `train`, and for equal ones,
-        `uniform`.
-    Raises DataError, UsageError: see `temperature_of`. UsageError: a prior for a run without class counts. DataError:
-    the file has other classes or another number of features than the run, rows made otherwise, no test rows, or test
-    rows or people that the run was trained on. PrivacyError: its test rows are private, or private in a budget book.
+    For a run with class counts, `by_prior` has two of them for the class shares of training and for equal ones.
     """
     run, allow_other = run_folder.read_run(request.run), request.allow_other_features
     bias = moved_bias(run, request.prior)[0]
@@ -248,13 +239,8 @@ def temperature_of(
     *,
     allow_other: bool | None = None,
 ) -> float:
-    """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
-
-    Args:
-        bias: shape (n_classes,), in place of the bias of the run; None to use the bias of the run.
-        allow_other: fit on rows that were extracted with other settings than the rows of the run, with a note.
-    Raises UsageError: a run that votes, or a multilabel run. DataError: a file without the group `public`, with other
-    classes, other settings of extraction, or another number of features. PrivacyError: a row that is private.
+    """The temperature fitted on the public rows of a feature file, with a note; 1 without a file. `bias` is in place of
+    the bias of the run. Raises UsageError: a run that votes, or of several labels. PrivacyError: a row that is private.
     """
     if public is None:
         return 1.0

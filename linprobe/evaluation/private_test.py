@@ -57,12 +57,7 @@ def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str
 def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
     """Release noisy counts of correct predictions, and of scores, on private test rows. Each call spends budget.
 
-    Returns: run, run_private (whether the run has a guarantee), unit, epsilon, delta, noise_multiplier (of the correct
-        predictions), auroc_noise_multiplier (None if no scores are released), the keys of the manifest about noisy test
-        rows, and test_macro_auroc with test_macro_auroc_std where it is known. A note names the book, as its name
-        depends on private rows.
-    Raises UsageError: no epsilon, public test rows, several labels, --calibrate, or a unit that is missing or that has
-    no owners. DataError: as `evaluate_run`. PrivacyError: delta too large, or the cap of a book.
+    A note names the book, as its name depends on private rows.
     """
     refuse_copies("evaluate")
     with _prepared(request, progress) as (run, features, entry):

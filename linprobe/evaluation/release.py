@@ -55,12 +55,7 @@ def release(request: ReleaseRequest) -> tuple[dict[str, Any], str]:
 
     The manifest lists the card and the entry. If the run has both, they are copied with its signature. If it lacks
     them, or the request gives a key or words of the publisher, they are written anew, and the manifest is sealed again.
-
-    Returns: release, files (their names), run_id (of the run, in the budget book), epsilon, delta, signed. And a
-        private line on what all runs on the same rows cost together.
-    Raises PrivacyError: a run that is not private or does not verify, a signature that is not by the public key or by
-    the key, or a file that must not leave. UsageError: `out` exists, or a signed run whose pages would change without
-    its key. DataError: not a run folder, or an unreadable key.
+    Returns facts, and a private line on what all runs on the same rows cost together.
     """
     with claimed(request.out, "release folder"):
         parts = _checked(request)

@@ -42,11 +42,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Runs that differ only in their seed: mean and sample standard deviation (None for a single run), number.
-
-    Attributes:
-        mean, std, best: of accuracy. balanced_mean, balanced_std, balanced_best: the same of balanced accuracy.
-    """
+    """Runs that differ only in their seed: mean and sample standard deviation (None for a single run), number."""
 
     row: str
     setting: Setting
@@ -184,10 +180,7 @@ def accuracy_against_epsilon(
     """Test accuracy against epsilon (the AdaMix paper's figure 1), a panel for each row and setting that spends.
 
     A panel shows its row with one standard deviation, the other rows of the setting in grey, and the rows `public` and
-    `paragon`, which spend nothing, as lines. `about` names the data and their number. The axis of accuracy begins at
-    `guessing`, the accuracy of always predicting the majority class.
-
-    Returns: `path`, or None if no row spends.
+    `paragon`, which spend nothing, as lines. The axis of accuracy begins at `guessing`. None if no row spends.
     """
     spending = [one for one in summaries if one.epsilon is not None]
     if not spending:

@@ -90,12 +90,7 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What the ledger of a run costs by all accountants, as computed now.
-
-    Attributes:
-        epsilon_autodp, epsilon_dp_accounting: a third opinion, the second on samples; None where the library has none.
-        releases: their number.
-    """
+    """What the ledger of a run costs by all accountants, as computed now; None where a library has no third opinion."""
 
     epsilon: float | None
     epsilon_cross_check: float | None
@@ -136,8 +131,7 @@ def check_complete(run: RunFolder) -> None:
 def check_run(run: RunFolder) -> Recomputed:
     """Recompute the guarantee of a run from its ledger with all accountants; compare every figure, digest and key.
 
-    Raises PrivacyError: an edited manifest, weights or ledger, a missing file, or a figure or key that does not match.
-    DataError: not a run folder, or a damaged manifest.
+    Raises PrivacyError: anything that does not match. DataError: not a run folder, or a damaged manifest.
     """
     path, content, manifest = run.folder / LEDGER, ledger_of(run), run.manifest
     selection = read_selection(path, content)
@@ -602,11 +596,7 @@ class FirstRun:
 def verify_run(request: VerifyRequest) -> dict[str, Any]:
     """Check that a run is private and intact, and that all accountants agree on its guarantee.
 
-    Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp and epsilon_dp_accounting (third
-        opinions on sums over all rows and over samples; None where the library has none), delta, gdp_mu, zcdp_rho,
-        releases, data, signature and per_record (what was checked, in words), not_covered (pages that no digest and so
-        no signature covers), stated_not_checked (keys of the manifest and files that nothing in the folder proves),
-        refused (why it is not verified). Figures that were not verified are None.
+    Returns `FINDINGS` by name: figures that were not verified are None, and `refused` says why the run is not verified.
     Raises DataError: not a run folder, or an unreadable key or feature file.
     """
     folder, features, unlabelled, before = request.run, request.features, request.unlabelled, request.before

@@ -169,8 +169,7 @@ def count_private(
 ) -> tuple[float, float]:
     """Number of correct predictions, and of rows that are not zero: an empty place counts in neither.
 
-    With `bounds`, the sum over people of the share of their rows that are right, and the number of people who have
-    rows.
+    With `bounds`, the sum over people of the share of their rows that are right, and the number of people with rows.
     """
     right, total = 0.0, 0
     for scores, y in _scored(rows.blocks(), weights, bias, bounds):
@@ -252,10 +251,8 @@ def signal_to_noise(epsilon: float, delta: float, n_units: int, n_classes: int) 
 
 
 def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[str, Any]:
-    """What accuracy to expect of a run on `n_rows` private rows of `n_classes` classes of about the same size.
-
-    Returns: signal_to_noise (g above), percent_with_public and percent_without (least and largest measured
-        percent of the gap from only-public, or from guessing, to the best accuracy measured), expect (in words).
+    """What accuracy to expect of a run on `n_rows` private rows of `n_classes` classes of about the same size: g above,
+    least and largest measured percent of the gap to the best accuracy, from only-public and from guessing, and words.
     """
     g = signal_to_noise(check_epsilon(epsilon), check_delta(delta, n_rows), n_rows, n_classes)
     _, known, cold = next(band for band in BANDS if g < band[0])
@@ -304,20 +301,14 @@ def figures_by_task(
     temperature: float = 1.0,
     most_passes: int | None = None,
 ) -> dict[str, Any]:
-    """Accuracy, balanced accuracy, AUROC, calibration error, a confusion matrix, and figures of each class.
+    """Accuracy, balanced accuracy, AUROC, calibration error, confusion matrix, figures by class; or `label_figures`.
 
     Args:
-        task: for multilabel it returns what `label_figures` does, without the last two arguments.
         read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
-        n_rows: their number, at least 1. weights, bias: one set or a stack of voters.
         temperature: divides the class scores before the softmax; without effect on votes.
-        most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
-            `SCORES_A_PASS` probabilities.
-    Returns: test_rows, test_accuracy, balanced_accuracy, macro_auroc (mean over the classes that have one, else None),
-        calibration_error, commonest_class and commonest_share (of the test rows), per_class (by name: n, recall,
-        recall_interval, predicted, precision, precision_interval, auroc; None for a share of no rows, and for the AUROC
-        of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class; None
-        above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
+        most_passes: leave AUROC out if it needs more passes over the rows, of `SCORES_A_PASS` probabilities each.
+    Returns: None for the share of no rows, for the AUROC of a class that no row or every row has, and for a confusion
+        matrix (rows: true class) of more than `MOST_CLASSES_IN_MATRIX` classes; bins of the calibration with rows.
     """
     if task == MULTILABEL:
         return label_figures(read, n_rows, weights, bias, names)
@@ -425,16 +416,10 @@ def label_figures(
 ) -> dict[str, Any]:
     """AUROC, average precision, accuracy, recall and precision of each label, and their means.
 
-    Args:
-        read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
-            pass holds `SCORES_A_PASS` scores; more labels take more passes.
-        n_rows: their number, at least 1.
-        weights, bias: (n_features, n_labels) and (n_labels,).
-    Returns: test_rows, macro_auroc and macro_average_precision (means over the labels that some, but not all, test rows
-        have, else None), label_accuracy (mean over labels), commonest_accuracy (label accuracy of always predicting the
-        majority answer), per_label (by name: n rows with the label, predicted, accuracy, accuracy_interval, auroc,
-        average_precision, recall, recall_interval, precision, precision_interval; None for a share of no rows, and for
-        the AUROC and average precision of a label that no row or every row has).
+    `read` starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
+    pass holds `SCORES_A_PASS` scores; more labels take more passes. `commonest_accuracy` is the label accuracy of
+    always predicting the majority answer. None is for a share of no rows, and for the AUROC and average precision of a
+    label that no row or every row has.
     """
     width = max(1, SCORES_A_PASS // n_rows)
     found: dict[str, dict[str, Any]] = {}
@@ -703,8 +688,7 @@ def test_epsilon_of(
 ) -> float | None:
     """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
 
-    Raises UsageError: --test-epsilon without private test rows, for a method that spends nothing, or for people where
-    the test rows have no owners. PrivacyError: delta of at least 1 / (number of test rows, or people).
+    Raises UsageError: an option without use, or no owners. PrivacyError: delta of at least 1 / (number of test units).
     """
     if given is None:
         return None

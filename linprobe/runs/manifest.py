@@ -210,18 +210,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Refinement:
-    """How public rows without labels changed the weights; `unrefined.npz` holds those before.
-
-    Attributes:
-        file: of the rows. rows: their number. digest: SHA-256 of the rows and their ids.
-        strength: of the change, from 0 to 1.
-        similar: noisy number of private rows near these rows; None without a release of it, as for a finished run.
-        gain: noisy number by which more private rows are labelled right after refinement than before, and the share of
-            rows that was `expected`; None without a release of it. Where it tells of harm, the strength is 0.
-        near_shots: `near`, the number of public shots near these rows, and `of`, the number of all public shots; None
-            without public shots, or with `similar`.
-        run, run_digest: name of the run that was refined and digest of its manifest; None if training did it.
-    """
+    """How public rows without labels changed the weights before, `unrefined.npz`. See `docs/run-folder.md`."""
 
     file: Annotated[str, TEXT]
     rows: Annotated[int, COUNT]
@@ -254,9 +243,7 @@ class CountsByClass:
 class PrivacyStatement:
     """The guarantee of a run and how it was reached. The annotated fields are the keys of the JSON object, in order.
 
-    Attributes:
-        absent: keys that are left out while they hold their default: `later` ones of an earlier manifest, and those
-            of other kinds of run.
+    Keys that are `absent` are left out while they hold their default: later ones, and those of other kinds of run.
     """
 
     guarantee: Annotated[str, TEXT]

@@ -135,14 +135,10 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Known:
-    """What is public about the noise of a run.
+    """What is public about the noise of a run: private units, and signal over noise of all releases behind the weights.
 
-    Attributes:
-        n_units: number of private rows or people.
-        mu: signal over noise of all releases that the weights depend on; 0 for a run without private rows.
-        similar: lower bound on the share of private units near unlabelled rows, from the noisy count; None without one.
-        near_shots: public shots near unlabelled rows, as `Surroundings.shots_near`; None without them.
-        class_shares: pi_0, of the private rows by noisy counts; None without counts.
+    `similar` is a lower bound on the share of private units near unlabelled rows, `near_shots` counts public shots near
+    them, and `class_shares` are pi_0 of the private rows, by noisy counts; each is None without its release or rows.
     """
 
     n_units: int
@@ -165,14 +161,9 @@ def mu_of_weights(releases: Iterable[Releases]) -> float:
 
 @dataclass(frozen=True)
 class Refined:
-    """A refined probe.
+    """A refined probe for L2-normalised raw rows, float32, and `scores` (n, n_classes) of the unlabelled rows.
 
-    Attributes:
-        weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, float32.
-        scores: of the unlabelled rows, predicted together, in nats, (n, n_classes).
-        strength: from 0 (nothing changed) to 1.
-        near_shots: as in `Known`.
-        expected_gain: the share of rows by which accuracy is expected to rise, before private rows are asked.
+    `expected_gain`: the share of rows by which accuracy is expected to rise, before private rows are asked.
     """
 
     weights: NDArray[np.float32]

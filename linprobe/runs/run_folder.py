@@ -169,17 +169,11 @@ def new_folders(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite: bool | None = None) -> Iterator[bool]:
-    """Hold the name of an output, by a lock on `.NAME.lock` beside it.
+    """Hold the name of an output, `what` by its `flag`, by a lock on `.NAME.lock` beside it.
 
     The system releases the lock of a killed process, so a lock file that was left behind blocks nobody. Parent
-    folders are made, and removed again if they stay empty.
-
-    Args:
-        what: the kind of output, and flag: the one that names it, for messages.
-        overwrite: whether the output may exist already; None if the command never replaces one.
-    Yields: whether the name is held; False on a file system without locks, where two processes may make one output.
-    Raises UsageError: the output exists, lies in a run folder, has the name - or too long a one, or another process
-    holds the name. LinprobeError: the place is not writable.
+    folders are made, and removed again if they stay empty. `overwrite` is None if the command never replaces one.
+    Yields whether the name is held: not on a file system without locks, where two processes may make one output.
     """
     if out.name == "-":
         raise errors.UsageError(f"{what} {out} would be a file of that name, not standard output; give another name")
@@ -261,9 +255,6 @@ class RunFolder:
 
     Whoever can write to a folder can exchange a file at any time. A command that opened a file twice could check one
     content and use another, so it takes every part from one `RunFolder`. `check.verified` judges it.
-
-    Attributes:
-        folder: its path.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -547,11 +538,9 @@ def _remove(partial: Path) -> None:
 
 
 def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
-    """Turn the folder of an unfinished run of `out` into `OUT.diverged` with the ledger and a note only.
+    """Turn an unfinished run of `out` into `OUT.diverged`, `OUT.diverged-2` and so on, with its ledger and a note only.
 
-    The owner of the rows saw the divergence, so the releases count.
-
-    Returns: The new folder, `OUT.diverged-2` and so on if there is one already; None if the run released nothing.
+    None if it released nothing. The owner of the rows saw the divergence, so the releases count.
     """
     released = 1
     if read_selection(partial / LEDGER) is None:
@@ -583,9 +572,7 @@ def write_manifest(
 ) -> Manifest:
     """Write the pages if any are made, then the signature if there is a key for one, then `manifest.json`.
 
-    Args:
-        contents: of the files in the folder that the manifest lists, by name, without pages. They are not read again.
-    Returns: the sealed manifest. It lists the pages too, so that its signature covers them.
+    The sealed manifest lists the pages too, so that its signature covers them. Files are not read again: `contents`.
     """
     made = {} if pages is None else pages(manifest.sealed(contents))
     for name, text in made.items():
@@ -613,11 +600,6 @@ def write_run(
 ) -> Manifest:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
-    `weights` (n_features, n_classes) and `bias` (n_classes,), or a stack of voters for each. `history` has the public
-    facts of each step, none for a run without steps.
-    `test_metrics` of public test rows are as `figures_by_task` gives them; None without public test rows.
-    `config` is the text of its config file. `pages` makes the pages of a run that is signed.
-    `unrefined` are weights and bias before refinement; None without.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
     # weights of a run without a guarantee may reveal private rows
@@ -649,14 +631,9 @@ def write_run(
 def new_files(
     paths: Mapping[str, Path | None], *, what: str = "file", inputs: Iterable[Path | None] = (), overwrite: bool = False
 ) -> Iterator[None]:
-    """Hold the names of output files inside the block, before anything is read. Missing folders are made.
+    """Hold the names of output files by their flags, before anything is read. Missing folders are made.
 
-    Args:
-        paths: the files to write by the flags that name them; None for one that is not asked for.
-        what: their kind, for messages.
-        inputs: files that the command reads. overwrite: whether to replace an existing file.
-    Raises UsageError: an existing file without `overwrite`, a folder, an input, one name twice, or a file that another
-    process is making. LinprobeError: the place is not writable.
+    Raises UsageError: an existing file without `overwrite`, a folder, an input, or one name twice; and as `claimed`.
     """
     wanted = {flag: path for flag, path in paths.items() if path is not None}
     for place, path in enumerate(wanted.values()):

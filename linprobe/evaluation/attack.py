@@ -1,19 +1,15 @@
-"""`linprobe attack`: membership inference against a run.
+"""`linprobe attack`: membership inference against a run (`docs/attack.md`).
 
 Yeom, Giacomelli, Fredrikson, Jha, "Privacy Risk in Machine Learning", CSF 2018: the loss as a score (threshold attack).
 Carlini, Chien, Nasr, Song, Terzis, Tramèr, "Membership Inference Attacks From First Principles", S&P 2022: likelihood
 ratios against shadow models (LiRA, Algorithm 1), true-positive rates at small false-positive rates.
 
     o_i      = log p_i - log(1 - p_i), p_i the model's probability of the record's own label: its log odds
-    loss_i   = -log p_i = log(1 + e^-o_i)
     ratio_i  = log N(o_i; mean_i,in, v_in) - log N(o_i; mean_i,out, v_out)
 
-Where people are compared, the threshold attack takes the mean of o_i over the rows of a person, which is comparable for
-people with few and with many rows. The log likelihood ratio of a person is the sum over the rows, as if the rows were
-independent given membership.
-
-The loss falls as o_i rises, so both rank records alike; o_i still distinguishes records whose p_i rounds to 1. A higher
-score means "more likely a member". Every result is computed from private rows without noise: private.
+The loss log(1 + e^-o_i) falls as o_i rises, so both rank records alike. Of a person, the threshold attack takes the
+mean of o_i over the rows, and the ratio is the sum, as if rows were independent given membership. A higher score means
+"more likely a member".
 """
 
 from __future__ import annotations

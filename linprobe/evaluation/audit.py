@@ -1,6 +1,6 @@
 """`linprobe audit`: a measured lower bound on epsilon, to compare with the upper bound that accounting claims.
 
-`docs/audit.md` explains canaries, tests and paths.
+`docs/audit.md` explains canaries, tests, parts and paths. Each part is run through the function that releases it.
 
     1  for r = 1..R:  toss b_ri for i = 1..m;  run the part on the background rows and the canaries with b_ri = 1, on
                       one path of `train` after the other
@@ -10,8 +10,8 @@
 Canary i is the unit vector of a column that is zero in every other row. Its column of a release holds only noise and
 its own contribution, so m canaries are m independent trials, and R runs are n = R m. u_i is the direction of its
 gradient at zero weights: mean over classes minus indicator of its label. If canary i is out, z is standard normal; if
-it is in, the mean of z is about 1/sigma in every release that samples it. The adversary sees every release, as the
-accountants assume.
+it is in, the mean of z is about 1/sigma in every release that samples it. A canary that is out leaves its place empty:
+`Dataset.present`. The adversary sees every release, as the accountants assume.
 
 A run may release a private mean m before its steps. The score of canary i in it is the entry of its column, divided by
 the claimed noise. The steps are then on rows minus m, so that column i of every row holds -m_i, times a factor of the
@@ -20,18 +20,6 @@ row. `SPARE` columns S are zero in all rows and canaries. They hold -m_S times t
     row of canary i  -  m_i / ||m_S||^2  m_S^T (rows of S)
 
 holds no other row. Its noise has the variance 1 + m_i^2 / ||m_S||^2, by which z is scaled.
-
-Where people are audited, a canary is a person with `CANARY_ROWS` equal rows, and background rows belong to people too.
-A canary that is out leaves its place empty: `Dataset.present`.
-
-The parts, each through the function that releases it:
-
-    training    `execute`, with the private mean or covariance of the method
-    counts      `execute`, with class counts, and counts of right and wrong predictions on private test rows
-    tune        `chosen_run`: the best of a random number of runs. The adversary sees the releases of that run alone,
-                and in its noisy count of correct predictions the first canary, as the adversary knows all others
-    histogram   `released_histogram` of the losses of a run that has all canaries. A coin decides for each whether
-                its loss is in the histogram; the others stay. So there is a release for every trial
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Source: AdaMix (Golatkar et al. 2022), Figure 3 and Proposition 14.
 
 A published histogram makes a run of its own beside the run, which is never changed: `run.published-1` is `run` with one
-histogram, `run.published-2` the same with two. Their ledgers begin with the lines of `run`, and the budget book counts
-all of them as one run.
+histogram, `run.published-2` the same with two. Their ledgers begin with the lines of `run`.
 """
 
 from __future__ import annotations

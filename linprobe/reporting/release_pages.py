@@ -1,10 +1,7 @@
-"""The pages of a run: `README.md`, a model card with the sections of Hugging Face's template, and `claim.yaml`.
-
-`claim.yaml` is an entry for the registry of DP deployments: its layout is `schemas/deployments-schema.yaml` of
-github.com/opendp/deployments-registry-data, tier 3, whose schema allows no other keys.
-
-Both are filled from the manifest, and answer the points of NIST SP 800-226 (2025) on evaluating differential privacy
-guarantees; `docs/privacy.md` gives the reasons. Every value is escaped: class and file names come from the user.
+"""The pages of a run, from its manifest: `README.md`, a model card with the sections of Hugging Face's template, and
+`claim.yaml`, an entry for the registry of DP deployments (`schemas/deployments-schema.yaml` of
+github.com/opendp/deployments-registry-data, tier 3, which allows no other keys). Both answer the points of NIST SP
+800-226 (`docs/privacy.md`). Every value is escaped: class and file names come from the user.
 """
 
 from __future__ import annotations

@@ -3,24 +3,12 @@ class, or by label; `test_figures.json`, which must agree with itself; and what 
 
 Weights are one set, (n_features, n_classes) with bias (n_classes,), or a stack of voters, (n_voters, n_features,
 n_classes) with bias (n_voters, n_classes). Each voter has one vote; ties go to the higher summed probability.
+`docs/metrics.md` and `docs/labels.md` define the metrics. Intervals take rows as independent.
 
 Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 1927: the interval of a share.
 Hanley, McNeil, "The Meaning and Use of the Area under a ROC Curve", Radiology 1982.
-Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017: the calibration error.
-
-    balanced accuracy  mean recall of the classes with rows
-    calibration error  sum over bins b of n_b / n |accuracy_b - confidence_b|; a bin holds the rows whose largest
-                       probability, the confidence, is in ((b - 1) / 15, b / 15]
-    average precision  sum over thresholds of (recall_t - recall_{t-1}) precision_t, one threshold for each score
-
-`docs/metrics.md` and `docs/labels.md` define the others. A label is given where its probability, the sigmoid of its
-score, is above one half. Intervals take rows as independent. Several rows of one person make the true interval wider.
-
-Temperature scaling: Guo et al. 2017, section 4.2.
-
-    T = argmin over T of -sum_i log softmax(z_i / T)_{y_i}        z_i: class scores of row i in nats, y_i: its class
-
-The loss is convex in 1/T, so its minimum over an interval is found by a line search. No prediction changes.
+Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017: the calibration error, and in
+section 4.2 the temperature: the loss is convex in 1/T, so a line search finds its minimum. No prediction changes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """The manifest: one JSON object that a privacy reviewer can check line by line.
 
-`Manifest` is the one list of its keys, and `docs/run-folder.md` explains them. A new key is one field with the kind of
-its value; a default keeps manifests without it readable. `docs/manifest.schema.json` is `json_schema()`.
-
-The manifest holds digests of the run's files and of itself. They detect an edit, but not a forger who rewrites
-everything. To detect that, sign the folder.
+`Manifest` is the one list of its keys: a new key is one field with the kind of its value, and a default keeps manifests
+without it readable. Its digests detect an edit, but not a forger who rewrites everything: sign the folder for that.
 """
 
 from __future__ import annotations

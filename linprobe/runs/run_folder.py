@@ -1,7 +1,6 @@
-"""The run folder: `manifest.json`, `ledger.jsonl`, `model.npz`, `history.csv`, and the private `per_record.npz`.
+"""The run folder: `RunFolder` reads a run; `new_run_folder`, `write_run` and `write_manifest` make one.
 
-`docs/run-folder.md` has the other files. `per_record.npz` has mode 0600 and must not be published. `RunFolder` reads a
-run; `new_run_folder`, `write_run` and `write_manifest` make one. Only the process that holds the name of an output, by
+`per_record.npz` has mode 0600 and must not be published. Only the process that holds the name of an output, by
 `claimed`, reads private rows and makes the output.
 """
 
